@@ -53,7 +53,7 @@ check: $(DEV) ## Lint, types, import rules and unit tests: no Spark, no server, 
 .PHONY: test
 test: $(DEV) ## Install the servers that are missing, then run every test
 	$(BIN)/python -m tests.services install
-	$(BIN)/python -m ematix_flow.engine.archive_training & # each later start of Spark is seconds shorter
+	$(BIN)/python -m ematix_flow.engine.spark.class_archive_training & # each later start of Spark is seconds shorter
 	$(BIN)/pytest tests --numprocesses=$(WORKERS) --dist=worksteal --durations=25 $(ARGS)
 
 .PHONY: fmt

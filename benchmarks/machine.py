@@ -31,7 +31,7 @@ def machine_facts() -> dict[str, Any]:
 def versions(**others: str | None) -> dict[str, str]:
     """Of Python, Java, the libraries, and of what else is told."""
     from ematix_flow import __version__
-    from ematix_flow.engine.java import find_java
+    from ematix_flow.engine.jvm.java_runtime import find_java
 
     found = {name: metadata.version(name) for name in LIBRARIES}
     told = {name: version for name, version in others.items() if version}

@@ -28,7 +28,7 @@ _SHOWN = {"dlt": "dlt", "connectorx": "connectorx", "sling-linux-amd64": "Sling"
 
 def rival_jars(kinds: Iterable[str]) -> list[Path]:
     """What Spark needs for these systems; what is missing is fetched."""
-    from ematix_flow.engine.jars import jar_lock, jars_for
+    from ematix_flow.engine.jvm.jars import jar_lock, jars_for
 
     lock, asked = jar_lock(LOCK_FILE), list(dict.fromkeys(kinds))
     drivers = jars_for([kind for kind in asked if kind in lock.groups], lock=lock)
@@ -37,13 +37,14 @@ def rival_jars(kinds: Iterable[str]) -> list[Path]:
 
 def rival_versions(kinds: Iterable[str]) -> dict[str, str]:
     """Of the jars of these systems, and of the packages."""
-    from ematix_flow.engine.jars import jar_lock
+    from ematix_flow.engine.jvm.jars import jar_lock
 
     kinds = set(kinds)
     lock = jar_lock(LOCK_FILE)
-    shared = {kind: jar_lock().of([kind])[0] for kind in SHARED if kind in kinds}
+    shared = {kind: jar_lock().artifacts_of([kind])[0] for kind in SHARED if kind in kinds}
     drivers = {jar.name: jar.version for jar in shared.values()} | {
-        f"{artifact.name} (JDBC)": artifact.version for artifact in lock.of(kinds & set(lock.groups))
+        f"{artifact.name} (JDBC)": artifact.version
+        for artifact in lock.artifacts_of(kinds & set(lock.groups))
     }
     pinned = dict(re.findall(r"^([a-z0-9-]+)==([^ ]+)", PACKAGES.read_text(encoding="utf-8"), re.MULTILINE))
     return drivers | {shown: pinned[name] for name, shown in _SHOWN.items()}

@@ -202,7 +202,7 @@ def get_ready(names: Sequence[str], folder: Path, jar_groups: Sequence[str] = ()
 
 def warm_archive(folder: Path, jar_groups: Sequence[str] = ()) -> None:
     """Let the class-data archive be made now: in the background it would disturb the next contestant."""
-    script = f"from ematix_flow.schedule.context import spark_starter; spark_starter()({list(jar_groups)!r})"
+    script = f"from ematix_flow.run.context import spark_starter; spark_starter()({list(jar_groups)!r})"
     env = {**environment(folder / "state"), "EMATIX_FLOW_CDS": "sync"}
     ended = measured(
         [sys.executable, "-c", script], folder, env, within(START_SECONDS), folder / "archive.log"

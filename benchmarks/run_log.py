@@ -157,8 +157,8 @@ def _filled(store: str, folder: Path, servers: Servers, runs: int) -> str:
     """The URL of a log with so many runs, and as many slots."""
     import sqlalchemy as sa
 
-    from ematix_flow.backends.run_logs import open_run_log, open_slots, sql_tables
-    from ematix_flow.state.slots_tables import slots
+    from ematix_flow.backends.state_stores.run_logs import open_run_log, open_slots, sql_tables
+    from ematix_flow.state.slots.tables import slots
 
     url = f"sqlite://{folder}/run_log.db"
     if store == "postgres":

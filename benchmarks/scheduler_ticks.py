@@ -25,7 +25,7 @@ from benchmarks.machine import commit, machine_facts, versions
 from benchmarks.results import Result, Run
 from benchmarks.rounds import new_folder
 from benchmarks.servers import Servers
-from ematix_flow.schedule.executors.base import Dispatch
+from ematix_flow.schedule.executors.base import RunDispatch
 from ematix_flow.schedule.executors.subprocesses import SubprocessExecutor
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def run_scheduler_ticks(repeat: int, say: Callable[[str], None]) -> Result:
 
 def looks(folder: Path, url: str) -> Iterator[tuple[str, float]]:
     """The median of some looks of each kind at a new store."""
-    from ematix_flow.state.slots import Slot
+    from ematix_flow.state.slots.base import Slot
 
     world = _World(url)
     store, clock = world.store, world.clock
@@ -182,34 +182,34 @@ class _Clock:
 class _StartsNothing(SubprocessExecutor):
     """Of so many ``workers``; each is a process that is over at once."""
 
-    def dispatch(self, job: Dispatch) -> None:
+    def dispatch(self, job: RunDispatch) -> None:
         process = subprocess.Popen(["true", *job.arguments()], stdin=subprocess.DEVNULL)
         self._running[process.pid] = (process, job)
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         return self.workers - len(self._running)
 
 
 class _World:
     def __init__(self, url: str) -> None:
-        from ematix_flow.backends.run_logs import sql_tables
-        from ematix_flow.state.runlog_sql import SqlRunLog
-        from ematix_flow.state.slots_sql import SqlSlots
+        from ematix_flow.backends.state_stores.run_logs import sql_tables
+        from ematix_flow.state.runlog.sql import SqlRunLog
+        from ematix_flow.state.slots.sql import SqlSlotStore
 
         tables = sql_tables(url, kept=True)
         self._engine, self._schema = tables.engine, tables.schema
         self.clock = _Clock(tables.engine)
         self.clock.set(NOON)
-        self.run_log = tables.used(SqlRunLog)
-        self.store = SqlSlots(tables.engine, tables.location, self.clock, schema=tables.schema)
+        self.run_log = tables.open_store(SqlRunLog)
+        self.store = SqlSlotStore(tables.engine, tables.location, self.clock, schema=tables.schema)
 
     def scheduler(self, module: Path) -> Scheduler:
-        from ematix_flow.schedule.run import RunContext
-        from ematix_flow.schedule.run_due import Runner, no_spark
+        from ematix_flow.run.pipeline import RunContext
+        from ematix_flow.schedule.run_due import SlotRunner, refuse_spark
         from ematix_flow.schedule.scheduler import Scheduler
 
-        context = RunContext(self.run_log, no_spark, trigger="schedule")
-        runner = Runner(_declared(module), self.store, self.run_log, lambda slot: context)
+        context = RunContext(self.run_log, refuse_spark, trigger="schedule")
+        runner = SlotRunner(_declared(module), self.store, self.run_log, lambda slot: context)
         return Scheduler(runner, _full(), str(module))
 
     def fires(self, scheduler: Scheduler, moments: list[dt.datetime], least: int) -> tuple[float, float]:
@@ -224,7 +224,7 @@ class _World:
 
     def start(self, scheduler: Scheduler, moment: dt.datetime) -> float:
         """What a look takes longer for each run that it starts: its gate, its claim and its process."""
-        from ematix_flow.state.slots import Slot
+        from ematix_flow.state.slots.base import Slot
 
         ended = Slot("upstream", NOON - HOUR)
         self.store.open([ended], "succeeded")
@@ -242,7 +242,7 @@ class _World:
 
     def skip(self, scheduler: Scheduler, moment: dt.datetime) -> float:
         """What a look takes longer for each slot that it skips, because an upstream was given up."""
-        from ematix_flow.state.slots import Slot
+        from ematix_flow.state.slots.base import Slot
 
         self.store.open([Slot("upstream", NOON - HOUR / 2)], "gave_up", "the benchmark wants it so")
         self.clock.set(moment)
@@ -260,8 +260,8 @@ class _World:
         """Whatever waits or is claimed has ended well."""
         import sqlalchemy as sa
 
-        from ematix_flow.state.slots import UNENDED
-        from ematix_flow.state.slots_tables import slots
+        from ematix_flow.state.slots.base import UNENDED
+        from ematix_flow.state.slots.tables import slots
 
         change = sa.update(slots).where(slots.c.status.in_(UNENDED)).values(status="succeeded")
         options = {"schema_translate_map": {None: self._schema}, "writes": True}
@@ -271,7 +271,7 @@ class _World:
 
 @functools.cache
 def _declared(module: Path) -> Registry:
-    from ematix_flow.graph.loading import load_module
+    from ematix_flow.graph.module_loading import load_module
     from ematix_flow.graph.registry import Registry, use_registry
 
     with use_registry(Registry()):

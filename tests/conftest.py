@@ -187,10 +187,10 @@ def forgotten_secrets() -> Iterator[None]:
     """Secrets that one test made known are not masked in the next."""
     from ematix_flow.spec import redaction
 
-    before = set(redaction._known)
+    before = set(redaction._remembered)
     yield
-    redaction._known.clear()
-    redaction._known.update(before)
+    redaction._remembered.clear()
+    redaction._remembered.update(before)
 
 
 @pytest.fixture(autouse=True)
@@ -205,9 +205,9 @@ def fresh_registry() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The one Spark session of this test process; it is stopped at the end."""
-    from ematix_flow.engine import session_conf
-    from ematix_flow.engine.session import spark_session, stop_session
-    from ematix_flow.engine.settings import EngineSettings
+    from ematix_flow.engine.spark import session_conf
+    from ematix_flow.engine.spark.session import spark_session, stop_session
+    from ematix_flow.engine.spark.settings import EngineSettings
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(session_conf, "_LARGEST_MEMORY", 3 << 30)  # each process of the tests has one

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.backends.conform import conform
+from ematix_flow.backends.arrow.batch_casts import cast_batch
 from ematix_flow.spec.tables import TableSpec
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def rows_of(found: pa.Table, table: TableSpec) -> list[dict[str, Any]]:
     """The declared columns as canonical Python values. JSON is brought to one spelling."""
     out: list[dict[str, Any]] = []
     for batch in found.select(list(table.column_names)).to_batches():
-        out += conform(batch, table).to_pylist()
+        out += cast_batch(batch, table).to_pylist()
     names = [c.name for c in table.columns if c.type.kind in ("json", "jsonb")]
     return [
         {k: json.dumps(json.loads(v)) if k in names and v is not None else v for k, v in row.items()}

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow.backends.arrow.batch_casts import cast_batch
 from ematix_flow.backends.base import Backend
-from ematix_flow.backends.conform import conform
 from ematix_flow.spec.tables import TableSpec
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def read_delta(backend: Backend, table: TableSpec, spark: SparkSession) -> list[
         found = opened.to_pyarrow_table(columns=list(table.column_names))
     out: list[dict[str, Any]] = []
     for batch in found.to_batches():
-        out += conform(batch, table).to_pylist()
+        out += cast_batch(batch, table).to_pylist()
     names = [c.name for c in table.columns if c.type.kind in ("json", "jsonb")]
     return [
         {k: json.dumps(json.loads(v)) if k in names and v is not None else v for k, v in row.items()}

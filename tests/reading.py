@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ematix_flow.backends.base import Backend, BatchSource, Query
-from ematix_flow.backends.conform import conform
+from ematix_flow.backends.arrow.batch_casts import cast_batch
+from ematix_flow.backends.base import Backend, BatchSource, SourceQuery
 from ematix_flow.spec.tables import TableSpec
 
 
@@ -34,10 +34,10 @@ def _read_sql(backend: Backend, table: TableSpec) -> list[dict[str, Any]]:
     columns = ", ".join(dialect.quote(c) for c in table.column_names)
     sql = f"SELECT {columns} FROM {dialect.render(dialect.table(table.schema, table.name))}"
     out: list[dict[str, Any]] = []
-    with source.split(Query(sql), {c.name: c.type for c in table.columns}, 1) as splits:
+    with source.split(SourceQuery(sql), {c.name: c.type for c in table.columns}, 1) as splits:
         for split in splits:
             for batch in split.read():
-                out += conform(batch, table).to_pylist()
+                out += cast_batch(batch, table).to_pylist()
     return out
 
 
@@ -50,5 +50,5 @@ def _read_files(backend: Backend, table: TableSpec) -> list[dict[str, Any]]:
         return []
     out: list[dict[str, Any]] = []
     for batch in ds.dataset(folder, format="parquet").to_table(columns=list(table.column_names)).to_batches():
-        out += conform(batch, table).to_pylist()
+        out += cast_batch(batch, table).to_pylist()
     return out

@@ -12,8 +12,8 @@ import psycopg
 
 from ematix_flow.api.streaming import StreamingPipeline, stream_spec
 from ematix_flow.graph.registry import current_registry
-from ematix_flow.schedule.streams import RunningStream, StreamResult
 from ematix_flow.spec.connections import KafkaConnection, PostgresConnection
+from ematix_flow.streams.running_stream import RunningStream, StreamResult
 from tests.services.kafka import KafkaServer
 
 

@@ -37,10 +37,10 @@ def prepare(job: Job) -> Load:
 def get_ready(job: Job) -> None:
     """Import what the load imports, and start Spark; no connection is opened."""
     from ematix_flow.backends.registry import open_backend
-    from ematix_flow.schedule.context import spark_starter
-    from ematix_flow.state import runlog_sql
+    from ematix_flow.run.context import spark_starter
+    from ematix_flow.state.runlog import sql
 
-    assert runlog_sql  # with SQLAlchemy, when the first run is noted
+    assert sql  # with SQLAlchemy, when the first run is noted
     source = open_backend(connection("source", job.source))
     target = open_backend(connection("target", job.targets[0]))
     source.source()

@@ -17,10 +17,10 @@ from benchmarks.job import Job
 from benchmarks.place import Place
 from ematix_flow import BigInt, Double, ManagedTable, Text, TimestampTZ, ematix
 from ematix_flow.api.streaming import StreamingPipeline
-from ematix_flow.backends.applying import Application
 from ematix_flow.backends.registry import open_backend
+from ematix_flow.backends.sql.load_transaction import LoadTransaction
 from ematix_flow.observe.stream_metrics import StreamMetrics
-from ematix_flow.schedule.context import spark_starter
+from ematix_flow.run.context import spark_starter
 from ematix_flow.spec.connections import Connection, KafkaConnection, RabbitMQConnection
 
 T = TypeVar("T")
@@ -44,10 +44,10 @@ class Phases(StreamMetrics):
         super().__init__()
         self.batches: list[dict[str, Any]] = []
         self.ledger_seconds = 0.0
-        Application._ledger_holds = self._timed(Application._ledger_holds)  # type: ignore[method-assign]
-        Application._record = self._timed(Application._record)  # type: ignore[method-assign]
+        LoadTransaction._ledger_holds = self._timed(LoadTransaction._ledger_holds)  # type: ignore[method-assign]
+        LoadTransaction._record_batch = self._timed(LoadTransaction._record_batch)  # type: ignore[method-assign]
 
-    def batch(
+    def count_batch(
         self,
         pipeline: str,
         rows_read: int,
@@ -55,7 +55,7 @@ class Phases(StreamMetrics):
         seconds_by_phase: Mapping[str, float],
         status: str = "committed",
     ) -> None:
-        super().batch(pipeline, rows_read, rows_by_target, seconds_by_phase, status)
+        super().count_batch(pipeline, rows_read, rows_by_target, seconds_by_phase, status)
         began = time.monotonic() - sum(seconds_by_phase.values())
         seconds = {**seconds_by_phase, "ledger": self.ledger_seconds}
         self.batches.append({"began": began, "rows": rows_read, "seconds": seconds})

@@ -50,8 +50,8 @@ from collections.abc import Iterable
 from ematix_flow.spec.location import SourceLocation, TableLocation
 from ematix_flow.spec.redaction import mask
 
-_CHECK = re.compile(r"flow connections check (\S+?)(?:,|\s|$)")
-_CONNECTION = re.compile(r"connection '([^']+)'")
+_CHECK_COMMAND = re.compile(r"flow connections check (\S+?)(?:,|\s|$)")
+_CONNECTION_NAME = re.compile(r"connection '([^']+)'")
 
 
 class FlowError(Exception):
@@ -85,7 +85,7 @@ class FlowError(Exception):
             lines.append(f"  next:  {self.next_step}")
         return "\n".join(lines)
 
-    def at(self, where: SourceLocation | None) -> FlowError:
+    def with_location(self, where: SourceLocation | None) -> FlowError:
         """The same error, pointing at a line if it did not yet.
 
         Of a declaration whose connections stand in it, the line of the one that the error is about.
@@ -93,16 +93,16 @@ class FlowError(Exception):
         if self.where is None:
             self.where = where
             if isinstance(where, TableLocation):
-                self._point_within(where)
+                self._point_at_connection(where)
         return self
 
-    def _point_within(self, where: TableLocation) -> None:
-        checked = _CHECK.match(self.next_step or "")
-        named = [checked[1]] if checked else _CONNECTION.findall(f"{self.what} {self.next_step or ''}")
-        name = next((name for name in named if name in where.within), None)
+    def _point_at_connection(self, where: TableLocation) -> None:
+        checked = _CHECK_COMMAND.match(self.next_step or "")
+        named = [checked[1]] if checked else _CONNECTION_NAME.findall(f"{self.what} {self.next_step or ''}")
+        name = next((name for name in named if name in where.locations), None)
         if name is None:
             return
-        self.where = where.of(name)
+        self.where = where.location_of(name)
         if checked:  # a connection without a name of its own cannot be checked by one
             self.next_step = f"mend {name!r} at {self.where}, and run it again"
 
@@ -263,7 +263,7 @@ class Interrupted(FlowError):
     exit_code = 130
 
 
-def closest(name: str, known: Iterable[str]) -> str | None:
+def closest_name(name: str, known: Iterable[str]) -> str | None:
     """The known name that was probably meant: one slip away in a short one, some in a long one; else None."""
     wanted = name.lower()
     allowed = 1 if len(wanted) < 5 else 2 if len(wanted) < 9 else 3
@@ -273,7 +273,7 @@ def closest(name: str, known: Iterable[str]) -> str | None:
         if spelled == wanted:
             return each
         if abs(len(spelled) - len(wanted)) <= allowed:
-            slips = _slips(wanted, spelled, allowed)
+            slips = _edit_distance(wanted, spelled, allowed)
         elif len(wanted) >= 4 and (spelled.startswith(wanted) or wanted.startswith(spelled)):
             slips = allowed  # a part of it, as cross of cross_db
         else:
@@ -283,7 +283,7 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     return best[1] if best else None
 
 
-def _slips(one: str, other: str, most: int) -> int:
+def _edit_distance(one: str, other: str, most: int) -> int:
     """Letters that differ, are missing, are too many or change places with the next; above ``most``: more."""
     before: list[int] = []
     row = list(range(len(other) + 1))
@@ -302,7 +302,7 @@ def _slips(one: str, other: str, most: int) -> int:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`` Did you mean 'x'?`` or, with nothing close, the known names; empty when there are none."""
     known = sorted(known)
-    close = closest(name, known)
+    close = closest_name(name, known)
     if close is not None:
         return f" Did you mean '{close}'?"
     if known:

@@ -19,7 +19,7 @@ from typing import Final, Literal, NoReturn, get_args
 
 from ematix_flow.errors import ConfigError, did_you_mean
 
-ENVIRONMENT: Final = "EMATIX_FLOW_FAULT"
+FAULT_VARIABLE: Final = "EMATIX_FLOW_FAULT"
 
 Action = Literal["crash", "kill", "raise"]
 
@@ -43,18 +43,18 @@ class Fault:
     action: Action | Callable[[], None]
     nth: int = 1
     hits: int = 0
-    once: str | None = None
+    once_file: str | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
-    def fired(self) -> bool:
+    def has_fired(self) -> bool:
         return self.hits >= self.nth
 
     def reach(self) -> None:
         with self._lock:
             self.hits += 1
             acts = self.hits == self.nth
-        if acts and (self.once is None or _is_first(self.once)):
+        if acts and (self.once_file is None or _create_once_file(self.once_file)):
             self._act()
 
     def _act(self) -> None:
@@ -68,7 +68,7 @@ class Fault:
             self.action()
 
 
-def _is_first(path: str) -> bool:
+def _create_once_file(path: str) -> bool:
     """Whether it was this process that made the file."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
@@ -79,20 +79,20 @@ def _is_first(path: str) -> bool:
 
 # name -> what is armed there; None, the usual case, makes the point a no-op
 _armed: dict[str, Fault | None] = {}
-_meanings: dict[str, str] = {}
+_point_meanings: dict[str, str] = {}
 
 
-def declare(name: str, meaning: str) -> None:
+def declare_point(name: str, meaning: str) -> None:
     """Name a commit point, and say which effects are durable once it is reached and which are not."""
-    if name in _meanings:
+    if name in _point_meanings:
         raise ValueError(f"commit point {name!r} is declared twice")
-    _meanings[name] = meaning
+    _point_meanings[name] = meaning
     _armed[name] = None
 
 
-def declared() -> dict[str, str]:
+def declared_points() -> dict[str, str]:
     """Every declared point with its meaning: what a suite compares its crash tests with."""
-    return dict(_meanings)
+    return dict(_point_meanings)
 
 
 def point(name: str) -> None:
@@ -100,7 +100,7 @@ def point(name: str) -> None:
     try:
         fault = _armed[name]
     except KeyError:
-        _refuse(name)
+        _refuse_unknown_point(name)
     if fault is not None:
         fault.reach()
 
@@ -112,7 +112,7 @@ def inject(name: str, action: Action | Callable[[], None], nth: int = 1) -> Iter
     A callable instead of an action runs there, for a test that wants to look at the world in between.
     """
     if name not in _armed:
-        _refuse(name)
+        _refuse_unknown_point(name)
     if nth < 1 or not (callable(action) or action in get_args(Action)):
         raise ValueError(
             f"not a fault: {action!r}, nth={nth}; known: {', '.join(get_args(Action))}; nth from 1"
@@ -126,7 +126,7 @@ def inject(name: str, action: Action | Callable[[], None], nth: int = 1) -> Iter
         _armed[name] = before
 
 
-def arm_from(setting: str) -> None:
+def arm_from_setting(setting: str) -> None:
     """Arm the points of an ``EMATIX_FLOW_FAULT`` value for the rest of this process."""
     for part in filter(None, (entry.strip() for entry in setting.split(","))):
         name, _, rest = part.partition("=")
@@ -134,55 +134,71 @@ def arm_from(setting: str) -> None:
         action, _, nth = rest.partition(":")
         if action not in get_args(Action) or (nth and not (nth.isdecimal() and int(nth) >= 1)):
             raise ConfigError(
-                f"{ENVIRONMENT} has {part!r}, which is not name={'|'.join(get_args(Action))}[:nth][@file]",
-                next_step=f"unset {ENVIRONMENT}, unless you mean this process to fail",
+                f"{FAULT_VARIABLE} has {part!r}, which is not name={'|'.join(get_args(Action))}[:nth][@file]",
+                next_step=f"unset {FAULT_VARIABLE}, unless you mean this process to fail",
             )
         if name not in _armed:
             raise ConfigError(
-                f"{ENVIRONMENT} names {name!r}, which is no commit point.{did_you_mean(name, _armed)}",
-                next_step=f"unset {ENVIRONMENT}, unless you mean this process to fail",
+                f"{FAULT_VARIABLE} names {name!r}, which is no commit point.{did_you_mean(name, _armed)}",
+                next_step=f"unset {FAULT_VARIABLE}, unless you mean this process to fail",
             )
-        _armed[name] = Fault(name, action, int(nth or 1), once=once or None)  # type: ignore[arg-type]  # checked
+        _armed[name] = Fault(name, action, int(nth or 1), once_file=once or None)  # type: ignore[arg-type]  # checked
 
 
-def _refuse(name: str) -> NoReturn:
+def _refuse_unknown_point(name: str) -> NoReturn:
     raise LookupError(f"commit point {name!r} is not declared.{did_you_mean(name, _armed)}")
 
 
-declare("staging.created", "the attempt's staging exists and is empty; the target is untouched")
-declare("task.staged", "a task's rows are in staging for good; the driver does not know it yet")
-declare("staging.loaded", "staging holds every row; the target is untouched")
-declare("apply.began", "the transaction on the target is open and holds the lock; nothing in it is durable")
-declare("apply.table_changed", "one change of the table is made, durable where a change commits by itself")
-declare("apply.ledger_written", "the ledger row is in the open transaction; nothing in it is durable")
-declare("apply.rows_written", "rows and ledger row are in the open transaction; nothing in it is durable")
-declare("apply.before_commit", "rows, ledger row and watermark wait for the commit; none is durable")
-declare("apply.after_commit", "rows, ledger row and watermark are durable; staging remains")
-declare("staging.dropped", "the load is durable and staging is gone; the run log still says running")
-declare("runlog.before_finish", "the load is over either way; the run log still says running")
-declare("files.version_written", "the new files lie aside; the target's readers see the old version")
-declare("files.before_publish", "the new version is complete and flushed; readers see the old version")
-declare("files.after_publish", "readers see the new version; the old one is not yet removed")
-declare("fold.entries_written", "old entries of a journal lie in one file, which does not count yet")
-declare("fold.counts", "the file counts; the entries' own files are still there and mean nothing")
-declare("fold.files_removed", "some of the files that mean nothing are gone")
-declare("spool.written", "a segment's messages lie aside; the index does not know them, nobody follows them")
-declare("spool.indexed", "the segment and the positions after it are in the index; nobody follows it yet")
-declare("spool.renamed", "the segment is in its place and will be followed; its messages are unacknowledged")
-declare("spool.settled", "the index says that all targets hold the segment; the source does not know it yet")
-declare("spool.acknowledged", "the source was told; the index still expects the messages to come again")
-declare("stream.dead_letters", "what could not be read is put aside; the batch itself is only staged")
-declare("stream.staged", "a stream's batch is staged for every target; none has it")
-declare(
+declare_point("staging.created", "the attempt's staging exists and is empty; the target is untouched")
+declare_point("task.staged", "a task's rows are in staging for good; the driver does not know it yet")
+declare_point("staging.loaded", "staging holds every row; the target is untouched")
+declare_point(
+    "apply.began", "the transaction on the target is open and holds the lock; nothing in it is durable"
+)
+declare_point(
+    "apply.table_changed", "one change of the table is made, durable where a change commits by itself"
+)
+declare_point("apply.ledger_written", "the ledger row is in the open transaction; nothing in it is durable")
+declare_point(
+    "apply.rows_written", "rows and ledger row are in the open transaction; nothing in it is durable"
+)
+declare_point("apply.before_commit", "rows, ledger row and watermark wait for the commit; none is durable")
+declare_point("apply.after_commit", "rows, ledger row and watermark are durable; staging remains")
+declare_point("staging.dropped", "the load is durable and staging is gone; the run log still says running")
+declare_point("runlog.before_finish", "the load is over either way; the run log still says running")
+declare_point("files.version_written", "the new files lie aside; the target's readers see the old version")
+declare_point("files.before_publish", "the new version is complete and flushed; readers see the old version")
+declare_point("files.after_publish", "readers see the new version; the old one is not yet removed")
+declare_point("fold.entries_written", "old entries of a journal lie in one file, which does not count yet")
+declare_point("fold.counts", "the file counts; the entries' own files are still there and mean nothing")
+declare_point("fold.files_removed", "some of the files that mean nothing are gone")
+declare_point(
+    "spool.written", "a segment's messages lie aside; the index does not know them, nobody follows them"
+)
+declare_point(
+    "spool.indexed", "the segment and the positions after it are in the index; nobody follows it yet"
+)
+declare_point(
+    "spool.renamed", "the segment is in its place and will be followed; its messages are unacknowledged"
+)
+declare_point(
+    "spool.settled", "the index says that all targets hold the segment; the source does not know it yet"
+)
+declare_point("spool.acknowledged", "the source was told; the index still expects the messages to come again")
+declare_point("stream.dead_letters", "what could not be read is put aside; the batch itself is only staged")
+declare_point("stream.staged", "a stream's batch is staged for every target; none has it")
+declare_point(
     "stream.target_committed", "one target of a stream holds the batch; the next may not, nor does Spark know"
 )
-declare("stream.sent", "a broker has confirmed the messages of a batch; nobody else knows it")
-declare("stream.committed", "every target holds the batch; the source and Spark do not know it yet")
-declare("stream.acknowledged", "the source knows that the batch is done; Spark does not yet")
-declare("messages.produced", "a batch's messages are in an open transaction; readers of committed see none")
-declare("messages.before_commit", "messages and their token wait for the commit; none is visible")
-declare("messages.after_commit", "messages and token are visible; the engine does not know it yet")
+declare_point("stream.sent", "a broker has confirmed the messages of a batch; nobody else knows it")
+declare_point("stream.committed", "every target holds the batch; the source and Spark do not know it yet")
+declare_point("stream.acknowledged", "the source knows that the batch is done; Spark does not yet")
+declare_point(
+    "messages.produced", "a batch's messages are in an open transaction; readers of committed see none"
+)
+declare_point("messages.before_commit", "messages and their token wait for the commit; none is visible")
+declare_point("messages.after_commit", "messages and token are visible; the engine does not know it yet")
 
-POINTS: Final[frozenset[str]] = frozenset(_meanings)
+POINTS: Final[frozenset[str]] = frozenset(_point_meanings)
 
-arm_from(os.environ.get(ENVIRONMENT, ""))
+arm_from_setting(os.environ.get(FAULT_VARIABLE, ""))

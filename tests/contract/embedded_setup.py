@@ -11,16 +11,16 @@ from typing import Any
 
 import duckdb
 
+from ematix_flow.backends.arrow.batch_casts import cast_batch
 from ematix_flow.backends.base import (
-    Applied,
     Backend,
     BatchSource,
-    Query,
+    BatchTarget,
+    LoadResult,
     SameDatabaseRows,
+    SourceQuery,
     StagedRows,
-    Target,
 )
-from ematix_flow.backends.conform import conform
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.spec.connections import DuckDBConnection, SQLiteConnection
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
@@ -60,7 +60,7 @@ def run_sql(kind: str, path: Path, *statements: str) -> list[tuple[Any, ...]]:
     return found[-1]
 
 
-def target_of(backend: Backend) -> Target:
+def target_of(backend: Backend) -> BatchTarget:
     target = backend.target()
     assert target is not None
     return target
@@ -78,35 +78,37 @@ def named(first: int, last: int) -> list[dict[str, Any]]:
 
 def copy(
     source: Backend, sql: str, target: Backend, table: TableSpec, mode: str = "append", **changes: Any
-) -> Applied:
+) -> LoadResult:
     """The copy path in this process: what travels to a task is pickled."""
     prepare(target_of(target), table)
     load = new_load(table, mode, **changes)
     staging = target_of(target).create_staging(load, table.arrow_schema())
     wanted = {c.name: c.type for c in table.columns}
     try:
-        with source_of(source).split(Query(sql, load.range), wanted, 4) as splits:
+        with source_of(source).split(SourceQuery(sql, load.range), wanted, 4) as splits:
             parts = []
             for number, one in enumerate(splits):
                 split, place = pickle.loads(pickle.dumps((one, staging)))
-                parts.append(place.write(f"part{number}", (conform(batch, table) for batch in split.read())))
+                parts.append(
+                    place.write(f"part{number}", (cast_batch(batch, table) for batch in split.read()))
+                )
         return target_of(target).apply(load, StagedRows(staging, tuple(parts)))
     finally:
         target_of(target).drop_staging(staging)
 
 
-def copy_new(source: Backend, sql: str, target: Backend, table: TableSpec, column: str) -> Applied:
+def copy_new(source: Backend, sql: str, target: Backend, table: TableSpec, column: str) -> LoadResult:
     """One incremental run."""
     low = target_of(target).watermark(PIPELINE, TARGET, column)
     return copy(source, sql, target, table, range=SourceRange(column, low), batch_key=None)
 
 
-def compute(backend: Backend, sql: str, table: TableSpec, mode: str = "append", **changes: Any) -> Applied:
+def compute(backend: Backend, sql: str, table: TableSpec, mode: str = "append", **changes: Any) -> LoadResult:
     """The same_db path."""
     prepare(target_of(backend), table)
     return target_of(backend).apply(new_load(table, mode, **changes), SameDatabaseRows(sql))
 
 
 def read_sql(backend: Backend, sql: str, wanted: dict[str, DataType] | None = None) -> list[dict[str, Any]]:
-    with source_of(backend).split(Query(sql), wanted or {}, 1) as splits:
+    with source_of(backend).split(SourceQuery(sql), wanted or {}, 1) as splits:
         return [row for one in splits for batch in one.read() for row in batch.to_pylist()]

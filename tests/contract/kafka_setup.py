@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ematix_flow.backends.kafka.backend import KafkaBackend
-from ematix_flow.backends.streams import outgoing_schema
+from ematix_flow.backends.kafka.backend import KafkaStreamBackend
+from ematix_flow.backends.messages.contract import outgoing_schema
 from ematix_flow.spec.connections.brokers import KafkaConnection
 from tests.services.kafka import KEY_PASSWORD, PASSWORD, USER, KafkaServer
 
@@ -63,8 +63,8 @@ def secured(server: KafkaServer, way: str, **fields: Any) -> KafkaConnection:
     return connection(server, **{**ways[way], **fields})
 
 
-def backend(server: KafkaServer, **fields: Any) -> KafkaBackend:
-    return KafkaBackend(connection(server, **fields))
+def backend(server: KafkaServer, **fields: Any) -> KafkaStreamBackend:
+    return KafkaStreamBackend(connection(server, **fields))
 
 
 def outgoing(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ematix_flow.backends.base import Query
+from ematix_flow.backends.base import SourceQuery
 from ematix_flow.backends.mysql.backend import MySQLBackend
 from ematix_flow.backends.mysql.connection import connect
 from ematix_flow.spec.connections import MySQLConnection
@@ -42,7 +42,7 @@ def read_all(
     wanted: Mapping[str, DataType] | None = None,
     source_range: SourceRange | None = None,
 ) -> list[dict[str, Any]]:
-    with backend.source().split(Query(select, source_range), wanted or {}, 4) as splits:
+    with backend.source().split(SourceQuery(select, source_range), wanted or {}, 4) as splits:
         copies = pickle.loads(pickle.dumps(list(splits)))
         return [row for split in copies for batch in split.read() for row in batch.to_pylist()]
 

@@ -10,15 +10,15 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 
-from ematix_flow.backends.payloads.base import Decoded, Payload
+from ematix_flow.backends.payloads.base import DecodedBatch, PayloadSpec
 from ematix_flow.backends.payloads.codecs import decoder_for
 from ematix_flow.spec.connections import SchemaRegistryConnection
 from ematix_flow.spec.tables import ColumnSpec
 from tests.unit.backends.payload_messages import covers, messages
 
 
-def payload(url: str, form: str, topic: str, **more: Any) -> Payload:
-    return Payload(form, SchemaRegistryConnection(name="reg", url=url), topic, **more)
+def payload(url: str, form: str, topic: str, **more: Any) -> PayloadSpec:
+    return PayloadSpec(form, SchemaRegistryConnection(name="reg", url=url), topic, **more)
 
 
 def client(url: str) -> SchemaRegistryClient:
@@ -47,7 +47,7 @@ def avro(schema_id: int, schema: Any, value: dict[str, Any]) -> bytes:
     return out.getvalue()
 
 
-def read(source: Payload, columns: tuple[ColumnSpec, ...], values: list[bytes | None]) -> Decoded:
+def read(source: PayloadSpec, columns: tuple[ColumnSpec, ...], values: list[bytes | None]) -> DecodedBatch:
     decoded = decoder_for(source, columns, numeric_positions=True).decode(messages(values))
     covers(decoded, len(values))
     return decoded

@@ -11,8 +11,8 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
-from ematix_flow.backends.base import Applied, Load, Query, SameDatabaseRows, StagedPart, StagedRows
-from ematix_flow.backends.conform import conform
+from ematix_flow.backends.arrow.batch_casts import cast_batch
+from ematix_flow.backends.base import Load, LoadResult, SameDatabaseRows, SourceQuery, StagedPart, StagedRows
 from ematix_flow.backends.postgres.backend import PostgresBackend
 from ematix_flow.spec.connections import PostgresConnection
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
@@ -74,7 +74,7 @@ def staged(
     schema = load.table.arrow_schema()
     staging = backend.target().create_staging(load, schema)
     batch = pa.RecordBatch.from_pylist(list(rows), schema=schema)
-    written = pickle.loads(pickle.dumps(staging)).write(part, [conform(batch, load.table)])
+    written = pickle.loads(pickle.dumps(staging)).write(part, [cast_batch(batch, load.table)])
     return StagedRows(staging, (written,))
 
 
@@ -84,7 +84,7 @@ def load_rows(
     rows: Iterable[Mapping[str, Any]],
     mode: str = "append",
     **fields: Any,
-) -> Applied:
+) -> LoadResult:
     """One whole load: table, staging, apply, drop."""
     prepare(backend, table)
     load = new_load(table, mode, **fields)
@@ -97,7 +97,7 @@ def load_rows(
 
 def load_same_database(
     backend: PostgresBackend, table: TableSpec, select: str, mode: str = "append", **fields: Any
-) -> Applied:
+) -> LoadResult:
     prepare(backend, table)
     return backend.target().apply(new_load(table, mode, **fields), SameDatabaseRows(select))
 
@@ -110,24 +110,24 @@ def read_all(
     parallelism: int = 1,
     source_range: SourceRange | None = None,
 ) -> list[dict[str, Any]]:
-    with backend.source().split(Query(select, source_range), wanted or {}, parallelism) as splits:
+    with backend.source().split(SourceQuery(select, source_range), wanted or {}, parallelism) as splits:
         copies = pickle.loads(pickle.dumps(list(splits)))
         return [row for split in copies for batch in split.read() for row in batch.to_pylist()]
 
 
 def copy_table(
     source: PostgresBackend, select: str, target: PostgresBackend, table: TableSpec, parallelism: int = 1
-) -> Applied:
+) -> LoadResult:
     """What the copy path does, task by task, in this process."""
     prepare(target, table)
     load = new_load(table)
     wanted = {c.name: c.type for c in table.columns}
     staging = target.target().create_staging(load, table.arrow_schema())
     parts: list[StagedPart] = []
-    with source.source().split(Query(select), wanted, parallelism) as splits:
+    with source.source().split(SourceQuery(select), wanted, parallelism) as splits:
         for number, split in enumerate(splits):
             task, place = pickle.loads(pickle.dumps((split, staging)))
-            parts.append(place.write(f"{number}", (conform(batch, table) for batch in task.read())))
+            parts.append(place.write(f"{number}", (cast_batch(batch, table) for batch in task.read())))
     applied = target.target().apply(load, StagedRows(staging, tuple(parts)))
     target.target().drop_staging(staging)
     return applied

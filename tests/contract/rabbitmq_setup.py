@@ -10,22 +10,22 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ematix_flow.backends.rabbitmq.backend import RabbitMQBackend
+from ematix_flow.backends.messages.contract import Message, ReadRequest, outgoing_schema
+from ematix_flow.backends.rabbitmq.backend import RabbitMQStreamBackend
 from ematix_flow.backends.rabbitmq.receiver import RabbitMQReceiver
-from ematix_flow.backends.spool import Spool
-from ematix_flow.backends.streams import Message, Reading, outgoing_schema
+from ematix_flow.backends.spool.spool import Spool
 from ematix_flow.spec.connections.brokers import RabbitMQConnection
 from tests.services.rabbitmq import RabbitMQServer
 
 
-def backend(server: RabbitMQServer, **fields: Any) -> RabbitMQBackend:
+def backend(server: RabbitMQServer, **fields: Any) -> RabbitMQStreamBackend:
     fields = {"amqp_url": server.url(), **fields}
-    return RabbitMQBackend(RabbitMQConnection(name="broker", **fields))
+    return RabbitMQStreamBackend(RabbitMQConnection(name="broker", **fields))
 
 
 @contextmanager
 def receiving(server: RabbitMQServer, queue: str, **options: str) -> Iterator[RabbitMQReceiver]:
-    receiver = backend(server).stream_source().receiver(Reading(queue, options=options), {})
+    receiver = backend(server).stream_source().receiver(ReadRequest(queue, options=options), {})
     try:
         yield receiver
     finally:
@@ -61,7 +61,7 @@ class Target:
         self.committed: dict[str, list[bytes]] = {}
 
     def load(self, spool: Spool) -> None:
-        names = spool.pending()
+        names = spool.pending_segments()
         for name in names:
             rows = pq.read_table(spool.segments / name).column("value").to_pylist()
             assert self.committed.setdefault(name, rows) == rows

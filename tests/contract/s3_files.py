@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ematix_flow.backends.objectstore.s3backend import S3FilesBackend
+from ematix_flow.backends.objectstore.s3_backend import S3FilesBackend
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.spec.connections import ObjectStoreS3Connection
 from ematix_flow.spec.tables import TableSpec

@@ -7,20 +7,20 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from ematix_flow.backends.dead_letters import open_dead_letters
+from ematix_flow.backends.state_stores.dead_letters import open_dead_letters
 from ematix_flow.errors import CannotConnect, TargetFailed
-from ematix_flow.state.dead_letters import DeadLetter, Selection
+from ematix_flow.state.dead_letters.base import DeadLetter, LetterSelection
 from tests.services.mysql_server import MySQLServer
 from tests.services.postgres import PostgresServer
 from tests.services.shared import private_server
 
 postgres = private_server("postgres")  # tests here stop it
 
-ALL = Selection(all=True)
+ALL = LetterSelection(all=True)
 
 
 def a_letter(number: int = 0) -> DeadLetter:
-    return DeadLetter.of("orders", "decode", "x", payload=b"x", position=str(number))
+    return DeadLetter.create("orders", "decode", "x", payload=b"x", position=str(number))
 
 
 def test_the_table_is_in_the_schema_of_the_control_tables_or_where_it_is_wanted(pg_database: str) -> None:

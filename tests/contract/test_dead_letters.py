@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from ematix_flow.backends.dead_letters import open_dead_letters
+from ematix_flow.backends.state_stores.dead_letters import open_dead_letters
 from ematix_flow.errors import FlowError, UsageError
-from ematix_flow.state.dead_letters import DeadLetter, DeadLetterStore, Selection
+from ematix_flow.state.dead_letters.base import DeadLetter, DeadLetterStore, LetterSelection
 from tests.contract.chosen import shared_out
 
 NOON = dt.datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=dt.timezone.utc)
-ALL = Selection(all=True)
+ALL = LetterSelection(all=True)
 
 STORES = [
     "sqlite",
@@ -71,7 +71,7 @@ def a_letter(number: int = 0, pipeline: str = "orders", **given: Any) -> DeadLet
         "position": str(number),
         "failed_at": NOON + dt.timedelta(seconds=number),
     }
-    return DeadLetter.of(pipeline, **{**values, **given})
+    return DeadLetter.create(pipeline, **{**values, **given})
 
 
 def letters(count: int, pipeline: str = "orders", **given: Any) -> list[DeadLetter]:
@@ -120,7 +120,7 @@ def test_hostile_texts_are_kept_and_found_again(store: DeadLetterStore, hostile:
     (found,) = store.list(f"p {hostile}")
     assert (found.reason, found.source, found.position) == (kept.reason, kept.source, kept.position)
     assert store.get(kept.pipeline, kept.id) == kept
-    taken = store.take(f"p {hostile}", Selection(reason=hostile))
+    taken = store.lease(f"p {hostile}", LetterSelection(reason=hostile))
     assert taken.letters == (kept,)
 
 
@@ -145,7 +145,7 @@ def test_a_payload_that_is_too_long_is_cut_parked_and_never_replayed(store: Dead
     kept = store.get("orders", listed.id)
     assert (kept.payload, kept.payload_size, kept.whole, kept.status) == (b"0123456789", 13, False, "parked")
     assert "kept are 10 of 13 bytes" in kept.reason
-    assert store.take("orders", Selection(ids=(kept.id,))).letters == ()
+    assert store.lease("orders", LetterSelection(ids=(kept.id,))).letters == ()
 
 
 def test_pipelines_whose_names_nearly_agree_are_kept_apart(store: DeadLetterStore) -> None:
@@ -175,8 +175,8 @@ def test_a_letter_that_was_replayed_is_pending_again_when_another_batch_fails_on
     store: DeadLetterStore,
 ) -> None:
     store.add([a_letter(batch="q1:1")])
-    lease = store.take("orders", ALL)
-    store.done(lease, [lease.letters[0].id])
+    lease = store.lease("orders", ALL)
+    store.mark_replayed(lease, [lease.letters[0].id])
     assert store.add([a_letter(batch="q1:1")]) == 0
     assert store.list("orders", status="pending") == []
     assert store.add([a_letter(batch="q2:1", reason="still not JSON")]) == 1
@@ -189,7 +189,7 @@ def test_a_letter_that_was_replayed_is_pending_again_when_another_batch_fails_on
 
 def test_letters_are_listed_oldest_first_by_pipeline_status_and_stage(store: DeadLetterStore) -> None:
     store.add([a_letter(1), a_letter(2, stage="transform"), a_letter(3, "returns"), a_letter(4)])
-    store.park("orders", Selection(ids=(a_letter(4).id,)))
+    store.park("orders", LetterSelection(ids=(a_letter(4).id,)))
     assert positions(store.list()) == ["1", "2", "3", "4"]
     assert positions(store.list("orders")) == ["1", "2", "4"]
     assert positions(store.list("orders", stage="decode")) == ["1", "4"]
@@ -200,7 +200,7 @@ def test_letters_are_listed_oldest_first_by_pipeline_status_and_stage(store: Dea
 
 def test_letters_are_counted_by_pipeline_stage_and_status(store: DeadLetterStore) -> None:
     store.add([a_letter(1), a_letter(2), a_letter(3, stage="write"), a_letter(4, "returns")])
-    store.park("orders", Selection(first=1))
+    store.park("orders", LetterSelection(first=1))
     counted = [(c.pipeline, c.stage, c.status, c.letters) for c in store.counts()]
     assert counted == [
         ("orders", "decode", "parked", 1),
@@ -232,76 +232,76 @@ def test_the_beginning_of_an_id_is_enough_while_only_one_letter_has_it(store: De
 
 def test_letters_are_taken_oldest_first_with_their_payloads(store: DeadLetterStore) -> None:
     store.add(letters(5))
-    taken = store.take("orders", Selection(first=2))
+    taken = store.lease("orders", LetterSelection(first=2))
     assert taken.letters == tuple(letters(2))
-    assert positions(store.take("orders", ALL, limit=2).letters) == ["2", "3"]
-    assert store.take("returns", ALL).letters == ()
+    assert positions(store.lease("orders", ALL, limit=2).letters) == ["2", "3"]
+    assert store.lease("returns", ALL).letters == ()
 
 
 def test_a_letter_is_taken_by_one_replay_at_a_time(store: DeadLetterStore, open_store: Opened) -> None:
     store.add(letters(3))
-    first = store.take("orders", ALL)
+    first = store.lease("orders", ALL)
     other = open_store()
     assert len(first.letters) == 3
-    assert other.take("orders", ALL).letters == ()
+    assert other.lease("orders", ALL).letters == ()
     assert store.release(first, [first.letters[1].id]) == 1
-    second = other.take("orders", ALL)
+    second = other.lease("orders", ALL)
     assert positions(second.letters) == ["1"]
-    assert store.done(first, [letter.id for letter in first.letters]) == 2
+    assert store.mark_replayed(first, [letter.id for letter in first.letters]) == 2
     assert [c.letters for c in store.counts("orders") if c.status == "replayed"] == [2]
     assert other.release(second) == 1
 
 
 def test_a_lease_ends_by_itself_and_then_proves_nothing(store: DeadLetterStore) -> None:
     store.add(letters(2))
-    dead = store.take("orders", ALL, lease_seconds=0)
-    taken = store.take("orders", ALL, lease_seconds=60)
+    dead = store.lease("orders", ALL, lease_seconds=0)
+    taken = store.lease("orders", ALL, lease_seconds=60)
     assert len(taken.letters) == 2
     first, second = (letter.id for letter in taken.letters)
-    assert store.done(dead, [first]) == 0
-    assert store.failed(dead, second, "x") is None
+    assert store.mark_replayed(dead, [first]) == 0
+    assert store.mark_failed(dead, second, "x") is None
     assert store.release(dead) == 0
     assert store.renew(dead).letters == ()
-    assert store.done(taken, [first, second]) == 2
+    assert store.mark_replayed(taken, [first, second]) == 2
 
 
 def test_a_lease_can_be_renewed(store: DeadLetterStore) -> None:
     store.add(letters(2))
-    taken = store.take("orders", ALL, lease_seconds=0)
+    taken = store.lease("orders", ALL, lease_seconds=0)
     renewed = store.renew(taken, 60)
     assert renewed.letters == taken.letters
     assert renewed.until > taken.until
-    assert store.take("orders", ALL).letters == ()
+    assert store.lease("orders", ALL).letters == ()
 
 
 def test_a_letter_that_fails_again_is_parked_after_its_attempts(store: DeadLetterStore) -> None:
     store.add(letters(1))
-    first = store.take("orders", ALL)
-    assert store.failed(first, first.letters[0].id, "no such column, password=hunter22") == "pending"
+    first = store.lease("orders", ALL)
+    assert store.mark_failed(first, first.letters[0].id, "no such column, password=hunter22") == "pending"
     again = store.list("orders")[0]
     assert (again.attempt, again.reason) == (2, "no such column, password=***")
     assert again.failed_at > NOON
-    second = store.take("orders", ALL)
-    assert store.failed(second, second.letters[0].id, "again") == "parked"
-    assert store.take("orders", ALL).letters == ()
+    second = store.lease("orders", ALL)
+    assert store.mark_failed(second, second.letters[0].id, "again") == "parked"
+    assert store.lease("orders", ALL).letters == ()
 
 
 def test_what_failed_during_a_replay_is_not_taken_again_by_it(store: DeadLetterStore) -> None:
     store.add(letters(2))
     began = dt.datetime.now(dt.timezone.utc)
-    lease = store.take("orders", ALL, limit=1, before=began)
-    store.failed(lease, lease.letters[0].id, "again")
-    assert positions(store.take("orders", ALL, before=began).letters) == ["1"]
-    assert positions(store.take("orders", ALL).letters) == ["0"]
+    lease = store.lease("orders", ALL, limit=1, before=began)
+    store.mark_failed(lease, lease.letters[0].id, "again")
+    assert positions(store.lease("orders", ALL, before=began).letters) == ["1"]
+    assert positions(store.lease("orders", ALL).letters) == ["0"]
 
 
 def test_a_parked_letter_is_taken_when_it_is_named(store: DeadLetterStore) -> None:
     store.add(letters(3))
-    assert store.park("orders", Selection(first=2)) == 2
-    assert positions(store.take("orders", ALL).letters) == ["2"]
-    assert positions(store.take("orders", Selection(ids=(a_letter(0).id,))).letters) == ["0"]
-    assert positions(store.take("orders", Selection(status="parked")).letters) == ["1"]
-    assert store.take("orders", Selection(status="replayed")).letters == ()
+    assert store.park("orders", LetterSelection(first=2)) == 2
+    assert positions(store.lease("orders", ALL).letters) == ["2"]
+    assert positions(store.lease("orders", LetterSelection(ids=(a_letter(0).id,))).letters) == ["0"]
+    assert positions(store.lease("orders", LetterSelection(status="parked")).letters) == ["1"]
+    assert store.lease("orders", LetterSelection(status="replayed")).letters == ()
 
 
 def test_letters_are_chosen_by_stage_and_by_part_of_their_reason(store: DeadLetterStore) -> None:
@@ -313,15 +313,15 @@ def test_letters_are_chosen_by_stage_and_by_part_of_their_reason(store: DeadLett
             a_letter(4, reason="1000 wrong"),
         ]
     )
-    assert positions(store.take("orders", Selection(reason="timeout", stage="write")).letters) == ["3"]
-    assert positions(store.take("orders", Selection(reason="0% w")).letters) == ["2"]
-    assert positions(store.take("orders", Selection(reason="timeout")).letters) == ["1"]
+    assert positions(store.lease("orders", LetterSelection(reason="timeout", stage="write")).letters) == ["3"]
+    assert positions(store.lease("orders", LetterSelection(reason="0% w")).letters) == ["2"]
+    assert positions(store.lease("orders", LetterSelection(reason="timeout")).letters) == ["1"]
 
 
 def test_a_lease_holds_no_more_payloads_than_fit_into_memory(store: DeadLetterStore) -> None:
     store.add(letters(12, payload=b"x" * 1024 * 1024))
-    first = store.take("orders", ALL)
-    second = store.take("orders", ALL)
+    first = store.lease("orders", ALL)
+    second = store.lease("orders", ALL)
     assert 1 <= len(first.letters) < 12
     assert len(first.letters) + len(second.letters) == 12
 
@@ -335,9 +335,9 @@ def test_two_replays_at_once_share_the_letters_and_take_none_twice(open_store: O
     def replay(store: DeadLetterStore) -> None:
         try:
             start.wait()
-            while (lease := store.take("orders", ALL, limit=5)).letters:
+            while (lease := store.lease("orders", ALL, limit=5)).letters:
                 taken.extend(letter.id for letter in lease.letters)
-                store.done(lease, [letter.id for letter in lease.letters])
+                store.mark_replayed(lease, [letter.id for letter in lease.letters])
         except BaseException as error:
             failed.append(error)
 
@@ -348,7 +348,7 @@ def test_two_replays_at_once_share_the_letters_and_take_none_twice(open_store: O
         thread.join()
     assert failed == []
     assert len(taken) == len(set(taken))
-    rest = open_store().take("orders", ALL).letters  # one that was beaten too often gives up early
+    rest = open_store().lease("orders", ALL).letters  # one that was beaten too often gives up early
     assert len(taken) + len(rest) == 30
 
 
@@ -380,9 +380,9 @@ def test_several_who_add_the_same_letters_at_once_keep_each_once(open_store: Ope
 
 def test_chosen_letters_are_purged_and_nothing_else(store: DeadLetterStore) -> None:
     store.add([*letters(700), a_letter(1, "returns"), a_letter(2, stage="write")])
-    assert store.purge("orders", Selection(first=600)) == 600
-    assert store.purge("orders", Selection(stage="write")) == 1
-    assert store.purge("orders", Selection(ids=(a_letter(650).id, "unknown"))) == 1
+    assert store.purge("orders", LetterSelection(first=600)) == 600
+    assert store.purge("orders", LetterSelection(stage="write")) == 1
+    assert store.purge("orders", LetterSelection(ids=(a_letter(650).id, "unknown"))) == 1
     assert store.purge("orders", ALL) == 99
     assert store.purge("orders", ALL) == 0
     assert positions(store.list()) == ["1"]
@@ -390,10 +390,10 @@ def test_chosen_letters_are_purged_and_nothing_else(store: DeadLetterStore) -> N
 
 def test_letters_that_are_being_replayed_are_neither_parked_nor_purged(store: DeadLetterStore) -> None:
     store.add(letters(3))
-    lease = store.take("orders", Selection(first=1))
+    lease = store.lease("orders", LetterSelection(first=1))
     assert store.park("orders", ALL) == 2
     assert store.purge("orders", ALL) == 2
-    assert store.done(lease, [lease.letters[0].id]) == 1
+    assert store.mark_replayed(lease, [lease.letters[0].id]) == 1
 
 
 def test_a_purged_letter_can_come_again(store: DeadLetterStore) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from ematix_flow import DeltaLocalConnection
 from ematix_flow.backends.delta.stream import DeltaStream
+from ematix_flow.backends.messages.contract import ReadRequest
 from ematix_flow.backends.registry import open_backend
-from ematix_flow.backends.streams import Reading
 from ematix_flow.engine.streams.checkpoint import write_checkpoint
 from ematix_flow.errors import FlowError, SourceFailed, SourceMissing
 
@@ -51,12 +51,12 @@ class Table:
         self, checkpoint: str, options: Mapping[str, str] | None = None, **reading: Any
     ) -> list[list[Row]]:
         """The rows of each batch, sorted."""
-        wanted = Reading("sales.orders", options=options or {}, **reading)
+        wanted = ReadRequest("sales.orders", options=options or {}, **reading)
         self.stream.check(wanted)
         batches: list[list[Row]] = []
         try:
             query = (
-                self.stream.frame(self.spark, wanted)
+                self.stream.streaming_frame(self.spark, wanted)
                 .writeStream.foreachBatch(lambda rows, _: batches.append(sorted(map(tuple, rows.collect()))))
                 .option("checkpointLocation", str(self.root / checkpoint))
                 .trigger(availableNow=True)
@@ -66,7 +66,7 @@ class Table:
         except FlowError:
             raise
         except Exception as error:
-            told = self.stream.failure(wanted, str(error))
+            told = self.stream.explain_failure(wanted, str(error))
             if told is None:
                 raise
             raise told from error
@@ -137,7 +137,7 @@ def test_changes_that_were_not_recorded_and_starts_that_are_not_there_are_told(t
     with pytest.raises(SourceFailed, match="no version since the moment to start with"):
         table.run("c3", starting=dt.datetime(2200, 1, 1, tzinfo=dt.timezone.utc))
     with pytest.raises(SourceMissing, match=r"no Delta table 'sales.order'.* Did you mean 'sales.orders'"):
-        table.stream.check(Reading("sales.order"))
+        table.stream.check(ReadRequest("sales.order"))
 
 
 def test_a_table_that_was_dropped_and_made_anew_is_not_gone_on_with(table: Table) -> None:

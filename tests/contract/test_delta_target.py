@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ematix_flow.backends.base import Backend, Target
+from ematix_flow.backends.base import Backend, BatchTarget
 from ematix_flow.spec.tables import TableSpec
 from tests.contract.lake_contract import LakeContract
 from tests.lake_reading import read_delta
@@ -25,7 +25,7 @@ class TestDelta(LakeContract):
         return lake_backend("delta", tmp_path / "lake")
 
     @pytest.fixture
-    def target(self, backend: Backend, spark: SparkSession) -> Target:
+    def target(self, backend: Backend, spark: SparkSession) -> BatchTarget:
         self.spark = spark
         return lake_target(backend, spark)
 

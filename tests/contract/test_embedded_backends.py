@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ematix_flow.backends.base import Backend, Query, StagedRows
+from ematix_flow.backends.base import Backend, SourceQuery, StagedRows
 from ematix_flow.errors import (
     CannotConnect,
     FlowError,
@@ -23,8 +23,8 @@ from ematix_flow.errors import (
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange, Watermark
-from ematix_flow.strategies.ranges import restrict
-from ematix_flow.testing.loads import PIPELINE, TARGET, incremental, load_rows, new_load, prepare
+from ematix_flow.strategies.ranges import restrict_to_range
+from ematix_flow.testing.loads import PIPELINE, TARGET, load_incremental, load_rows, new_load, prepare
 from ematix_flow.testing.samples import every_type, every_value
 from tests.contract.embedded_setup import (
     EVENTS,
@@ -153,7 +153,7 @@ def test_batches_of_wide_rows_are_short(path: Path) -> None:
         "CREATE TABLE t AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000) "
         "SELECT i, zeroblob(40000) AS wide FROM n",
     )
-    query = Query("SELECT i, wide FROM t")
+    query = SourceQuery("SELECT i, wide FROM t")
     with source_of(backend_at("sqlite", path)).split(query, {"wide": DataType("bytes")}, 1) as (split,):
         sizes = [batch.num_rows for batch in split.read()]
     assert sum(sizes) == 3000
@@ -402,7 +402,7 @@ def test_a_range_is_read_from_its_low_bound_on(kind: str, backend: Backend, path
 
     def ids(column: str, data_type: DataType, low: Any, high: Any) -> list[int]:
         bounds = (Watermark(column, data_type, low), Watermark(column, data_type, high))
-        query = Query("SELECT id, n FROM t", SourceRange(column, *bounds))
+        query = SourceQuery("SELECT id, n FROM t", SourceRange(column, *bounds))
         with source_of(backend).split(query, {}, 1) as (split,):
             return [row["id"] for batch in split.read() for row in batch.to_pylist()]
 
@@ -412,13 +412,13 @@ def test_a_range_is_read_from_its_low_bound_on(kind: str, backend: Backend, path
 
 
 def test_sqlite_uses_an_index_on_the_watermark(path: Path) -> None:
-    from ematix_flow.backends.sqlite.source import ranged
+    from ematix_flow.backends.sqlite.source import restrict_to_range
 
     backend = backend_at("sqlite", path)
     run_sql("sqlite", path, "CREATE TABLE t (at TIMESTAMP, what TEXT)", "CREATE INDEX i ON t (at)")
     low = Watermark("at", DataType("timestamp"), dt.datetime(2024, 1, 1))
     sql = "SELECT at, what FROM t"
-    asked = ranged(Query(sql, SourceRange("at", low)), source_of(backend).describe(sql))
+    asked = restrict_to_range(SourceQuery(sql, SourceRange("at", low)), source_of(backend).describe(sql))
     assert "USING INDEX i" in source_of(backend).explain(asked)
 
 
@@ -443,7 +443,7 @@ def test_a_watermark_of_each_type_finds_its_way_back(
     table = TableSpec("shop", "marks", (ColumnSpec("w", data_type), ColumnSpec("n", DataType("integer"))))
     for end in (2, 3, 3):
         rows = [{"w": value, "n": number} for number, value in enumerate(values[:end])]
-        incremental(target_of(backend), table, "w", rows)
+        load_incremental(target_of(backend), table, "w", rows)
     found = target_of(backend).watermark(PIPELINE, TARGET, "w")
     assert found == Watermark("w", data_type, values[2])
     assert sorted(row["n"] for row in read_table(backend, table)) == [0, 1, 2]
@@ -461,7 +461,7 @@ def test_an_incremental_load_inside_one_database_loses_no_tie(
             run_sql(kind, path, f"INSERT INTO raw VALUES {more}")
         low = target_of(backend).watermark(PIPELINE, TARGET, "at")
         bounds = SourceRange("at", low)
-        sql = restrict('SELECT "at", what FROM raw', bounds, target_of(backend).dialect)  # type: ignore[attr-defined]
+        sql = restrict_to_range('SELECT "at", what FROM raw', bounds, target_of(backend).dialect)  # type: ignore[attr-defined]
         inserted.append(compute(backend, sql, EVENTS, range=bounds, batch_key=None).rows_inserted)
     assert inserted == [2, 2, 0]
 

@@ -21,7 +21,7 @@ import pytest
 
 from ematix_flow import faults
 from ematix_flow.backends.base import Backend
-from ematix_flow.backends.duckdb import handles
+from ematix_flow.backends.duckdb import shared_connections
 from ematix_flow.backends.sqlite import connection as sqlite_connection
 from ematix_flow.errors import CannotConnect, PipelineLocked, SourceFailed, TargetFailed
 from ematix_flow.testing.loads import PIPELINE, TARGET, load_rows, new_load
@@ -150,7 +150,7 @@ def test_a_sqlite_reader_that_blocks_the_commit_leaves_the_target_unchanged(
 def test_a_duckdb_file_that_another_process_holds_names_its_pid(
     mode: str, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handles, "WAIT_SECONDS", 0.3)
+    monkeypatch.setattr(shared_connections, "WAIT_SECONDS", 0.3)
     backend = backend_at("duckdb", path)
     load_rows(target_of(backend), new_load(SMALL), named(0, 3))
     with another_process(HOLD, path, mode, 60) as other:
@@ -191,7 +191,7 @@ def test_a_duckdb_writer_waits_for_the_readers_of_its_process(path: Path) -> Non
         load_rows(target_of(backend), new_load(SMALL), named(3, 6))
         order.append("written")
 
-    with handles.connected(backend.file, write=False) as reading:  # type: ignore[attr-defined]
+    with shared_connections.open_connection(backend.file, write=False) as reading:  # type: ignore[attr-defined]
         writer = threading.Thread(target=write)
         writer.start()
         time.sleep(0.5)
@@ -299,7 +299,7 @@ def test_a_killed_load_is_there_whole_or_not_at_all(
     assert read_table(backend, SMALL) == (named(0, 7) if survives else named(100, 103))
     assert len(target_of(backend).ledger(PIPELINE, TARGET)) == before + survives
     with target_of(backend).lock(PIPELINE, TARGET, uuid.uuid4()):
-        assert len(target_of(backend).sweep(PIPELINE, TARGET)) == 1
+        assert len(target_of(backend).sweep_staging(PIPELINE, TARGET)) == 1
         load_rows(target_of(backend), new_load(SMALL, "truncate"), named(0, 9))
     assert len(read_table(backend, SMALL)) == 9
     assert not any((path.parent / ".ematix_flow" / "staging").iterdir())

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from ematix_flow.backends.run_logs import open_slots
+from ematix_flow.backends.state_stores.run_logs import open_slots
 from ematix_flow.errors import UsageError
-from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Executor
-from ematix_flow.schedule.executors.urls import executor_for
-from ematix_flow.state.slots import Claim, Slot, SlotRecord, SlotStore
+from ematix_flow.schedule.executors.base import CannotDispatch, Executor, RunDispatch
+from ematix_flow.schedule.executors.executor_urls import open_executor
+from ematix_flow.state.slots.base import Claim, Slot, SlotRecord, SlotStore
 from tests.contract.kubelet import Kubelet, container_environment
 from tests.contract.lambda_emulator import LambdaEmulator
 
@@ -72,7 +72,7 @@ class Place:
 
     def start(self, claim: Claim) -> Claim:
         module = str(self.folder / "project.py")
-        self.executor.dispatch(Dispatch(claim, module, 300, self.url))
+        self.executor.dispatch(RunDispatch(claim, module, 300, self.url))
         return claim
 
     def ended(self, claim: Claim) -> SlotRecord:
@@ -116,7 +116,7 @@ def place(
     place = Place(request.param, open_slots(pg_database, env={}), pg_database, tmp_path)
     with ExitStack() as stack:
         if place.kind == "subprocess":
-            place.executor = executor_for("subprocess+python://?workers=4")
+            place.executor = open_executor("subprocess+python://?workers=4")
             place.kill = lambda: kill_processes(place.executor)
         elif place.kind == "k8s":
             in_a_cluster(place, request.getfixturevalue("kubernetes"), stack, monkeypatch)
@@ -140,7 +140,7 @@ def in_a_cluster(place: Place, server: Any, stack: ExitStack, monkeypatch: pytes
     secret = {"metadata": {"name": "flow"}, "stringData": {"EMATIX_FLOW_RUN_LOG_URL": place.url}}
     core.create_namespaced_secret(namespace, secret)
     monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig))
-    place.executor = executor_for(f"k8s://{namespace}?image=flow:1&secret=flow&context=admin")
+    place.executor = open_executor(f"k8s://{namespace}?image=flow:1&secret=flow&context=admin")
     kubelet = stack.enter_context(Kubelet(server.client(), namespace, container_environment()))
     place.kill = kubelet.kill
     place.sent = lambda: str(batch.list_namespaced_job(namespace)) + str(core.list_namespaced_pod(namespace))
@@ -155,21 +155,21 @@ def by_invocation(place: Place, stack: ExitStack, monkeypatch: pytest.MonkeyPatc
         ("ENDPOINT_URL", emulator.endpoint),
     ):
         monkeypatch.setenv(f"AWS_{name}", value)
-    place.executor = executor_for("lambda://flow?region=eu-west-1&qualifier=live")
+    place.executor = open_executor("lambda://flow?region=eu-west-1&qualifier=live")
     place.sent = lambda: str(emulator.events) + str(emulator.paths)
 
 
 def test_a_run_ends_its_slot(place: Place) -> None:
     assert place.ended(place.start(place.claim("orders"))).status == "succeeded"
     assert place.rows() == 2
-    assert list(place.executor.watch().ended) == []
+    assert list(place.executor.poll_workers().exits) == []
 
 
 def test_many_at_once_run_once_each_whatever_they_are_called(place: Place) -> None:
     claims = [place.claim("orders"), place.claim("orders", 1), place.claim(HOSTILE)]
     for claim in claims:
         place.start(claim)
-    place.until(lambda: place.executor.room() in (None, 4))
+    place.until(lambda: place.executor.capacity() in (None, 4))
     for claim in claims:
         record = place.ended(claim)
         if record.status == "waiting":  # it met another run of its pipeline
@@ -198,11 +198,11 @@ def test_a_run_that_is_started_twice_loads_once(place: Place) -> None:
 
 def test_a_claim_that_is_no_more_is_not_run(place: Place) -> None:
     claim = place.claim("orders")
-    place.store.wait(claim, 3600, failed=False)
+    place.store.retry_later(claim, 3600, failed=False)
     place.start(claim)
     if place.kind == "lambda":
         return  # nobody hears of it
-    ending = place.until(lambda: place.executor.watch().ended)[0]
+    ending = place.until(lambda: place.executor.poll_workers().exits)[0]
     assert ending.claim.slot == claim.slot and "exit code 2" in ending.reason
     assert place.rows() is None
 
@@ -212,19 +212,19 @@ def test_a_run_that_dies_is_noticed(place: Place) -> None:
         return  # what becomes of an invocation cannot be seen: its claim expires
     claim = place.start(place.claim("slow"))
     place.until((place.folder / "began").exists)
-    assert place.executor.watch().ended == []
+    assert place.executor.poll_workers().exits == []
     assert place.kill() == 1
-    ending = place.until(lambda: place.executor.watch().ended)[0]
+    ending = place.until(lambda: place.executor.poll_workers().exits)[0]
     assert (ending.claim.slot, ending.claim.fence) == (claim.slot, claim.fence)
     assert ("SIGKILL" if place.kind == "subprocess" else "OOMKilled (exit code 137)") in ending.reason
-    assert list(place.executor.watch().ended) == []  # told once
+    assert list(place.executor.poll_workers().exits) == []  # told once
 
 
 def test_no_secret_is_in_what_others_can_read(place: Place) -> None:
     place.ended(place.start(place.claim("orders")))
     password = place.url.partition("@")[0].rpartition(":")[2]
     assert len(password) > 4 and password not in place.sent()
-    arguments = Dispatch(place.claim("orders", 1), "project", 300, place.url).arguments()
+    arguments = RunDispatch(place.claim("orders", 1), "project", 300, place.url).arguments()
     assert password not in " ".join(arguments)
 
 
@@ -259,12 +259,12 @@ def test_what_is_at_work_may_end_when_the_executor_is_closed(place: Place) -> No
 )
 def test_a_url_that_names_no_executor_is_told(url: str, told: str) -> None:
     with pytest.raises(UsageError, match=told) as refused:
-        executor_for(url)
+        open_executor(url)
     assert refused.value.exit_code == 2
 
 
 def test_runs_elsewhere_need_a_run_log_that_they_reach(monkeypatch: pytest.MonkeyPatch) -> None:
-    executor = executor_for("lambda://flow?region=eu-west-1")
+    executor = open_executor("lambda://flow?region=eu-west-1")
     for file in ("/var/lib/run_log.db", "sqlite:///x.db", "duckdb:///x"):
         with pytest.raises(UsageError, match="other machines"):
             executor.check(file)
@@ -272,7 +272,7 @@ def test_runs_elsewhere_need_a_run_log_that_they_reach(monkeypatch: pytest.Monke
 
 
 def test_processes_need_a_run_log_that_is_not_in_memory() -> None:
-    executor = executor_for("subprocess://")
+    executor = open_executor("subprocess://")
     with pytest.raises(UsageError, match="other processes"):
         executor.check("memory://default")
     executor.check("sqlite:///x.db")
@@ -280,11 +280,11 @@ def test_processes_need_a_run_log_that_is_not_in_memory() -> None:
 
 def test_the_secret_of_an_engine_is_no_argument_and_only_sent_to_processes() -> None:
     engine = "sc://cluster:15002/;use_ssl=true;token=hunter22"
-    job = Dispatch(Claim(Slot("orders", NOON), "me", 1, 0), "project", 300, engine=engine)
+    job = RunDispatch(Claim(Slot("orders", NOON), "me", 1, 0), "project", 300, engine=engine)
     assert "hunter22" not in " ".join(job.arguments())
     assert job.variables()["EMATIX_FLOW_ENGINE"] == engine
-    executor_for("subprocess://").check("sqlite:///x.db", engine)
-    elsewhere = executor_for("lambda://flow?region=eu-west-1")
+    open_executor("subprocess://").check("sqlite:///x.db", engine)
+    elsewhere = open_executor("lambda://flow?region=eu-west-1")
     with pytest.raises(UsageError, match="holds a secret") as refused:
         elsewhere.check("postgres://h/d", engine)
     assert "hunter22" not in str(refused.value) and "EMATIX_FLOW_ENGINE" in str(refused.value)
@@ -294,18 +294,20 @@ def test_the_secret_of_an_engine_is_no_argument_and_only_sent_to_processes() -> 
 def test_alerters_of_the_scheduler_are_not_lost_on_the_way_to_a_function(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    executor_for("lambda://load-orders?region=eu-west-1").check_alerts()
+    open_executor("lambda://load-orders?region=eu-west-1").check_alerts()
     assert "set EMATIX_FLOW_ALERTERS as a variable of the function load-orders" in caplog.text
 
 
 def test_a_pod_does_not_start_without_the_alerters_that_its_scheduler_has() -> None:
-    from ematix_flow.schedule.executors.kubernetes_manifests import PodOptions, job_of
+    from ematix_flow.schedule.executors.kubernetes_manifests import PodOptions, job_manifest
 
     claim = Claim(Slot("orders", NOON), "me", 1, 0)
     alerting = {"EMATIX_FLOW_ALERTERS": "slack://hooks.slack.com/services/sesame99"}
     secret = PodOptions("etl", "flow:1", secret="flow")
     for environment, wanted in (({}, []), (alerting, ["EMATIX_FLOW_ALERTERS"])):
-        job = job_of(Dispatch(claim, "project", 300, "postgres://db/log", environment=environment), secret)
+        job = job_manifest(
+            RunDispatch(claim, "project", 300, "postgres://db/log", environment=environment), secret
+        )
         [container] = job["spec"]["template"]["spec"]["containers"]
         asked = [each["valueFrom"]["secretKeyRef"] for each in container["env"] if "valueFrom" in each]
         assert [each["key"] for each in asked] == ["EMATIX_FLOW_RUN_LOG_URL", *wanted]
@@ -317,6 +319,6 @@ def test_a_function_that_is_not_there_is_told(glue: Any, monkeypatch: pytest.Mon
     """On moto's server."""
     for name, value in (("ACCESS_KEY_ID", "x"), ("SECRET_ACCESS_KEY", "x"), ("ENDPOINT_URL", glue.endpoint)):
         monkeypatch.setenv(f"AWS_{name}", value)
-    executor = executor_for("lambda://arn:aws:lambda:us-east-1:123456789012:function:none?region=us-east-1")
+    executor = open_executor("lambda://arn:aws:lambda:us-east-1:123456789012:function:none?region=us-east-1")
     with pytest.raises(CannotDispatch, match="not found"):
-        executor.dispatch(Dispatch(Claim(Slot("orders", NOON), "me", 1, 0), "project", 300))
+        executor.dispatch(RunDispatch(Claim(Slot("orders", NOON), "me", 1, 0), "project", 300))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ematix_flow.backends.base import Backend, Target
+from ematix_flow.backends.base import Backend, BatchTarget
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.errors import RowRejected
 from ematix_flow.spec.connections import ObjectStoreLocalConnection
@@ -48,7 +48,7 @@ class TestOrcFiles(FilesContract):
     format = "orc"
     never_named = ("back`tick",)  # never: readers in Java end a name at a backtick
 
-    def test_every_type_and_null_arrives_unchanged(self, backend: Backend, target: Target) -> None:
+    def test_every_type_and_null_arrives_unchanged(self, backend: Backend, target: BatchTarget) -> None:
         """ORC's readers disagree on early times: such values are refused, all others arrive."""
         table = every_type()
         with pytest.raises(RowRejected, match="1582-10-15"):

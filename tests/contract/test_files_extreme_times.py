@@ -13,7 +13,7 @@ import pytest
 from pyarrow import orc
 
 from ematix_flow.backends.objectstore.spark import LocalFilesSource
-from ematix_flow.engine.failures import translate
+from ematix_flow.engine.spark.error_translation import translate_spark_error
 from ematix_flow.errors import FlowError, SourceFailed
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def read(spark: SparkSession, root: Path, format: str, sql: str) -> list[dict[st
     except FlowError:
         raise
     except Exception as error:
-        raise translate(error, what="the query", source=True) from error
+        raise translate_spark_error(error, what="the query", source=True) from error
     return found
 
 

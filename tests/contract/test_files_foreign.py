@@ -18,7 +18,7 @@ from ematix_flow import ObjectStoreLocalConnection, Target, ematix, register_con
 from ematix_flow.backends.objectstore.spark import LocalFilesSource
 from ematix_flow.backends.objectstore.target import FilesTarget, LocalFilesTarget
 from ematix_flow.backends.registry import open_backend
-from ematix_flow.engine.failures import translate
+from ematix_flow.engine.spark.error_translation import translate_spark_error
 from ematix_flow.errors import FlowError, SourceFailed
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
@@ -53,7 +53,9 @@ def refused(spark: SparkSession, root: Path, sql: str, format: str = "parquet") 
     with pytest.raises(Exception) as caught:
         rows(spark, root, sql, format)
     error = caught.value
-    return error if isinstance(error, FlowError) else translate(error, what="the query", source=True)
+    return (
+        error if isinstance(error, FlowError) else translate_spark_error(error, what="the query", source=True)
+    )
 
 
 # ------------------------------------------------------------------ columns of several files

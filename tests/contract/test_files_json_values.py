@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ematix_flow.backends.objectstore.filestream import FilesStream
-from ematix_flow.backends.objectstore.spark import LocalFilesSource, jsonframes
+from ematix_flow.backends.messages.contract import ReadRequest
+from ematix_flow.backends.objectstore.spark import LocalFilesSource, json_frames
+from ematix_flow.backends.objectstore.stream import FilesStream
 from ematix_flow.backends.registry import open_backend
-from ematix_flow.backends.streams import Reading
-from ematix_flow.engine.failures import translate
+from ematix_flow.engine.spark.error_translation import translate_spark_error
 from ematix_flow.errors import FlowError, SourceFailed
 from ematix_flow.spec.connections import ObjectStoreLocalConnection
 from ematix_flow.spec.pipelines import FileOptions
@@ -113,7 +113,7 @@ def rows(spark: SparkSession, root: Path, **options: Any) -> list[dict[str, Any]
     except FlowError:
         raise
     except Exception as error:
-        raise translate(error, what="the query", source=True) from error
+        raise translate_spark_error(error, what="the query", source=True) from error
     return found
 
 
@@ -123,11 +123,13 @@ def streamed(spark: SparkSession, root: Path, columns: tuple[ColumnSpec, ...] | 
     assert isinstance(stream, FilesStream)
     paths = [str(path.relative_to(root)) for path in sorted((root / "t").iterdir())]
     try:
-        found: list[dict[str, Any]] = stream.rows(spark, paths, Reading("t/"), columns).toArrow().to_pylist()
+        found: list[dict[str, Any]] = (
+            stream.read_files(spark, paths, ReadRequest("t/"), columns).toArrow().to_pylist()
+        )
     except FlowError:
         raise
     except Exception as error:
-        raise translate(error, what="the query", source=True) from error
+        raise translate_spark_error(error, what="the query", source=True) from error
     return found
 
 
@@ -139,7 +141,7 @@ def test_rows_are_those_of_pythons_reader(
 ) -> None:
     chosen = random.Random(seed)
     if seed % 2:  # as tables that are too large for this process are looked at
-        monkeypatch.setattr(jsonframes, "_LOOKED_AT_BY_DRIVER", 0)
+        monkeypatch.setattr(json_frames, "_LOOKED_AT_BY_DRIVER", 0)
     lines = lines_of(chosen)
     (tmp_path / "t").mkdir()
     middle = len(lines) // 2
@@ -224,7 +226,7 @@ def test_a_line_that_would_be_misread_is_refused_with_its_file_and_number(
     for number, line in enumerate(lines):
         (tmp_path / str(number) / "t").mkdir(parents=True)
         (tmp_path / str(number) / "t" / "1.json").write_text('{"id": 1}\n{"id": 2}\n' + line + "\n")
-        monkeypatch.setattr(jsonframes, "_LOOKED_AT_BY_DRIVER", 1 << 24 if number % 2 else 0)
+        monkeypatch.setattr(json_frames, "_LOOKED_AT_BY_DRIVER", 1 << 24 if number % 2 else 0)
         for read in (rows, lambda spark, root: streamed(spark, root, None)):
             with pytest.raises(SourceFailed, match=words) as told:
                 read(spark, tmp_path / str(number))

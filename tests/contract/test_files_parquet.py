@@ -19,7 +19,7 @@ import pytest
 from pyarrow.parquet import encryption
 
 from ematix_flow.backends.objectstore.spark import LocalFilesSource
-from ematix_flow.engine.failures import translate
+from ematix_flow.engine.spark.error_translation import translate_spark_error
 from ematix_flow.errors import FlowError, SourceFailed
 
 if TYPE_CHECKING:
@@ -44,7 +44,9 @@ def refused(spark: SparkSession, root: Path, sql: str = "SELECT * FROM t") -> Fl
     with pytest.raises(Exception) as caught:
         rows(spark, root, sql)
     error = caught.value
-    return error if isinstance(error, FlowError) else translate(error, what="the query", source=True)
+    return (
+        error if isinstance(error, FlowError) else translate_spark_error(error, what="the query", source=True)
+    )
 
 
 # ------------------------------------------------------------------ one file, every type

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from ematix_flow.backends.objectstore.filestream import FilesStream
+from ematix_flow.backends.messages.contract import ReadRequest
 from ematix_flow.backends.objectstore.spark import LocalFilesSource
+from ematix_flow.backends.objectstore.stream import FilesStream
 from ematix_flow.backends.objectstore.target import LocalFilesTarget
 from ematix_flow.backends.registry import open_backend
-from ematix_flow.backends.streams import Reading
 from ematix_flow.errors import SourceFailed
 from ematix_flow.spec.connections import ObjectStoreLocalConnection
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
@@ -114,10 +114,10 @@ def test_every_text_in_a_folder_name_comes_back_as_it_was_written(
     source = open_backend(ObjectStoreLocalConnection(name="lake", path=str(tmp_path), format=ours))
     stream = source.stream_source()
     assert isinstance(stream, FilesStream)
-    streamed = stream.rows(spark, paths, Reading("raw/")).toArrow().sort_by("id")
+    streamed = stream.read_files(spark, paths, ReadRequest("raw/")).toArrow().sort_by("id")
     assert streamed.to_pylist() == table.to_pylist()
     columns = (ColumnSpec(EACH, DataType("text")), ColumnSpec("id", DataType("big_int")))
-    pinned = stream.rows(spark, paths, Reading("raw/"), columns).toArrow().sort_by("id")
+    pinned = stream.read_files(spark, paths, ReadRequest("raw/"), columns).toArrow().sort_by("id")
     assert pinned.select(["id", EACH]).to_pylist() == table.to_pylist()
 
 

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
 
-from ematix_flow.backends.objectstore.filestream import FilesStream
+from ematix_flow.backends.messages.contract import ReadRequest
+from ematix_flow.backends.objectstore.stream import FilesStream
 from ematix_flow.backends.registry import open_backend
-from ematix_flow.backends.streams import Reading
-from ematix_flow.engine.failures import translate
+from ematix_flow.engine.spark.error_translation import translate_spark_error
 from ematix_flow.errors import FlowError, SourceFailed
 from ematix_flow.spec.connections import ObjectStoreLocalConnection
 from ematix_flow.spec.pipelines import FileOptions
@@ -27,7 +27,7 @@ from ematix_flow.testing.loads import load_rows, new_load
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-READING = Reading("raw/")
+READING = ReadRequest("raw/")
 
 
 def column(name: str, kind: str, **more: int) -> ColumnSpec:
@@ -60,13 +60,13 @@ def read(
     **options: Any,
 ) -> list[tuple[Any, ...]]:
     """The rows, sorted; what fails is told as the engine tells it."""
-    reading = Reading("raw/", files=FileOptions(**options))
+    reading = ReadRequest("raw/", files=FileOptions(**options))
     try:
-        rows = stream(root, format).rows(spark, paths, reading, columns).toArrow().to_pylist()
+        rows = stream(root, format).read_files(spark, paths, reading, columns).toArrow().to_pylist()
     except FlowError:
         raise
     except Exception as error:
-        raise translate(error, what="reading") from error
+        raise translate_spark_error(error, what="reading") from error
     return sorted((tuple(row.values()) for row in rows), key=str)
 
 
@@ -228,7 +228,7 @@ def test_a_table_of_ours_is_followed_by_its_columns(spark: SparkSession, tmp_pat
     target = backend.target()
     assert target is not None
     files = stream(tmp_path, "csv")
-    receiver = files.receiver(Reading("raw", options={"poll_seconds": "0", "settle_seconds": "0"}), {})
+    receiver = files.receiver(ReadRequest("raw", options={"poll_seconds": "0", "settle_seconds": "0"}), {})
     seen: list[list[tuple[Any, ...]]] = []
     for number in (1, 2):
         load_rows(target, new_load(table), [{"id": number, "note": b"\x00"}])

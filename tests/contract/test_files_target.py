@@ -22,9 +22,10 @@ import pytest
 
 from ematix_flow import faults
 from ematix_flow.backends.base import Load, SameDatabaseRows, StagedPart, StagedRows
-from ematix_flow.backends.objectstore import tablestate, versions
 from ematix_flow.backends.objectstore.backend import LocalFilesBackend
+from ematix_flow.backends.objectstore.storage import local_versions
 from ematix_flow.backends.objectstore.target import LocalFilesTarget
+from ematix_flow.backends.objectstore.writing import table_state
 from ematix_flow.errors import (
     CannotConnect,
     FlowError,
@@ -38,7 +39,7 @@ from ematix_flow.spec.connections import ObjectStoreLocalConnection
 from ematix_flow.spec.pipelines import FileOptions
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
-from ematix_flow.testing.loads import PIPELINE, TARGET, incremental, load_rows, new_load, prepare
+from ematix_flow.testing.loads import PIPELINE, TARGET, load_incremental, load_rows, new_load, prepare
 from ematix_flow.testing.samples import every_type, every_value
 
 ID = ColumnSpec("id", DataType("big_int"), primary_key=True)
@@ -158,7 +159,7 @@ def test_versions_are_removed_once_they_are_old(
         load_rows(target, new_load(TABLE), rows(turn, turn + 1))
     home = next((root / ".ematix_flow" / "tables").iterdir())
     assert len(list(home.iterdir())) == 5  # the empty one that was made first, and four loads
-    monkeypatch.setattr(versions, "KEEP", dt.timedelta(0))
+    monkeypatch.setattr(local_versions, "KEEP_REPLACED", dt.timedelta(0))
     load_rows(target, new_load(TABLE), rows(4, 5))
     assert len(list(home.iterdir())) == 2
     assert ids(root) == [0, 1, 2, 3, 4]
@@ -170,7 +171,7 @@ def test_versions_are_removed_once_they_are_old(
 def test_old_ledger_entries_are_sealed_and_still_keep_a_batch_single(
     root: Path, target: LocalFilesTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(versions, "SEALED_ENTRIES", 3)
+    monkeypatch.setattr(local_versions, "SEALED_ENTRIES", 3)
     for number in range(8):
         load_rows(target, new_load(TABLE, batch_key=f"slot:{number}"), rows(number, number + 1))
     keys = [entry.batch_key for entry in target.ledger(PIPELINE, TARGET)]
@@ -188,7 +189,7 @@ def test_a_damaged_state_is_a_clear_error_and_the_data_stays(
     root: Path, target: LocalFilesTarget, text: str
 ) -> None:
     load_rows(target, new_load(TABLE), rows(0, 3))
-    state = Path(os.path.realpath(root / "shop" / "orders")).parent / tablestate.STATE_FILE
+    state = Path(os.path.realpath(root / "shop" / "orders")).parent / table_state.STATE_FILE
     state.write_text(text)
     with pytest.raises(TargetFailed, match="cannot read the table's state") as caught:
         target.inspect(TABLE)
@@ -255,7 +256,7 @@ def test_a_crash_while_a_folder_is_adopted_loses_nothing(
 ) -> None:
     users_folder(root)
     if not swaps:
-        monkeypatch.setattr(versions.ctypes, "CDLL", lambda *_, **__: object())
+        monkeypatch.setattr(local_versions.ctypes, "CDLL", lambda *_, **__: object())
     with pytest.raises(faults.InjectedCrash), faults.inject(point, "crash"):
         load_rows(target, new_load(TABLE), rows(0, 2))
     assert ids(root) == [100, 101]
@@ -371,7 +372,7 @@ def test_a_moved_table_is_never_cleaned_up(root: Path, target: LocalFilesTarget)
     load_rows(target, new_load(TABLE), rows(0, 3))
     os.rename(root / "shop" / "orders", root / "shop" / "orders_old")
     load_rows(target, new_load(TABLE), rows(5, 6))
-    target.sweep(PIPELINE, TARGET)
+    target.sweep_staging(PIPELINE, TARGET)
     assert ids(root) == [5]
     assert ids(root, "shop/orders_old") == [0, 1, 2]
 
@@ -442,9 +443,9 @@ def test_parquet_is_compressed_as_declared(root: Path, target: LocalFilesTarget,
 def test_small_batches_become_large_row_groups(
     root: Path, target: LocalFilesTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ematix_flow.backends.objectstore import writers
+    from ematix_flow.backends.objectstore.formats import file_writers
 
-    monkeypatch.setattr(writers, "ROW_GROUP_ROWS", 100_500)
+    monkeypatch.setattr(file_writers, "ROW_GROUP_ROWS", 100_500)
     prepare(target, TABLE)
     load = new_load(TABLE)
     staging = target.create_staging(load, TABLE.arrow_schema())
@@ -459,12 +460,12 @@ def test_small_batches_become_large_row_groups(
 def test_files_are_rolled_and_open_files_are_bounded(
     root: Path, target: LocalFilesTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ematix_flow.backends.objectstore import writers
+    from ematix_flow.backends.objectstore.formats import file_writers
 
-    monkeypatch.setattr(writers, "FILE_BYTES", 20_000)
-    monkeypatch.setattr(writers, "ROW_GROUP_ROWS", 1_000)
-    monkeypatch.setattr(writers, "OPEN_FILES", 3)
-    monkeypatch.setattr(writers, "BUFFERED_BYTES", 5_000)
+    monkeypatch.setattr(file_writers, "FILE_BYTES", 20_000)
+    monkeypatch.setattr(file_writers, "ROW_GROUP_ROWS", 1_000)
+    monkeypatch.setattr(file_writers, "OPEN_FILES", 3)
+    monkeypatch.setattr(file_writers, "BUFFERED_BYTES", 5_000)
     table = replace(TABLE, columns=(ID, NAME, ColumnSpec("part", DataType("integer"))))
     load = new_load(table, partition_by=("part",))
     staging = target.create_staging(load, table.arrow_schema())
@@ -529,24 +530,24 @@ def test_a_value_that_csv_readers_would_take_for_a_null_is_refused(
 def test_only_files_that_may_hold_the_last_watermark_are_read_again(
     root: Path, format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ematix_flow.backends.objectstore import boundary
+    from ematix_flow.backends.objectstore.writing import boundary_rows
 
     table = TableSpec(None, "events", (ColumnSpec("seq", DataType("integer")), NAME))
     target = LocalFilesTarget(root, format)
     source = [{"seq": i, "name": "x"} for i in range(3)]
-    incremental(target, table, "seq", source)
+    load_incremental(target, table, "seq", source)
     source.append({"seq": 3, "name": "x"})
-    incremental(target, table, "seq", source)
+    load_incremental(target, table, "seq", source)
     read: list[str] = []
-    original = boundary.read_rows
+    original = boundary_rows.read_rows
 
     def noting(file: Any, *rest: Any) -> Any:
         read.append(file.name)
         return original(file, *rest)
 
-    monkeypatch.setattr(boundary, "read_rows", noting)
+    monkeypatch.setattr(boundary_rows, "read_rows", noting)
     source.append({"seq": 3, "name": None})
-    assert incremental(target, table, "seq", source).rows_inserted == 1
+    assert load_incremental(target, table, "seq", source).rows_inserted == 1
     assert len(read) == 1
 
 
@@ -571,10 +572,10 @@ def test_ties_of_every_watermark_type_are_matched_in_every_format(
         {"mark": values[1], "name": "a"},
         {"mark": values[1], "name": ""},
     ]
-    assert incremental(target, table, "mark", source).rows_inserted == 3
+    assert load_incremental(target, table, "mark", source).rows_inserted == 3
     source.append({"mark": values[1], "name": "a"})
-    assert incremental(target, table, "mark", source).rows_inserted == 1
-    assert incremental(target, table, "mark", source).rows_inserted == 0
+    assert load_incremental(target, table, "mark", source).rows_inserted == 1
+    assert load_incremental(target, table, "mark", source).rows_inserted == 0
     mark = target.watermark(PIPELINE, TARGET, "mark")
     assert mark is not None
     assert mark.value == values[1]
@@ -591,9 +592,9 @@ def test_whole_rows_of_every_type_are_recognised_in_every_format(root: Path, for
         early = ("a_date", "a_timestamp", "a_timestamp_tz")
         rows = [{**row, **dict.fromkeys(early)} for row in rows]
     target = LocalFilesTarget(root, format)
-    assert incremental(target, keyless, "id", rows).rows_inserted == 5
-    assert incremental(target, keyless, "id", [*rows, rows[0], rows[4]]).rows_inserted == 2
-    assert incremental(target, keyless, "id", [*rows, rows[0], rows[4]]).rows_inserted == 0
+    assert load_incremental(target, keyless, "id", rows).rows_inserted == 5
+    assert load_incremental(target, keyless, "id", [*rows, rows[0], rows[4]]).rows_inserted == 2
+    assert load_incremental(target, keyless, "id", [*rows, rows[0], rows[4]]).rows_inserted == 0
 
 
 # ------------------------------------------------------------------ refusals
@@ -678,7 +679,7 @@ def test_a_path_below_a_file_is_a_clear_error_everywhere(tmp_path: Path) -> None
         assert caught.value.next_step is not None
     assert target.watermark(PIPELINE, TARGET, "id") is None
     assert target.ledger(PIPELINE, TARGET) == []
-    assert target.sweep(PIPELINE, TARGET) == []
+    assert target.sweep_staging(PIPELINE, TARGET) == []
     assert (tmp_path / "file").read_text() == "not a folder"
 
 
@@ -700,8 +701,8 @@ def test_a_full_disk_leaves_the_table_as_it_was(root: Path, target: LocalFilesTa
         assert "File too large" in caught.value.what
         assert caught.value.next_step is not None
     assert ids(root) == [0, 1, 2]
-    assert target.sweep(PIPELINE, TARGET) != []
-    assert target.sweep(PIPELINE, TARGET) == []
+    assert target.sweep_staging(PIPELINE, TARGET) != []
+    assert target.sweep_staging(PIPELINE, TARGET) == []
 
 
 @pytest.mark.parametrize("point", ["apply.rows_written", "files.before_publish", "files.after_publish"])
@@ -715,7 +716,7 @@ def test_an_ordinary_failure_cleans_up_after_itself_and_never_removes_what_is_pu
     committed = bool(target.ledger(PIPELINE, TARGET, run_id=str(load.run_id)))
     assert committed == (point == "files.after_publish")
     assert ids(root) == ([0, 1, 2, 3, 4] if committed else [0, 1, 2])
-    assert target.sweep(PIPELINE, TARGET) == []
+    assert target.sweep_staging(PIPELINE, TARGET) == []
 
 
 def test_a_dry_run_of_a_table_that_is_not_there_counts_and_leaves_no_table(

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from ematix_flow.backends.objectstore.sourcefiles import LocalFile
+from ematix_flow.backends.objectstore.layout.source_files import LocalFile
 from ematix_flow.backends.objectstore.spark import LocalFilesSource
 from ematix_flow.backends.objectstore.target import LocalFilesTarget
-from ematix_flow.engine.failures import translate
+from ematix_flow.engine.spark.error_translation import translate_spark_error
 from ematix_flow.errors import FlowError, SchemaMismatch, SourceFailed
 from ematix_flow.spec.pipelines import FileOptions
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
@@ -43,7 +43,9 @@ def refused(spark: SparkSession, root: Path, *args: str, **options: Any) -> Flow
     with pytest.raises(Exception) as caught:
         rows(spark, root, *args, **options)
     error = caught.value
-    return error if isinstance(error, FlowError) else translate(error, what="the query", source=True)
+    return (
+        error if isinstance(error, FlowError) else translate_spark_error(error, what="the query", source=True)
+    )
 
 
 def packed(codec: str, text: bytes) -> bytes:
@@ -201,8 +203,8 @@ def test_json_columns_come_from_the_first_lines_if_so_asked(spark: SparkSession,
 
 
 def test_a_batch_size_is_in_force_while_the_rows_are_computed(spark: SparkSession, tmp_path: Path) -> None:
-    from ematix_flow.backends.base import Query
-    from ematix_flow.engine.frames import source_frame
+    from ematix_flow.backends.base import SourceQuery
+    from ematix_flow.engine.execution.frames import source_frame
 
     (tmp_path / "t.jsonl").write_text('{"a": 1}\n' * 100)
     source = LocalFilesSource(tmp_path, "json_lines", FileOptions(json_read_options=(("batch_size", 7),)))
@@ -211,7 +213,7 @@ def test_a_batch_size_is_in_force_while_the_rows_are_computed(spark: SparkSessio
         for batch in batches:
             yield pa.RecordBatch.from_pydict({"rows": [batch.num_rows]})
 
-    with source_frame(spark, source, Query("SELECT * FROM t"), (), [], 1) as found:
+    with source_frame(spark, source, SourceQuery("SELECT * FROM t"), (), [], 1) as found:
         counted = [row.rows for row in found.coalesce(1).mapInArrow(sizes, "rows bigint").collect()]
     assert max(counted) == 7
     assert spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == "10000"
@@ -326,7 +328,7 @@ def test_csv_that_makes_no_sense_says_why(
 def test_a_quote_that_is_never_closed_is_found_in_packed_and_in_far_files(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(LocalFile, "near", not name.startswith("far"))
+    monkeypatch.setattr(LocalFile, "is_local", not name.startswith("far"))
     codec = name.rpartition(".")[2]
     folder = tmp_path / "t" / "day=a b%25"
     folder.mkdir(parents=True)

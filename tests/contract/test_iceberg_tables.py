@@ -11,11 +11,11 @@ import pytest
 
 from ematix_flow import IcebergConnection
 from ematix_flow.backends.base import SparkSource
+from ematix_flow.backends.iceberg.catalog_settings import catalog_name
 from ematix_flow.backends.iceberg.format import IcebergFormat
-from ematix_flow.backends.iceberg.settings import catalog_name
 from ematix_flow.backends.iceberg.target import IcebergTarget
-from ematix_flow.backends.lake.actions import DO, Change, Changes
-from ematix_flow.backends.lake.journal import Commit
+from ematix_flow.backends.lake.journal import LakeCommit
+from ematix_flow.backends.lake.row_changes import ACTION_COLUMN, RowAction, RowChanges
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.errors import PlanError, SchemaMismatch, SourceFailed
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
@@ -255,14 +255,14 @@ def test_a_writer_that_commits_meanwhile_is_a_conflict_and_nothing_is_done(
         return value
 
     slow = f.udf(lambda value: waiting(value), "bigint")  # PySpark would look into written types
-    frame = spark.createDataFrame([(1, "Eve", "update_0")], f"id bigint, name string, {DO} string")
+    frame = spark.createDataFrame([(1, "Eve", "update_0")], f"id bigint, name string, {ACTION_COLUMN} string")
     frame = frame.withColumn("_ematix_match_0", slow("id"))
-    changes = Changes((Change("update_0", "update", ("name",)),), ("id",), frame, {"update_0": 1})
+    changes = RowChanges((RowAction("update_0", "update", ("name",)),), ("id",), frame, {"update_0": 1})
     failed: list[Exception] = []
 
     def merge() -> None:
         try:
-            format.merge(spark, PEOPLE.with_load_columns(), changes, Commit(2, "token"))
+            format.merge(spark, PEOPLE.with_load_columns(), changes, LakeCommit(2, "token"))
         except Exception as error:
             failed.append(error)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ematix_flow.backends.base import Backend, Target
+from ematix_flow.backends.base import Backend, BatchTarget
 from ematix_flow.spec.tables import TableSpec
 from tests.contract.lake_contract import LakeContract
 from tests.iceberg_reading import rows_of, static_table
@@ -38,7 +38,7 @@ class TestIceberg(LakeContract):
         return lake_backend("iceberg", tmp_path / "lake")
 
     @pytest.fixture
-    def target(self, backend: Backend, spark: SparkSession) -> Target:
+    def target(self, backend: Backend, spark: SparkSession) -> BatchTarget:
         return lake_target(backend, spark)
 
     def read_rows(self, backend: Backend, table: TableSpec) -> list[dict[str, Any]]:

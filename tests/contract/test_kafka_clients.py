@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow.backends.kafka.backend import KafkaBackend
+from ematix_flow.backends.kafka.backend import KafkaStreamBackend
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.errors import CannotConnect, ConfigError
 from ematix_flow.spec.connections.brokers import KafkaConnection
@@ -27,25 +27,27 @@ def test_a_connection_reaches_the_broker_by_every_way_it_listens(kafka: KafkaSer
 def test_a_wrong_password_is_told_and_never_shown(kafka: KafkaServer, way: str) -> None:
     field = "sasl_scram_password" if "scram" in way else "sasl_plain_password"
     with pytest.raises(CannotConnect, match=f"refuses user '{USER}'") as failure:
-        KafkaBackend(secured(kafka, way, **{field: "not-the-secret"})).check()
+        KafkaStreamBackend(secured(kafka, way, **{field: "not-the-secret"})).check()
     assert "password" in str(failure.value.next_step)
     assert "not-the-secret" not in str(failure.value)
 
 
 def test_a_certificate_that_nobody_vouches_for_is_not_trusted(kafka: KafkaServer) -> None:
     with pytest.raises(CannotConnect, match="cannot trust the certificate") as failure:
-        KafkaBackend(secured(kafka, "plain over TLS", tls_ca_path="", security_protocol="sasl_ssl")).check()
+        KafkaStreamBackend(
+            secured(kafka, "plain over TLS", tls_ca_path="", security_protocol="sasl_ssl")
+        ).check()
     assert "tls_ca_path" in str(failure.value.next_step)
 
 
 def test_a_certificate_is_taken_unseen_when_that_is_asked_for(kafka: KafkaServer) -> None:
     open_way = secured(kafka, "plain over TLS", tls_ca_path="", tls_verify=False)
-    assert kafka.cluster_id in KafkaBackend(open_way).check()
+    assert kafka.cluster_id in KafkaStreamBackend(open_way).check()
 
 
 def test_a_broker_that_wants_a_client_certificate_says_so(kafka: KafkaServer) -> None:
     with pytest.raises(CannotConnect, match="wants a client certificate") as failure:
-        KafkaBackend(secured(kafka, "certificate", tls_cert_path="", tls_key_path="")).check()
+        KafkaStreamBackend(secured(kafka, "certificate", tls_cert_path="", tls_key_path="")).check()
     assert "tls_cert_path" in str(failure.value.next_step)
 
 
@@ -91,7 +93,7 @@ def test_a_server_that_never_answers_is_given_up_in_time() -> None:
         deaf.listen()
         address = f"127.0.0.1:{deaf.getsockname()[1]}"
         given = KafkaConnection(name="deaf", bootstrap_servers=address)
-        found = KafkaBackend(given)
+        found = KafkaStreamBackend(given)
         found.cluster._seconds = 2
         with pytest.raises(CannotConnect, match=re.escape(address)):
             found.check()
@@ -114,7 +116,7 @@ def test_wrong_settings_are_told_before_anything_is_tried(
 
 def test_a_wrong_password_of_a_key_is_told(kafka: KafkaServer) -> None:
     with pytest.raises(ConfigError, match="tls_key_path") as failure:
-        KafkaBackend(secured(kafka, "locked certificate", tls_key_password="wrong")).check()
+        KafkaStreamBackend(secured(kafka, "locked certificate", tls_key_password="wrong")).check()
     assert "tls_key_password" in str(failure.value.next_step)
 
 
@@ -122,7 +124,7 @@ def test_a_file_that_is_no_certificate_is_told(kafka: KafkaServer, tmp_path: Pat
     wrong = tmp_path / "wrong.pem"
     wrong.write_text("nothing")
     with pytest.raises(ConfigError, match="tls_ca_path"):
-        KafkaBackend(secured(kafka, "plain over TLS", tls_ca_path=str(wrong))).check()
+        KafkaStreamBackend(secured(kafka, "plain over TLS", tls_ca_path=str(wrong))).check()
 
 
 def test_a_property_for_one_client_alone_does_not_disturb_the_other(kafka: KafkaServer) -> None:
@@ -131,7 +133,9 @@ def test_a_property_for_one_client_alone_does_not_disturb_the_other(kafka: Kafka
 
 
 def test_two_connections_to_one_cluster_are_the_same_by_every_way(kafka: KafkaServer) -> None:
-    assert {KafkaBackend(secured(kafka, way)).identity() for way in WAYS} == {f"kafka:{kafka.cluster_id}"}
+    assert {KafkaStreamBackend(secured(kafka, way)).identity() for way in WAYS} == {
+        f"kafka:{kafka.cluster_id}"
+    }
 
 
 def test_a_client_is_used_from_several_threads(kafka: KafkaServer) -> None:
@@ -150,4 +154,4 @@ def test_a_connection_of_another_kind_is_refused(kafka: KafkaServer) -> None:
     from ematix_flow.spec.connections.brokers import PubSubConnection
 
     with pytest.raises(ConfigError, match="not kafka"):
-        KafkaBackend(PubSubConnection(name="other", project_id="p"))
+        KafkaStreamBackend(PubSubConnection(name="other", project_id="p"))

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from ematix_flow.backends.dead_letters import open_dead_letters, open_for_stream
+from ematix_flow.backends.state_stores.dead_letters import open_dead_letters, open_stream_dead_letters
 from ematix_flow.errors import CannotConnect, ConfigError, FlowError, TargetFailed
 from ematix_flow.spec.connections import KafkaConnection, PostgresConnection
 from ematix_flow.spec.streams import DeadLetterSpec, StreamSourceSpec, StreamSpec
-from ematix_flow.state.dead_letters import DeadLetter, DeadLetterStore, Selection
+from ematix_flow.state.dead_letters.base import DeadLetter, DeadLetterStore, LetterSelection
 from tests.services.kafka import KafkaServer
 from tests.services.shared import private_server
 
 kafka = private_server("kafka")  # tests here stop it
 
-ALL = Selection(all=True)
+ALL = LetterSelection(all=True)
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def store(kafka: KafkaServer, kafka_topic: str) -> Iterator[DeadLetterStore]:
 
 def a_letter(number: int = 0, **given: Any) -> DeadLetter:
     values: dict[str, Any] = {"payload": b"{", "source": "events", "partition": "3", "position": str(number)}
-    return DeadLetter.of("orders", "decode", "not JSON", **{**values, **given})
+    return DeadLetter.create("orders", "decode", "not JSON", **{**values, **given})
 
 
 def uncompressed(kafka: KafkaServer, topic: str) -> DeadLetterStore:
@@ -40,7 +40,7 @@ def uncompressed(kafka: KafkaServer, topic: str) -> DeadLetterStore:
         bootstrap_servers=kafka.bootstrap,
         properties={"librdkafka.compression.type": "none"},
     )
-    return open_for_stream(declared(plain, topic=topic), env={})
+    return open_stream_dead_letters(declared(plain, topic=topic), env={})
 
 
 def test_others_find_the_message_as_it_was_with_its_reason_in_the_headers(
@@ -92,8 +92,8 @@ def test_the_group_stands_at_the_oldest_pending_letter(
     store: DeadLetterStore, kafka: KafkaServer, kafka_topic: str
 ) -> None:
     store.add([a_letter(number) for number in range(3)])
-    lease = store.take("orders", Selection(first=2))
-    store.done(lease, [letter.id for letter in lease.letters])
+    lease = store.lease("orders", LetterSelection(first=2))
+    store.mark_replayed(lease, [letter.id for letter in lease.letters])
     assert kafka.committed("ematix-flow.dlq.orders", kafka_topic)[0][0] == 2
 
 
@@ -102,7 +102,7 @@ def test_letters_that_retention_removed_are_not_there_for_the_next_opening(
 ) -> None:
     store.add([a_letter(number) for number in range(4)])
     kafka.delete_records(kafka_topic, 2)
-    assert [letter.position for letter in store.take("orders", ALL).letters] == ["2", "3"]
+    assert [letter.position for letter in store.lease("orders", ALL).letters] == ["2", "3"]
     with open_dead_letters(f"kafka://{kafka.bootstrap}", env={}, table=kafka_topic) as again:
         assert [letter.position for letter in again.list()] == ["2", "3"]
 
@@ -138,7 +138,7 @@ def test_a_letter_larger_than_the_topic_takes_is_put_aside_cut(
 
 def test_a_long_reason_is_cut_where_the_topic_takes_less(kafka: KafkaServer) -> None:
     topic = kafka.create_topic("tiny-letters", config={"max.message.bytes": "4000"})
-    letter = DeadLetter.of("orders", "decode", "long " * 1_600, payload=b"p" * 5_000, source="events")
+    letter = DeadLetter.create("orders", "decode", "long " * 1_600, payload=b"p" * 5_000, source="events")
     with uncompressed(kafka, topic) as store:
         assert store.add([letter]) == 1
         (kept,) = store.list()
@@ -157,10 +157,10 @@ def test_what_becomes_of_a_letter_stays_in_its_partition_when_others_are_added(
     store: DeadLetterStore, kafka: KafkaServer, kafka_topic: str
 ) -> None:
     store.add([a_letter(number) for number in range(8)])
-    lease = store.take("orders", ALL)
+    lease = store.lease("orders", ALL)
     kafka.add_partitions(kafka_topic, 5)
     assert len(store.list()) == 8  # it knows of the new ones now
-    store.done(lease, [letter.id for letter in lease.letters])
+    store.mark_replayed(lease, [letter.id for letter in lease.letters])
     assert {message.partition() for message in kafka.consume_all(kafka_topic)} == {0}
     with open_dead_letters(f"kafka://{kafka.bootstrap}", env={}, table=kafka_topic) as again:
         assert {letter.status for letter in again.list()} == {"replayed"}
@@ -185,7 +185,7 @@ def test_letters_outlive_the_broker_and_the_store_goes_on_after_it_is_back(
     store.add([a_letter(1)])
     kafka.restart()
     assert store.add([a_letter(1), a_letter(2)]) == 1
-    assert [letter.position for letter in store.take("orders", ALL).letters] == ["1", "2"]
+    assert [letter.position for letter in store.lease("orders", ALL).letters] == ["1", "2"]
 
 
 # ------------------------------------------------------------------ as a stream declares it
@@ -201,7 +201,7 @@ def test_a_stream_of_kafka_keeps_its_letters_in_the_topic_it_names(
     kafka: KafkaServer, kafka_topic: str
 ) -> None:
     source = KafkaConnection(name="events", bootstrap_servers=kafka.bootstrap)
-    with open_for_stream(declared(source, topic=kafka_topic, max_attempts=7), env={}) as store:
+    with open_stream_dead_letters(declared(source, topic=kafka_topic, max_attempts=7), env={}) as store:
         assert store.location == f"topic {kafka_topic!r} of connection 'events'"
         assert store.max_attempts == 7
 
@@ -209,6 +209,6 @@ def test_a_stream_of_kafka_keeps_its_letters_in_the_topic_it_names(
 def test_a_topic_without_a_kafka_or_without_a_name_is_refused() -> None:
     source = PostgresConnection(name="db", url="postgres://localhost/x")
     with pytest.raises(ConfigError, match="has no Kafka"):
-        open_for_stream(declared(source, topic="letters"), env={})
+        open_stream_dead_letters(declared(source, topic="letters"), env={})
     with pytest.raises(FlowError, match="names none"):
-        open_for_stream(declared(source, store="topic"), env={})
+        open_stream_dead_letters(declared(source, store="topic"), env={})

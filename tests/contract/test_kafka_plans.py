@@ -12,9 +12,9 @@ from confluent_kafka import Consumer
 
 from ematix_flow import SQLiteConnection
 from ematix_flow.api.streaming import StreamingPipeline, stream_spec
-from ematix_flow.backends.kafka.backend import KafkaBackend
+from ematix_flow.backends.kafka.backend import KafkaStreamBackend
 from ematix_flow.backends.kafka.settings import client_settings
-from ematix_flow.backends.streams import Reading
+from ematix_flow.backends.messages.contract import ReadRequest
 from ematix_flow.graph.registry import Registry
 from tests.contract.kafka_setup import connection
 from tests.services.kafka import KafkaServer
@@ -53,10 +53,10 @@ def test_a_group_with_another_member_is_told_with_the_remedy(
         while not other.assignment() and time.monotonic() < deadline:
             other.poll(0.2)
         assert other.assignment()
-        source = KafkaBackend(ours).stream_source()
-        source.check(Reading(kafka_topic, pipeline="ours"))
+        source = KafkaStreamBackend(ours).stream_source()
+        source.check(ReadRequest(kafka_topic, pipeline="ours"))
         with caplog.at_level(logging.WARNING):
-            source.committed(json.dumps({kafka_topic: {"0": 2}}))
+            source.report_committed(json.dumps({kafka_topic: {"0": 2}}))
     finally:
         other.close()
     assert "give this connection a group_id of its own" in caplog.text

@@ -19,7 +19,7 @@ import pytest
 from ematix_flow import faults
 from ematix_flow.backends.kafka.sender import KafkaSender
 from ematix_flow.backends.kafka.transactions import marker_group, transactional_id
-from ematix_flow.backends.streams import Sender, Token
+from ematix_flow.backends.messages.contract import BatchToken, Sender
 from ematix_flow.errors import ConfigError, RowRejected, TargetFailed
 from ematix_flow.spec.connections.brokers import KafkaConnection
 from tests.contract.kafka_setup import WAYS, backend, outgoing, secured
@@ -100,9 +100,9 @@ def test_no_messages_are_no_work(kafka: KafkaServer, kafka_topic: str) -> None:
 def test_a_missing_topic_is_told_with_the_command_that_creates_it(kafka: KafkaServer) -> None:
     topic = kafka.create_topic("orders")
     with pytest.raises(TargetFailed, match=f"no topic '{topic}s'.*Did you mean '{topic}'") as failure:
-        backend(kafka).message_target().check_place(f"{topic}s")
+        backend(kafka).message_target().check_destination(f"{topic}s")
     assert f"kafka-topics --bootstrap-server {kafka.bootstrap} --create" in str(failure.value.next_step)
-    backend(kafka).message_target().check_place(topic)
+    backend(kafka).message_target().check_destination(topic)
 
 
 def test_sending_to_a_missing_topic_fails_in_words(kafka: KafkaServer) -> None:
@@ -208,8 +208,8 @@ def test_a_broker_that_stays_away_fails_the_send(kafka: KafkaServer) -> None:
 # ------------------------------------------------------------------ with a token
 
 
-def token(batch: str, topic: str, position: str | None = None) -> Token:
-    return Token(f"pipe-{topic}", "out", batch, position)
+def token(batch: str, topic: str, position: str | None = None) -> BatchToken:
+    return BatchToken(f"pipe-{topic}", "out", batch, position)
 
 
 def test_a_batch_arrives_once_however_often_it_is_sent(kafka: KafkaServer, kafka_topic: str) -> None:
@@ -227,8 +227,8 @@ def test_a_batch_arrives_once_however_often_it_is_sent(kafka: KafkaServer, kafka
 def test_two_targets_of_one_pipeline_keep_their_own_tokens(kafka: KafkaServer, kafka_topic: str) -> None:
     pipeline = f"two-{kafka_topic}"
     out, target = sender(kafka, kafka_topic), backend(kafka).message_target()
-    assert out.send([outgoing([b"a"])], Token(pipeline, "left", "b1")) == 1
-    assert out.send([outgoing([b"b"])], Token(pipeline, "right", "b1")) == 1
+    assert out.send([outgoing([b"a"])], BatchToken(pipeline, "left", "b1")) == 1
+    assert out.send([outgoing([b"b"])], BatchToken(pipeline, "right", "b1")) == 1
     assert target.last_token(pipeline, "left") == target.last_token(pipeline, "right") == ("b1", None)
 
 
@@ -300,7 +300,7 @@ def test_a_process_killed_around_the_commit_leaves_all_or_nothing(
     script = (
         "import json, sys\n"
         "from ematix_flow.backends.kafka.sender import KafkaSender\n"
-        "from ematix_flow.backends.streams import Token\n"
+        "from ematix_flow.backends.messages.contract import Token\n"
         "from ematix_flow.spec.connections.brokers import KafkaConnection\n"
         "from tests.contract.kafka_setup import outgoing\n"
         "made = KafkaConnection(name='events', bootstrap_servers=sys.argv[1])\n"
@@ -310,7 +310,7 @@ def test_a_process_killed_around_the_commit_leaves_all_or_nothing(
     paths = os.pathsep.join([str(REPOSITORY / "src"), str(REPOSITORY)])
     done = subprocess.run(
         [sys.executable, "-c", script, kafka.bootstrap, kafka_topic, batch.pipeline],
-        env={**os.environ, "PYTHONPATH": paths, faults.ENVIRONMENT: f"{point}=kill"},
+        env={**os.environ, "PYTHONPATH": paths, faults.FAULT_VARIABLE: f"{point}=kill"},
         check=False,
         timeout=120,
     )
@@ -399,8 +399,8 @@ def test_another_programs_commit_in_our_group_is_not_taken_for_a_token(
 
 
 def test_long_names_give_bounded_ids_that_differ() -> None:
-    tokens = [Token("p" * 300, end, key) for end in ("a", "b") for key in ("b1", "dlq:1")]
+    tokens = [BatchToken("p" * 300, end, key) for end in ("a", "b") for key in ("b1", "dlq:1")]
     ids = {transactional_id(each) for each in tokens} | {marker_group(each) for each in tokens}
     assert len(ids) == 8
     assert all(len(each.encode()) <= 249 for each in ids)
-    assert transactional_id(Token("orders", "warehouse", "b1")) == "ematix-flow.orders.warehouse"
+    assert transactional_id(BatchToken("orders", "warehouse", "b1")) == "ematix-flow.orders.warehouse"

@@ -15,10 +15,10 @@ from confluent_kafka import Consumer
 from pyspark.errors.exceptions.base import PySparkException
 from pyspark.sql import Row, SparkSession
 
-from ematix_flow.backends.kafka.backend import KafkaBackend
-from ematix_flow.backends.kafka.losses import lost_data
+from ematix_flow.backends.kafka.backend import KafkaStreamBackend
+from ematix_flow.backends.kafka.data_loss import explain_data_loss
 from ematix_flow.backends.kafka.spark import KafkaSource
-from ematix_flow.backends.streams import MESSAGE_DDL, Reading, Token
+from ematix_flow.backends.messages.contract import MESSAGE_DDL, BatchToken, ReadRequest
 from ematix_flow.errors import SourceFailed
 from ematix_flow.faults import InjectedFailure, inject
 from tests.contract.kafka_setup import connection, outgoing, secured
@@ -26,7 +26,7 @@ from tests.services.kafka import KafkaServer
 
 
 def source(kafka: KafkaServer, group: str = "spark-tests", **fields: Any) -> KafkaSource:
-    found = KafkaBackend(connection(kafka, group_id=group, **fields)).stream_source()
+    found = KafkaStreamBackend(connection(kafka, group_id=group, **fields)).stream_source()
     assert isinstance(found, KafkaSource)
     return found
 
@@ -34,7 +34,7 @@ def source(kafka: KafkaServer, group: str = "spark-tests", **fields: Any) -> Kaf
 def followed(spark: SparkSession, of: KafkaSource, query: str, checkpoint: Path, **reading: Any) -> list[Row]:
     """Everything that is there, by a query that ends when it has it."""
     rows: list[Row] = []
-    frame = of.frame(spark, Reading(query, **reading))
+    frame = of.streaming_frame(spark, ReadRequest(query, **reading))
     writer = frame.writeStream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
     running = writer.foreachBatch(lambda batch, _: rows.extend(batch.collect())).start()
     try:
@@ -56,7 +56,7 @@ def test_messages_come_in_the_columns_of_all_streams(
     kafka.send(kafka_topic, [None])
     of = source(kafka)
     expected = spark.createDataFrame([], MESSAGE_DDL).schema
-    frame = of.frame(spark, Reading(kafka_topic))
+    frame = of.streaming_frame(spark, ReadRequest(kafka_topic))
     assert [(f.name, f.dataType) for f in frame.schema] == [(f.name, f.dataType) for f in expected]
     first, second = sorted(followed(spark, of, kafka_topic, tmp_path), key=lambda row: row["position"])
     assert (first["value"], first["key"], first["topic"]) == (b"x", b"k", kafka_topic)
@@ -87,7 +87,7 @@ def test_a_position_is_gone_on_from_and_wins_over_the_group(
     kafka.send(topic, [b"a0", b"a1", b"a2"], partition=0)
     kafka.send(topic, [b"b0", b"b1"], partition=1)
     of = source(kafka, f"g-{topic}")
-    of.committed(json.dumps({topic: {"0": 3, "1": 1}}))
+    of.report_committed(json.dumps({topic: {"0": 3, "1": 1}}))
     assert values(followed(spark, of, topic, tmp_path / "group")) == [b"b1"]
     resume = json.dumps({topic: {"0": 2}})
     assert values(followed(spark, of, topic, tmp_path / "resume", resume=resume)) == [b"a2", b"b0", b"b1"]
@@ -117,10 +117,10 @@ def test_several_topics_and_a_pattern_are_followed(
 def test_only_committed_messages_are_read_unless_all_are_asked_for(
     spark: SparkSession, kafka: KafkaServer, kafka_topic: str, tmp_path: Path
 ) -> None:
-    sender = KafkaBackend(connection(kafka)).message_target().sender(kafka_topic, {})
+    sender = KafkaStreamBackend(connection(kafka)).message_target().sender(kafka_topic, {})
     with inject("messages.produced", "raise"), pytest.raises(InjectedFailure):
-        sender.send([outgoing([b"aborted"])], Token("p", kafka_topic, "1"))
-    sender.send([outgoing([b"committed"])], Token("p", kafka_topic, "1"))
+        sender.send([outgoing([b"aborted"])], BatchToken("p", kafka_topic, "1"))
+    sender.send([outgoing([b"committed"])], BatchToken("p", kafka_topic, "1"))
     of, all_of_it = source(kafka), {"kafka.isolation.level": "read_uncommitted"}
     assert values(followed(spark, of, kafka_topic, tmp_path / "1")) == [b"committed"]
     rows = followed(spark, of, kafka_topic, tmp_path / "2", options=all_of_it)
@@ -137,7 +137,7 @@ def test_sparks_client_logs_in_as_ours_does(
         if way == "unchecked"
         else secured(kafka, way)
     )
-    of = KafkaBackend(given).stream_source()
+    of = KafkaStreamBackend(given).stream_source()
     assert isinstance(of, KafkaSource)
     assert values(followed(spark, of, kafka_topic, tmp_path)) == [b"x"]
 
@@ -148,22 +148,22 @@ def test_sparks_client_logs_in_as_ours_does(
 def test_a_missing_topic_is_told_with_the_name_that_was_probably_meant(kafka: KafkaServer) -> None:
     topic = kafka.create_topic("clicks")
     with pytest.raises(SourceFailed, match=f"Did you mean '{topic}'") as failure:
-        source(kafka).check(Reading(f"{topic}x"))
+        source(kafka).check(ReadRequest(f"{topic}x"))
     assert f"--topic {topic}x" in str(failure.value.next_step)
-    source(kafka).check(Reading(topic))
+    source(kafka).check(ReadRequest(topic))
     with pytest.raises(SourceFailed, match="pattern"):
-        source(kafka).check(Reading("^(["))
+        source(kafka).check(ReadRequest("^(["))
     with pytest.raises(SourceFailed, match="needs a topic"):
-        source(kafka).check(Reading(" , "))
+        source(kafka).check(ReadRequest(" , "))
 
 
 def test_progress_is_committed_to_the_group_and_never_backwards(kafka: KafkaServer, kafka_topic: str) -> None:
     kafka.send(kafka_topic, [b"x"] * 10)
     group = f"g-{kafka_topic}"
     of = source(kafka, group)
-    of.committed(json.dumps({kafka_topic: {"0": 7}}))
-    of.committed(json.dumps({kafka_topic: {"0": 4}}))
-    source(kafka, group).committed(json.dumps({kafka_topic: {"0": 3}}))
+    of.report_committed(json.dumps({kafka_topic: {"0": 7}}))
+    of.report_committed(json.dumps({kafka_topic: {"0": 4}}))
+    source(kafka, group).report_committed(json.dumps({kafka_topic: {"0": 3}}))
     assert kafka.committed(group, kafka_topic) == {0: (7, None)}
     assert of.lag(json.dumps({kafka_topic: {"0": 7}})) == {f"{kafka_topic}/0": 3}
 
@@ -180,35 +180,35 @@ def test_progress_that_cannot_be_committed_is_a_warning(
             if member.assignment():
                 break
         with caplog.at_level(logging.WARNING):
-            source(kafka, group).committed(json.dumps({kafka_topic: {"0": 1}}))
+            source(kafka, group).report_committed(json.dumps({kafka_topic: {"0": 1}}))
     assert "was not committed" in caplog.text
-    source(kafka, group).committed("nonsense")
+    source(kafka, group).report_committed("nonsense")
 
 
 def test_a_position_whose_messages_are_gone_is_data_loss(kafka: KafkaServer, kafka_topic: str) -> None:
-    from ematix_flow.backends.kafka.positions import starting
+    from ematix_flow.backends.kafka.positions import starting_offsets
 
     kafka.send(kafka_topic, [b"x"] * 10)
     kafka.delete_records(kafka_topic, 5)
-    cluster = KafkaBackend(connection(kafka)).cluster
-    lost = Reading(kafka_topic, resume=json.dumps({kafka_topic: {"0": 2}}))
+    cluster = KafkaStreamBackend(connection(kafka)).cluster
+    lost = ReadRequest(kafka_topic, resume=json.dumps({kafka_topic: {"0": 2}}))
     with pytest.raises(SourceFailed, match=f"{kafka_topic}/0: 2 to 4 were deleted") as failure:
-        starting(cluster, lost)
+        starting_offsets(cluster, lost)
     assert "fail_on_data_loss=False" in str(failure.value.next_step)
-    ahead = Reading(kafka_topic, resume=json.dumps({kafka_topic: {"0": 99, "4": 1}}))
+    ahead = ReadRequest(kafka_topic, resume=json.dumps({kafka_topic: {"0": 99, "4": 1}}))
     with pytest.raises(SourceFailed, match=r"/4 is not there any more; .*/0 ends at 10, before 99"):
-        starting(cluster, ahead)
-    assert starting(cluster, Reading(**{**vars(ahead), "fail_on_data_loss": False})) == "earliest"
-    dropped = Reading(kafka_topic, resume=json.dumps({kafka_topic: {"0": 6}, "another-topic": {"0": 1}}))
-    assert json.loads(starting(cluster, dropped)) == {kafka_topic: {"0": 6}}
+        starting_offsets(cluster, ahead)
+    assert starting_offsets(cluster, ReadRequest(**{**vars(ahead), "fail_on_data_loss": False})) == "earliest"
+    dropped = ReadRequest(kafka_topic, resume=json.dumps({kafka_topic: {"0": 6}, "another-topic": {"0": 1}}))
+    assert json.loads(starting_offsets(cluster, dropped)) == {kafka_topic: {"0": 6}}
 
 
 def test_a_group_without_a_position_starts_as_it_is_told(kafka: KafkaServer, kafka_topic: str) -> None:
-    from ematix_flow.backends.kafka.positions import starting
+    from ematix_flow.backends.kafka.positions import starting_offsets
 
     def start(reset: str, starts: str = "earliest") -> str:
         made = connection(kafka, group_id="nobody", auto_offset_reset=reset)
-        return starting(KafkaBackend(made).cluster, Reading(kafka_topic, starting=starts))
+        return starting_offsets(KafkaStreamBackend(made).cluster, ReadRequest(kafka_topic, starting=starts))
 
     assert (start(""), start("latest"), start("", "latest")) == ("earliest", "latest", "latest")
     with pytest.raises(SourceFailed, match="group 'nobody' has no position"):
@@ -219,7 +219,7 @@ def test_a_group_without_a_position_starts_as_it_is_told(kafka: KafkaServer, kaf
 
 
 def told(error: PySparkException) -> SourceFailed:
-    found = lost_data(str(error))
+    found = explain_data_loss(str(error))
     assert found is not None, str(error)
     return found
 

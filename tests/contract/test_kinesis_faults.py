@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ematix_flow.backends.kinesis.backend import KinesisBackend
+from ematix_flow.backends.kinesis.backend import KinesisStreamBackend
 from ematix_flow.backends.kinesis.sender import KinesisSender
-from ematix_flow.backends.streams import Reading, Receiver, outgoing_schema
+from ematix_flow.backends.messages.contract import ReadRequest, Receiver, outgoing_schema
 from ematix_flow.errors import CannotConnect, SourceFailed, TargetFailed
 from ematix_flow.spec.connections import KinesisConnection
 from tests.contract.kinesis_fake import SHARD, Answer, FakeKinesis, error, fake_kinesis, records, shard
@@ -29,7 +29,7 @@ def connection(fake: FakeKinesis) -> KinesisConnection:
 
 
 def opened(fake: FakeKinesis, **reading: Any) -> Receiver:
-    return KinesisBackend(connection(fake)).stream_source().receiver(Reading("s", **reading), {})
+    return KinesisStreamBackend(connection(fake)).stream_source().receiver(ReadRequest("s", **reading), {})
 
 
 def in_turn(*answers: Answer) -> Any:
@@ -91,7 +91,7 @@ def test_a_shard_is_not_asked_more_than_five_times_a_second(fake: FakeKinesis) -
         while time.monotonic() - began < 1.5:
             receiver.poll(100, 0.01)
         took = time.monotonic() - began
-        assert receiver.drained() is False
+        assert receiver.is_drained() is False
         assert receiver.lag() == {f"s/{SHARD}": 1000}
     assert fake.count("GetRecords") <= took * 5 + 1
 
@@ -164,7 +164,7 @@ def test_the_last_records_of_a_shard_are_not_lost_when_shards_cannot_be_listed(
         found = [message.position for message in receiver.poll(100, 0.2)]
         assert sorted(map(str, found)) == ["1", "2"]
         assert receiver.progress()["a"] == "SHARD_END"
-        assert receiver.drained() is False
+        assert receiver.is_drained() is False
 
 
 def test_shards_are_listed_again_after_a_listing_was_throttled(fake: FakeKinesis) -> None:
@@ -185,13 +185,13 @@ def test_children_that_a_listing_misses_are_found_by_the_next(fake: FakeKinesis)
     with closing(opened(fake)) as receiver:
         assert [message.position for message in receiver.poll(100, 1)] == ["1"]
         receiver.poll(100, 0)
-        assert receiver.drained() is False  # no shard is left, and a stream has one always
+        assert receiver.is_drained() is False  # no shard is left, and a stream has one always
         found, _ = stored(receiver, 1)
         assert found == ["3"]
         deadline = time.monotonic() + 30
-        while receiver.drained() is False and time.monotonic() < deadline:
+        while receiver.is_drained() is False and time.monotonic() < deadline:
             receiver.poll(100, 0.2)
-        assert receiver.drained() is True
+        assert receiver.is_drained() is True
 
 
 def test_shards_are_listed_now_and_then(fake: FakeKinesis, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +210,7 @@ def test_half_of_the_children_are_not_everything(fake: FakeKinesis) -> None:
         assert stored(receiver, 2)[0] == ["1", "3"]
         for _ in range(3):
             receiver.poll(100, 0.3)
-        assert receiver.drained() is False
+        assert receiver.is_drained() is False
 
 
 def test_an_empty_record_is_a_value(fake: FakeKinesis) -> None:
@@ -254,7 +254,7 @@ def test_a_user_who_may_not_describe_the_stream_can_read_it(fake: FakeKinesis) -
     fake.answers["GetRecords"] = lambda request: (200, records([1], "more"))
     with closing(opened(fake)) as receiver:
         assert polled(receiver, 1) == ["1"]
-    assert "may not describe" in KinesisBackend(connection(fake)).check()
+    assert "may not describe" in KinesisStreamBackend(connection(fake)).check()
 
 
 # ------------------------------------------------------------------ sending
@@ -309,7 +309,9 @@ def test_a_sender_that_is_pickled_sends(fake: FakeKinesis) -> None:
     import pickle
 
     fake.answers["PutRecords"] = taken
-    sender = KinesisBackend(connection(fake)).message_target().sender("s", {"partition_key_prefix": "p-"})
+    sender = (
+        KinesisStreamBackend(connection(fake)).message_target().sender("s", {"partition_key_prefix": "p-"})
+    )
     assert pickle.loads(pickle.dumps(sender)).send([rows((b"1", None), (None, None))]) == 2
     keys = [record["PartitionKey"] for record in fake.requests[0][1]["Records"]]
     assert all(key.startswith("p-") for key in keys) and len(set(keys)) == 2

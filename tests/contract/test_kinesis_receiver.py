@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from ematix_flow.backends.kinesis.backend import KinesisBackend
+from ematix_flow.backends.kinesis.backend import KinesisStreamBackend
 from ematix_flow.backends.kinesis.positions import ENDED
 from ematix_flow.backends.kinesis.receiver import KinesisReceiver
-from ematix_flow.backends.spool import Spool
-from ematix_flow.backends.streams import Message, Reading
+from ematix_flow.backends.messages.contract import Message, ReadRequest
+from ematix_flow.backends.spool.spool import Spool
 from ematix_flow.errors import CannotConnect, SourceFailed, SourceMissing
 from ematix_flow.spec.connections import KinesisConnection
 from tests.services.kinesis import KinesisServer, running_server
@@ -26,8 +26,10 @@ from tests.services.process import free_port
 LONG_AGO = "2020-01-01T00:00:00+00:00"
 
 
-def backend_of(server: KinesisServer, stream: str, **changes: Any) -> KinesisBackend:
-    return KinesisBackend(KinesisConnection(name="k", **{**server.connection_fields(stream), **changes}))
+def backend_of(server: KinesisServer, stream: str, **changes: Any) -> KinesisStreamBackend:
+    return KinesisStreamBackend(
+        KinesisConnection(name="k", **{**server.connection_fields(stream), **changes})
+    )
 
 
 @contextmanager
@@ -35,7 +37,7 @@ def receiving(
     server: KinesisServer, stream: str, progress: Mapping[str, str] | None = None, **reading: Any
 ) -> Iterator[KinesisReceiver]:
     source = backend_of(server, stream).stream_source()
-    receiver = source.receiver(Reading(stream, **reading), progress or {})
+    receiver = source.receiver(ReadRequest(stream, **reading), progress or {})
     assert isinstance(receiver, KinesisReceiver)
     with closing(receiver):
         yield receiver
@@ -64,7 +66,7 @@ class Reader:
     def until_drained(self) -> list[Message]:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            if not self.turn() and self.receiver.drained():
+            if not self.turn() and self.receiver.is_drained():
                 return self.messages
         raise AssertionError("it was never drained")
 
@@ -128,7 +130,7 @@ def test_two_shards_are_read_in_the_order_of_each(kinesis: KinesisServer, kinesi
     kinesis.put(kinesis_stream, numbered(0, 1000))
     with receiving(kinesis, kinesis_stream) as receiver:
         reader = Reader(receiver)
-        assert not receiver.drained() or not receiver.lag()
+        assert not receiver.is_drained() or not receiver.lag()
         messages = reader.until_drained()
         assert set(receiver.lag().values()) == {0}
         assert len(receiver.lag()) == 2 and receiver.lag_unit == "milliseconds"
@@ -180,11 +182,11 @@ def test_a_spool_that_is_restarted_holds_every_record_once(
     for stop_at in (100, 300):
         spool = Spool(tmp_path / "spool").open()
         source = backend_of(kinesis, kinesis_stream).stream_source()
-        receiver = source.receiver(Reading(kinesis_stream), spool.progress())
+        receiver = source.receiver(ReadRequest(kinesis_stream), spool.progress())
         spool.follow(receiver, max_rows=50, thread=False)
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            spool.turn(0.5)
+            spool.run_once(0.5)
             files = sorted(spool.segments.glob("*.parquet"))
             if sum(pq.read_metadata(file).num_rows for file in files) >= stop_at:
                 break
@@ -390,7 +392,7 @@ def test_packed_messages_of_another_shard_are_left_to_it(kinesis: KinesisServer,
 def test_a_missing_stream_says_how_to_create_it(kinesis: KinesisServer) -> None:
     backend = backend_of(kinesis, "nothing-here")
     with pytest.raises(SourceMissing, match="no Kinesis stream 'nothing-here'") as caught:
-        backend.stream_source().check(Reading("nothing-here"))
+        backend.stream_source().check(ReadRequest("nothing-here"))
     assert "aws kinesis create-stream --stream-name nothing-here" in str(caught.value)
     with pytest.raises(CannotConnect, match="no Kinesis stream"):
         backend.check()
@@ -399,7 +401,7 @@ def test_a_missing_stream_says_how_to_create_it(kinesis: KinesisServer) -> None:
 @pytest.mark.parametrize("name", ["a b", "x" * 129, "a/b", "stream\n", "arn:aws:s3:::bucket"])
 def test_a_name_that_cannot_be_one_is_refused(kinesis: KinesisServer, name: str) -> None:
     with pytest.raises(SourceFailed, match="no name of a Kinesis stream"):
-        backend_of(kinesis, "any").stream_source().check(Reading(name))
+        backend_of(kinesis, "any").stream_source().check(ReadRequest(name))
 
 
 def test_the_connection_names_the_stream_when_nobody_else_does(
@@ -408,7 +410,7 @@ def test_the_connection_names_the_stream_when_nobody_else_does(
     kinesis.put(kinesis_stream, [("k", b"1")])
     backend = backend_of(kinesis, kinesis_stream)
     assert "2 open shards" in backend.check()
-    with closing(backend.stream_source().receiver(Reading(""), {})) as receiver:
+    with closing(backend.stream_source().receiver(ReadRequest(""), {})) as receiver:
         assert isinstance(receiver, KinesisReceiver)
         assert [message.value for message in Reader(receiver).until(1)] == [b"1"]
 
@@ -418,7 +420,7 @@ def test_a_server_that_is_not_there_is_told_in_bounded_time(kinesis: KinesisServ
     with pytest.raises(CannotConnect, match="cannot reach Kinesis"):
         dead.check()
     with pytest.raises(CannotConnect, match="cannot reach Kinesis"):
-        dead.stream_source().receiver(Reading("any"), {})
+        dead.stream_source().receiver(ReadRequest("any"), {})
 
 
 def test_no_keys_at_all_are_told(kinesis: KinesisServer, monkeypatch: pytest.MonkeyPatch) -> None:

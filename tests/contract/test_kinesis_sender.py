@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ematix_flow.backends.kinesis.backend import KinesisBackend
-from ematix_flow.backends.streams import Reading
+from ematix_flow.backends.kinesis.backend import KinesisStreamBackend
+from ematix_flow.backends.messages.contract import ReadRequest
 from ematix_flow.errors import ConfigError, RowRejected, TargetFailed
 from ematix_flow.spec.connections import KinesisConnection
 from tests.contract.test_kinesis_faults import rows
@@ -16,19 +16,21 @@ from tests.services.kinesis import KinesisServer
 from tests.services.process import free_port
 
 
-def backend_of(server: KinesisServer, stream: str, **changes: Any) -> KinesisBackend:
-    return KinesisBackend(KinesisConnection(name="k", **{**server.connection_fields(stream), **changes}))
+def backend_of(server: KinesisServer, stream: str, **changes: Any) -> KinesisStreamBackend:
+    return KinesisStreamBackend(
+        KinesisConnection(name="k", **{**server.connection_fields(stream), **changes})
+    )
 
 
 def test_what_is_sent_arrives_by_its_key(kinesis: KinesisServer, kinesis_stream: str) -> None:
     backend = backend_of(kinesis, kinesis_stream)
     target = backend.message_target()
-    target.check_place(kinesis_stream)
+    target.check_destination(kinesis_stream)
     long, odd = b"x" * 300, b"\xff\xfe"
     sent = [(b"1", b"a"), (b"2", "ü".encode()), (b"3", None), (None, b"a"), (b"4", long), (b"5", odd)]
     assert target.sender(kinesis_stream, {}).send([rows(*sent)]) == 6
     found = []
-    with closing(backend.stream_source().receiver(Reading(kinesis_stream), {})) as receiver:
+    with closing(backend.stream_source().receiver(ReadRequest(kinesis_stream), {})) as receiver:
         while len(found) < 6:
             found += receiver.poll(100, 1)
     values = {message.value: message.key for message in found}
@@ -50,7 +52,7 @@ def test_a_message_that_is_too_large_is_refused_by_its_number(
 def test_a_missing_stream_is_told_before_and_while_sending(kinesis: KinesisServer) -> None:
     target = backend_of(kinesis, "nothing-here").message_target()
     with pytest.raises(TargetFailed, match="no Kinesis stream 'nothing-here'") as caught:
-        target.check_place("nothing-here")
+        target.check_destination("nothing-here")
     assert "aws kinesis create-stream" in str(caught.value)
     with pytest.raises(TargetFailed, match="send 1 records to stream 'nothing-here'"):
         target.sender("nothing-here", {}).send([rows((b"1", b"k"))])

@@ -17,9 +17,9 @@ from kubernetes.client import BatchV1Api, CoreV1Api, RbacAuthorizationV1Api
 
 from ematix_flow.errors import ConfigError, UsageError
 from ematix_flow.schedule.executors import kubernetes_jobs
-from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Executor
-from ematix_flow.schedule.executors.urls import executor_for
-from ematix_flow.state.slots import Claim, Slot
+from ematix_flow.schedule.executors.base import CannotDispatch, Executor, RunDispatch
+from ematix_flow.schedule.executors.executor_urls import open_executor
+from ematix_flow.state.slots.base import Claim, Slot
 from tests.contract.kubelet import Kubelet
 
 AT = dt.datetime(2026, 3, 29, 12, tzinfo=dt.timezone.utc)
@@ -32,11 +32,11 @@ class Cluster:
         self.jobs, self.core = BatchV1Api(server.client()), CoreV1Api(server.client())
 
     def executor(self, options: str, context: str = "admin") -> Executor:
-        return executor_for(f"k8s://{self.namespace}?{options}&context={context}")
+        return open_executor(f"k8s://{self.namespace}?{options}&context={context}")
 
     def job(self, executor: Executor, number: int = 1) -> Claim:
         claim = Claim(Slot("orders", AT), "the scheduler", number, 0)
-        executor.dispatch(Dispatch(claim, "project", 300, "postgres://db/log"))
+        executor.dispatch(RunDispatch(claim, "project", 300, "postgres://db/log"))
         return claim
 
     def names(self) -> list[str]:
@@ -64,9 +64,9 @@ def cluster(kubernetes: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluste
 def test_a_pod_that_waits_for_a_node_keeps_its_claim_until_the_time_is_up(cluster: Cluster) -> None:
     executor = cluster.executor("image=flow:pending&start-timeout=3")
     claim = cluster.job(executor)
-    seen = executor.watch()
-    assert [found.slot for found in seen.starting] == [claim.slot] and not seen.ended
-    [ending] = until(lambda: executor.watch().ended)
+    seen = executor.poll_workers()
+    assert [found.slot for found in seen.starting] == [claim.slot] and not seen.exits
+    [ending] = until(lambda: executor.poll_workers().exits)
     assert ending.reason.startswith("it did not start in 3 s: ")
     assert "Unschedulable: 0/0 nodes are available" in ending.reason
     until(lambda: cluster.names() == [])
@@ -82,10 +82,10 @@ def test_a_pod_that_waits_for_a_node_keeps_its_claim_until_the_time_is_up(cluste
 def test_a_pod_that_cannot_start_is_noticed(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, options: str, told: str
 ) -> None:
-    monkeypatch.setattr(kubernetes_jobs, "_HOPELESS_SECONDS", 1.0)
+    monkeypatch.setattr(kubernetes_jobs, "_HOPELESS_START_SECONDS", 1.0)
     executor = cluster.executor(options)
     cluster.job(executor)
-    [ending] = until(lambda: executor.watch().ended)
+    [ending] = until(lambda: executor.poll_workers().exits)
     assert told in ending.reason
     until(lambda: cluster.names() == [])
 
@@ -93,7 +93,7 @@ def test_a_pod_that_cannot_start_is_noticed(
 def test_another_scheduler_sees_a_run_that_died(cluster: Cluster) -> None:
     claim = cluster.job(cluster.executor("image=flow:oom"), number=7)
     other = cluster.executor("image=flow:oom")
-    [ending] = until(lambda: other.watch().ended)
+    [ending] = until(lambda: other.poll_workers().exits)
     assert (ending.claim.slot, ending.claim.fence, ending.claim.holder) == (claim.slot, 7, claim.holder)
     assert ending.reason == "OOMKilled (exit code 137)"
 
@@ -101,12 +101,12 @@ def test_another_scheduler_sees_a_run_that_died(cluster: Cluster) -> None:
 def test_so_many_jobs_at_once_and_no_more(cluster: Cluster) -> None:
     executor = cluster.executor("image=flow:pending&workers=2")
     cluster.job(executor, 1)
-    assert executor.room() == 1
+    assert executor.capacity() == 1
     cluster.job(executor, 2)
-    assert executor.room() == 0
+    assert executor.capacity() == 0
     fresh = cluster.executor("image=flow:pending&workers=2")
-    fresh.watch()
-    assert fresh.room() == 0
+    fresh.poll_workers()
+    assert fresh.capacity() == 0
 
 
 def test_a_job_is_as_it_was_asked_for(cluster: Cluster) -> None:
@@ -134,7 +134,7 @@ def test_what_the_page_allows_the_scheduler_is_enough_and_needed(cluster: Cluste
     with pytest.raises(CannotDispatch, match="is forbidden"):
         cluster.job(executor)
     with pytest.raises(ConfigError, match="is forbidden") as refused:
-        executor.watch()
+        executor.poll_workers()
     assert "list pods" in str(refused.value)
     [role] = re.findall(r"```yaml\n(.*?kind: Role\n.*?)```", PAGE.read_text(), re.S)
     rbac = RbacAuthorizationV1Api(cluster.server.client())
@@ -144,7 +144,7 @@ def test_what_the_page_allows_the_scheduler_is_enough_and_needed(cluster: Cluste
     binding = {"metadata": {"name": "flow"}, "subjects": [subject], "roleRef": reference}
     rbac.create_namespaced_role_binding(cluster.namespace, binding)
     until(lambda: _is_allowed(cluster, executor))
-    assert until(lambda: executor.watch().ended)
+    assert until(lambda: executor.poll_workers().exits)
 
 
 def _is_allowed(cluster: Cluster, executor: Executor) -> bool:
@@ -166,7 +166,7 @@ def test_a_server_that_is_not_there_is_told(
     with pytest.raises(CannotDispatch, match="could not be made"):
         cluster.job(executor)
     with pytest.raises(ConfigError, match="cannot be looked at"):
-        executor.watch()
+        executor.poll_workers()
     with pytest.raises(ConfigError, match="no cluster can be found"):
         cluster.executor("image=flow:1", "elsewhere")
 

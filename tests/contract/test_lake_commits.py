@@ -13,13 +13,13 @@ import pytest
 
 from ematix_flow import faults
 from ematix_flow.backends.base import Backend
-from ematix_flow.backends.lake.journal import Commit
+from ematix_flow.backends.lake.journal import LakeCommit
 from ematix_flow.backends.lake.target import LakeTarget
 from ematix_flow.errors import PlanError, SchemaMismatch, TargetFailed
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange
-from ematix_flow.testing.contract_scd2 import DATED, dated, minute
+from ematix_flow.testing.contract_scd2 import DATED, dated_rows, minute
 from ematix_flow.testing.evolution import EvolutionContract
 from ematix_flow.testing.loads import PIPELINE, TARGET, load_rows, new_load, prepare
 from ematix_flow.testing.matched_loads import load_matched, table_of
@@ -107,7 +107,7 @@ def test_a_table_that_its_first_load_makes_is_as_one_that_is_made_ahead(
     ahead = replace(every_type(), name="ahead", columns=(*columns, *named))
     made = replace(ahead, name="made")
     divided = ("x=1;y",)
-    prepare(target.divided(divided), ahead)
+    prepare(target.with_partitions(divided), ahead)
     rows = [{**row, "a `place`, or so": "é", "x=1;y": 7} for row in every_value()]
     filled = [row for row in rows if all(c.nullable or row[c.name] is not None for c in made.columns)]
     load = new_load(made, partition_by=divided, changes=target.plan_table(made, None))
@@ -116,7 +116,7 @@ def test_a_table_that_its_first_load_makes_is_as_one_that_is_made_ahead(
     for table in (ahead, made):
         snapshot = target._format.snapshot(target.spark(), table)
         assert snapshot is not None
-        found[table.name] = snapshot.schema, target._format.partitions(target.spark(), table)
+        found[table.name] = snapshot.schema, target._format.partition_columns(target.spark(), table)
     assert found["made"] == found["ahead"]
 
 
@@ -134,7 +134,7 @@ def test_a_history_that_was_deleted_by_hand_begins_anew_without_its_old_events(
     backend: Backend, target: LakeTarget, spark: SparkSession, folder: Path
 ) -> None:
     def add(*rows: tuple[int, str | None, float]) -> None:
-        load_matched(target, DATED, "scd2", dated(*rows), event="at", load={"loaded_at": minute(1_000)})
+        load_matched(target, DATED, "scd2", dated_rows(*rows), event="at", load={"loaded_at": minute(1_000)})
 
     add((1, "a", 1), (1, "a", 5))
     shutil.rmtree(folder.with_name(DATED.name))
@@ -180,7 +180,7 @@ def test_a_load_that_commits_after_its_process_was_killed_is_found_and_not_done_
         load_rows(target, batch, named((2, "b")))
     (left,) = (folder / "_ematix_flow").glob("000000000002-*.json")
     rows = stamped_row(target, 2, "b")
-    late = Commit(2, left.stem.rpartition("-")[2])
+    late = LakeCommit(2, left.stem.rpartition("-")[2])
     stored = SMALL.with_load_columns()
     with faults.inject("apply.ledger_written", lambda: target._format.append(spark, stored, rows, late)):
         assert load_rows(target, batch, named((2, "b"))).duplicate
@@ -201,7 +201,7 @@ def test_events_that_a_dead_load_wrote_beside_the_history_never_count(
     backend: Backend, target: LakeTarget, spark: SparkSession
 ) -> None:
     def add(*rows: tuple[int, str | None, float]) -> None:
-        load_matched(target, DATED, "scd2", dated(*rows), event="at", load={"loaded_at": minute(1_000)})
+        load_matched(target, DATED, "scd2", dated_rows(*rows), event="at", load={"loaded_at": minute(1_000)})
 
     add((1, "a", 1), (1, "a", 3))
     with faults.inject("apply.rows_written", "crash"), pytest.raises(faults.InjectedCrash):
@@ -265,9 +265,9 @@ def test_a_history_gets_a_column_whose_name_the_files_cannot_have(
 ) -> None:
     later = ColumnSpec("added later", DataType("text"), nullable=True)
     wider = replace(DATED, columns=(*DATED.columns, later))
-    load_matched(target, DATED, "scd2", dated((1, "a", 1)), event="at")
+    load_matched(target, DATED, "scd2", dated_rows((1, "a", 1)), event="at")
     for batch, name in (("2", "b"), ("3", "c")):
-        rows = [{**row, later.name: f"={name}"} for row in dated((1, name, int(batch)))]
+        rows = [{**row, later.name: f"={name}"} for row in dated_rows((1, name, int(batch)))]
         load_matched(target, wider, "scd2", rows, event="at", load={"batch_key": batch})
     found = {row["name"]: row[later.name] for row in read_delta(backend, wider, spark)}
     assert found == {"a": None, "b": "=b", "c": "=c"}
@@ -278,7 +278,7 @@ def test_a_table_that_is_moved_with_its_journal_goes_on_from_its_watermark(
 ) -> None:
     label = f"lake:{DATED.label}"
     reading = new_load(DATED, "append", range=SourceRange("at", None), batch_key=None)
-    load_rows(target, replace(reading, target=label), dated((1, "a", 1)))
+    load_rows(target, replace(reading, target=label), dated_rows((1, "a", 1)))
     moved = lake_target(lake_backend("delta", tmp_path / "moved"), spark)
     place = f"{DATED.schema}/{DATED.name}"
     shutil.copytree(tmp_path / "lake" / place, tmp_path / "moved" / place)

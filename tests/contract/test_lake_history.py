@@ -18,8 +18,8 @@ from ematix_flow.errors import FlowError, TargetFailed
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.matching import Matching
-from ematix_flow.testing.contract_scd2 import DATED, dated
-from ematix_flow.testing.evolution import TEXT, evolving, table_of, value_column
+from ematix_flow.testing.contract_scd2 import DATED, dated_rows
+from ematix_flow.testing.evolution import TEXT, load_with_changes, table_of, value_column
 from ematix_flow.testing.history import HistoryContract
 from ematix_flow.testing.loads import load_rows, new_load
 from ematix_flow.testing.matched_loads import load_matched
@@ -111,8 +111,8 @@ def test_a_switch_to_versions_that_was_broken_off_is_finished_by_the_next_run(
             with target.session() as session:
                 session.execute(change.sql)
     plan = target.plan_table(history, target.inspect(history), matching)
-    assert plan.becomes_history and not plan.differences
-    evolving(target, new_load(history, "scd2", matching=matching), [{"id": 1, "value": "a"}])
+    assert plan.converts_to_scd2 and not plan.differences
+    load_with_changes(target, new_load(history, "scd2", matching=matching), [{"id": 1, "value": "a"}])
     assert [version[:2] for version in suite.versions(backend, history)] == [(1, "a")]
     assert suite.fits(target, history, matching)
 
@@ -131,10 +131,10 @@ def test_rows_of_another_program_that_know_no_time_become_versions_once(
     write_deltalake(folder, theirs)
     twice = [{"id": 1, "value": "a"}, {"id": 1, "value": "x"}]
     with pytest.raises(FlowError):
-        evolving(target, new_load(history, "scd2", matching=matching), twice)
+        load_with_changes(target, new_load(history, "scd2", matching=matching), twice)
     assert not suite.fits(target, history, matching)  # nothing has been touched
     load = new_load(history, "scd2", matching=matching)
-    evolving(target, load, [{"id": 1, "value": "a"}, {"id": 2, "value": "c"}])
+    load_with_changes(target, load, [{"id": 1, "value": "a"}, {"id": 2, "value": "c"}])
     ever = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
     names = ["id", "value", "valid_from", "valid_to", "is_current"]
     found = DeltaTable(folder).to_pyarrow_table(columns=names).to_pylist()
@@ -161,15 +161,15 @@ def test_a_history_whose_journal_is_gone_keeps_its_events_and_takes_no_load(
 ) -> None:
     for batch, at in enumerate((1, 2)):  # the second confirms the first: an event without a version
         load_matched(
-            target, DATED, "scd2", dated((1, "a", at)), event="at", load={"batch_key": f"slot:{batch}"}
+            target, DATED, "scd2", dated_rows((1, "a", at)), event="at", load={"batch_key": f"slot:{batch}"}
         )
     (journal,) = (tmp_path / "lake").glob(f"**/{DATED.name}/_ematix_flow")
     shutil.move(journal, tmp_path / "kept")
     with pytest.raises(TargetFailed, match="has taken load 1 of ours before"):
-        load_matched(target, DATED, "scd2", dated((1, "b", 3)), event="at", load={"batch_key": "slot:3"})
+        load_matched(target, DATED, "scd2", dated_rows((1, "b", 3)), event="at", load={"batch_key": "slot:3"})
     shutil.rmtree(journal, ignore_errors=True)
     shutil.move(tmp_path / "kept", journal)
     # late, between both: had the second event been lost, this one would end the version
-    load_matched(target, DATED, "scd2", dated((1, "c", 1.5)), event="at", load={"batch_key": "slot:4"})
+    load_matched(target, DATED, "scd2", dated_rows((1, "c", 1.5)), event="at", load={"batch_key": "slot:4"})
     found = Histories(spark).read_rows(backend, DATED)
     assert sorted(row["name"] for row in found) == ["a", "a", "c"]

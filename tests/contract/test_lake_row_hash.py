@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.lake.dialect import LakeDialect
-from ematix_flow.backends.lake.hashing import register_functions
+from ematix_flow.backends.lake.row_hash import register_functions
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.row_hash import row_hash
 from ematix_flow.strategies.sql import column

@@ -8,7 +8,7 @@ import ssl
 import pytest
 
 from ematix_flow.alerters import AlertEvent, AlertNotSent, from_url
-from ematix_flow.observe.alerts.alerter import send_in_time
+from ematix_flow.observe.alerts.alerter import send_with_timeout
 from tests.alert_servers import mail_server
 from tests.services.certificates import Certificates, make_certificates
 
@@ -31,7 +31,9 @@ def tls(certificates: Certificates) -> ssl.SSLContext:
 
 def send(scheme: str, port: int, host: str = "localhost") -> None:
     password = SECRET.replace("/", "%2F")
-    send_in_time(from_url(f"{scheme}://me:{password}@{host}:{port}?from=flow@example.com&to=a@b.c"), FAILED)
+    send_with_timeout(
+        from_url(f"{scheme}://me:{password}@{host}:{port}?from=flow@example.com&to=a@b.c"), FAILED
+    )
 
 
 @pytest.mark.parametrize(("scheme", "implicit"), [("email", False), ("email+smtps", True)])

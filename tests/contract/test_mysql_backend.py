@@ -16,7 +16,7 @@ import pymysql
 import pytest
 
 from ematix_flow import faults
-from ematix_flow.backends.base import Query, SameDatabaseRows
+from ematix_flow.backends.base import SameDatabaseRows, SourceQuery
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.errors import (
     CannotConnect,
@@ -125,7 +125,7 @@ def test_two_servers_have_two_identities(mariadb_database: str, mysql_database: 
 
 def test_what_travels_to_tasks_pickles_and_shows_no_password(url: str, server: MySQLServer) -> None:
     backend = backend_of(url)
-    with backend.source().split(Query("SELECT 1 AS a"), {}, 1) as splits:
+    with backend.source().split(SourceQuery("SELECT 1 AS a"), {}, 1) as splits:
         staging = backend.target().create_staging(new_load(TABLE), TABLE.arrow_schema())
         for handle in (splits[0], staging, backend.address):
             assert server.password not in repr(handle)
@@ -206,7 +206,7 @@ def test_a_server_that_forbids_local_files_gets_inserts_and_the_plan_says_so(
     server.execute("SET GLOBAL local_infile = OFF")
     try:
         backend = backend_of(url)
-        assert "LOAD DATA LOCAL" in backend.target().remarks()[0]
+        assert "LOAD DATA LOCAL" in backend.target().warnings()[0]
         table = every_type()
         load_rows(backend.target(), new_load(table), every_value())
         found = {row["id"]: row for row in read_table(backend, table)}
@@ -217,7 +217,7 @@ def test_a_server_that_forbids_local_files_gets_inserts_and_the_plan_says_so(
         assert read_table(backend, TABLE) == many
     finally:
         server.execute("SET GLOBAL local_infile = ON")
-    assert backend_of(url).target().remarks() == ()
+    assert backend_of(url).target().warnings() == ()
 
 
 @pytest.mark.parametrize("infile", ["ON", "OFF"])
@@ -414,7 +414,7 @@ def test_a_server_that_dies_in_mid_load_has_all_or_nothing_and_the_next_run_fini
     assert fresh.target().ledger(PIPELINE, TARGET, run_id=str(load.run_id)) == [], raised.value
     assert read_table(fresh, TABLE) == orders(0, 100)
     with fresh.target().lock(PIPELINE, TARGET, uuid.uuid4()):
-        assert fresh.target().sweep(PIPELINE, TARGET)
+        assert fresh.target().sweep_staging(PIPELINE, TARGET)
         load_rows(fresh.target(), replace(load, run_id=uuid.uuid4()), orders(50, 80))
     assert read_table(fresh, TABLE) == orders(50, 80)
 

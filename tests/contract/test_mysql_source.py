@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ematix_flow.backends.base import Query
+from ematix_flow.backends.base import SourceQuery
 from ematix_flow.errors import RowRejected, SourceFailed
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange, Watermark
@@ -183,7 +183,7 @@ def test_a_row_larger_than_a_packet_is_read_whole(mysql_database: str) -> None:
 
 
 def test_one_share_reads_a_query_as_of_one_moment(url: str) -> None:
-    with backend_of(url).source().split(Query("SELECT 1 AS a"), {}, 8) as splits:
+    with backend_of(url).source().split(SourceQuery("SELECT 1 AS a"), {}, 8) as splits:
         assert len(splits) == 1
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ematix_flow.backends.base import TablePlan
-from ematix_flow.backends.control_tables import LEDGER, WATERMARKS
 from ematix_flow.backends.mysql.backend import MySQLBackend
+from ematix_flow.backends.sql.control_tables import LEDGER, WATERMARKS
 from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
@@ -118,7 +118,7 @@ def test_a_key_of_another_collation_is_refused_and_the_hint_mends_it(
         table = replace(TABLE, columns=columns, merge_keys=("code",))
     plan = planned(backend, table)
     (told,) = plan.differences
-    assert told in plan.stops
+    assert told in plan.blockers
     assert collation in told
     sql(url, told.partition("By hand: ")[2])
     sql(url, "ALTER TABLE codes MODIFY COLUMN note longtext CHARACTER SET utf8mb4")

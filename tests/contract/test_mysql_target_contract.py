@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ematix_flow import MySQLConnection
-from ematix_flow.backends.base import Backend, Target
+from ematix_flow.backends.base import Backend, BatchTarget
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
@@ -29,13 +29,13 @@ class Family(MergeContract, Scd2Contract):
 
     @pytest.mark.parametrize("name", ["emoji \U0001f600", "x" * 65, "ends with a space "])
     def test_a_name_that_the_server_cannot_keep_is_refused_before_anything_is_done(
-        self, target: Target, name: str
+        self, target: BatchTarget, name: str
     ) -> None:
         table = TableSpec("contract", "t", (ColumnSpec(name, DataType("text"), nullable=True),))
         with pytest.raises(SchemaMismatch, match="MySQL"):
             prepare(target, table)
 
-    def test_columns_that_differ_only_in_case_are_refused(self, target: Target) -> None:
+    def test_columns_that_differ_only_in_case_are_refused(self, target: BatchTarget) -> None:
         columns = tuple(ColumnSpec(name, DataType("text"), nullable=True) for name in ("Name", "name"))
         with pytest.raises(SchemaMismatch, match="differ in case alone"):
             prepare(target, TableSpec("contract", "t", columns))

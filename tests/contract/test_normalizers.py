@@ -22,7 +22,7 @@ from ematix_flow import normalize as n
 from ematix_flow.spec.normalize import Normalizer
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
-from ematix_flow.strategies.functions.base import rejection_in
+from ematix_flow.strategies.functions.base import find_rejection
 from ematix_flow.strategies.functions.sqlite import read_iso, register
 from ematix_flow.strategies.projection import build_projection
 from tests.contract.chosen import shared_out
@@ -152,10 +152,10 @@ class MySQL(Engine):
 
     def __init__(self, url: str) -> None:
         from ematix_flow import MySQLConnection
-        from ematix_flow.backends.mysql.address import address_of
+        from ematix_flow.backends.mysql.address import parse_address
         from ematix_flow.backends.mysql.connection import connect
 
-        self.connection = connect(address_of(MySQLConnection(name="engine", url=url)))
+        self.connection = connect(parse_address(MySQLConnection(name="engine", url=url)))
         self.fetch("SET SESSION time_zone = '-05:00'")
 
     def load(self, kind: DataType, values: Sequence[Any]) -> None:
@@ -855,7 +855,7 @@ def test_a_value_that_does_not_fit_is_refused_by_name(
 ) -> None:
     with pytest.raises(Exception) as caught:  # each driver has its own
         run(engine, kind, [None, value], [Case(markers, want, [])])
-    said = rejection_in(str(caught.value))
+    said = find_rejection(str(caught.value))
     assert said is not None, caught.value
     assert re.match(f"column 'case 0': .*{complaint}", said), said
 

@@ -10,11 +10,11 @@ import pytest
 
 from ematix_flow.errors import FlowError
 from ematix_flow.observe.metrics import open_metrics
-from ematix_flow.observe.observer import Ending, StreamBatch
+from ematix_flow.observe.observer import RunEnd, StreamBatch
 from ematix_flow.observe.otlp_metrics import PREFERENCE
 from ematix_flow.observe.traces import BATCHES_PER_MINUTE, open_traces
-from ematix_flow.state.records import RunRecord, utc_now
-from ematix_flow.state.runlog import open_run_log
+from ematix_flow.state.run_records import RunRecord, utc_now
+from ematix_flow.state.runlog.base import open_run_log
 from tests.otlp_receiver import OtlpReceiver, attributes, receiving
 from tests.watched_runs import orders_pipeline
 
@@ -68,7 +68,7 @@ def test_a_failed_run_is_a_span_with_its_error_and_no_secret(
     observer = open_traces(f"otel+otlp+http://{receiver.address('http')}")
     record = _record(error_message="cannot reach postgresql://me:hunter2@host/db")
     observer.run_started(_record(status="running", finished_at=None, error_message=None))
-    observer.run_finished(record, Ending())
+    observer.run_finished(record, RunEnd())
     observer.close()
     bad, shy = receiver.spans()
     assert bad.status.code == shy.status.code == STATUS_ERROR
@@ -134,7 +134,7 @@ def test_metrics_arrive_under_the_names_that_prometheus_makes_of_them(
 
 def test_the_plain_scheme_speaks_http(receiver: OtlpReceiver) -> None:
     sink = open_metrics(f"otlp://{receiver.address('http')}", open_run_log("memory://plain", env={}))
-    sink.run_finished(_record(), Ending())
+    sink.run_finished(_record(), RunEnd())
     sink.close()
     assert "pipeline_runs" in receiver.metrics()
 
@@ -145,7 +145,7 @@ def test_who_prefers_deltas_gets_what_was_counted_since_the_last_sending(
     monkeypatch.setenv(PREFERENCE, "delta")
     sink: Any = open_metrics(f"otlp://{receiver.address('http')}", open_run_log("memory://delta", env={}))
     for _ in range(2):
-        sink.run_finished(_record(), Ending())
+        sink.run_finished(_record(), RunEnd())
         sink._flush()
         runs = receiver.metrics()["pipeline_runs"].sum
         assert runs.aggregation_temporality == DELTA

@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ematix_flow.backends.payloads import registry as registries
-from ematix_flow.backends.payloads.base import Payload
-from ematix_flow.backends.payloads.codecs import decoder_for, describe, encoder_for
+from ematix_flow.backends.payloads.base import PayloadSpec
+from ematix_flow.backends.payloads.codecs import decoder_for, describe_subject, encoder_for
 from ematix_flow.errors import CannotConnect, ConfigError, SchemaMismatch
 from ematix_flow.spec.connections import SchemaRegistryConnection
 from tests.contract.payload_registry import avro, batch, client, payload, read, record, register
@@ -64,7 +64,7 @@ def test_every_type_comes_back_as_it_was_written(url: str, topic: str) -> None:
     # a json column is written as text, and read into one as what the text is
     wanted = tuple(c if c.name not in ("doc", "docb") else column(c.name, "text") for c in ALL_KINDS)
     decoded = read(source, wanted, [*written, None])
-    assert not decoded.bad and decoded.empty == 1
+    assert not decoded.bad and decoded.empty_count == 1
     assert decoded.rows.to_pylist() == [ROW, NULLS]
 
 
@@ -106,7 +106,7 @@ def test_logical_and_nested_types_of_others_are_read(url: str, topic: str) -> No
     )
     schema_id = register(url, f"{topic}-value", schema)
     source = payload(url, "avro", topic)
-    columns = describe(source)
+    columns = describe_subject(source)
     assert columns is not None
     assert [(c.name, c.type.kind, c.nullable) for c in columns] == [
         ("kind", "text", False),
@@ -217,7 +217,7 @@ def test_a_schema_that_refers_to_another_is_read(url: str, topic: str) -> None:
     whole = record(("id", "long"), ("home", inner))
     columns = (column("id", "big_int"), column("home", "json"))
     source = payload(url, "avro", topic)
-    assert [c.type.kind for c in describe(source) or ()] == ["big_int", "json"]
+    assert [c.type.kind for c in describe_subject(source) or ()] == ["big_int", "json"]
     decoded = read(source, columns, [avro(schema_id, whole, {"id": 1, "home": {"street": "s"}})])
     assert decoded.rows.to_pylist() == [{"id": 1, "home": '{"street":"s"}'}]
 
@@ -231,7 +231,7 @@ def test_the_subject_is_named_by_the_strategy(url: str, topic: str, strategy: st
     source = payload(url, "avro", topic, subject_strategy=strategy, message=f"shop.{topic}")
     encoder_for(source, columns)
     assert subject.format(t=topic) in client(url).get_subjects()
-    assert describe(source) == columns
+    assert describe_subject(source) == columns
 
 
 def test_an_incompatible_schema_is_refused_in_words(url: str, topic: str) -> None:
@@ -275,13 +275,13 @@ def test_a_column_that_avro_cannot_name_is_refused(url: str, topic: str) -> None
 
 def test_a_missing_subject_is_said(url: str, topic: str) -> None:
     with pytest.raises(SchemaMismatch, match=f"no subject '{topic}-value'"):
-        describe(payload(url, "avro", topic))
+        describe_subject(payload(url, "avro", topic))
 
 
 def test_avro_without_a_registry_is_refused() -> None:
     with pytest.raises(ConfigError, match="avro payloads need a schema registry"):
-        decoder_for(Payload("avro"), (column("x", "text"),), numeric_positions=True)
-    assert describe(Payload("avro")) is None
+        decoder_for(PayloadSpec("avro"), (column("x", "text"),), numeric_positions=True)
+    assert describe_subject(PayloadSpec("avro")) is None
 
 
 # ------------------------------------------------------------------ a registry that is away
@@ -295,7 +295,7 @@ def test_a_registry_that_is_down_stops_the_batch_and_shows_no_secret() -> None:
     connection = SchemaRegistryConnection(
         name="reg", url="http://127.0.0.1:1/x", basic_auth_user="u", basic_auth_password="pa55w0rd-secret"
     )
-    source = Payload("avro", connection, "t", registry_seconds=2)
+    source = PayloadSpec("avro", connection, "t", registry_seconds=2)
     with pytest.raises(
         CannotConnect, match=r"cannot reach the schema registry at http://127\.0\.0\.1:1/x"
     ) as error:
@@ -374,7 +374,7 @@ def test_no_payload_makes_the_decoder_fail(url: str, topic: str) -> None:
     }
     good = avro(schema_id, FUZZED, value)
     source = payload(url, "avro", topic)
-    columns = (*(describe(source) or ()), column("absent", "text"))
+    columns = (*(describe_subject(source) or ()), column("absent", "text"))
     decoder = decoder_for(source, columns, numeric_positions=True)
 
     @settings(max_examples=300, suppress_health_check=list(HealthCheck))
@@ -388,7 +388,7 @@ def test_no_payload_makes_the_decoder_fail(url: str, topic: str) -> None:
         values = [good, bytes(mutated), noise, None, data.draw(st.binary(max_size=4)), good]
         decoded = decoder.decode(messages(values))
         covers(decoded, len(values))
-        assert {0, 5} <= set(decoded.taken.to_pylist())
+        assert {0, 5} <= set(decoded.indexes.to_pylist())
 
     run()
 
@@ -407,4 +407,4 @@ def test_numbers_too_large_for_a_column_are_bad(url: str, topic: str) -> None:
     values: list[bytes | None] = [avro(schema_id, schema, {"id": n}) for n in (1, 2**40)]
     decoded = read(payload(url, "avro", topic), (column("id", "integer"), numeric("none")), values)
     assert decoded.bad[0].reason == f"field 'id' is {2**40}, out of the range of Integer"
-    assert isinstance(decoded.rows, pa.RecordBatch) and json.dumps(decoded.taken.to_pylist()) == "[0]"
+    assert isinstance(decoded.rows, pa.RecordBatch) and json.dumps(decoded.indexes.to_pylist()) == "[0]"

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from ematix_flow.backends.payloads.base import Payload
-from ematix_flow.backends.payloads.codecs import describe, encoder_for
-from ematix_flow.backends.payloads.framing import write_varint
-from ematix_flow.backends.payloads.protobuf_schema import compiled, message_class
-from ematix_flow.backends.payloads.registry import Schema
+from ematix_flow.backends.payloads.base import PayloadSpec
+from ematix_flow.backends.payloads.codecs import describe_subject, encoder_for
+from ematix_flow.backends.payloads.framing import encode_varint
+from ematix_flow.backends.payloads.protobuf_schema import compile_schema, message_class
+from ematix_flow.backends.payloads.registry import RegisteredSchema
 from ematix_flow.errors import CannotConnect, SchemaMismatch
 from ematix_flow.spec.connections import GlueSchemaRegistryConnection
 from tests.contract.payload_registry import avro, batch, read, record
@@ -26,8 +26,8 @@ COLUMNS = (column("id", "big_int"), column("name", "text"), column("at", "timest
 ROW = {"id": 7, "name": "x", "at": utc(2024, 1, 2)}
 
 
-def source(glue: GlueServer, form: str, **more: Any) -> Payload:
-    return Payload(
+def source(glue: GlueServer, form: str, **more: Any) -> PayloadSpec:
+    return PayloadSpec(
         form, connection(glue.endpoint, glue.create_registry()), f"t{secrets.token_hex(4)}", **more
     )
 
@@ -43,7 +43,7 @@ def connection(endpoint: str, name: str) -> GlueSchemaRegistryConnection:
     )
 
 
-def named(payload: Payload) -> dict[str, str]:
+def named(payload: PayloadSpec) -> dict[str, str]:
     assert isinstance(payload.registry, GlueSchemaRegistryConnection)
     return {"RegistryName": payload.registry.registry_name, "SchemaName": payload.topic}
 
@@ -54,7 +54,7 @@ def test_what_is_written_is_read_back(glue: GlueServer, form: str) -> None:
     [value] = encoder_for(payload, COLUMNS).encode(batch(COLUMNS, [ROW])).to_pylist()
     assert value[:2] == b"\x03\x00"
     assert read(payload, COLUMNS, [value, None]).rows.to_pylist() == [ROW]
-    assert describe(payload) == COLUMNS
+    assert describe_subject(payload) == COLUMNS
     version = glue.client().get_schema_version(SchemaVersionId=str(uuid.UUID(bytes=value[2:18])))
     assert version["DataFormat"] == form.upper()
 
@@ -120,9 +120,11 @@ def test_a_protobuf_message_is_found_by_its_number_among_all_names(glue: GlueSer
         SchemaDefinition=text,
     )
     prefix = b"\x03\x00" + uuid.UUID(made["SchemaVersionId"]).bytes
-    file = compiled(Schema(0, text, "PROTOBUF"))
+    file = compile_schema(RegisteredSchema(0, text, "PROTOBUF"))
     values = [
-        prefix + write_varint(number) + message_class(file.chosen(name))(**{field: 5}).SerializeToString()
+        prefix
+        + encode_varint(number)
+        + message_class(file.find_message(name))(**{field: 5}).SerializeToString()
         for number, name, field in ((0, "B", "b"), (1, "B.A", "a"), (2, "B.C", "c"), (3, "B", "b"))
     ]
     decoded = read(
@@ -137,7 +139,7 @@ def test_a_protobuf_message_is_found_by_its_number_among_all_names(glue: GlueSer
 
 
 def test_a_registry_that_is_not_there_is_said(glue: GlueServer) -> None:
-    payload = Payload("avro", connection(glue.endpoint, "nowhere"), "t")
+    payload = PayloadSpec("avro", connection(glue.endpoint, "nowhere"), "t")
     with pytest.raises(SchemaMismatch, match="has no registry 'nowhere'"):
         encoder_for(payload, COLUMNS)
 
@@ -146,7 +148,7 @@ def test_glue_that_is_down_or_never_answers_stops_the_batch() -> None:
     value = b"\x03\x00" + uuid.uuid4().bytes + b"x"
     with silent_server() as silent:
         for endpoint in ("http://127.0.0.1:1", silent):
-            payload = Payload("avro", connection(endpoint, "r"), "t", registry_seconds=1)
+            payload = PayloadSpec("avro", connection(endpoint, "r"), "t", registry_seconds=1)
             with pytest.raises(CannotConnect, match="cannot reach Glue's schema registry") as error:
                 read(payload, COLUMNS, [value])
             assert "glue-canary-secret" not in f"{error.value} {payload!r}"

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ematix_flow.backends.payloads.codecs import decoder_for, describe, encoder_for
-from ematix_flow.backends.payloads.framing import write_path
-from ematix_flow.backends.payloads.protobuf_schema import compiled, message_class, path_to
-from ematix_flow.backends.payloads.registry import Reference, Schema
+from ematix_flow.backends.payloads.codecs import decoder_for, describe_subject, encoder_for
+from ematix_flow.backends.payloads.framing import encode_message_path
+from ematix_flow.backends.payloads.protobuf_schema import compile_schema, message_class, path_to_message
+from ematix_flow.backends.payloads.registry import RegisteredSchema, SchemaReference
 from ematix_flow.errors import SchemaMismatch
 from tests.contract.payload_registry import batch, client, payload, read, register
 from tests.contract.test_payload_avro import NULLS, ROW
@@ -53,7 +53,7 @@ message Order {
 
 
 def framed(schema_id: int, path: tuple[int, ...], message: Any) -> bytes:
-    return struct.pack(">BI", 0, schema_id) + write_path(path) + bytes(message.SerializeToString())
+    return struct.pack(">BI", 0, schema_id) + encode_message_path(path) + bytes(message.SerializeToString())
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def url(registry: RegistryServer) -> str:
 
 @pytest.fixture(scope="module")
 def order() -> Any:
-    return message_class(compiled(Schema(0, ORDER, "PROTOBUF")).chosen("shop.Order"))
+    return message_class(compile_schema(RegisteredSchema(0, ORDER, "PROTOBUF")).find_message("shop.Order"))
 
 
 def test_every_type_comes_back_as_it_was_written(url: str, topic: str) -> None:
@@ -107,7 +107,7 @@ def test_the_library_of_confluent_writes_what_is_read_and_reads_what_is_written(
 def test_well_known_nested_and_optional_fields_are_read(url: str, topic: str, order: Any) -> None:
     schema_id = register(url, f"{topic}-value", ORDER, "PROTOBUF")
     source = payload(url, "protobuf", topic, message="shop.Order")
-    columns = describe(source)
+    columns = describe_subject(source)
     assert columns is not None
     assert {c.name: str(c.type) for c in columns} == {
         "id": "BigInt",
@@ -190,7 +190,7 @@ def test_each_payload_says_which_message_of_the_file_it_is(url: str, topic: str,
     line = order.DESCRIPTOR.nested_types_by_name["Line"]
     values = [
         framed(schema_id, (1,), order(id=1)),
-        framed(schema_id, path_to(line), message_class(line)(sku="s", qty=2)),
+        framed(schema_id, path_to_message(line), message_class(line)(sku="s", qty=2)),
         struct.pack(">BI", 0, schema_id) + b"\x00",  # the short form of the first message
         framed(schema_id, (9,), order(id=1)),
     ]
@@ -215,12 +215,17 @@ def test_a_file_that_imports_another_is_read(url: str, topic: str) -> None:
     register(url, f"{topic}-point", inner, "PROTOBUF")
     references = [("geo/point.proto", f"{topic}-point", 1)]
     schema_id = register(url, f"{topic}-value", outer, "PROTOBUF", references)
-    known = Schema(0, outer, "PROTOBUF", (Reference("geo/point.proto", Schema(0, inner, "PROTOBUF")),))
-    stop = message_class(compiled(known).chosen("Stop"))
+    known = RegisteredSchema(
+        0, outer, "PROTOBUF", (SchemaReference("geo/point.proto", RegisteredSchema(0, inner, "PROTOBUF")),)
+    )
+    stop = message_class(compile_schema(known).find_message("Stop"))
     source = payload(url, "protobuf", topic)
-    assert [(c.name, c.type.kind) for c in describe(source) or ()] == [("id", "integer"), ("at", "json")]
+    assert [(c.name, c.type.kind) for c in describe_subject(source) or ()] == [
+        ("id", "integer"),
+        ("at", "json"),
+    ]
     decoded = read(
-        source, describe(source) or (), [framed(schema_id, (0,), stop(id=1, at={"x": 1, "y": 2.5}))]
+        source, describe_subject(source) or (), [framed(schema_id, (0,), stop(id=1, at={"x": 1, "y": 2.5}))]
     )
     assert decoded.rows.to_pylist() == [{"id": 1, "at": '{"x":1.0,"y":2.5}'}]
 
@@ -229,7 +234,10 @@ def test_two_versions_of_a_schema_in_one_batch_are_both_read(url: str, topic: st
     old = 'syntax = "proto3"; message Order { int64 id = 1; }'
     new = 'syntax = "proto3"; message Order { int64 id = 1; optional string name = 2; }'
     ids = [register(url, f"{topic}-value", text, "PROTOBUF") for text in (old, new)]
-    made = [message_class(compiled(Schema(0, text, "PROTOBUF")).chosen("")) for text in (old, new)]
+    made = [
+        message_class(compile_schema(RegisteredSchema(0, text, "PROTOBUF")).find_message(""))
+        for text in (old, new)
+    ]
     values = [framed(ids[0], (0,), made[0](id=1)), framed(ids[1], (0,), made[1](id=2, name="n"))]
     columns = (column("id", "big_int"), column("name", "text"))
     decoded = read(payload(url, "protobuf", topic), columns, list(values))
@@ -259,7 +267,7 @@ def test_an_incompatible_or_foreign_schema_is_refused_in_words(url: str, topic: 
     with pytest.raises(SchemaMismatch, match="it is Protobuf, not Avro"):
         encoder_for(payload(url, "avro", topic), (column("id", "big_int"),))
     with pytest.raises(SchemaMismatch, match="the payloads are said to be avro"):
-        describe(payload(url, "avro", topic))
+        describe_subject(payload(url, "avro", topic))
     with pytest.raises(SchemaMismatch, match="Protobuf cannot name a field 'order id'"):
         encoder_for(payload(url, "protobuf", f"{topic}2"), (column("order id", "text"),))
 
@@ -270,7 +278,7 @@ def test_a_schema_given_as_a_serialized_file_is_read() -> None:
     file = descriptor_pb2.FileDescriptorProto(name="x.proto", syntax="proto3")
     file.message_type.add(name="M").field.add(name="id", number=1, type=3, label=1)
     text = base64.b64encode(file.SerializeToString()).decode()
-    assert compiled(Schema(1, text, "PROTOBUF")).chosen("M").full_name == "M"
+    assert compile_schema(RegisteredSchema(1, text, "PROTOBUF")).find_message("M").full_name == "M"
 
 
 def test_a_serialized_file_finds_what_it_imports() -> None:
@@ -282,27 +290,29 @@ def test_a_serialized_file_finds_what_it_imports() -> None:
     file.dependency.extend(["geo/point.proto", "google/protobuf/any.proto"])
     file.message_type.add(name="M").field.add(name="at", number=1, type=11, label=1, type_name=".geo.Point")
     text = base64.b64encode(file.SerializeToString()).decode()
-    inner = Schema(2, 'syntax = "proto3"; package geo; message Point { double x = 1; }', "PROTOBUF")
-    found = compiled(Schema(1, text, "PROTOBUF", (Reference("geo/point.proto", inner),))).chosen("M")
+    inner = RegisteredSchema(2, 'syntax = "proto3"; package geo; message Point { double x = 1; }', "PROTOBUF")
+    found = compile_schema(
+        RegisteredSchema(1, text, "PROTOBUF", (SchemaReference("geo/point.proto", inner),))
+    ).find_message("M")
     assert found.fields_by_name["at"].message_type.full_name == "geo.Point"
     with pytest.raises(UnusableSchema, match=r"imports 'geo/point.proto', which the registry does not have"):
-        compiled(Schema(3, text, "PROTOBUF"))
+        compile_schema(RegisteredSchema(3, text, "PROTOBUF"))
 
 
 @pytest.mark.parametrize("name", ["../../evil.proto", "/etc/evil.proto", "a\\b.proto"])
 def test_an_import_cannot_leave_its_folder(name: str) -> None:
     from ematix_flow.backends.payloads.protobuf_schema import UnusableSchema
 
-    reference = Reference(name, Schema(0, 'syntax = "proto3";', "PROTOBUF"))
+    reference = SchemaReference(name, RegisteredSchema(0, 'syntax = "proto3";', "PROTOBUF"))
     with pytest.raises(UnusableSchema, match="is no name of a file"):
-        compiled(Schema(1, f'syntax = "proto3"; import "{name}";', "PROTOBUF", (reference,)))
+        compile_schema(RegisteredSchema(1, f'syntax = "proto3"; import "{name}";', "PROTOBUF", (reference,)))
 
 
 def test_a_schema_that_does_not_compile_is_said() -> None:
     from ematix_flow.backends.payloads.protobuf_schema import UnusableSchema
 
     with pytest.raises(UnusableSchema, match=r"schema id 5 is no usable Protobuf file.*Missing"):
-        compiled(Schema(5, 'syntax = "proto3"; message M { int32 x }', "PROTOBUF"))
+        compile_schema(RegisteredSchema(5, 'syntax = "proto3"; message M { int32 x }', "PROTOBUF"))
 
 
 def test_no_payload_makes_the_decoder_fail(url: str, topic: str, order: Any) -> None:
@@ -311,7 +321,7 @@ def test_no_payload_makes_the_decoder_fail(url: str, topic: str, order: Any) -> 
     message.free.update({"a": 1})
     good = framed(schema_id, (1,), message)
     source = payload(url, "protobuf", topic, message="shop.Order")
-    decoder = decoder_for(source, describe(source) or (), numeric_positions=True)
+    decoder = decoder_for(source, describe_subject(source) or (), numeric_positions=True)
 
     @settings(max_examples=300, suppress_health_check=list(HealthCheck))
     @given(st.data())
@@ -324,7 +334,7 @@ def test_no_payload_makes_the_decoder_fail(url: str, topic: str, order: Any) -> 
         values = [good, bytes(mutated), noise, None, data.draw(st.binary(max_size=4)), good]
         decoded = decoder.decode(messages(values))
         covers(decoded, len(values))
-        assert {0, 5} <= set(decoded.taken.to_pylist())
+        assert {0, 5} <= set(decoded.indexes.to_pylist())
 
     run()
 
@@ -338,6 +348,6 @@ def test_values_out_of_range_are_bad(url: str, topic: str, order: Any) -> None:
     ]
     columns = (column("huge", "big_int"), column("at", "timestamp_tz"))
     decoded = read(payload(url, "protobuf", topic), columns, list(values))
-    assert decoded.taken.to_pylist() == [2]
+    assert decoded.indexes.to_pylist() == [2]
     assert "out of the range of BigInt" in decoded.bad[0].reason
     assert "out of range" in decoded.bad[1].reason

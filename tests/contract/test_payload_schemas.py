@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from ematix_flow.backends.payloads import protobuf_schema, registry
-from ematix_flow.backends.payloads.codecs import describe, encoder_for
-from ematix_flow.backends.payloads.protobuf_schema import UnusableSchema, compiled, message_class
-from ematix_flow.backends.payloads.registry import Reference, Schema
-from ematix_flow.engine.streams.schemas import KnownSchemas
+from ematix_flow.backends.payloads.codecs import describe_subject, encoder_for
+from ematix_flow.backends.payloads.protobuf_schema import UnusableSchema, compile_schema, message_class
+from ematix_flow.backends.payloads.registry import RegisteredSchema, SchemaReference
+from ematix_flow.engine.streams.registry_schemas import KnownSchemas
 from ematix_flow.errors import RowRejected, SchemaMismatch
 from tests.contract.payload_registry import avro, batch, payload, read, record
 from tests.contract.registry_fake import FakeRegistry, fake_registry
@@ -44,7 +44,7 @@ def written(fake: FakeRegistry, text: str, columns: Any, row: dict[str, Any]) ->
     fake.put("t-value", text, "PROTOBUF")
     source = payload(fake.url, "protobuf", "t", register=False)
     [value] = encoder_for(source, columns).encode(batch(columns, [row])).to_pylist()
-    made = message_class(compiled(Schema(1, text, "PROTOBUF")).chosen("shop.Order"))
+    made = message_class(compile_schema(RegisteredSchema(1, text, "PROTOBUF")).find_message("shop.Order"))
     return made.FromString(value[6:])
 
 
@@ -90,28 +90,28 @@ def test_who_writes_or_describes_is_told_what_is_gone(fake: FakeRegistry) -> Non
     with pytest.raises(SchemaMismatch, match="refers to version 1 of 'gone'"):
         encoder_for(source, X)
     with pytest.raises(SchemaMismatch, match="refers to version 1 of 'gone'"):
-        describe(source)
+        describe_subject(source)
 
 
 def test_a_file_that_does_not_compile_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[Schema] = []
+    tried: list[RegisteredSchema] = []
     compile_ = protobuf_schema._compile
 
-    def counted(schema: Schema) -> Any:
+    def counted(schema: RegisteredSchema) -> Any:
         tried.append(schema)
         return compile_(schema)
 
     monkeypatch.setattr(protobuf_schema, "_compile", counted)
     for _ in range(3):
         with pytest.raises(UnusableSchema, match="no usable Protobuf file"):
-            compiled(Schema(1, 'syntax = "proto3"; message { once }', "PROTOBUF"))
+            compile_schema(RegisteredSchema(1, 'syntax = "proto3"; message { once }', "PROTOBUF"))
     assert len(tried) == 1
 
 
 def test_an_import_whose_name_no_file_can_have_is_refused() -> None:
-    other = Reference("x" * 300, Schema(0, 'syntax = "proto3";', "PROTOBUF"))
+    other = SchemaReference("x" * 300, RegisteredSchema(0, 'syntax = "proto3";', "PROTOBUF"))
     with pytest.raises(UnusableSchema, match="which is no name of a file"):
-        compiled(Schema(1, f'syntax = "proto3"; import "{"x" * 300}";', "PROTOBUF", (other,)))
+        compile_schema(RegisteredSchema(1, f'syntax = "proto3"; import "{"x" * 300}";', "PROTOBUF", (other,)))
 
 
 # ------------------------------------------------------------------ lists of nothing
@@ -218,8 +218,8 @@ def test_a_schema_that_the_registry_gets_after_its_first_message_is_judged_then(
     def batch_with(schema_id: int) -> Any:
         return SimpleNamespace(few=lambda: [messages([framed(schema_id, b"\x02")])])
 
-    assert not known.bring_more(batch_with(first))
-    assert not known.bring_more(batch_with(first + 1))  # nobody knows it yet
+    assert not known.has_new_fields(batch_with(first))
+    assert not known.has_new_fields(batch_with(first + 1))  # nobody knows it yet
     fake.put("t-value", record(("x", "int"), ("tier", "string")))
-    assert known.bring_more(batch_with(first + 1))
-    assert not known.bring_more(batch_with(first + 1))  # it was judged
+    assert known.has_new_fields(batch_with(first + 1))
+    assert not known.has_new_fields(batch_with(first + 1))  # it was judged

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from ematix_flow.backends.base import Query
-from ematix_flow.backends.postgres.splits import PostgresSplit
+from ematix_flow.backends.base import SourceQuery
+from ematix_flow.backends.postgres.split import PostgresSplit
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.errors import CannotConnect, SourceFailed
 from ematix_flow.spec.connections import PostgresConnection
@@ -105,7 +105,7 @@ def test_what_travels_to_tasks_pickles_and_shows_no_password(
     pg_database: str, postgres: PostgresServer
 ) -> None:
     backend = backend_of(pg_database)
-    with backend.source().split(Query("SELECT 1 AS a"), {}, 1) as splits:
+    with backend.source().split(SourceQuery("SELECT 1 AS a"), {}, 1) as splits:
         assert postgres.password not in repr(splits)
         assert postgres.password not in repr(backend.address)
         assert pickle.loads(pickle.dumps(splits[0])) == splits[0]

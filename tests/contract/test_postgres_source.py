@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ematix_flow.backends.base import Query
-from ematix_flow.backends.conform import conform
+from ematix_flow.backends.arrow.batch_casts import cast_batch
+from ematix_flow.backends.base import SourceQuery
 from ematix_flow.backends.postgres.backend import PostgresBackend
 from ematix_flow.errors import PlanError, RowRejected, SourceFailed
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
@@ -107,16 +107,16 @@ def test_numbers_without_limits_fit_the_declared_type_by_value(backend: Postgres
     )
     wanted = {c.name: c.type for c in table.columns}
     select = "SELECT 12345678901234567890.123456789::numeric AS n, 5.00::numeric AS i, 12.34::money AS m"
-    with backend.source().split(Query(select), wanted, 1) as splits:
+    with backend.source().split(SourceQuery(select), wanted, 1) as splits:
         [batch] = splits[0].read()
-    assert conform(batch, table).to_pylist() == [
+    assert cast_batch(batch, table).to_pylist() == [
         {"n": D("12345678901234567890.1234567890"), "i": 5, "m": D("12.34")}
     ]
     with (
-        backend.source().split(Query(select.replace("5.00", "5.01")), wanted, 1) as splits,
+        backend.source().split(SourceQuery(select.replace("5.00", "5.01")), wanted, 1) as splits,
         pytest.raises(RowRejected, match=r"'i', row 1 .*5\.01"),
     ):
-        conform(next(iter(splits[0].read())), table)
+        cast_batch(next(iter(splits[0].read())), table)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_values_that_nothing_else_can_hold_stop_with_their_column_and_row(
 
 def test_the_first_days_of_the_calendar_are_read(backend: PostgresBackend) -> None:
     with backend.source().split(
-        Query("SELECT '4713-01-01 BC'::date AS d, '4713-01-01 BC'::timestamp AS t"), {}, 1
+        SourceQuery("SELECT '4713-01-01 BC'::date AS d, '4713-01-01 BC'::timestamp AS t"), {}, 1
     ) as s:
         [batch] = s[0].read()
     assert batch.column(0).cast(pa.int32()).to_pylist() == [-2440550]
@@ -251,7 +251,7 @@ def test_shares_give_each_row_once_while_others_write(pg_database: str, backend:
             sql(pg_database, "DELETE FROM big WHERE id < 1000000 AND id % 97 = (random() * 96)::int")
 
     writer = threading.Thread(target=disturb)
-    with backend.source().split(Query("SELECT id FROM big WHERE id > 0 OR false;"), {}, 3) as splits:
+    with backend.source().split(SourceQuery("SELECT id FROM big WHERE id > 0 OR false;"), {}, 3) as splits:
         assert len(splits) == 3
         writer.start()
         try:
@@ -296,7 +296,7 @@ def test_only_a_plain_select_over_one_large_table_is_shared_out(
     sql(pg_database, "CREATE TABLE parent (id int, filler text)")
     sql(pg_database, "ALTER TABLE big INHERIT parent")
     sql(pg_database, "CREATE TABLE small AS SELECT 1 AS id")
-    with backend.source().split(Query(select), {}, 4) as splits:
+    with backend.source().split(SourceQuery(select), {}, 4) as splits:
         assert len(splits) == 1
         if "FOR UPDATE" not in select:
             sum(batch.num_rows for batch in splits[0].read())
@@ -307,9 +307,9 @@ def test_a_select_that_an_index_answers_better_stays_whole(
 ) -> None:
     _many_pages(pg_database, 1100)
     sql(pg_database, "CREATE INDEX ON big (id)")
-    with backend.source().split(Query("SELECT id FROM big WHERE id = 17"), {}, 2) as splits:
+    with backend.source().split(SourceQuery("SELECT id FROM big WHERE id = 17"), {}, 2) as splits:
         assert len(splits) == 1
-    with backend.source().split(Query('SELECT "b"."id" FROM PUBLIC.Big AS b'), {}, 2) as splits:
+    with backend.source().split(SourceQuery('SELECT "b"."id" FROM PUBLIC.Big AS b'), {}, 2) as splits:
         assert len(splits) == 2
 
 
@@ -320,7 +320,7 @@ def test_a_range_that_an_index_finds_is_not_looked_for_in_every_page(
     sql(pg_database, "CREATE INDEX ON big (id)")
     sql(pg_database, "ANALYZE big")
     kept = SourceRange("id", Watermark("id", DataType("integer"), rows - rows // 100))
-    with backend.source().split(Query("SELECT id FROM big", kept), {}, 4) as splits:
+    with backend.source().split(SourceQuery("SELECT id FROM big", kept), {}, 4) as splits:
         assert len(splits) == 1
         assert sum(batch.num_rows for batch in splits[0].read()) == rows // 100 + 1
 
@@ -369,12 +369,12 @@ def test_a_range_compares_by_type_and_text_by_code_point(
 
 def test_batches_are_bounded_and_stop_when_the_reader_does(backend: PostgresBackend) -> None:
     select = "SELECT repeat('x', 1000000) AS x FROM generate_series(1, 200) AS g"
-    with backend.source().split(Query(select), {}, 1) as splits:
+    with backend.source().split(SourceQuery(select), {}, 1) as splits:
         reader = splits[0].read()
         first = next(reader)
         assert first.nbytes < 20_000_000
         reader.close()
-    with backend.source().split(Query("SELECT 1 AS a WHERE false"), {}, 1) as splits:
+    with backend.source().split(SourceQuery("SELECT 1 AS a WHERE false"), {}, 1) as splits:
         assert list(splits[0].read()) == []
 
 
@@ -382,7 +382,10 @@ def test_a_connection_that_breaks_while_reading_is_a_source_failure(
     pg_database: str, backend: PostgresBackend
 ) -> None:
     select = "SELECT repeat(md5(g::text), 1000) AS x FROM generate_series(1, 100000) AS g"
-    with backend.source().split(Query(select), {}, 1) as splits, pytest.raises(SourceFailed, match="broke"):
+    with (
+        backend.source().split(SourceQuery(select), {}, 1) as splits,
+        pytest.raises(SourceFailed, match="broke"),
+    ):
         for batch in splits[0].read():
             assert batch.num_rows
             sql(
@@ -395,11 +398,11 @@ def test_a_connection_that_breaks_while_reading_is_a_source_failure(
 def test_the_rows_of_a_whole_table_are_known_ahead_once_it_is_analysed(pg_database: str) -> None:
     source = backend_of(pg_database).source()
     sql(pg_database, "CREATE TABLE many AS SELECT g AS id FROM generate_series(1, 5000) AS g")
-    assert source.expected_rows(Query("SELECT id FROM many")) is None
+    assert source.expected_rows(SourceQuery("SELECT id FROM many")) is None
     sql(pg_database, "ANALYZE many")
-    assert source.expected_rows(Query("SELECT id FROM many")) == 5000
+    assert source.expected_rows(SourceQuery("SELECT id FROM many")) == 5000
     low = SourceRange("id", Watermark("id", DataType("big_int"), 10), None)
-    assert source.expected_rows(Query("SELECT id FROM many", low)) is None
+    assert source.expected_rows(SourceQuery("SELECT id FROM many", low)) is None
 
 
 def test_a_number_of_rows_that_is_a_guess_is_not_told(pg_database: str) -> None:
@@ -416,4 +419,4 @@ def test_a_number_of_rows_that_is_a_guess_is_not_told(pg_database: str) -> None:
         "SELECT a.id FROM many AS a JOIN many AS b ON a.id = b.id",
         "SELECT id FROM few",
     )
-    assert {text: source.expected_rows(Query(text)) for text in guessed} == dict.fromkeys(guessed)
+    assert {text: source.expected_rows(SourceQuery(text)) for text in guessed} == dict.fromkeys(guessed)

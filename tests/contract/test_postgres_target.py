@@ -345,9 +345,9 @@ def test_sweeping_drops_what_dead_runs_of_this_pipeline_left_and_nothing_else(
     target = backend.target()
     mine = [target.create_staging(new_load(orders()), orders().arrow_schema()) for _ in range(2)]
     sql(pg_database, "CREATE TABLE ematix_flow_staging.someone_elses (a int)")
-    swept = target.sweep(PIPELINE, TARGET)
+    swept = target.sweep_staging(PIPELINE, TARGET)
     assert sorted(swept) == sorted(f"ematix_flow_staging.{s.table}" for s in mine)  # type: ignore[attr-defined]
-    assert target.sweep(PIPELINE, TARGET) == []
+    assert target.sweep_staging(PIPELINE, TARGET) == []
     assert sql(pg_database, "SELECT count(*) FROM ematix_flow_staging.someone_elses") == [(0,)]
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ematix_flow.backends.postgres.backend import PostgresBackend
-from ematix_flow.backends.postgres.bulk import bulk
-from ematix_flow.backends.postgres.control import control
+from ematix_flow.backends.postgres.bulk_connection import open_bulk
+from ematix_flow.backends.postgres.connection import open_connection
 from ematix_flow.errors import CannotConnect
 from tests.contract.postgres_setup import backend_of, read_all
 from tests.services.certificates import make_certificates
@@ -52,11 +52,11 @@ def connects(backend: PostgresBackend) -> list[Callable[[], object]]:
     """Both kinds of connection, each for itself."""
 
     def in_bulk() -> None:
-        with bulk(backend.address) as connection:
+        with open_bulk(backend.address) as connection:
             connection.execute("SELECT 1")
 
     def for_control() -> None:
-        with control(backend.address) as connection:
+        with open_connection(backend.address) as connection:
             connection.execute("SELECT 1")
 
     return [for_control, in_bulk]

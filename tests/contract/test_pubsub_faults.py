@@ -13,9 +13,9 @@ import pytest
 from google.protobuf.empty_pb2 import Empty
 from google.pubsub_v1 import PullResponse, Subscription
 
-from ematix_flow.backends.pubsub.backend import PubSubBackend
+from ematix_flow.backends.messages.contract import Message, ReadRequest
+from ematix_flow.backends.pubsub.backend import PubSubStreamBackend
 from ematix_flow.backends.pubsub.receiver import PubSubReceiver
-from ematix_flow.backends.streams import Message, Reading
 from ematix_flow.errors import CannotConnect, SourceFailed
 from ematix_flow.spec.connections import PubSubConnection
 from tests.contract.pubsub_fake import FakePubSub, Refusal, fake_pubsub, pulled
@@ -29,7 +29,7 @@ def fake() -> Iterator[FakePubSub]:
 
 def opened(fake: FakePubSub) -> PubSubReceiver:
     connection = PubSubConnection(name="e", project_id="p", endpoint=fake.endpoint, anonymous_auth=True)
-    receiver = PubSubBackend(connection).stream_source().receiver(Reading("subscription"), {})
+    receiver = PubSubStreamBackend(connection).stream_source().receiver(ReadRequest("subscription"), {})
     assert isinstance(receiver, PubSubReceiver)
     return receiver
 
@@ -196,17 +196,17 @@ def test_it_is_drained_when_a_pull_after_the_last_message_finds_nothing(fake: Fa
 
     fake.answers["Pull"] = pull
     with closing(opened(fake)) as receiver:
-        assert receiver.drained() is False  # nobody has asked yet
+        assert receiver.is_drained() is False  # nobody has asked yet
         assert len(receiver.poll(1, 5)) == 1
-        assert receiver.drained() is False  # one waits here
+        assert receiver.is_drained() is False  # one waits here
         assert len(receiver.poll(1, 5)) == 1
         assert receiver.poll(1, 0.2) == ()
-        assert receiver.drained() is False  # the second pull has not answered
+        assert receiver.is_drained() is False  # the second pull has not answered
         answers.set()
         deadline = time.monotonic() + 30
-        while not receiver.drained() and time.monotonic() < deadline:
+        while not receiver.is_drained() and time.monotonic() < deadline:
             assert not receiver.poll(1, 0.1)
-        assert receiver.drained() is True
+        assert receiver.is_drained() is True
 
 
 def test_a_service_that_is_away_is_not_drained(fake: FakePubSub) -> None:
@@ -214,11 +214,11 @@ def test_a_service_that_is_away_is_not_drained(fake: FakePubSub) -> None:
         raise Refusal(grpc.StatusCode.UNAVAILABLE)
 
     with closing(opened(fake)) as receiver:
-        while not receiver.drained():
+        while not receiver.is_drained():
             receiver.poll(1, 0.1)
         fake.answers["Pull"] = refuse
         receiver.poll(1, 1.0)
-        assert receiver.drained() is False
+        assert receiver.is_drained() is False
 
 
 def test_an_empty_payload_is_a_value(fake: FakePubSub) -> None:

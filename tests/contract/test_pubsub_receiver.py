@@ -11,23 +11,23 @@ from typing import Any
 
 import pytest
 
-from ematix_flow.backends.pubsub.backend import PubSubBackend
+from ematix_flow.backends.messages.contract import Message, ReadRequest
+from ematix_flow.backends.pubsub.backend import PubSubStreamBackend
 from ematix_flow.backends.pubsub.receiver import PubSubReceiver
-from ematix_flow.backends.spool import Spool
-from ematix_flow.backends.streams import Message, Reading
+from ematix_flow.backends.spool.spool import Spool
 from ematix_flow.errors import CannotConnect, SourceFailed, SourceMissing
 from ematix_flow.spec.connections import PubSubConnection
 from tests.services.process import free_port
 from tests.services.pubsub import PROJECT, PubSubServer, Topic
 
 
-def backend_of(server: PubSubServer, **changes: Any) -> PubSubBackend:
-    return PubSubBackend(PubSubConnection(name="events", **{**server.connection_fields(), **changes}))
+def backend_of(server: PubSubServer, **changes: Any) -> PubSubStreamBackend:
+    return PubSubStreamBackend(PubSubConnection(name="events", **{**server.connection_fields(), **changes}))
 
 
 @contextmanager
 def receiving(server: PubSubServer, subscription: str) -> Iterator[PubSubReceiver]:
-    receiver = backend_of(server).stream_source().receiver(Reading(subscription), {})
+    receiver = backend_of(server).stream_source().receiver(ReadRequest(subscription), {})
     assert isinstance(receiver, PubSubReceiver)
     with closing(receiver):
         yield receiver
@@ -121,7 +121,7 @@ def test_what_is_kept_does_not_come_again(pubsub: PubSubServer) -> None:
         messages = received(keeping, 2500)
         until = time.monotonic() + 5
         while time.monotonic() < until:
-            keeping.keep()
+            keeping.keep_alive()
             assert not other.poll(10, 0.2)
         assert keeping.pending() == 2500
         keeping.acknowledge([message.receipt for message in messages])
@@ -185,12 +185,14 @@ def test_a_spool_holds_every_message_once_though_it_was_restarted(
     for stop_at in (100, 300):
         spool = Spool(tmp_path / "spool").open()
         receiver = (
-            backend_of(pubsub).stream_source().receiver(Reading(pubsub_topic.subscription), spool.progress())
+            backend_of(pubsub)
+            .stream_source()
+            .receiver(ReadRequest(pubsub_topic.subscription), spool.progress())
         )
         spool.follow(receiver, max_rows=50, thread=False)
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
-            spool.turn(0.5)
+            spool.run_once(0.5)
             files = sorted(spool.segments.glob("*.parquet"))
             if sum(pq.read_metadata(file).num_rows for file in files) >= stop_at:
                 break
@@ -205,7 +207,7 @@ def test_a_spool_holds_every_message_once_though_it_was_restarted(
 
 def test_a_missing_subscription_says_how_to_create_it(pubsub: PubSubServer) -> None:
     with pytest.raises(SourceMissing, match="no subscription 'nothing-here'") as caught:
-        backend_of(pubsub).stream_source().check(Reading("nothing-here"))
+        backend_of(pubsub).stream_source().check(ReadRequest("nothing-here"))
     assert "gcloud pubsub subscriptions create nothing-here" in str(caught.value)
 
 
@@ -215,14 +217,14 @@ def test_a_topic_is_answered_with_its_subscriptions(
 ) -> None:
     query = name.format(topic=pubsub_topic.topic, project=PROJECT)
     with pytest.raises(SourceFailed, match="is a topic") as caught:
-        backend_of(pubsub).stream_source().receiver(Reading(query), {})
+        backend_of(pubsub).stream_source().receiver(ReadRequest(query), {})
     assert pubsub_topic.subscription in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "x", "projects/p/subscriptions/a/b", "sub\n", "../x", "1abc"])
 def test_a_name_that_cannot_be_one_is_refused(pubsub: PubSubServer, name: str) -> None:
     with pytest.raises(SourceFailed, match="no name of a Pub/Sub subscription"):
-        backend_of(pubsub).stream_source().check(Reading(name))
+        backend_of(pubsub).stream_source().check(ReadRequest(name))
 
 
 def test_a_subscription_that_is_deleted_meanwhile_fails_the_poll(pubsub: PubSubServer) -> None:
@@ -241,7 +243,7 @@ def test_a_server_that_is_not_there_is_told_in_bounded_time(
     with pytest.raises(CannotConnect, match="cannot reach Pub/Sub"):
         dead.check()
     with pytest.raises(CannotConnect, match="cannot reach Pub/Sub"):
-        dead.stream_source().check(Reading("some-subscription"))
+        dead.stream_source().check(ReadRequest("some-subscription"))
 
 
 def test_the_receiver_survives_a_restart_of_the_server(pubsub_of_its_own: PubSubServer) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ematix_flow.backends.pubsub.backend import PubSubBackend
+from ematix_flow.backends.messages.contract import Message, ReadRequest, outgoing_schema
+from ematix_flow.backends.pubsub.backend import PubSubStreamBackend
 from ematix_flow.backends.pubsub.sender import PubSubSender
-from ematix_flow.backends.streams import Message, Reading, outgoing_schema
 from ematix_flow.errors import CannotConnect, ConfigError, RowRejected, TargetFailed
 from ematix_flow.spec.connections import PubSubConnection
 from tests.services.process import free_port
@@ -36,9 +36,9 @@ def rows(*messages: tuple[bytes | None, bytes | None, dict[str, Any] | None]) ->
 
 
 def arrived(server: PubSubServer, topic: Topic, count: int) -> list[Message]:
-    source = PubSubBackend(connection_to(server)).stream_source()
+    source = PubSubStreamBackend(connection_to(server)).stream_source()
     found: list[Message] = []
-    with closing(source.receiver(Reading(topic.subscription), {})) as receiver:
+    with closing(source.receiver(ReadRequest(topic.subscription), {})) as receiver:
         while len(found) < count and (more := receiver.poll(1000, 5)):
             receiver.acknowledge([message.receipt for message in more])
             found += more
@@ -46,8 +46,8 @@ def arrived(server: PubSubServer, topic: Topic, count: int) -> list[Message]:
 
 
 def test_what_is_sent_arrives_with_key_and_attributes(pubsub: PubSubServer, pubsub_topic: Topic) -> None:
-    target = PubSubBackend(connection_to(pubsub)).message_target()
-    target.check_place(pubsub_topic.topic)
+    target = PubSubStreamBackend(connection_to(pubsub)).message_target()
+    target.check_destination(pubsub_topic.topic)
     sender = pickle.loads(pickle.dumps(target.sender(pubsub_topic.topic, {})))
     batch = rows(
         (b"1", "ü".encode(), {"a": "x", "n": 1, "none": None}), (b"2", None, None), (None, b"k", None)
@@ -63,7 +63,7 @@ def test_what_is_sent_arrives_with_key_and_attributes(pubsub: PubSubServer, pubs
 
 def test_twenty_thousand_messages_of_ten_keys_arrive_in_the_order_of_each(pubsub: PubSubServer) -> None:
     topic = pubsub.create_topic("ordered")
-    sender = PubSubBackend(connection_to(pubsub)).message_target().sender(topic.topic, {})
+    sender = PubSubStreamBackend(connection_to(pubsub)).message_target().sender(topic.topic, {})
     messages = [(str(n).encode(), f"key-{n % 10}".encode(), None) for n in range(20_000)]
     batches = (rows(*messages[first : first + 3000]) for first in range(0, 20_000, 3000))
     assert sender.send(batches) == 20_000
@@ -75,14 +75,14 @@ def test_twenty_thousand_messages_of_ten_keys_arrive_in_the_order_of_each(pubsub
 
 
 def test_a_key_can_go_as_an_attribute_instead(pubsub: PubSubServer, pubsub_topic: Topic) -> None:
-    target = PubSubBackend(connection_to(pubsub)).message_target()
+    target = PubSubStreamBackend(connection_to(pubsub)).message_target()
     assert target.sender(pubsub_topic.topic, {"ordering": "false"}).send([rows((b"1", b"k", None))]) == 1
     [message] = arrived(pubsub, pubsub_topic, 1)
     assert message.key is None and message.headers == '{"key": "k"}'
 
 
 def test_requests_are_no_larger_than_the_service_takes(pubsub: PubSubServer, pubsub_topic: Topic) -> None:
-    sender = PubSubBackend(connection_to(pubsub)).message_target().sender(pubsub_topic.topic, {})
+    sender = PubSubStreamBackend(connection_to(pubsub)).message_target().sender(pubsub_topic.topic, {})
     large = [(b"x" * 1_500_000, key, None) for key in (None, None, None, b"a", b"a", b"a")]
     assert sender.send([rows(*large)]) == 6
     assert len(arrived(pubsub, pubsub_topic, 6)) == 6
@@ -100,15 +100,15 @@ def test_requests_are_no_larger_than_the_service_takes(pubsub: PubSubServer, pub
 def test_a_message_that_the_service_never_takes_is_refused_by_its_number(
     pubsub: PubSubServer, pubsub_topic: Topic, message: Any, words: str
 ) -> None:
-    sender = PubSubBackend(connection_to(pubsub)).message_target().sender(pubsub_topic.topic, {})
+    sender = PubSubStreamBackend(connection_to(pubsub)).message_target().sender(pubsub_topic.topic, {})
     with pytest.raises(RowRejected, match=words):
         sender.send([rows((b"fine", None, None), message)])
 
 
 def test_a_missing_topic_is_told_before_and_while_sending(pubsub: PubSubServer) -> None:
-    target = PubSubBackend(connection_to(pubsub)).message_target()
+    target = PubSubStreamBackend(connection_to(pubsub)).message_target()
     with pytest.raises(TargetFailed, match="no topic 'nothing-here'") as caught:
-        target.check_place("nothing-here")
+        target.check_destination("nothing-here")
     assert "gcloud pubsub topics create nothing-here" in str(caught.value)
     with pytest.raises(TargetFailed, match="publish 1 messages to topic 'nothing-here'"):
         target.sender("nothing-here", {}).send([rows((b"1", None, None))])
@@ -122,13 +122,13 @@ def test_a_server_that_is_not_there_fails_the_target(pubsub: PubSubServer) -> No
 
 
 def test_options_that_are_unknown_are_refused(pubsub: PubSubServer) -> None:
-    target = PubSubBackend(connection_to(pubsub)).message_target()
+    target = PubSubStreamBackend(connection_to(pubsub)).message_target()
     with pytest.raises(ConfigError, match="no option 'order'"):
         target.sender("any-topic", {"order": "x"})
     with pytest.raises(ConfigError, match="true or false"):
         target.sender("any-topic", {"ordering": "maybe"})
     with pytest.raises(TargetFailed, match="no name of a Pub/Sub topic"):
-        target.check_place("a b")
+        target.check_destination("a b")
 
 
 # ------------------------------------------------------------------ who we are
@@ -138,13 +138,13 @@ def test_the_emulator_is_found_by_googles_variable(
     pubsub: PubSubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PUBSUB_EMULATOR_HOST", pubsub.endpoint)
-    backend = PubSubBackend(PubSubConnection(name="events", project_id=PROJECT))
+    backend = PubSubStreamBackend(PubSubConnection(name="events", project_id=PROJECT))
     assert backend.check() == f"Google Pub/Sub, project {PROJECT}, at {pubsub.endpoint}"
-    assert backend.identity() == PubSubBackend(connection_to(pubsub)).identity()
+    assert backend.identity() == PubSubStreamBackend(connection_to(pubsub)).identity()
 
 
 def test_anonymous_access_to_the_service_itself_is_refused() -> None:
-    backend = PubSubBackend(PubSubConnection(name="events", project_id="p", anonymous_auth=True))
+    backend = PubSubStreamBackend(PubSubConnection(name="events", project_id="p", anonymous_auth=True))
     with pytest.raises(CannotConnect, match="anonymous_auth"):
         backend.check()
 
@@ -167,7 +167,7 @@ def test_credentials_that_cannot_be_used_are_told_without_showing_them(
         path.write_text(content)
     connection = PubSubConnection(name="events", project_id="p", credentials_path=str(path))
     with pytest.raises(CannotConnect, match=words) as caught:
-        PubSubBackend(connection).check()
+        PubSubStreamBackend(connection).check()
     assert "secret-of-mine" not in str(caught.value)
 
 

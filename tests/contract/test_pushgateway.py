@@ -17,11 +17,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ematix_flow.errors import FlowError
 from ematix_flow.observe.metrics import open_metrics
-from ematix_flow.observe.observer import Ending, Tick
+from ematix_flow.observe.observer import RunEnd, SchedulerTick
 from ematix_flow.observe.run_metrics import RunMetrics
 from ematix_flow.observe.stream_metrics import StreamMetrics
-from ematix_flow.state.records import RunRecord, utc_now
-from ematix_flow.state.runlog import open_run_log
+from ematix_flow.state.run_records import RunRecord, utc_now
+from ematix_flow.state.runlog.base import open_run_log
 from tests.services.prometheus import Pushgateway
 from tests.watched_runs import orders_pipeline
 
@@ -118,7 +118,7 @@ def test_a_group_that_is_not_taken_makes_no_other_be_counted_twice(
     with bridge_to(pushgateway) as (address, bridge):
         sink: Any = open_metrics(f"prometheus+push://{address}?job={job}", open_run_log("memory://", env={}))
         for pipeline in "abc":
-            sink.run_finished(succeeded(pipeline), Ending())
+            sink.run_finished(succeeded(pipeline), RunEnd())
         bridge.loses = ("b", lost)
         with pytest.raises((URLError, OSError)):
             sink.close()
@@ -134,9 +134,9 @@ def test_a_group_without_news_is_not_written_again(pushgateway: Pushgateway) -> 
     with bridge_to(pushgateway) as (address, bridge):
         sink: Any = open_metrics(f"prometheus+push://{address}?job=news", open_run_log("memory://", env={}))
         for pipeline in "abac":
-            sink.run_finished(succeeded(pipeline), Ending())
+            sink.run_finished(succeeded(pipeline), RunEnd())
         sink.close()
-        sink.run_finished(succeeded("b"), Ending())
+        sink.run_finished(succeeded("b"), RunEnd())
         sink.close()
     assert bridge.written == ["a", "b", "c", "b"]
     assert held(pushgateway, "pipeline_runs_total", job="news", pipeline="a", outcome="success") == 2
@@ -162,9 +162,9 @@ def test_promtool_finds_no_fault_with_the_names(promtool: str) -> None:
         finished_at=utc_now(),
         metrics={"targets": [{"seconds": {"apply": 1.0}}]},
     )
-    runs.run_finished(record, Ending())
-    runs.ticked(Tick(0.1, started=1, lags=(1.0,)), 1.0)
-    streams.batch("events", 1, {"dw:t": 1}, {"read": 0.1})
+    runs.run_finished(record, RunEnd())
+    runs.scheduler_ticked(SchedulerTick(0.1, started=1, lags=(1.0,)), 1.0)
+    streams.count_batch("events", 1, {"dw:t": 1}, {"read": 0.1})
     text = generate_latest(runs.registry) + generate_latest(streams.registry)
     checked = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, check=False)
     complaints = [

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from ematix_flow.backends.messages.contract import ReadRequest
 from ematix_flow.backends.rabbitmq.address import address_of
 from ematix_flow.backends.registry import open_backend
-from ematix_flow.backends.streams import Reading
 from ematix_flow.errors import CannotConnect, ConfigError, DeclarationError, SourceMissing, Unsupported
 from ematix_flow.spec.connections.brokers import RabbitMQConnection
 from tests.contract.rabbitmq_setup import backend
@@ -115,17 +115,17 @@ def test_a_queue_that_is_not_there_is_told_with_the_command_that_declares_it(
     rabbitmq: RabbitMQServer, rabbitmq_queue: str
 ) -> None:
     source = backend(rabbitmq).stream_source()
-    source.check(Reading(rabbitmq_queue))
+    source.check(ReadRequest(rabbitmq_queue))
     with pytest.raises(SourceMissing, match="there is no queue 'nothing'") as refused:
-        source.check(Reading("nothing"))
+        source.check(ReadRequest("nothing"))
     assert "declare queue name=nothing" in str(refused.value.next_step)
     with pytest.raises(SourceMissing, match="there is no queue 'nothing'"):
-        source.receiver(Reading("nothing"), {})
+        source.receiver(ReadRequest("nothing"), {})
 
 
 def test_a_queue_has_no_other_end_to_begin_at(rabbitmq: RabbitMQServer, rabbitmq_queue: str) -> None:
     with pytest.raises(Unsupported, match="read from its head"):
-        backend(rabbitmq).stream_source().check(Reading(rabbitmq_queue, starting="latest"))
+        backend(rabbitmq).stream_source().check(ReadRequest(rabbitmq_queue, starting="latest"))
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_an_option_that_makes_no_sense_is_refused(options: dict[str, str], words
     source = open_backend(connection).stream_source()
     assert source is not None
     with pytest.raises(DeclarationError, match=words):
-        source.check(Reading("queue", options=options))
+        source.check(ReadRequest("queue", options=options))
 
 
 @pytest.mark.parametrize(

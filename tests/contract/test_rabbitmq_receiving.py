@@ -15,8 +15,8 @@ from typing import Any
 import pika
 import pytest
 
-from ematix_flow.backends.spool import Spool
-from ematix_flow.backends.streams import Reading
+from ematix_flow.backends.messages.contract import ReadRequest
+from ematix_flow.backends.spool.spool import Spool
 from ematix_flow.errors import CannotConnect, SourceFailed
 from tests.contract.rabbitmq_setup import Target, backend, polled, receiving, until
 from tests.services.rabbitmq import RabbitMQServer
@@ -70,7 +70,7 @@ def test_no_more_than_the_prefetch_is_here_unacknowledged(rabbitmq: RabbitMQServ
     with receiving(rabbitmq, any_queue, prefetch="20") as receiver:
         first = polled(receiver, 20)
         assert list(receiver.poll(50, 0.3)) == []
-        assert receiver.drained() is False
+        assert receiver.is_drained() is False
         assert receiver.acknowledge([message.receipt for message in first[:5]]) is True
         assert [message.value for message in polled(receiver, 5)] == [b"%d" % n for n in range(20, 25)]
 
@@ -81,7 +81,7 @@ def test_large_messages_wait_with_the_broker_and_not_here(
     monkeypatch.setattr("ematix_flow.backends.rabbitmq.receiver.BUFFERED_BYTES", 3_000_000)
     rabbitmq.publish(any_queue, [bytes([n]) * 1_000_000 for n in range(60)])
     with receiving(rabbitmq, any_queue) as receiver:
-        until(lambda: receiver.keep() or receiver._is_full())
+        until(lambda: receiver.keep_alive() or receiver._is_full())
         receiver.acknowledge([])
         assert receiver.lag() == {}
         found = list(receiver.poll(1000, 5))
@@ -89,7 +89,7 @@ def test_large_messages_wait_with_the_broker_and_not_here(
         found += polled(receiver, 60 - len(found))
         assert [message.value[0] for message in found if message.value] == list(range(60))
         assert receiver.acknowledge([message.receipt for message in found]) is True
-        until(receiver.drained)
+        until(receiver.is_drained)
 
 
 def test_what_is_not_acknowledged_comes_again_marked_and_in_order(
@@ -108,7 +108,7 @@ def test_what_is_not_acknowledged_comes_again_marked_and_in_order(
         assert all(message.redelivered for message in again)
         assert [m.headers for m in again] == [m.headers for m in messages[:6]]  # no count of the broker's
         assert receiver.acknowledge([message.receipt for message in again]) is True
-        until(receiver.drained)
+        until(receiver.is_drained)
     assert rabbitmq.count(any_queue) == 0
 
 
@@ -133,12 +133,12 @@ def test_it_is_drained_when_the_queue_is_empty_and_not_before(
 ) -> None:
     rabbitmq.publish(any_queue, [b"%d" % n for n in range(100)])
     with receiving(rabbitmq, any_queue) as receiver:
-        assert receiver.drained() is False
+        assert receiver.is_drained() is False
         assert receiver.lag()[any_queue] <= 100
         polled(receiver, 100)
-        until(receiver.drained)
+        until(receiver.is_drained)
         rabbitmq.publish(any_queue, [b"more"])
-        until(lambda: receiver.drained() is False)
+        until(lambda: receiver.is_drained() is False)
 
 
 def test_a_queue_deleted_while_it_is_read_is_told(rabbitmq: RabbitMQServer, any_queue: str) -> None:
@@ -173,9 +173,9 @@ def test_a_spool_acknowledges_what_is_settled_and_nothing_else(
 ) -> None:
     rabbitmq.publish(rabbitmq_queue, [b"%d" % n for n in range(30)])
     spool = Spool(tmp_path).open()
-    spool.follow(backend(rabbitmq).stream_source().receiver(Reading(rabbitmq_queue), {}), max_rows=10)
-    until(lambda: spool.pending_rows() == 30 and spool.drained(1))
-    spool.settle(spool.pending()[:1])
+    spool.follow(backend(rabbitmq).stream_source().receiver(ReadRequest(rabbitmq_queue), {}), max_rows=10)
+    until(lambda: spool.pending_rows() == 30 and spool.is_drained(1))
+    spool.settle(spool.pending_segments()[:1])
     settled = 30 - spool.pending_rows()
     spool.close()
     assert 0 < settled < 30
@@ -190,11 +190,11 @@ def test_a_hundred_thousand_messages_arrive_once(
     rabbitmq.publish(rabbitmq_queue, [b"%d" % n for n in range(count)])
     target = Target()
     with Spool(tmp_path) as spool:
-        spool.follow(backend(rabbitmq).stream_source().receiver(Reading(rabbitmq_queue), {}))
+        spool.follow(backend(rabbitmq).stream_source().receiver(ReadRequest(rabbitmq_queue), {}))
 
         def done() -> bool:
             target.load(spool)
-            return spool.drained(1) and spool.pending_rows() == 0
+            return spool.is_drained(1) and spool.pending_rows() == 0
 
         until(done, 200)
     assert target.values == sorted(b"%d" % n for n in range(count))
@@ -205,8 +205,8 @@ CONSUMER = """
     import sys, time
     from pathlib import Path
     from ematix_flow.backends.registry import open_backend
-    from ematix_flow.backends.spool import Spool
-    from ematix_flow.backends.streams import Reading
+    from ematix_flow.backends.spool.spool import Spool
+    from ematix_flow.backends.messages.contract import Reading
     from ematix_flow.spec.connections.brokers import RabbitMQConnection
     from tests.contract.rabbitmq_setup import Target
     import pyarrow.parquet as pq
@@ -271,7 +271,9 @@ def test_a_broker_that_restarts_loses_and_doubles_nothing(
     target = Target()
     with Spool(tmp_path) as spool:
         spool.follow(
-            backend(rabbitmq).stream_source().receiver(Reading(any_queue, options={"prefetch": "300"}), {}),
+            backend(rabbitmq)
+            .stream_source()
+            .receiver(ReadRequest(any_queue, options={"prefetch": "300"}), {}),
             max_rows=50,
         )
         until(lambda: spool.pending_rows() >= 200)
@@ -280,11 +282,11 @@ def test_a_broker_that_restarts_loses_and_doubles_nothing(
 
         def done() -> bool:
             target.load(spool)
-            return spool.drained(1) and spool.pending_rows() == 0
+            return spool.is_drained(1) and spool.pending_rows() == 0
 
         until(done, 120)
         rabbitmq.publish(any_queue, second, app_id="second", ids=True)
-        until(lambda: not spool.drained(1))
+        until(lambda: not spool.is_drained(1))
         until(done, 120)
     assert target.values == sorted([*first, *second])
     until(lambda: rabbitmq.count(any_queue) == 0)
@@ -296,12 +298,12 @@ def test_a_broker_that_stays_away_ends_the_receiving(
 ) -> None:
     rabbitmq.publish(rabbitmq_queue, [b"a"])
     with Spool(tmp_path) as spool:
-        reading = Reading(rabbitmq_queue, options={"reconnect_seconds": "1"})
+        reading = ReadRequest(rabbitmq_queue, options={"reconnect_seconds": "1"})
         spool.follow(backend(rabbitmq).stream_source().receiver(reading, {}))
         until(lambda: spool.pending_rows() == 1)
         rabbitmq.stop()
         until(lambda: spool.failure is not None)
         with pytest.raises(CannotConnect, match=r"stays away for .* seconds: nobody listens"):
-            spool.check()
+            spool.raise_failure()
     rabbitmq.start()
     assert rabbitmq.count(rabbitmq_queue) == 1

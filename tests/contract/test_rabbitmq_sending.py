@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 from pika import frame, spec
 
-from ematix_flow.backends.rabbitmq.backend import RabbitMQBackend
+from ematix_flow.backends.messages.contract import BatchToken, outgoing_schema
+from ematix_flow.backends.rabbitmq.backend import RabbitMQStreamBackend
 from ematix_flow.backends.rabbitmq.sender import RabbitMQSender
-from ematix_flow.backends.streams import Token, outgoing_schema
 from ematix_flow.errors import CannotConnect, ConfigError, RowRejected, TargetFailed
 from ematix_flow.spec.connections.brokers import RabbitMQConnection
 from tests.contract.rabbitmq_setup import backend, outgoing, polled, receiving
@@ -67,7 +67,7 @@ def test_rows_arrive_as_persistent_messages_with_ids(rabbitmq: RabbitMQServer, r
         {"value": b"2"},
         {"value": None},
     ]
-    token = Token("p", "t", "batch-1")
+    token = BatchToken("p", "t", "batch-1")
     sending = sender(rabbitmq, rabbitmq_queue, content_type="text/plain")
     assert sending.send(outgoing(rows), token) == 3
     rabbitmq.restart(kill=False)  # what is persistent comes back; killed, 3.10 may forget a new queue too
@@ -87,7 +87,7 @@ def test_rows_arrive_as_persistent_messages_with_ids(rabbitmq: RabbitMQServer, r
 def test_a_batch_sent_again_has_the_same_ids(rabbitmq: RabbitMQServer, rabbitmq_queue: str) -> None:
     rows = [{"value": b"1"}, {"value": b"1"}]
     for batch in ("b", "b", "c"):
-        sender(rabbitmq, rabbitmq_queue).send(outgoing(rows), Token("p", "t", batch))
+        sender(rabbitmq, rabbitmq_queue).send(outgoing(rows), BatchToken("p", "t", batch))
     sender(rabbitmq, rabbitmq_queue).send(outgoing(rows))
     with receiving(rabbitmq, rabbitmq_queue) as receiver:
         ids = [message.position for message in polled(receiver, 8)]
@@ -102,7 +102,7 @@ def test_an_exchange_routes_by_the_key_of_the_row_or_by_the_one_that_is_named(
     with rabbitmq.channel() as channel:
         channel.exchange_declare(exchange, "topic")
         channel.queue_bind(rabbitmq_queue, exchange, "orders.#")
-    backend(rabbitmq).message_target().check_place(f"exchange:{exchange}/orders.all")
+    backend(rabbitmq).message_target().check_destination(f"exchange:{exchange}/orders.all")
     rows = [{"value": b"1", "key": b"orders.eu"}, {"value": b"2"}]
     assert sender(rabbitmq, f"exchange:{exchange}/orders.all").send(outgoing(rows)) == 2
     with receiving(rabbitmq, rabbitmq_queue) as receiver:
@@ -118,7 +118,7 @@ def test_an_exchange_routes_by_the_key_of_the_row_or_by_the_one_that_is_named(
 def test_a_queue_that_is_not_there_is_told(rabbitmq: RabbitMQServer) -> None:
     target = backend(rabbitmq).message_target()
     with pytest.raises(TargetFailed, match="there is no queue 'nothing'") as refused:
-        target.check_place("nothing")
+        target.check_destination("nothing")
     assert "declare queue name=nothing" in str(refused.value.next_step)
     with pytest.raises(TargetFailed, match="no queue takes 1 of 1 messages to 'nothing'"):
         target.sender("nothing", {}).send(outgoing([{"value": b"1"}]))
@@ -127,7 +127,7 @@ def test_a_queue_that_is_not_there_is_told(rabbitmq: RabbitMQServer) -> None:
 def test_an_exchange_that_is_not_there_is_told(rabbitmq: RabbitMQServer) -> None:
     target = backend(rabbitmq).message_target()
     with pytest.raises(TargetFailed, match="no exchange 'nothing'"):
-        target.check_place("exchange:nothing/key")
+        target.check_destination("exchange:nothing/key")
     with pytest.raises(TargetFailed, match="nothing"):
         target.sender("exchange:nothing", {}).send(outgoing([{"value": b"1"}]))
     with pytest.raises(TargetFailed, match="names no exchange"):
@@ -176,7 +176,7 @@ def test_a_broker_that_opens_no_channel_is_given_up(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("ematix_flow.backends.rabbitmq.sender._STALLED_SECONDS", 1.0)
     with broker_without_channels() as url:
         connection = RabbitMQConnection(name="broker", amqp_url=url)
-        sending = RabbitMQBackend(connection).message_target().sender("queue", {})
+        sending = RabbitMQStreamBackend(connection).message_target().sender("queue", {})
         with pytest.raises((CannotConnect, TargetFailed), match="does not answer in time"):
             sending.send(outgoing([{"value": b"1"}]))
 

@@ -13,11 +13,11 @@ from sqlglot import exp
 
 from ematix_flow import DuckDBConnection, MySQLConnection, PostgresConnection, SQLiteConnection
 from ematix_flow.backends.registry import open_backend
-from ematix_flow.backends.relational import RelationalTarget
+from ematix_flow.backends.sql.target import RelationalTarget
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.row_hash import canonical_text, row_hash
-from ematix_flow.strategies.sql import aliased, column
+from ematix_flow.strategies.sql import column, table_as
 from ematix_flow.testing.loads import load_rows, new_load
 from tests.contract.chosen import shared_out
 
@@ -115,7 +115,7 @@ def hashes(target: RelationalTarget, table: TableSpec, names: list[str]) -> dict
     """The hash of the named columns of each row, as the database computes it."""
     dialect = target.dialect
     hashed = dialect.row_hash([(n, table.column(n).type, column(n, "t")) for n in names])
-    rows = aliased(dialect.table(table.schema, table.name), "t")
+    rows = table_as(dialect.table(table.schema, table.name), "t")
     with target.session() as session:
         found = session.fetch(dialect.render(exp.select(column("n", "t"), hashed).from_(rows)))
     return {n: bytes(digest) for n, digest in found}

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from ematix_flow.backends.run_logs import open_run_log, open_slots, sql_tables
+from ematix_flow.backends.state_stores.run_logs import open_run_log, open_slots, sql_tables
 from ematix_flow.errors import ConfigError
-from ematix_flow.state.records import RunRecord
-from ematix_flow.state.runlog_tables import UPGRADES
-from ematix_flow.state.slots import Slot
-from ematix_flow.state.sql_types import ExactText, UtcMoment
+from ematix_flow.state.control_tables import UPGRADES
+from ematix_flow.state.run_records import RunRecord
+from ematix_flow.state.slots.base import Slot
+from ematix_flow.state.sql.column_types import ExactText, UtcDateTime
 
 NOON = dt.datetime(2026, 5, 17, 12, 0, 0, 123456, tzinfo=dt.timezone.utc)
 first_version = sa.MetaData()
@@ -23,7 +23,7 @@ version = sa.Table(
     "run_log_version",
     first_version,
     sa.Column("version", sa.Integer, nullable=False),
-    sa.Column("migrated_at", UtcMoment, nullable=False),
+    sa.Column("migrated_at", UtcDateTime, nullable=False),
 )
 runs = sa.Table(
     "run_log",
@@ -34,11 +34,11 @@ runs = sa.Table(
     sa.Column("mode", sa.String(255), nullable=False),
     sa.Column("path", sa.String(255)),
     sa.Column("trigger", sa.String(32), nullable=False, quote=True),
-    sa.Column("slot", UtcMoment),
+    sa.Column("slot", UtcDateTime),
     sa.Column("attempt", sa.Integer, nullable=False),
     sa.Column("status", sa.String(16), nullable=False),
-    sa.Column("started_at", UtcMoment, nullable=False),
-    sa.Column("finished_at", UtcMoment),
+    sa.Column("started_at", UtcDateTime, nullable=False),
+    sa.Column("finished_at", UtcDateTime),
     sa.Column("host", sa.String(255), nullable=False),
     sa.Column("pid", sa.BigInteger, nullable=False),
     *(sa.Column(f"rows_{what}", sa.BigInteger) for what in ("read", "inserted", "updated", "deleted")),
@@ -122,7 +122,7 @@ def test_half_an_upgrade_is_finished(old: str) -> None:
     with tables.engine.connect().execution_options(writes=True) as connection, connection.begin():
         connection.execute(sa.text(f"ALTER TABLE {name} ADD COLUMN batch TEXT"))
     with open_run_log(old, env={}, reading=True) as log:
-        log.take_batch("old", "run:1", ["a"])
+        log.record_batch("old", "run:1", ["a"])
         assert (log.get("old").batch, log.get("old").overdue) == ("run:1", ("a",))
 
 
@@ -144,7 +144,7 @@ def test_a_log_of_the_first_version_gets_slots_whoever_opens_it_first(old: str) 
     with open_run_log(f"{old}?create_tables=false", env={}, reading=True) as log:
         assert log.get("old").status == "succeeded"
     with open_slots(f"{old}?create_tables=false", env={}) as slots:
-        assert [record.slot.at for record in slots.unended()] == [NOON]
+        assert [record.slot.fire_time for record in slots.unended()] == [NOON]
 
 
 def test_one_that_only_looks_upgrades_nothing(old: str) -> None:

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from ematix_flow.backends.run_logs import open_run_log, open_slots, sql_tables
-from ematix_flow.backends.stores.object_urls import open_objects
+from ematix_flow.backends.state_stores.run_logs import open_run_log, open_slots, sql_tables
+from ematix_flow.backends.stores.object_urls import open_object_store
 from ematix_flow.errors import ConfigError, FlowError, LoadError, UsageError
 from ematix_flow.spec.location import SourceLocation
-from ematix_flow.state.records import LONGEST_OUTPUT, RunRecord
-from ematix_flow.state.runlog import RunLog
-from ematix_flow.state.runlog_objects import ObjectRunLog
-from ematix_flow.state.slots import Slot
+from ematix_flow.state.run_records import LONGEST_OUTPUT, RunRecord
+from ematix_flow.state.runlog.base import RunLog
+from ematix_flow.state.runlog.objects import ObjectRunLog
+from ematix_flow.state.slots.base import Slot
 from tests.contract.chosen import shared_out
 from tests.contract.object_stores import OBJECTS, object_url
 from tests.services.gcs import GcsServer
@@ -220,7 +220,7 @@ def test_one_that_only_looks_makes_nothing_and_finds_it_empty(url: str, tmp_path
         with tables.engine.connect() as connection:
             assert not sa.inspect(connection).has_table("run_log_version", tables.schema)
     if url.startswith("s3"):
-        assert list(open_objects(url).names("")) == []
+        assert list(open_object_store(url).names("")) == []
 
 
 def test_the_last_batch_is_known(log: RunLog) -> None:
@@ -228,7 +228,7 @@ def test_the_last_batch_is_known(log: RunLog) -> None:
     later = record(started_at=NOON + dt.timedelta(hours=1))
     log.start(later)
     assert getattr(log.last_batch("orders"), "batch", None) == "run:1"
-    log.take_batch(later.run_id, "run:2", ["t"])
+    log.record_batch(later.run_id, "run:2", ["t"])
     assert getattr(log.last_batch("orders"), "overdue", None) == ("t",)
     assert log.last_batch("others") is None
 
@@ -236,7 +236,7 @@ def test_the_last_batch_is_known(log: RunLog) -> None:
 def test_the_engine_of_a_run_that_was_killed_is_known(log: RunLog) -> None:
     one = record()
     log.start(one)
-    log.take_engine(one.run_id, "local[2], Spark 4.1.3")
+    log.record_engine(one.run_id, "local[2], Spark 4.1.3")
     log.settle(one.run_id, "interrupted", "it died")
     assert log.get(one.run_id).engine == "local[2], Spark 4.1.3"
 
@@ -345,7 +345,7 @@ def test_a_store_that_goes_away_does_not_stop_a_run(
 def test_objects_of_a_later_version_are_refused(request: pytest.FixtureRequest, kind: str) -> None:
     url = object_url(request, kind)
     open_run_log(url, env={}, reading=True).close()
-    store = open_objects(url)
+    store = open_object_store(url)
     found = store.read("run_log_version")
     assert found is not None and store.replace("run_log_version", {"version": 99}, found.tag)
     store.close()
@@ -357,7 +357,7 @@ def test_objects_of_a_later_version_are_refused(request: pytest.FixtureRequest, 
 
 @pytest.mark.parametrize("kind", OBJECTS)
 def test_a_list_reads_what_it_shows_and_no_more(request: pytest.FixtureRequest, kind: str) -> None:
-    store = open_objects(object_url(request, kind))
+    store = open_object_store(object_url(request, kind))
     log = ObjectRunLog(store)
     for n in range(40):
         one = record("ab"[n % 2], started_at=NOON + dt.timedelta(minutes=n))
@@ -374,7 +374,7 @@ def test_a_list_reads_what_it_shows_and_no_more(request: pytest.FixtureRequest, 
 
 def test_what_a_crash_left_half_written_is_put_right(s3: S3Server, request: pytest.FixtureRequest) -> None:
     """A run whose end was written, and not yet in the lists."""
-    store = open_objects(object_url(request, "s3"))
+    store = open_object_store(object_url(request, "s3"))
     log, one = ObjectRunLog(store), record()
     log.start(one)
     mark_all = store.mark_all

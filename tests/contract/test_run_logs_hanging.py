@@ -16,11 +16,11 @@ import psycopg
 import pytest
 
 from ematix_flow import BigInt, SQLiteConnection, ematix, register_connection
-from ematix_flow.backends import run_logs
-from ematix_flow.backends.postgres import bounded
-from ematix_flow.backends.run_logs import open_slots, sql_tables
+from ematix_flow.backends.postgres import timeouts
+from ematix_flow.backends.state_stores import run_logs
+from ematix_flow.backends.state_stores.run_logs import open_slots, sql_tables
 from ematix_flow.errors import ConfigError
-from ematix_flow.state.slots import Slot
+from ematix_flow.state.slots.base import Slot
 
 T = TypeVar("T")
 SLOT = Slot("orders", dt.datetime(2026, 5, 17, 12, tzinfo=dt.timezone.utc))
@@ -32,7 +32,7 @@ def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     found: str = request.getfixturevalue({"postgres": "pg_database"}.get(request.param, "mariadb_database"))
     with open_slots(found, env={}) as slots:
         slots.open([SLOT])
-    monkeypatch.setattr(run_logs, "WAITED_SECONDS", 1.0)
+    monkeypatch.setattr(run_logs, "MAX_WAIT_SECONDS", 1.0)
     return found
 
 
@@ -96,8 +96,8 @@ def test_a_connection_whose_server_stands_still_is_given_up(
     pg_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_slots(pg_database, env={}).close()
-    monkeypatch.setattr(run_logs, "WAITED_SECONDS", 0.5)
-    monkeypatch.setattr(bounded, "_GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(run_logs, "MAX_WAIT_SECONDS", 0.5)
+    monkeypatch.setattr(timeouts, "_GRACE_SECONDS", 0.5)
     with open_slots(pg_database, env={}, kept=True) as slots, psycopg.connect(pg_database) as other:
         slots.open([SLOT])
         ours = (

@@ -11,7 +11,7 @@ from ematix_flow.backends.base import Backend
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.testing.contract import APPLY_POINTS, TargetContract
-from ematix_flow.testing.loads import incremental, load_rows, new_load
+from ematix_flow.testing.loads import load_incremental, load_rows, new_load
 from tests.contract.s3_files import S3Lake
 from tests.services.s3 import S3Server
 
@@ -53,7 +53,7 @@ def test_other_formats_are_appended_replaced_and_read_incrementally(
     load_rows(target, new_load(TABLE, "truncate"), source[2:3])
     assert lake.rows(TABLE) == source[2:3]
     events = TableSpec("shop", "events", (TABLE.columns[0], TABLE.columns[1]))
-    incremental(target, events, "id", source[:3])
+    load_incremental(target, events, "id", source[:3])
     again = [*source[:3], *source[3:]]
-    assert incremental(target, events, "id", again).rows_inserted == 2
+    assert load_incremental(target, events, "id", again).rows_inserted == 2
     assert sorted(row["id"] for row in lake.rows(events)) == [0, 1, 2, 3, 4]

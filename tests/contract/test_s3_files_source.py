@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from ematix_flow import faults
-from ematix_flow.backends.objectstore.s3backend import S3FilesBackend
-from ematix_flow.backends.objectstore.s3tree import S3Tree
+from ematix_flow.backends.objectstore.reading.s3_file_tree import S3FileTree
+from ematix_flow.backends.objectstore.s3_backend import S3FilesBackend
 from ematix_flow.backends.stores import s3_client
 from ematix_flow.errors import CannotConnect, PlanError, SourceFailed
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
@@ -171,7 +171,7 @@ def test_a_table_that_is_loaded_through_another_prefix_is_read_by_its_manifest(
     load_rows(target, new_load(table), rows(0, 3))
     load_rows(target, new_load(table, "truncate"), rows(3, 5))
     assert len(loading.listed(table)) > len(loading.published(table)), "the old files are still there"
-    found = S3Tree(reading.backend().store).managed(parts)
+    found = S3FileTree(reading.backend().store).own_table(parts)
     assert found is not None
     assert [file.name for file in found.files] == loading.published(table)
     (file,) = found.files
@@ -216,7 +216,7 @@ def test_a_copied_table_or_lake_does_not_lead_to_where_it_came_from(lake: S3Lake
     load_rows(whole.target(), new_load(NARROW), rows(3, 5))
     alone = replace(lake, prefix=f"{lake.prefix}/alone")
     load_rows(alone.backend().target(), new_load(NARROW), rows(5, 6))
-    found = S3Tree(whole.store).managed(("events",))
+    found = S3FileTree(whole.store).own_table(("events",))
     assert found is not None
     assert len(found.files) == 2
     assert len(alone.published(NARROW)) == 2

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ematix_flow import faults
-from ematix_flow.backends.objectstore.filestream import FilesStream
-from ematix_flow.backends.objectstore.s3backend import S3FilesBackend
+from ematix_flow.backends.messages.contract import ReadRequest, Receiver
+from ematix_flow.backends.objectstore.s3_backend import S3FilesBackend
+from ematix_flow.backends.objectstore.stream import FilesStream
 from ematix_flow.backends.stores import s3_client
-from ematix_flow.backends.streams import Reading, Receiver
 from ematix_flow.errors import CannotConnect, SourceFailed
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 ID = ColumnSpec("id", DataType("big_int"), nullable=True)
 DAY = ColumnSpec("day", DataType("text"), nullable=True)
-READING = Reading("raw/orders/", options={"poll_seconds": "0"})
+READING = ReadRequest("raw/orders/", options={"poll_seconds": "0"})
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,9 @@ def stream(backend: S3FilesBackend) -> FilesStream:
     return found
 
 
-def receive(lake: S3Lake, progress: Mapping[str, str] | None = None, reading: Reading = READING) -> Receiver:
+def receive(
+    lake: S3Lake, progress: Mapping[str, str] | None = None, reading: ReadRequest = READING
+) -> Receiver:
     return stream(lake.backend()).receiver(reading, progress or {})
 
 
@@ -103,7 +105,7 @@ def test_more_objects_than_one_answer_lists_come_once_each(lake: S3Lake) -> None
         list(threads.map(lambda name: put(lake, name, b""), wanted))
     receiver = receive(lake)
     found: list[str] = []
-    while not receiver.drained():
+    while not receiver.is_drained():
         found += names(receiver)
     assert sorted(found) == wanted
 
@@ -162,8 +164,8 @@ def test_exactly_the_named_objects_are_read_and_one_that_is_gone_is_named(
         own.conf.set(key, value)
     files = stream(backend)
     paths = ["raw/orders/day=7/a b.csv", "raw/orders/day=07/ü 10:00.csv"]
-    rows = files.rows(own, paths, READING, (ID, DAY)).toArrow().to_pylist()
+    rows = files.read_files(own, paths, READING, (ID, DAY)).toArrow().to_pylist()
     assert sorted((row["id"], row["day"]) for row in rows) == [(1, "7"), (2, "7"), (3, "07")]
     with pytest.raises(SourceFailed, match=r"gone.csv is no longer there") as told:
-        files.rows(own, [*paths, "raw/orders/gone.csv"], READING, (ID, DAY))
+        files.read_files(own, [*paths, "raw/orders/gone.csv"], READING, (ID, DAY))
     assert "put it back" in str(told.value)

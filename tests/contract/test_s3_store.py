@@ -15,10 +15,9 @@ from typing import Any
 
 import pytest
 
-from ematix_flow.backends.stores import s3 as s3_store
-from ematix_flow.backends.stores import s3_client, s3_leases
-from ematix_flow.backends.stores.objects_s3 import S3Objects
-from ematix_flow.backends.stores.s3 import HIDDEN, S3Store
+from ematix_flow.backends.stores import s3_client, s3_leases, s3_store
+from ematix_flow.backends.stores.s3_objects import S3ObjectStore
+from ematix_flow.backends.stores.s3_store import HIDDEN, S3Store
 from ematix_flow.errors import CannotConnect, PipelineLocked, TargetFailed
 from ematix_flow.spec.connections import ObjectStoreS3Connection
 from tests.services.s3 import S3Server, running_server
@@ -164,7 +163,7 @@ def test_errors_that_pass_are_sat_out(s3: S3Server, s3_bucket: str, proxy: S3Pro
 
 def test_a_creation_whose_answer_was_lost_is_ours(s3: S3Server, s3_bucket: str, proxy: S3Proxy) -> None:
     store = S3Store(connection(s3, s3_bucket, endpoint=proxy.endpoint))
-    store.require_conditions()
+    store.require_conditional_writes()
     with proxy.failing(500, times=1, method="PUT", after=True) as fault:
         store.create("commit", "mine")
     assert fault.met == 1
@@ -176,11 +175,11 @@ def write_on_conditions(there: ObjectStoreS3Connection) -> None:
     """Everything that is written to a bucket on a condition, the probe of a new place included."""
     store = S3Store(there)
     with store.lock("p", "t", uuid.uuid4()), store.table_lock("shop/orders"):
-        store.require_held()
+        store.require_locks_held()
         store.create("commit", "mine")
     with pytest.raises(FileExistsError):
         store.create("commit", "another's")
-    objects = S3Objects(there)
+    objects = S3ObjectStore(there)
     assert objects.create("run", {"state": "running"})
     first = objects.read("run")
     assert first is not None and objects.replace("run", {"state": "done"}, first.tag)
@@ -207,7 +206,7 @@ def test_a_server_that_only_fails_is_named_with_its_answer(
     s3: S3Server, s3_bucket: str, proxy: S3Proxy, impatient: None
 ) -> None:
     store = S3Store(connection(s3, s3_bucket, endpoint=proxy.endpoint))
-    store.require_conditions()
+    store.require_conditional_writes()
     with proxy.failing(503), pytest.raises(TargetFailed, match="503 SlowDown") as raised:
         store.create("x", "x")
     assert raised.value.next_step
@@ -316,7 +315,7 @@ def test_a_second_run_is_refused_and_told_who_runs(store: S3Store, s3: S3Server)
         assert str(first) in raised.value.what
         assert "since 20" in raised.value.what and "UTC" in raised.value.what
         with store.lock("orders", "lake.other", uuid.uuid4()):
-            store.require_held()
+            store.require_locks_held()
     with store.lock("orders", "lake.orders", uuid.uuid4()):
         pass
     assert s3.keys_in(store.connection.bucket, "lake/.ematix_flow/locks/") == []
@@ -326,26 +325,26 @@ def test_a_lease_is_renewed_as_long_as_its_holder_lives(
     store: S3Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(s3_leases, "LEASE_SECONDS", 2.0)
-    monkeypatch.setattr(s3_leases, "BEAT_SECONDS", 0.5)
+    monkeypatch.setattr(s3_leases, "HEARTBEAT_SECONDS", 0.5)
     with store.lock("p", "t", uuid.uuid4()):
         time.sleep(5)
         with pytest.raises(PipelineLocked), store.lock("p", "t", uuid.uuid4()):
             pytest.fail("the lock was given twice")
-        store.require_held()
+        store.require_locks_held()
 
 
 def test_a_lease_of_a_dead_holder_is_taken_over_and_the_dead_one_notices(
     store: S3Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(s3_leases, "LEASE_SECONDS", 1.0)
-    monkeypatch.setattr(s3_leases, "BEAT_SECONDS", 600.0)  # it never gets to renew
+    monkeypatch.setattr(s3_leases, "HEARTBEAT_SECONDS", 600.0)  # it never gets to renew
     with store.lock("p", "t", uuid.uuid4()):
         time.sleep(4)
         second = store.lock("p", "t", uuid.uuid4())
         monkeypatch.setattr(s3_leases, "LEASE_SECONDS", 60.0)
         with second:
             with pytest.raises(TargetFailed, match="lost its lock") as raised:
-                store.require_held()
+                store.require_locks_held()
             assert "took it over" in raised.value.what
             assert raised.value.state == "nothing was committed"
 
@@ -353,7 +352,7 @@ def test_a_lease_of_a_dead_holder_is_taken_over_and_the_dead_one_notices(
 def test_loads_of_one_process_do_not_answer_for_the_locks_of_each_other(
     store: S3Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3_leases, "BEAT_SECONDS", 600.0)
+    monkeypatch.setattr(s3_leases, "HEARTBEAT_SECONDS", 600.0)
     taken, asked = threading.Event(), threading.Event()
 
     def another() -> None:
@@ -368,26 +367,26 @@ def test_loads_of_one_process_do_not_answer_for_the_locks_of_each_other(
         for name in store.names(".ematix_flow/locks"):
             store.remove(f".ematix_flow/locks/{name}")
         with store.lock("p", "t", uuid.uuid4()):
-            store.require_held()
+            store.require_locks_held()
         with pytest.raises(TargetFailed, match="lost its lock on pipeline 'another'"):
-            store.require_held()  # whoever took none asks for all
+            store.require_locks_held()  # whoever took none asks for all
     finally:
         asked.set()
         thread.join()
 
 
 def test_a_lease_that_was_given_back_is_not_missed(store: S3Store) -> None:
-    lease = s3_leases.Lease(store.connection, "lake/lease", "it")
-    assert lease.take() is None
+    lease = s3_leases.S3Lease(store.connection, "lake/lease", "it")
+    assert lease.try_acquire() is None
     lease.release()
-    lease.require()
+    lease.renew_or_fail()
 
 
 def test_a_lock_is_given_back_also_where_deletes_know_no_conditions(
     s3: S3Server, s3_bucket: str, proxy: S3Proxy
 ) -> None:
     store = S3Store(connection(s3, s3_bucket, endpoint=proxy.endpoint))
-    store.require_conditions()
+    store.require_conditional_writes()
     with (
         proxy.failing(501, times=1, method="DELETE", path="locks") as fault,
         store.lock("p", "t", uuid.uuid4()),
@@ -413,33 +412,33 @@ def test_a_holder_that_died_on_this_machine_is_not_waited_for(store: S3Store) ->
 
 
 def test_of_many_that_take_over_one_wins(store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3_leases, "BEAT_SECONDS", 600.0)
-    dead = s3_leases.Lease(store.connection, "lake/lease", "it", seconds=1.0)
-    assert dead.take() is None
+    monkeypatch.setattr(s3_leases, "HEARTBEAT_SECONDS", 600.0)
+    dead = s3_leases.S3Lease(store.connection, "lake/lease", "it", seconds=1.0)
+    assert dead.try_acquire() is None
     time.sleep(4)
     start = threading.Barrier(6)
-    takers = [s3_leases.Lease(store.connection, "lake/lease", "it") for _ in range(6)]
+    takers = [s3_leases.S3Lease(store.connection, "lake/lease", "it") for _ in range(6)]
 
-    def take(lease: s3_leases.Lease) -> bool:
+    def take(lease: s3_leases.S3Lease) -> bool:
         start.wait()
-        return lease.take() is None
+        return lease.try_acquire() is None
 
     with ThreadPoolExecutor(6) as pool:
         assert list(pool.map(take, takers)).count(True) == 1
     with pytest.raises(TargetFailed):
-        dead.require()
+        dead.renew_or_fail()
     for lease in (dead, *takers):
         lease.release()
 
 
 def test_a_lock_whose_answer_was_lost_is_held(s3: S3Server, s3_bucket: str, proxy: S3Proxy) -> None:
     store = S3Store(connection(s3, s3_bucket, endpoint=proxy.endpoint))
-    store.require_conditions()
+    store.require_conditional_writes()
     with (
         proxy.failing(500, times=1, method="PUT", path="locks", after=True) as fault,
         store.lock("p", "t", uuid.uuid4()),
     ):
-        store.require_held()
+        store.require_locks_held()
     assert fault.met == 1
 
 
@@ -447,12 +446,12 @@ def test_a_holder_that_is_cut_off_for_too_long_must_not_commit(
     s3: S3Server, s3_bucket: str, proxy: S3Proxy, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(s3_leases, "LEASE_SECONDS", 1.0)
-    monkeypatch.setattr(s3_leases, "BEAT_SECONDS", 600.0)
+    monkeypatch.setattr(s3_leases, "HEARTBEAT_SECONDS", 600.0)
     store = S3Store(connection(s3, s3_bucket, endpoint=proxy.endpoint))
     with store.lock("p", "t", uuid.uuid4()):
         time.sleep(1.2)
         with proxy.failing(None), pytest.raises(TargetFailed, match="could not be renewed"):
-            store.require_held()
+            store.require_locks_held()
 
 
 def test_loads_of_one_table_wait_for_each_other(store: S3Store, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ematix_flow.backends.stores.s3a import s3a_conf
-from ematix_flow.engine.storage import tell
+from ematix_flow.backends.stores.s3a_settings import s3a_settings
+from ematix_flow.engine.connections import Connections
+from ematix_flow.engine.spark.storage_settings import apply_storage_settings
 from ematix_flow.errors import CannotConnect, FlowError, Unsupported
-from ematix_flow.plan.world import World
 from ematix_flow.spec.connections import ObjectStoreS3Connection
 from tests.services.s3 import OPEN_BUCKET, S3Server, running_server
 
@@ -31,7 +31,7 @@ def connection(server: S3Server, bucket: str, **more: Any) -> ObjectStoreS3Conne
 
 def told(spark: SparkSession, found: ObjectStoreS3Connection, **more: str) -> SparkSession:
     session = spark.newSession()
-    for key, value in s3a_conf(found).items():
+    for key, value in s3a_settings(found).items():
         session.conf.set(key, value)
     for name, value in more.items():
         session.conf.set(f"fs.s3a.bucket.{found.bucket}.{name.replace('_', '.')}", value)
@@ -76,12 +76,14 @@ def test_a_bucket_that_is_told_of_anew_is_opened_anew(
     found = connection(s3, s3_bucket)
     s3.client().put_object(Bucket=s3_bucket, Key="names.csv", Body=b"name\nAda\n")
     own, where = spark.newSession(), f"s3a://{s3_bucket}/names.csv"
-    tell(own, s3a_conf(replace(found, secret_access_key="an old one")))
+    apply_storage_settings(own, s3a_settings(replace(found, secret_access_key="an old one")))
     with pytest.raises(Exception, match=r"(?i)forbidden|denied|signature"):
         own.read.csv(where).collect()
-    tell(own, s3a_conf(found))
+    apply_storage_settings(own, s3a_settings(found))
     assert own.read.option("header", True).csv(where).collect()[0].name == "Ada"
-    tell(own, s3a_conf(ObjectStoreS3Connection(name="amazon", bucket=s3_bucket, anonymous=True)))
+    apply_storage_settings(
+        own, s3a_settings(ObjectStoreS3Connection(name="amazon", bucket=s3_bucket, anonymous=True))
+    )
     now = own._jsparkSession.sessionState().newHadoopConf()
     for name in ("endpoint", "connection.ssl.enabled", "endpoint.region", "secret.key"):
         assert now.get(f"fs.s3a.bucket.{s3_bucket}.{name}") is None
@@ -95,7 +97,7 @@ def test_an_authority_of_the_users_own_is_trusted(spark: SparkSession) -> None:
         authority = str(server.certificates.authority)
         found = connection(server, bucket, endpoint=server.secure_endpoint, ca_cert_path=authority)
         own, where = spark.newSession(), f"s3a://{bucket}"
-        tell(own, s3a_conf(found))
+        apply_storage_settings(own, s3a_settings(found))
         rows = own.read.option("header", True).csv(f"{where}/names.csv")
         assert rows.collect()[0].name == "Ada"
         rows.write.parquet(f"{where}/copied")
@@ -104,7 +106,7 @@ def test_an_authority_of_the_users_own_is_trusted(spark: SparkSession) -> None:
 
 def test_two_connections_that_mean_different_things_by_one_bucket_are_refused() -> None:
     one = ObjectStoreS3Connection(name="one", bucket="data", endpoint="http://localhost:1", anonymous=True)
-    world = World(lambda groups: None, lambda error, what: FlowError(what), lambda session, conf: None)  # type: ignore[arg-type,return-value]
+    world = Connections(lambda groups: None, lambda error, what: FlowError(what), lambda session, conf: None)  # type: ignore[arg-type,return-value]
     world.backend(one)
     world.backend(replace(one, name="same", prefix="elsewhere"))
     world.spark()
@@ -116,7 +118,7 @@ def test_two_connections_that_mean_different_things_by_one_bucket_are_refused() 
 def test_a_connection_may_leave_the_region_to_another_of_the_same_bucket() -> None:
     one = ObjectStoreS3Connection(name="one", bucket="data", anonymous=True, region="eu-west-1")
     told: list[Mapping[str, str]] = []
-    world = World(
+    world = Connections(
         lambda groups: None, lambda error, what: FlowError(what), lambda session, conf: told.append(conf)
     )  # type: ignore[arg-type,return-value]
     for connection in (replace(one, name="none", region=""), one):
@@ -132,7 +134,7 @@ def test_a_connection_may_leave_the_region_to_another_of_the_same_bucket() -> No
 def test_a_connection_without_an_endpoint_means_another_bucket_than_one_with_it(first: str) -> None:
     amazon = ObjectStoreS3Connection(name="amazon", bucket="data", anonymous=True, path_style=True)
     minio = replace(amazon, name="minio", endpoint="http://localhost:1")
-    world = World(lambda groups: None, lambda error, what: FlowError(what), lambda session, conf: None)  # type: ignore[arg-type,return-value]
+    world = Connections(lambda groups: None, lambda error, what: FlowError(what), lambda session, conf: None)  # type: ignore[arg-type,return-value]
     for connection in (minio, amazon) if first == "minio" else (amazon, minio):
         world.backend(connection)
     with pytest.raises(
@@ -143,7 +145,7 @@ def test_a_connection_without_an_endpoint_means_another_bucket_than_one_with_it(
 
 def test_settings_are_of_one_bucket_and_follow_the_connection() -> None:
     given = {"name": "lake", "bucket": "b.with.dots", "prefix": "p", "region": "eu-central-1"}
-    conf = s3a_conf(ObjectStoreS3Connection(**given, access_key_id="AK", secret_access_key="SK"))
+    conf = s3a_settings(ObjectStoreS3Connection(**given, access_key_id="AK", secret_access_key="SK"))
     start = "fs.s3a.bucket.b.with.dots."
     assert all(key.startswith(start) for key in conf)
     assert conf[start + "path.style.access"] == "false"
@@ -153,31 +155,31 @@ def test_settings_are_of_one_bucket_and_follow_the_connection() -> None:
     temporary = ObjectStoreS3Connection(
         **given, access_key_id="AK", secret_access_key="SK", session_token="TK", requester_pays=True
     )
-    conf = s3a_conf(temporary)
+    conf = s3a_settings(temporary)
     assert conf[start + "session.token"] == "TK"
     assert conf[start + "aws.credentials.provider"].endswith("TemporaryAWSCredentialsProvider")
     assert conf[start + "requester.pays.enabled"] == "true"
-    conf = s3a_conf(ObjectStoreS3Connection(**given, endpoint="https://s3.amazonaws.com"))
+    conf = s3a_settings(ObjectStoreS3Connection(**given, endpoint="https://s3.amazonaws.com"))
     assert start + "endpoint" not in conf
     assert conf[start + "aws.credentials.provider"].endswith("DefaultCredentialsProvider")
-    conf = s3a_conf(ObjectStoreS3Connection(**given, endpoint="http://localhost:9000"))
+    conf = s3a_settings(ObjectStoreS3Connection(**given, endpoint="http://localhost:9000"))
     assert conf[start + "endpoint"] == "http://localhost:9000"
     assert conf[start + "path.style.access"] == "true"
     assert conf[start + "connection.ssl.enabled"] == "false"
     with pytest.raises(Unsupported, match="verify_tls"):
-        s3a_conf(ObjectStoreS3Connection(**given, verify_tls=False))
+        s3a_settings(ObjectStoreS3Connection(**given, verify_tls=False))
     with pytest.raises(CannotConnect, match="cannot get the S3 credentials"):
-        s3a_conf(ObjectStoreS3Connection(**given, profile="missing"))
+        s3a_settings(ObjectStoreS3Connection(**given, profile="missing"))
 
 
 _WATCHED = """
 import dataclasses, json, sys, urllib.request
 from pathlib import Path
-from ematix_flow.backends.stores.s3a import s3a_conf
-from ematix_flow.engine.cache import spark_log
-from ematix_flow.engine.failures import translate
-from ematix_flow.engine.session import spark_session, stop_session
-from ematix_flow.engine.settings import EngineSettings
+from ematix_flow.backends.stores.s3a_settings import s3a_conf
+from ematix_flow.engine.jvm.cache_folder import spark_log
+from ematix_flow.engine.spark.error_translation import translate
+from ematix_flow.engine.spark.session import spark_session, stop_session
+from ematix_flow.engine.spark.settings import EngineSettings
 from ematix_flow.spec.connections.base import connection_from_json
 
 given = json.loads(sys.stdin.read())

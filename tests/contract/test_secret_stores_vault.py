@@ -79,7 +79,7 @@ def test_a_secret_is_read_once_a_minute_and_then_anew(admin: Any, monkeypatch: p
     assert resolver.resolve("team/turning#password") == "one"
     kv.create_or_update_secret("team/turning", secret={"user": "b", "password": "two"})
     assert (resolver.resolve("team/turning#user"), resolver.resolve("team/turning#password")) == ("a", "one")
-    later = time.monotonic() + base.KEPT_SECONDS
+    later = time.monotonic() + base.CACHE_SECONDS
     monkeypatch.setattr(base.time, "monotonic", lambda: later)
     assert (resolver.resolve("team/turning#user"), resolver.resolve("team/turning#password")) == ("b", "two")
 
@@ -249,7 +249,7 @@ def test_a_server_that_hangs_is_waited_for_a_few_seconds(monkeypatch: pytest.Mon
     from ematix_flow.config.secret_stores import vault as module
 
     monkeypatch.setattr(module, "READ_SECONDS", 0.2)
-    monkeypatch.setattr(base, "ALL_SECONDS", 5.0 if how == "silent" else 1.0)
+    monkeypatch.setattr(base, "TOTAL_SECONDS", 5.0 if how == "silent" else 1.0)
     words = "does not answer" if how == "silent" else "no answer within 1 s"
     with answering(hang) as address:
         monkeypatch.setenv("VAULT_ADDR", address)

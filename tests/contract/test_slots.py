@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from ematix_flow.backends.run_logs import open_slots, sql_tables
-from ematix_flow.backends.stores.object_urls import open_objects
-from ematix_flow.state.slots import Claim, Slot, SlotStore
-from ematix_flow.state.slots_memory import MemorySlots
-from ematix_flow.state.slots_objects import ObjectSlots
-from ematix_flow.state.slots_sql import SqlSlots
-from ematix_flow.state.sqlite_file import sqlite_engine
+from ematix_flow.backends.state_stores.run_logs import open_slots, sql_tables
+from ematix_flow.backends.stores.object_urls import open_object_store
+from ematix_flow.state.slots.base import Claim, Slot, SlotStore
+from ematix_flow.state.slots.memory import MemorySlotStore
+from ematix_flow.state.slots.objects import ObjectSlotStore
+from ematix_flow.state.slots.sql import SqlSlotStore
+from ematix_flow.state.sql.sqlite import sqlite_engine
 from tests.contract.chosen import shared_out
 from tests.contract.object_stores import OBJECTS, object_url
 
@@ -63,21 +63,21 @@ def opens(request: pytest.FixtureRequest, tmp_path: Path) -> Opens:
     """Opens the same store anew, with a clock or with its own."""
     kind = request.param
     if kind == "memory":
-        shared = dict[object, MemorySlots]()
-        return lambda clock: shared.setdefault(clock, MemorySlots(clock) if clock else MemorySlots())
+        shared = dict[object, MemorySlotStore]()
+        return lambda clock: shared.setdefault(clock, MemorySlotStore(clock) if clock else MemorySlotStore())
     if kind in OBJECTS:
         url = object_url(request, kind)
-        return lambda clock: ObjectSlots(open_objects(url), clock)
+        return lambda clock: ObjectSlotStore(open_object_store(url), clock)
     if kind == "duckdb":
         tables = sql_tables(f"duckdb://{tmp_path / 'slots.duckdb'}")
-        return lambda clock: tables.used(partial(SqlSlots, clock=clock))
+        return lambda clock: tables.open_store(partial(SqlSlotStore, clock=clock))
     if kind == "sqlite":
         engine = sqlite_engine(tmp_path / "slots.db")
     elif kind == "postgres":
         engine = server_engine(request.getfixturevalue("pg_database"), "postgresql+psycopg")
     else:
         engine = server_engine(request.getfixturevalue("mariadb_database"), "mysql+pymysql")
-    return lambda clock: SqlSlots(engine, "here", clock)
+    return lambda clock: SqlSlotStore(engine, "here", clock)
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_of_many_pipelines_those_are_told_that_are_asked_for(store: SlotStore) -
         store.open([*(Slot(name, earlier) for name in names), *(Slot(name, NOON) for name in names[:3])]) == 3
     )
     assert store.last_fires(["p1", "p9", "none"]) == {"p1": NOON, "p9": earlier}
-    assert {name: record.slot.at for name, record in store.newest(["p2", "p3", "none"]).items()} == {
+    assert {name: record.slot.fire_time for name, record in store.newest(["p2", "p3", "none"]).items()} == {
         "p2": NOON,
         "p3": earlier,
     }
@@ -140,7 +140,7 @@ def test_a_claim_that_is_not_kept_is_taken_over_and_fenced(store: SlotStore, clo
     assert second is not None and second.fence == 2
     assert not store.renew(first, 30)
     assert not store.end(first, "succeeded")
-    assert not store.wait(first, 1)
+    assert not store.retry_later(first, 1)
     assert store.end(second, "succeeded")
     assert not store.end(second, "succeeded")
 
@@ -179,7 +179,7 @@ def test_an_expired_claim_that_nobody_took_may_still_end(store: SlotStore, clock
 
 def test_a_failed_attempt_waits_and_is_counted(store: SlotStore, clock: Clock) -> None:
     store.open([SLOT])
-    assert store.wait(claimed(store), 20, "no connection")
+    assert store.retry_later(claimed(store), 20, "no connection")
     found = store.get(SLOT)
     assert found is not None
     assert (found.status, found.failures, found.reason, found.holder) == ("waiting", 1, "no connection", None)
@@ -194,7 +194,7 @@ def test_only_a_holder_of_whom_nothing_was_heard_counts_as_dead(store: SlotStore
     for _ in range(5):
         claim = claimed(store)
         assert claim is not None and (claim.failures, claim.deaths) == (0, 0)
-        store.wait(claim, 0, "another run has the lock", failed=False)
+        store.retry_later(claim, 0, "another run has the lock", failed=False)
     for _ in range(5):  # handed to a run that did not begin in time
         assert claimed(store) is not None
         clock.pass_(31)
@@ -227,8 +227,8 @@ def test_what_was_given_up_is_reopened_by_hand_only(store: SlotStore) -> None:
 def test_a_slot_that_is_reopened_while_it_ends_is_still_listed(
     request: pytest.FixtureRequest, kind: str
 ) -> None:
-    objects = open_objects(object_url(request, kind))
-    store, by_hand = ObjectSlots(objects), ObjectSlots(objects)
+    objects = open_object_store(object_url(request, kind))
+    store, by_hand = ObjectSlotStore(objects), ObjectSlotStore(objects)
     store.open([SLOT])
     remove = objects.remove
 
@@ -329,7 +329,7 @@ def test_the_latest_slot_before_a_moment_is_found(store: SlotStore) -> None:
     store.open([Slot("others", NOON + dt.timedelta(hours=1))])
     for at, expected in ((minutes[1], minutes[1]), (NOON + dt.timedelta(hours=1), minutes[2])):
         found = store.latest("orders", at)
-        assert found is not None and found.slot.at == expected
+        assert found is not None and found.slot.fire_time == expected
     assert store.latest("orders", NOON - dt.timedelta(seconds=1)) is None
     assert store.last_fires(["orders", "nobody"]) == {"orders": minutes[2]}
     assert store.open([Slot("orders", minutes[0])]) == 0  # an older one does not become the newest
@@ -345,16 +345,16 @@ def test_what_is_old_and_over_is_forgotten_and_the_newest_stays(store: SlotStore
     assert store.purge(hours[2]) == 1
     assert store.get(Slot("orders", hours[0])) is None
     assert store.purge(hours[3]) == 0
-    assert {name: record.slot.at for name, record in store.newest(["orders", "yearly"]).items()} == {
+    assert {name: record.slot.fire_time for name, record in store.newest(["orders", "yearly"]).items()} == {
         "orders": hours[2],
         "yearly": hours[0],
     }
-    assert [record.slot.at for record in store.unended()] == [hours[1]]
+    assert [record.slot.fire_time for record in store.unended()] == [hours[1]]
 
 
 def test_what_is_reopened_while_old_slots_are_forgotten_stays(pg_database: str) -> None:
     with open_slots(pg_database, env={}) as store, open_slots(pg_database, env={}) as other:
-        assert isinstance(store, SqlSlots)
+        assert isinstance(store, SqlSlotStore)
         later = Slot("orders", NOON + dt.timedelta(hours=1))
         store.open([SLOT, later], "skipped")
 
@@ -363,7 +363,7 @@ def test_what_is_reopened_while_old_slots_are_forgotten_stays(pg_database: str) 
             if call[2].startswith("DELETE"):
                 assert other.reopen(SLOT)
 
-        assert store.purge(later.at) == 0
+        assert store.purge(later.fire_time) == 0
         assert [record.slot for record in store.unended()] == [SLOT]
 
 
@@ -371,8 +371,8 @@ def test_what_is_reopened_while_old_objects_are_forgotten_stays(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = object_url(request, "s3")
-    objects, other = open_objects(url), ObjectSlots(open_objects(url))
-    store, early = ObjectSlots(objects), Slot("orders", NOON - dt.timedelta(hours=1))
+    objects, other = open_object_store(url), ObjectSlotStore(open_object_store(url))
+    store, early = ObjectSlotStore(objects), Slot("orders", NOON - dt.timedelta(hours=1))
     later = Slot("orders", NOON + dt.timedelta(hours=1))
     store.open([early, SLOT, later], "skipped")
     read, removed = objects.read_all, objects.remove
@@ -388,7 +388,7 @@ def test_what_is_reopened_while_old_objects_are_forgotten_stays(
 
     monkeypatch.setattr(objects, "read_all", read_first)
     monkeypatch.setattr(objects, "remove", removed_last)
-    assert store.purge(later.at) == 1
+    assert store.purge(later.fire_time) == 1
     assert other.get(early) is None
     assert [record.slot for record in other.unended()] == [SLOT]
 
@@ -416,19 +416,19 @@ def test_several_slots_are_asked_for_at_once(store: SlotStore) -> None:
     later, other = Slot("orders", NOON + dt.timedelta(minutes=1)), Slot("items", NOON)
     store.open([SLOT, later])
     store.open([other], "skipped", "missed")
-    found = store.many([SLOT, other, Slot("items", later.at)])
+    found = store.get_many([SLOT, other, Slot("items", later.fire_time)])
     assert {slot: record.status for slot, record in found.items()} == {SLOT: "waiting", other: "skipped"}
-    assert store.many([]) == {}
+    assert store.get_many([]) == {}
 
 
 def test_what_did_not_succeed_since_a_moment_is_listed(store: SlotStore) -> None:
     minutes = [Slot("orders", NOON + dt.timedelta(minutes=number)) for number in range(5)]
-    other = Slot("items", minutes[3].at)
+    other = Slot("items", minutes[3].fire_time)
     store.open(minutes[1:3], "skipped", "upstream")
     store.open([minutes[0], other], "gave_up", "broken")
     store.open([minutes[3]], "succeeded")
     store.open([minutes[4]])
-    found = store.unsuccessful(["orders", "items"], minutes[1].at)
+    found = store.unsuccessful(["orders", "items"], minutes[1].fire_time)
     assert [each.slot for each in found] == [minutes[1], minutes[2], other]
     assert [each.slot for each in store.unsuccessful(["orders"], NOON)] == minutes[:3]
     assert store.unsuccessful(["unknown"], NOON) == []
@@ -445,7 +445,7 @@ def test_a_kept_connection_serves_many_calls_and_one_that_broke_is_made_anew(
         else ("SELECT CONNECTION_ID()", "KILL %s")
     )
     with open_slots(url, env={}, kept=True) as kept, open_slots(url, env={}) as other:
-        assert isinstance(kept, SqlSlots) and isinstance(other, SqlSlots)
+        assert isinstance(kept, SqlSlotStore) and isinstance(other, SqlSlotStore)
 
         def session() -> int:
             with kept._reader.connect() as connection:
@@ -463,7 +463,7 @@ def test_a_kept_connection_serves_many_calls_and_one_that_broke_is_made_anew(
 def test_many_slots_are_claimed_and_ended_at_once(store: SlotStore, clock: Clock) -> None:
     wanted = [Slot(f"p{number}", NOON) for number in range(5)] + [Slot("p0", NOON - dt.timedelta(hours=1))]
     store.open(wanted)
-    seen = [store.many(wanted)[slot] for slot in wanted]
+    seen = [store.get_many(wanted)[slot] for slot in wanted]
     assert store.claim(seen[1], "another", 30) is not None
     claims = store.claim_all(seen, "me", 30)
     assert {claim.slot for claim in claims} == {*wanted} - {wanted[1]}
@@ -477,7 +477,7 @@ def test_many_slots_are_claimed_and_ended_at_once(store: SlotStore, clock: Clock
     assert store.claim(late, "you", 30) is not None  # one claim is lost meanwhile
     ended = store.end_all({claim: f"because of {claim.slot.pipeline}" for claim in claims}, "skipped")
     assert ended == {*wanted} - {wanted[1], wanted[2]}
-    found = store.many(wanted)
+    found = store.get_many(wanted)
     assert {slot for slot, record in found.items() if record.status == "skipped"} == ended
     assert {found[slot].reason for slot in ended} == {f"because of {slot.pipeline}" for slot in ended}
     assert {record.slot for record in store.unended()} == {wanted[1], wanted[2]}
@@ -488,7 +488,7 @@ def test_many_slots_are_claimed_and_ended_at_once(store: SlotStore, clock: Clock
 def test_the_marks_of_many_slots_in_a_bucket_are_removed_in_one_request(
     store: SlotStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert isinstance(store, ObjectSlots)
+    assert isinstance(store, ObjectSlotStore)
     wanted = [Slot(f"p{number}", NOON) for number in range(30)]
     store.open(wanted)
     claims = store.claim_all(store.unended(), "me", 30)
@@ -502,12 +502,12 @@ def test_the_marks_of_many_slots_in_a_bucket_are_removed_in_one_request(
 def test_a_slot_that_waits_is_hastened_as_it_was_seen(store: SlotStore, clock: Clock) -> None:
     store.open([SLOT])
     claim = claimed(store)
-    assert store.wait(claim, 7200, "it failed")
+    assert store.retry_later(claim, 7200, "it failed")
     seen = store.get(SLOT)
     assert seen is not None and not seen.is_due(clock())
-    assert store.hasten(seen)
+    assert store.end_wait(seen)
     now = store.get(SLOT)
     assert now is not None and now.is_due(clock()) and (now.failures, now.reason) == (1, "it failed")
     assert claimed(store) is not None
-    assert not store.hasten(seen)
-    assert not store.hasten(replace(seen, slot=Slot("unknown", NOON)))
+    assert not store.end_wait(seen)
+    assert not store.end_wait(replace(seen, slot=Slot("unknown", NOON)))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ematix_flow.engine.frames import ranged
+from ematix_flow.engine.execution.frames import filter_range
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange, Watermark
 
@@ -22,5 +22,5 @@ def test_a_watermark_that_is_a_text_is_compared_as_one_also_with_numbers(
     spark: SparkSession, kind: Any, low: Any, read: list[int | None]
 ) -> None:
     frame = spark.createDataFrame([(9,), (10,), (11,), (None,)], "id int")
-    kept = ranged(frame, SourceRange("id", Watermark("id", DataType(kind), low)))
+    kept = filter_range(frame, SourceRange("id", Watermark("id", DataType(kind), low)))
     assert [row[0] for row in kept.collect()] == read  # a null is for the load to refuse

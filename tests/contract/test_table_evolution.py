@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from ematix_flow import DuckDBConnection, MySQLConnection, PostgresConnection, SQLiteConnection
-from ematix_flow.backends.base import Backend, Target
+from ematix_flow.backends.base import Backend, BatchTarget
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.matching import Matching
-from ematix_flow.testing.evolution import BIG, evolving, table_of, value_column
+from ematix_flow.testing.evolution import BIG, load_with_changes, table_of, value_column
 from ematix_flow.testing.history import HistoryContract
 from ematix_flow.testing.loads import load_rows, new_load
 from ematix_flow.testing.samples import HOSTILE_NAMES
@@ -43,7 +43,7 @@ class Alters(ReadBack):
     """Databases that change a table statement by statement."""
 
     def test_any_part_of_a_switch_to_versions_is_finished_by_the_next_run(
-        self, backend: Backend, target: Target
+        self, backend: Backend, target: BatchTarget
     ) -> None:
         matching = Matching(keys=("id",), compare=("value",), update=("value",))
         for done in range(7):
@@ -58,7 +58,7 @@ class Alters(ReadBack):
             for change in changes[:done]:
                 target.run_sql(change.sql)
             load = new_load(history, "scd2", matching=matching)
-            evolving(target, load, [{"id": 1, "value": 1}, {"id": 2, "value": 22}])
+            load_with_changes(target, load, [{"id": 1, "value": 1}, {"id": 2, "value": 22}])
             began, now = first.loaded_at, load.loaded_at
             assert self.versions(backend, history) == [
                 (1, 1, began, None, True),

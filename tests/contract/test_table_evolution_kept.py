@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from ematix_flow import PostgresConnection
-from ematix_flow.backends.base import Backend, Target
+from ematix_flow.backends.base import Backend, BatchTarget
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.errors import LoadError
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.matching import Matching
-from ematix_flow.testing.evolution import evolving
+from ematix_flow.testing.evolution import load_with_changes
 from ematix_flow.testing.loads import load_rows, new_load, prepare
 from tests.contract.embedded_setup import backend_at, run_sql
 from tests.contract.postgres_setup import sql
@@ -29,7 +29,7 @@ def numbers(data_type: DataType, *more: ColumnSpec, **options: Any) -> TableSpec
     return TableSpec("main", "numbers", columns, **options)
 
 
-def target_of(backend: Backend) -> Target:
+def target_of(backend: Backend) -> BatchTarget:
     target = backend.target()
     assert target is not None
     return target
@@ -47,7 +47,7 @@ def test_sqlite_keeps_indexes_triggers_views_and_foreign_keys(tmp_path: Path) ->
         "ALTER TABLE numbers ADD COLUMN mine TEXT DEFAULT 'x' COLLATE NOCASE",
     )
     run_sql("sqlite", path, *hanging)
-    evolving(target, new_load(numbers(BIG)), [{"id": 2, "n": 2**40}])
+    load_with_changes(target, new_load(numbers(BIG)), [{"id": 2, "n": 2**40}])
     assert run_sql("sqlite", path, "SELECT id FROM seen") == [(2,)]
     assert run_sql("sqlite", path, "SELECT id FROM great ORDER BY id") == [(1,), (2,)]
     assert run_sql("sqlite", path, "SELECT mine FROM numbers") == [("x",), ("x",)]
@@ -82,7 +82,7 @@ def test_duckdb_keeps_indexes_views_and_comments(tmp_path: Path) -> None:
         "COMMENT ON TABLE numbers IS 'it''s mine'",
         "COMMENT ON COLUMN numbers.n IS 'a number'",
     )
-    evolving(target, new_load(numbers(BIG)), [{"id": 2, "n": 2**40}])
+    load_with_changes(target, new_load(numbers(BIG)), [{"id": 2, "n": 2**40}])
     assert run_sql("duckdb", path, "SELECT id FROM great ORDER BY id") == [(1,), (2,)]
     assert run_sql("duckdb", path, "SELECT index_name FROM duckdb_indexes()") == [("by_n",)]
     comment = "SELECT comment FROM duckdb_tables() WHERE table_name = 'numbers'"
@@ -101,7 +101,7 @@ def test_duckdb_refuses_to_change_a_table_that_others_refer_to(tmp_path: Path) -
     assert any("seen refers to it" in text for text in plan.differences)
 
 
-def _postgres(url: str) -> Target:
+def _postgres(url: str) -> BatchTarget:
     return target_of(open_backend(PostgresConnection(name="target", url=url)))
 
 
@@ -140,7 +140,7 @@ def test_processes_that_evolve_one_table_at_once_do_not_fail_each_other(
         load = new_load(after, pipeline=f"p{number}")
         start.wait()
         try:
-            evolving(target, load, [{"id": number, "n": number, "added": number}], plan)
+            load_with_changes(target, load, [{"id": number, "n": number, "added": number}], plan)
         except BaseException as error:
             failures.append(error)
 
@@ -157,7 +157,7 @@ def test_an_evolved_postgres_table_keeps_its_grants_and_refuses_old_misfits(pg_d
     target = _postgres(pg_database)
     load_rows(target, new_load(_public(numbers(INT))), [{"id": 1, "n": 5}])
     sql(pg_database, "GRANT SELECT ON numbers TO PUBLIC")
-    evolving(target, new_load(_public(numbers(BIG))), [{"id": 2, "n": 2**40}])
+    load_with_changes(target, new_load(_public(numbers(BIG))), [{"id": 2, "n": 2**40}])
     assert sql(pg_database, "SELECT has_table_privilege('public', 'numbers', 'SELECT')") == [(True,)]
     with pytest.raises(LoadError):
         load_rows(target, new_load(_public(numbers(BIG))), [{"id": 2, "n": 1}])

@@ -80,7 +80,7 @@ def test_a_table_that_is_gone_is_loaded_from_the_beginning_also_after_a_crash(
     assert any("numbered does not exist, and was loaded up to 10 before" in text for text in planned.warnings)
     with faults.inject("apply.table_changed", "crash") as fault, pytest.raises(faults.InjectedCrash):
         load.sync()
-    assert fault.fired
+    assert fault.has_fired
     assert load.sync().rows_inserted == 11
     assert load.sync().rows_inserted == 0
     last = 12

@@ -22,7 +22,7 @@ import pytest
 import typer
 
 from ematix_flow.cli.app import app
-from ematix_flow.engine.java import find_java
+from ematix_flow.engine.jvm.java_runtime import find_java
 
 PROGRAM = "import sys; from ematix_flow.cli.main import main; sys.exit(main())"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from ematix_flow.graph.loading import load_module
+from ematix_flow.graph.module_loading import load_module
 
 DOCUMENTS = os.environ.get("EMATIX_FLOW_DOCUMENTS")  # read here: a test runs without our variables
 BESIDE = Path(__file__).resolve().parents[3] / "shared" / "spec"

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow.engine.gateway import spark_home
-from ematix_flow.engine.java import find_java
+from ematix_flow.engine.jvm.java_process import spark_home
+from ematix_flow.engine.jvm.java_runtime import find_java
 from tests.services.process import free_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -24,8 +24,8 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 PROGRAM = """
 import json, os, sys
-from ematix_flow.engine.failures import translate
-from ematix_flow.engine.session import EngineSettings, spark_session, stop_session
+from ematix_flow.engine.spark.error_translation import translate
+from ematix_flow.engine.spark.session import EngineSettings, spark_session, stop_session
 
 spark = spark_session(EngineSettings.resolve(engine=sys.argv[1]))
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow.engine.gateway import MODULE_OPTIONS, spark_home
-from ematix_flow.engine.jars import Artifact, JarLock, fetch, jars_for, status
-from ematix_flow.engine.java import find_java
+from ematix_flow.engine.jvm.jars import JarArtifact, JarLock, fetch_jars, jar_status, jars_for
+from ematix_flow.engine.jvm.java_process import MODULE_OPTIONS, spark_home
+from ematix_flow.engine.jvm.java_runtime import find_java
 from ematix_flow.errors import JarsUnavailable
 
 POM = """<project><modelVersion>4.0.0</modelVersion><groupId>org.example</groupId>
@@ -46,7 +46,7 @@ def publish(mirror: Path, *names: str) -> JarLock:
         with zipfile.ZipFile(jar, "w") as archive:
             archive.writestr("about.txt", name)
         digest = hashlib.sha256(jar.read_bytes()).hexdigest()
-        artifacts.append(Artifact("demo", "org.example", name, "1.0", jar.stat().st_size, digest))
+        artifacts.append(JarArtifact("demo", "org.example", name, "1.0", jar.stat().st_size, digest))
     return JarLock("4.1.3", tuple(artifacts), {"demo": "for a test"}, {})
 
 
@@ -55,13 +55,13 @@ def test_missing_jars_are_fetched_checked_and_cached_without_their_dependencies(
 ) -> None:
     lock = publish(mirror, "one", "two")
     steps: list[tuple[str, int, int]] = []
-    fetch(
+    fetch_jars(
         ["demo"], lambda artifact, done, total: steps.append((artifact.name, done, total)), env=env, lock=lock
     )
     assert steps == [("one", 1, 2), ("two", 2, 2)]
     paths = jars_for(["demo"], env=env, lock=lock)
     assert [path.name for path in paths] == ["one-1.0.jar", "two-1.0.jar"]
-    assert all(s.present for s in status(verify=True, env=env, lock=lock))
+    assert all(s.present for s in jar_status(verify=True, env=env, lock=lock))
     assert {path.name for path in (tmp_path / "cache" / "jars").iterdir()} == {
         "one-1.0.jar",
         "two-1.0.jar",

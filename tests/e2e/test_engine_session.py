@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ematix_flow.engine.session import EngineSettings, spark_session
+from ematix_flow.engine.spark.session import EngineSettings, spark_session
 from ematix_flow.errors import CannotConnect, EngineError
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -26,8 +26,8 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 PREAMBLE = """
 import json, os, sys, warnings
 from ematix_flow.engine import session as engine
-from ematix_flow.engine.failures import translate
-from ematix_flow.engine.session import EngineSettings, spark_session, stop_session
+from ematix_flow.engine.spark.error_translation import translate
+from ematix_flow.engine.spark.session import EngineSettings, spark_session, stop_session
 
 told = {}
 
@@ -247,7 +247,7 @@ except KeyboardInterrupt:
 STARTING = """
 import sys
 from ematix_flow.engine import gateway, session
-from ematix_flow.engine.settings import EngineSettings
+from ematix_flow.engine.spark.settings import EngineSettings
 
 def telling(owner, name, after):
     original = getattr(owner, name)

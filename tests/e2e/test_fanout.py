@@ -24,9 +24,9 @@ from ematix_flow import (
     register_connection,
 )
 from ematix_flow.backends.base import Backend
-from ematix_flow.backends.computed_table import compute_table, computed_name
 from ematix_flow.backends.registry import open_backend
-from ematix_flow.backends.relational import RelationalTarget
+from ematix_flow.backends.sql.computed_table import compute_table, computed_table_name
+from ematix_flow.backends.sql.target import RelationalTarget
 from ematix_flow.errors import LoadError, RowRejected, SourceFailed
 from ematix_flow.normalize import trim
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
@@ -200,7 +200,7 @@ def test_where_creating_a_table_commits_a_rerun_still_loads_only_what_is_missing
     sink = backend.target()
     assert isinstance(sink, RelationalTarget)
     # as a run leaves it that is killed right after the statement has committed by itself
-    compute_table(sink, computed_name("spread", "source:mart.first"), "SELECT 1 AS other")
+    compute_table(sink, computed_table_name("spread", "source:mart.first"), "SELECT 1 AS other")
     load = fan_out(
         query(kind),
         [Target(connection="source", table=first), Target(connection="source", table=second)],

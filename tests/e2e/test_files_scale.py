@@ -44,8 +44,8 @@ def load():
 
 RUN = """
 import json, sys
-from ematix_flow.engine.session import stop_session
-from ematix_flow.engine.settings import EngineSettings
+from ematix_flow.engine.spark.session import stop_session
+from ematix_flow.engine.spark.settings import EngineSettings
 import scale_pipelines
 settings = EngineSettings.resolve(config={"engine": {"mode": "local[2]", "memory": sys.argv[1]}})
 result = scale_pipelines.load.sync(engine=settings)

@@ -119,12 +119,12 @@ def test_a_table_bucket_that_takes_only_tables_is_told_with_the_way_out(s3: S3Se
 _WATCHED = """
 import json, sys, urllib.request
 from pathlib import Path
-from ematix_flow.backends.iceberg.opening import open_catalog
+from ematix_flow.backends.iceberg.spark_catalog import open_catalog
 from ematix_flow.backends.registry import open_backend
-from ematix_flow.engine.cache import spark_log
-from ematix_flow.engine.failures import translate
-from ematix_flow.engine.session import spark_session, stop_session
-from ematix_flow.engine.settings import EngineSettings
+from ematix_flow.engine.jvm.cache_folder import spark_log
+from ematix_flow.engine.spark.error_translation import translate
+from ematix_flow.engine.spark.session import spark_session, stop_session
+from ematix_flow.engine.spark.settings import EngineSettings
 from ematix_flow.spec.connections.base import connection_from_json
 
 given = json.loads(sys.stdin.read())

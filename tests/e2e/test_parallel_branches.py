@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ematix_flow import faults
-from ematix_flow.backends.run_logs import open_run_log
+from ematix_flow.backends.state_stores.run_logs import open_run_log
 from ematix_flow.cli.main import main
 
 PROJECT = """

@@ -14,7 +14,7 @@ import pytest
 
 from ematix_flow import ematix, register_connection
 from ematix_flow.backends.lake.journal import FOLDER
-from ematix_flow.backends.objectstore.places import HIDDEN
+from ematix_flow.backends.objectstore.layout.table_paths import HIDDEN
 from ematix_flow.spec.connections import (
     Connection,
     DeltaLocalConnection,
@@ -25,7 +25,7 @@ from ematix_flow.spec.connections import (
 )
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
-from ematix_flow.state.root import state_root
+from ematix_flow.state.state_root import state_root
 from tests.stream_runs import load, stream
 
 pytestmark = pytest.mark.usefixtures("spark")

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from ematix_flow.backends.run_logs import open_slots
-from ematix_flow.state.slots import Slot, SlotRecord
+from ematix_flow.backends.state_stores.run_logs import open_slots
+from ematix_flow.state.slots.base import Slot, SlotRecord
 
 SLOT = Slot("slow", dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc))
 PROJECT = """

@@ -11,9 +11,9 @@ import pytest
 
 from ematix_flow import BigInt, ManagedTable, Target
 from ematix_flow.api.streaming import StreamingPipeline
-from ematix_flow.engine.streams.place import place_of
+from ematix_flow.engine.streams.stream_folder import stream_folder_for
 from ematix_flow.errors import DataLost, Unsupported
-from ematix_flow.observe.stream_watch import StreamWatch
+from ematix_flow.observe.stream_listener import StreamListener
 from ematix_flow.streaming import Source
 from tests.services.kafka import KafkaServer
 from tests.stream_runs import events_into, kafka_connection, load, produce, query, stream, warehouse
@@ -32,7 +32,7 @@ def test_a_stream_whose_topics_change_goes_on_in_each_where_it_stood(
     first, second = kafka.create_topic("first", 1), kafka.create_topic("second", 1)
 
     def leave_checkpoint() -> None:
-        shutil.rmtree(place_of(events_into(pg_database, kafka, first).spec).checkpoint("all"))
+        shutil.rmtree(stream_folder_for(events_into(pg_database, kafka, first).spec).checkpoint("all"))
 
     def loaded(topics: str) -> int:
         return load(events_into(pg_database, kafka, topics)).total_rows
@@ -144,7 +144,7 @@ def test_a_topic_that_was_created_again_is_lost_data_and_is_then_read_from_its_b
         source = {"source": kafka_connection(kafka), "source_query": kafka_topic, "source_columns": Ids}
         return stream(**source, **target, **options)
 
-    checkpoint = place_of(declared().spec).checkpoint("all")
+    checkpoint = stream_folder_for(declared().spec).checkpoint("all")
     produce(kafka, kafka_topic, [{"id": n} for n in range(5)])
     assert load(declared()).total_rows == 5
     if kept == "no id until now":
@@ -168,7 +168,7 @@ def test_a_topic_that_is_created_again_under_a_running_stream_stops_it(
     produce(kafka, kafka_topic, [{"id": n} for n in range(3)])
     loaded = threading.Event()
 
-    class Watch(StreamWatch):
+    class Watch(StreamListener):
         def batch(self, *arguments: object) -> None:
             loaded.set()
 

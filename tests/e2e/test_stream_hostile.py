@@ -34,10 +34,9 @@ from ematix_flow import (
     TimestampTZ,
     pk,
 )
-from ematix_flow.backends.dead_letters import open_for_stream
 from ematix_flow.backends.registry import open_backend
+from ematix_flow.backends.state_stores.dead_letters import open_stream_dead_letters
 from ematix_flow.graph.registry import DeclaredStream
-from ematix_flow.schedule.dead_letters import replay, runner_for
 from ematix_flow.spec.connections import (
     DeltaLocalConnection,
     DuckDBConnection,
@@ -46,7 +45,8 @@ from ematix_flow.spec.connections import (
     ObjectStoreLocalConnection,
     SQLiteConnection,
 )
-from ematix_flow.state.dead_letters import Selection
+from ematix_flow.state.dead_letters.base import LetterSelection
+from ematix_flow.streams.dead_letter_replay import letter_runner, replay_letters
 from tests.contract.mysql_setup import sql as mysql_sql
 from tests.services.kafka import KafkaServer
 from tests.stream_runs import kafka_connection, load, produce, query, stream, warehouse
@@ -222,7 +222,7 @@ def test_each_hostile_message_is_one_dead_letter_and_all_others_arrive(
     rows = _ids(kind, connection, spark, tmp_path)
     arrived = set(rows) - {10_000}
     assert len(rows) == len(set(rows))
-    with open_for_stream(followed.spec, env=os.environ) as store:
+    with open_stream_dead_letters(followed.spec, env=os.environ) as store:
         letters = store.list("events", limit=1_000)
         payloads = [store.get("events", letter.id).payload for letter in letters]
     assert all(letter.reason for letter in letters)
@@ -244,12 +244,12 @@ def test_each_hostile_message_is_one_dead_letter_and_all_others_arrive(
 
 def _replay(followed: Any, connection: Any, letters: int, arrived: set[int]) -> None:
     """Each letter fails again for its own reason, until the table takes it; then it is loaded once."""
-    with open_for_stream(followed.spec, env=os.environ) as store:
-        run = runner_for(DeclaredStream(followed.spec, followed))
-        outcome = replay("events", store, Selection(all=True), run)
+    with open_stream_dead_letters(followed.spec, env=os.environ) as store:
+        run = letter_runner(DeclaredStream(followed.spec, followed))
+        outcome = replay_letters("events", store, LetterSelection(all=True), run)
         assert (outcome.replayed, outcome.failed) == (0, letters)
         _run("sqlite", connection, "DROP TRIGGER refusing")
-        outcome = replay("events", store, Selection(all=True), run)
+        outcome = replay_letters("events", store, LetterSelection(all=True), run)
     assert outcome.replayed == 2
     rows = [row[0] for row in _run("sqlite", connection, "SELECT id FROM everything")]
     assert len(rows) == len(set(rows)) == len(arrived) + 2
@@ -389,7 +389,7 @@ def test_a_message_that_a_broker_does_not_take_is_put_aside(kafka: KafkaServer, 
     )
     result = load(followed)
     assert result.dead_letters == 4
-    with open_for_stream(followed.spec, env=os.environ) as store:
+    with open_stream_dead_letters(followed.spec, env=os.environ) as store:
         letters = {int(letter.position or -1): letter for letter in store.list("events", limit=20)}
     assert set(letters) == {3, 5, 6, 8}
     assert "takes 20,000" in letters[3].reason and "partition 7" in letters[5].reason

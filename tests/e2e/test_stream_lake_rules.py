@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import pytest
 
 from ematix_flow import BigInt, Integer, ManagedTable, String, pk
-from ematix_flow.backends.dead_letters import open_for_stream
-from ematix_flow.backends.iceberg.settings import catalog_name
+from ematix_flow.backends.iceberg.catalog_settings import catalog_name
 from ematix_flow.backends.registry import open_backend
+from ematix_flow.backends.state_stores.dead_letters import open_stream_dead_letters
 from ematix_flow.spec.connections import DeltaLocalConnection, IcebergConnection
 from tests.lakes import lake_target
 from tests.services.kafka import KafkaServer
@@ -75,7 +75,7 @@ def test_a_row_that_breaks_a_rule_of_a_delta_table_is_put_aside_and_all_others_a
     )
     produce(kafka, kafka_topic, sent)
     result = load(followed)
-    with open_for_stream(followed.spec, env=os.environ) as store:
+    with open_stream_dead_letters(followed.spec, env=os.environ) as store:
         reasons = {int(letter.position or -1): letter.reason for letter in store.list("events", limit=50)}
     assert set(reasons) == set(words)
     assert all(word in reasons[number] for number, word in words.items()), reasons
@@ -105,7 +105,7 @@ def test_a_null_in_a_required_column_of_an_iceberg_table_is_put_aside_and_all_ot
         transform_on_error="dlq",
     )
     assert load(followed).dead_letters == 1
-    with open_for_stream(followed.spec, env=os.environ) as store:
+    with open_stream_dead_letters(followed.spec, env=os.environ) as store:
         [letter] = store.list("events", limit=50)
     assert letter.position == "2" and "whole" in letter.reason
     assert sorted(row[0] for row in made.sql(f"SELECT id FROM {table}").collect()) == [0, 1, 3, 4]

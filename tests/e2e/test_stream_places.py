@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from ematix_flow.engine.streams.place import place_of
-from ematix_flow.schedule.streams import StreamResult
+from ematix_flow.engine.streams.stream_folder import stream_folder_for
 from ematix_flow.spec.connections import (
     Connection,
     DeltaLocalConnection,
@@ -24,6 +23,7 @@ from ematix_flow.spec.connections import (
     RabbitMQConnection,
     SQLiteConnection,
 )
+from ematix_flow.streams.running_stream import StreamResult
 from tests.services.kafka import KafkaServer
 from tests.stream_runs import kafka_connection, load, produce, stream
 
@@ -67,7 +67,7 @@ def test_a_batch_without_messages_is_not_counted(rabbitmq: Any, rabbitmq_queue: 
     )
     running = followed.start()
     try:
-        first = place_of(followed.spec).checkpoint("all") / "commits" / "0"
+        first = stream_folder_for(followed.spec).checkpoint("all") / "commits" / "0"
         deadline = time.monotonic() + 120
         while not first.exists():
             assert time.monotonic() < deadline and running.is_running, "no batch has come"
@@ -137,7 +137,7 @@ def test_every_kind_of_target_takes_a_stream_and_no_batch_twice(
     request: pytest.FixtureRequest,
     spark: Any,
 ) -> None:
-    from ematix_flow.engine.streams.place import place_of
+    from ematix_flow.engine.streams.stream_folder import stream_folder_for
 
     connection, options = _target(kind, tmp_path, request)
     followed = stream(
@@ -151,7 +151,7 @@ def test_every_kind_of_target_takes_a_stream_and_no_batch_twice(
     load(followed)
     produce(kafka, kafka_topic, [{"id": n, "name": "second"} for n in range(3, 8)])
     load(followed)
-    for commit in (place_of(followed.spec).checkpoint("all") / "commits").iterdir():
+    for commit in (stream_folder_for(followed.spec).checkpoint("all") / "commits").iterdir():
         if commit.name.lstrip(".").startswith("1"):
             commit.unlink()
     load(followed)

@@ -13,23 +13,23 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ematix_flow import Target
-from ematix_flow.backends.dead_letters import open_for_stream
-from ematix_flow.engine.streams import incoming
-from ematix_flow.engine.streams.place import place_of
+from ematix_flow.backends.state_stores.dead_letters import open_stream_dead_letters
+from ematix_flow.engine.streams import incoming_batch
 from ematix_flow.engine.streams.sinks import TableSink
+from ematix_flow.engine.streams.stream_folder import stream_folder_for
 from ematix_flow.errors import FlowError, TargetFailed, Unsupported
 from ematix_flow.graph.registry import DeclaredStream
+from ematix_flow.observe.stream_listener import StreamListener
 from ematix_flow.observe.stream_metrics import StreamMetrics
-from ematix_flow.observe.stream_watch import StreamWatch
-from ematix_flow.schedule.dead_letters import replay, runner_for
 from ematix_flow.spec.connections import (
     DuckDBConnection,
     ObjectStoreLocalConnection,
     RabbitMQConnection,
     SQLiteConnection,
 )
-from ematix_flow.state.dead_letters import Selection
+from ematix_flow.state.dead_letters.base import LetterSelection
 from ematix_flow.streaming import Source
+from ematix_flow.streams.dead_letter_replay import letter_runner, replay_letters
 from tests.services.kafka import KafkaServer
 from tests.stream_runs import events_into, kafka_connection, load, produce, query, stream
 
@@ -82,15 +82,15 @@ def test_a_letter_that_the_table_refused_is_replayed_once_the_table_takes_it(
     followed = events_into(pg_database, kafka, kafka_topic, transform_on_error="dlq")
     assert load(followed).dead_letters == 1
     assert query(pg_database, "SELECT id FROM events ORDER BY id") == [(1,), (3,)]
-    with open_for_stream(followed.spec, env=os.environ) as store:
+    with open_stream_dead_letters(followed.spec, env=os.environ) as store:
         [letter] = store.list("events", limit=5)
         assert (letter.stage, letter.position) == ("decode", "1")
-        run = runner_for(DeclaredStream(followed.spec, followed))
-        assert replay("events", store, Selection(all=True), run).failed == 1
+        run = letter_runner(DeclaredStream(followed.spec, followed))
+        assert replay_letters("events", store, LetterSelection(all=True), run).failed == 1
         query(pg_database, "ALTER TABLE events ALTER COLUMN name TYPE text")
-        run = runner_for(DeclaredStream(followed.spec, followed))
-        assert replay("events", store, Selection(all=True), run).replayed == 1
-        assert replay("events", store, Selection(all=True), run).taken == 0
+        run = letter_runner(DeclaredStream(followed.spec, followed))
+        assert replay_letters("events", store, LetterSelection(all=True), run).replayed == 1
+        assert replay_letters("events", store, LetterSelection(all=True), run).taken == 0
     assert query(pg_database, "SELECT id, name FROM events WHERE id = 2") == [(2, "too long")]
     assert load(followed).total_rows == 0
 
@@ -116,7 +116,7 @@ def test_of_messages_in_a_queue_the_last_of_a_key_is_merged(
 def test_messages_of_a_queue_are_sent_on_in_order(
     rabbitmq: Any, rabbitmq_queue: str, kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(incoming, "ROWS", 0)  # by tasks
+    monkeypatch.setattr(incoming_batch, "MAX_ROWS", 0)  # by tasks
     out = kafka.create_topic("out", 1)
     rabbitmq.publish(rabbitmq_queue, [json.dumps({"id": n}).encode() for n in range(300)], ids=True)
     load(
@@ -180,11 +180,11 @@ def test_a_queue_into_two_targets_ends_when_the_one_that_is_there_has_all(
     assert rows_in(tmp_path, "SELECT count(*), count(DISTINCT id) FROM events") == [(8, 8)]
 
 
-class _Batches(StreamWatch):
+class _Batches(StreamListener):
     def __init__(self) -> None:
         self.rows: list[int] = []
 
-    def batch(self, name: str, number: int, rows_read: int, *_: Any, **__: Any) -> None:
+    def batch_committed(self, name: str, number: int, rows_read: int, *_: Any, **__: Any) -> None:
         self.rows.append(rows_read)
 
 
@@ -297,7 +297,7 @@ def test_a_queue_whose_spool_is_lost_is_loaded_all_the_same(
     )
     rabbitmq.publish(rabbitmq_queue, [json.dumps({"id": n}).encode() for n in range(3)])
     load(followed)
-    shutil.rmtree(place_of(followed.spec).folder / "spools")
+    shutil.rmtree(stream_folder_for(followed.spec).folder / "spools")
     rabbitmq.publish(rabbitmq_queue, [json.dumps({"id": n}).encode() for n in range(3, 6)])
     load(followed)
     assert rows_in(tmp_path, "SELECT count(*), count(DISTINCT id) FROM events") == [(6, 6)]
@@ -338,7 +338,7 @@ def test_a_kinesis_stream_whose_folder_is_lost_goes_on_where_the_ledger_ends(
     )
     kinesis.put(kinesis_stream, [(str(n), json.dumps({"id": n}).encode()) for n in range(6)])
     load(followed)
-    shutil.rmtree(place_of(followed.spec).folder)
+    shutil.rmtree(stream_folder_for(followed.spec).folder)
     kinesis.put(kinesis_stream, [(str(n), json.dumps({"id": n}).encode()) for n in range(6, 9)])
     load(followed)
     assert rows_in(tmp_path, "SELECT count(*), count(DISTINCT id) FROM events") == [(9, 9)]
@@ -352,7 +352,7 @@ def test_a_text_that_the_database_refuses_is_put_aside(
     followed = events_into(pg_database, kafka, kafka_topic, transform_on_error="dlq")
     assert load(followed).dead_letters == 1
     assert query(pg_database, "SELECT count(*), count(DISTINCT id) FROM events WHERE id <> 7") == [(9, 9)]
-    with open_for_stream(followed.spec, env=os.environ) as store:
+    with open_stream_dead_letters(followed.spec, env=os.environ) as store:
         [letter] = store.list("events", limit=10)
     assert (letter.stage, letter.position) == ("write", "7")
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from ematix_flow.backends.payloads.framing import write_varint
-from ematix_flow.backends.payloads.protobuf_schema import compiled, message_class
-from ematix_flow.backends.payloads.registry import Schema
+from ematix_flow.backends.payloads.framing import encode_varint
+from ematix_flow.backends.payloads.protobuf_schema import compile_schema, message_class
+from ematix_flow.backends.payloads.registry import RegisteredSchema
 from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.connections import (
     GlueSchemaRegistryConnection,
@@ -42,8 +42,8 @@ BIG = 3_000_000_000
 def _body(form: str, schema: Any, row: dict[str, Any]) -> bytes:
     if form == "avro":
         return avro(0, schema, row)[5:]
-    made = message_class(compiled(Schema(0, schema, "PROTOBUF")).chosen("Order"))
-    return write_varint(0) + bytes(made(**row).SerializeToString())  # the first message of the file
+    made = message_class(compile_schema(RegisteredSchema(0, schema, "PROTOBUF")).find_message("Order"))
+    return encode_varint(0) + bytes(made(**row).SerializeToString())  # the first message of the file
 
 
 class _Confluent:

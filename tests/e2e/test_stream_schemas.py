@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import pytest
 
 from ematix_flow import BigInt, ManagedTable, Text, pk
-from ematix_flow.backends.dead_letters import open_for_stream
+from ematix_flow.backends.state_stores.dead_letters import open_stream_dead_letters
 from ematix_flow.errors import SchemaMismatch, SourceFailed
 from ematix_flow.spec.connections import (
     DeltaLocalConnection,
@@ -64,7 +64,7 @@ def test_a_message_without_a_field_that_is_declared_without_nulls_is_put_aside(
         (7, "a", None),
         (8, "a", None),
     ]
-    with open_for_stream(followed.spec, env=os.environ) as store:
+    with open_stream_dead_letters(followed.spec, env=os.environ) as store:
         reasons = {int(letter.position or -1): letter.reason for letter in store.list("events", limit=10)}
     assert set(reasons) == {1, 2, 3, 4, 5}
     assert all("'id' is missing or null" in reasons[n] for n in (1, 2, 3, 4))

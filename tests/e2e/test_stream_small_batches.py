@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ematix_flow import BigInt, ManagedTable
-from ematix_flow.backends.dead_letters import open_for_stream
-from ematix_flow.backends.streams import MESSAGE_DDL
-from ematix_flow.engine.streams import few, incoming
+from ematix_flow.backends.messages.contract import MESSAGE_DDL
+from ematix_flow.backends.state_stores.dead_letters import open_stream_dead_letters
+from ematix_flow.engine.streams import incoming_batch, small_batches
 from ematix_flow.errors import UnreadableMessages
 from tests.services.kafka import KafkaServer
 from tests.stream_runs import events_into, kafka_connection, ledger, load, produce, query, stream
@@ -29,22 +29,22 @@ def messages(spark: Any, values: list[bytes]) -> Any:
 
 
 def test_a_few_messages_come_to_the_driver(spark: Any) -> None:
-    taken = few.few(messages(spark, [b"a", b"b"]), expected=2)
+    taken = small_batches.take_small_batch(messages(spark, [b"a", b"b"]), expected=2)
     assert taken is not None
     assert [value for batch in taken for value in batch.column("value").to_pylist()] == [b"a", b"b"]
 
 
-@pytest.mark.parametrize("expected", [None, few.ROWS + 1])
+@pytest.mark.parametrize("expected", [None, small_batches.MAX_ROWS + 1])
 def test_many_messages_or_nobody_knows_how_many_stay_where_they_are(spark: Any, expected: int | None) -> None:
-    assert few.few(messages(spark, [b"a"]), expected) is None
+    assert small_batches.take_small_batch(messages(spark, [b"a"]), expected) is None
 
 
 def test_one_large_message_keeps_the_batch_from_the_driver(
     spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(few, "BYTES", 1_000)
-    assert few.few(messages(spark, [b"a" * 100, b"b" * 100]), expected=2) is not None
-    assert few.few(messages(spark, [b"a" * 100, b"b" * 101]), expected=2) is None
+    monkeypatch.setattr(small_batches, "MAX_BYTES", 1_000)
+    assert small_batches.take_small_batch(messages(spark, [b"a" * 100, b"b" * 100]), expected=2) is not None
+    assert small_batches.take_small_batch(messages(spark, [b"a" * 100, b"b" * 101]), expected=2) is None
 
 
 @pytest.fixture
@@ -52,14 +52,14 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each batch that could was taken by the driver."""
     told: list[bool] = []
 
-    plain = incoming.ReadByUs.few
+    plain = incoming_batch.TaskReadBatch.small_batch
 
-    def spied(of: incoming.ReadByUs) -> Any:
+    def spied(of: incoming_batch.TaskReadBatch) -> Any:
         found = plain(of)
         told.append(found is not None)
         return found
 
-    monkeypatch.setattr(incoming.ReadByUs, "few", spied)
+    monkeypatch.setattr(incoming_batch.TaskReadBatch, "small_batch", spied)
     return told
 
 
@@ -72,7 +72,7 @@ def test_a_table_gets_the_same_whoever_loads_it(
     taken: list[bool],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(incoming, "ROWS", rows)
+    monkeypatch.setattr(incoming_batch, "MAX_ROWS", rows)
     query(pg_database, "CREATE TABLE events (id bigint NOT NULL, name varchar(3))")
     followed = events_into(pg_database, kafka, kafka_topic, transform_on_error="dlq")
     produce(kafka, kafka_topic, [{"id": 0, "name": "a"}])
@@ -83,7 +83,7 @@ def test_a_table_gets_the_same_whoever_loads_it(
     assert result.dead_letters == 2
     assert query(pg_database, "SELECT id, name FROM events ORDER BY id") == [(0, "a"), (1, "b"), (3, None)]
     assert [count for _, count in ledger(pg_database)] == [1, 2]
-    with open_for_stream(followed.spec, env=os.environ) as store:
+    with open_stream_dead_letters(followed.spec, env=os.environ) as store:
         assert sorted(letter.stage for letter in store.list("events", limit=10)) == ["decode"] * 2
 
 

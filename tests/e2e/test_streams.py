@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import pytest
 
 from ematix_flow import BigInt, Lookup, ManagedTable, Target, pk
-from ematix_flow.backends.dead_letters import open_for_stream
-from ematix_flow.backends.kafka import ranges
-from ematix_flow.engine.streams import incoming
-from ematix_flow.engine.streams.place import place_of
+from ematix_flow.backends.kafka import offset_ranges
+from ematix_flow.backends.state_stores.dead_letters import open_stream_dead_letters
+from ematix_flow.engine.streams import incoming_batch
+from ematix_flow.engine.streams.stream_folder import stream_folder_for
 from ematix_flow.errors import DeclarationError, GuaranteeRefused, SchemaMismatch, SourceFailed
 from ematix_flow.spec.connections import DuckDBConnection, ObjectStoreLocalConnection, SQLiteConnection
 from ematix_flow.streaming import KafkaToKafkaEosPipeline
@@ -138,7 +138,7 @@ def test_a_table_that_is_not_there_gets_the_columns_of_the_first_messages(
     load(followed)
     rows = query(pg_database, "SELECT id, total, tags::text, at IS NULL FROM raw.orders ORDER BY id")
     assert rows == [(1, 9.5, '["a"]', False), (2, 1.0, None, True)]
-    pinned = json.loads(place_of(followed.spec).columns_file.read_text())
+    pinned = json.loads(stream_folder_for(followed.spec).columns_file.read_text())
     assert [column["name"] for column in pinned["columns"]] == ["id", "total", "tags", "at"]
 
 
@@ -288,7 +288,7 @@ def test_one_bad_message_does_not_keep_the_others(
     assert query(events, "SELECT id FROM events ORDER BY id") == [(1,), (2,)]
     assert (result.dropped, result.dead_letters) == ((3, 0) if policy == "drop" else (0, 3))
     if policy == "dlq":
-        with open_for_stream(followed.spec, env=os.environ) as store:
+        with open_stream_dead_letters(followed.spec, env=os.environ) as store:
             letters = store.list("events", limit=10)
             assert sorted(letter.position or "" for letter in letters) == ["1", "2", "3"]
             assert {letter.stage for letter in letters} == {"decode"}
@@ -310,7 +310,7 @@ def test_a_row_that_the_sql_fails_on_is_found_among_the_others(
     )
     assert load(followed).dead_letters == 1
     assert query(pg_database, "SELECT count(*), max(number) FROM numbers") == [(40, 39)]
-    with open_for_stream(followed.spec, env=os.environ) as store:
+    with open_stream_dead_letters(followed.spec, env=os.environ) as store:
         [letter] = store.list("events", limit=10)
     assert (letter.stage, letter.position) == ("transform", "40")
 
@@ -324,7 +324,7 @@ def test_without_its_checkpoint_a_stream_goes_on_where_the_ledger_ends(
     followed = events_into(events, kafka, kafka_topic)
     produce(kafka, kafka_topic, [{"id": n} for n in range(6)])
     load(followed)
-    shutil.rmtree(place_of(followed.spec).folder)
+    shutil.rmtree(stream_folder_for(followed.spec).folder)
     produce(kafka, kafka_topic, [{"id": n} for n in range(6, 9)])
     load(followed)
     assert query(events, "SELECT count(*), count(DISTINCT id) FROM events") == [(9, 9)]
@@ -336,7 +336,7 @@ def test_a_batch_that_spark_believes_undone_is_not_loaded_again(
     followed = events_into(events, kafka, kafka_topic)
     produce(kafka, kafka_topic, [{"id": n} for n in range(6)])
     load(followed)
-    commits = place_of(followed.spec).checkpoint("all") / "commits"
+    commits = stream_folder_for(followed.spec).checkpoint("all") / "commits"
     newest = max(commits.iterdir(), key=lambda path: int(path.name) if path.name.isdigit() else -1)
     newest.unlink()
     (commits / f".{newest.name}.crc").unlink(missing_ok=True)
@@ -353,7 +353,7 @@ def test_messages_that_retention_took_from_under_the_stream_are_an_error_that_sa
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if not in_the_driver:
-        monkeypatch.setattr(incoming, "ROWS", 0)
+        monkeypatch.setattr(incoming_batch, "MAX_ROWS", 0)
     followed = events_into(events, kafka, kafka_topic)
     produce(kafka, kafka_topic, [{"id": n} for n in range(4)])
     load(followed)
@@ -448,7 +448,7 @@ def test_kafka_to_kafka_exactly_once(kafka: KafkaServer, kafka_topic: str) -> No
     )
     produce(kafka, kafka_topic, [{"id": n} for n in range(20)])
     load(followed)
-    commits = place_of(followed.spec).checkpoint("all") / "commits"
+    commits = stream_folder_for(followed.spec).checkpoint("all") / "commits"
     for commit in commits.iterdir():
         commit.unlink()
     produce(kafka, kafka_topic, [{"id": n} for n in range(20, 25)])
@@ -461,7 +461,7 @@ def test_kafka_to_kafka_exactly_once(kafka: KafkaServer, kafka_topic: str) -> No
 def test_messages_of_a_partition_are_sent_on_in_order(
     kafka: KafkaServer, kafka_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranges, "PIECE", 10)  # a batch for several tasks
+    monkeypatch.setattr(offset_ranges, "MIN_SPLIT_OFFSETS", 10)  # a batch for several tasks
     out = kafka.create_topic("out", 1)
     followed = stream(
         source=kafka_connection(kafka),

@@ -17,7 +17,7 @@ import pytest
 from prometheus_client.exposition import generate_latest
 
 from ematix_flow.errors import RowRejected
-from ematix_flow.observe.exposition import families_in
+from ematix_flow.observe.metric_families import parse_families
 from ematix_flow.observe.stream_metrics import StreamMetrics
 from ematix_flow.spec.connections import DuckDBConnection, ObjectStoreLocalConnection, SQLiteConnection
 from tests.alert_servers import http_receiver
@@ -43,7 +43,7 @@ def scraped(port: int) -> str:
 
 
 def number(text: str, name: str, **labels: str) -> float | None:
-    for family in families_in(text).values():
+    for family in parse_families(text).values():
         for (sample, found), value in family.series.items():
             if sample == name and set(labels.items()) <= set(found):
                 return value

@@ -142,8 +142,8 @@ def run_here(
     """The whole run in this process; without Spark, unless a session is given."""
     from ematix_flow import faults
     from ematix_flow.graph.registry import Registry, use_registry
-    from ematix_flow.schedule.run import RunContext, run_pipeline
-    from ematix_flow.state.runlog import open_run_log, project_run_log
+    from ematix_flow.run.pipeline import RunContext, run_pipeline
+    from ematix_flow.state.runlog.base import open_run_log, project_run_log
 
     with ExitStack() as stack:
         if before_apply is not None:
@@ -164,7 +164,7 @@ def _child(order: dict[str, Any], start: int, gate: int) -> tuple[int, dict[str,
     os.read(start, 1)  # nothing comes: it is closed when all are there
     os.environ.update(order["env"])
     os.chdir(order["folder"])
-    faults.arm_from(order["fault"])
+    faults.arm_from_setting(order["fault"])
     known = set(sys.modules)
     wait = (lambda: void(os.read(gate, 1))) if order["gate"] else None
     try:
@@ -243,7 +243,7 @@ def _hear(child: _Running) -> None:
 
 
 def main() -> None:
-    for name in ("ematix_flow.schedule.run", "ematix_flow.state.runlog_sql"):
+    for name in ("ematix_flow.run.pipeline", "ematix_flow.state.runlog.sql"):
         importlib.import_module(name)
     for line in sys.stdin:
         answers = _carry_out(json.loads(line))

@@ -19,12 +19,12 @@ import pyarrow as pa
 import pytest
 
 from ematix_flow import ObjectStoreLocalConnection, faults
-from ematix_flow.backends.base import Target
+from ematix_flow.backends.base import BatchTarget
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.errors import FlowError
 from ematix_flow.spec.types import DataType
 from ematix_flow.testing.loads import load_rows, new_load
-from ematix_flow.testing.matched_loads import keyed, table_of
+from ematix_flow.testing.matched_loads import resolve_keys, table_of
 from tests.contract.s3_files import S3Lake
 from tests.fault.lake_tables import DeltaFolder, FilesInBucket, IcebergFolder, LocalFiles
 from tests.lakes import lake_backend, lake_target
@@ -64,7 +64,7 @@ def write_at_once(writers: Sequence[Writer], rounds: int) -> None:
         raise real[0]
 
 
-def appending(target: Target, name: str) -> Writer:
+def appending(target: BatchTarget, name: str) -> Writer:
     """A pipeline that appends rows which nobody else writes."""
 
     def write(number: int) -> None:
@@ -74,9 +74,9 @@ def appending(target: Target, name: str) -> Writer:
     return write
 
 
-def merging(target: Target, name: str) -> Writer:
+def merging(target: BatchTarget, name: str) -> Writer:
     """A pipeline that merges the same keys in each round; a key has one row, whoever was first with it."""
-    stored, matching = keyed(TABLE, "merge")
+    stored, matching = resolve_keys(TABLE, "merge")
 
     def write(number: int) -> None:
         rows = [{"id": -1 - n, "name": f"round {number}"} for n in range(10)]
@@ -237,7 +237,7 @@ def test_a_first_load_is_refused_by_a_table_of_other_columns_that_was_made_meanw
 ) -> None:
     target = lake_target(lake_backend("delta", tmp_path / "lake"), spark)
     live = target.inspect(TABLE)
-    load = replace(new_load(TABLE), changes=target.plan_table(TABLE, live))
+    load = replace(new_load(TABLE), table_plan=target.plan_table(TABLE, live))
     with (
         made_meanwhile(tmp_path / "lake" / "contract" / "shared", pa.table({"other": [1]})),
         pytest.raises(FlowError, match="changed by another process"),

@@ -25,7 +25,7 @@ from ematix_flow import (
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
-from ematix_flow.state.runlog import open_run_log
+from ematix_flow.state.runlog.base import open_run_log
 from tests.reading import read_table
 
 pytestmark = pytest.mark.fault
@@ -72,7 +72,7 @@ SENT = ("messages.produced", "messages.before_commit", "messages.after_commit")
 
 def test_every_commit_point_has_a_crash_test() -> None:
     here = {*STAGED, *TASKS, *APPLIED, *CHANGED, *FILES, *FOLDED, *SPOOLED, *RECORDED}
-    assert set(faults.declared()) == {*here, *STREAMED, *SENT}
+    assert set(faults.declared_points()) == {*here, *STREAMED, *SENT}
 
 
 def source_with(path: Path, count: int) -> None:
@@ -265,7 +265,7 @@ def test_sigkill_of_a_run_with_spark_leaves_the_target_and_the_next_run_is_exact
     assert sorted(row["id"] for row in read_table(backend, TABLE)) == list(range(10))
     target = backend.target()
     assert target is not None
-    assert target.sweep("load", "target:copied.events") == []
+    assert target.sweep_staging("load", "target:copied.events") == []
 
 
 def test_the_same_pipeline_started_twice_at_once_runs_once(tmp_path: Path) -> None:

@@ -20,12 +20,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from ematix_flow import Connection, MySQLConnection, PostgresConnection
-from ematix_flow.backends.base import Target
-from ematix_flow.backends.held_sessions import session_name
-from ematix_flow.backends.mysql.lock_notes import FOLDER, dead_notes, own_lock
+from ematix_flow.backends.base import BatchTarget
+from ematix_flow.backends.mysql.lock_owner_files import FOLDER, files_of_dead_owners, new_owner_lock
 from ematix_flow.backends.registry import open_backend
+from ematix_flow.backends.sql_servers.lock_session import session_name
 from ematix_flow.errors import PipelineLocked
-from ematix_flow.state.root import state_root
+from ematix_flow.state.state_root import state_root
 
 PIPELINE, TARGET = "load", "wh:s.t"
 PATIENCE = 120.0
@@ -105,14 +105,14 @@ def killed_holder(
         proxy.close()
 
 
-def target_at(kind: str, url: str) -> Target:
+def target_at(kind: str, url: str) -> BatchTarget:
     connection: Connection = {"p": PostgresConnection, "m": MySQLConnection}[kind](name="wh", url=url)
     target = open_backend(connection).target()
     assert target is not None
     return target
 
 
-def is_locked(target: Target) -> bool:
+def is_locked(target: BatchTarget) -> bool:
     try:
         with target.lock(PIPELINE, TARGET, uuid.uuid4()):
             return False
@@ -146,9 +146,9 @@ def test_a_note_of_a_dead_process_ends_no_session_but_its_own(mariadb_database: 
         (living,) = folder.iterdir()
         name = re.sub(r"pid \d+", f"pid {gone.pid}", session_name("ematix-flow", uuid.uuid4()))
         stale = living.with_name(living.name + "-stale")
-        stale.write_text(json.dumps({"own": own_lock(), "name": name}))
+        stale.write_text(json.dumps({"own": new_owner_lock(), "name": name}))
         (folder / f"{living.name}-broken").write_text("{")
-        assert len(dead_notes(living.name.partition("-")[0])) == 1
+        assert len(files_of_dead_owners(living.name.partition("-")[0])) == 1
         with pytest.raises(PipelineLocked) as refused, target.lock(PIPELINE, TARGET, uuid.uuid4()):
             raise AssertionError("the lock is held")
         assert re.search(

@@ -20,12 +20,12 @@ import pytest
 
 from ematix_flow import faults
 from ematix_flow.graph.registry import Registry, use_registry
-from ematix_flow.schedule.run import RunContext
-from ematix_flow.schedule.run_due import Runner, SlotOutcome, no_spark
-from ematix_flow.schedule.slots import DEATHS, LOADED
-from ematix_flow.state.runlog import open_run_log, project_run_log
-from ematix_flow.state.slots import Slot
-from ematix_flow.state.slots_memory import MemorySlots
+from ematix_flow.run.pipeline import RunContext
+from ematix_flow.schedule.run_due import SlotOutcome, SlotRunner, refuse_spark
+from ematix_flow.schedule.slot_lifecycle import ALREADY_LOADED, MAX_DEATHS
+from ematix_flow.state.runlog.base import open_run_log, project_run_log
+from ematix_flow.state.slots.base import Slot
+from ematix_flow.state.slots.memory import MemorySlotStore
 from tests.fault.databases import Database, file_database
 from tests.fault.forked_runs import MODULE, run_here
 from tests.fault.histories import BY_NAME, LOADS, History, LoadKind
@@ -127,9 +127,9 @@ def test_a_slot_whose_last_attempt_died_after_its_commit_has_succeeded_with_its_
     history.advance(0)
     at = history.slot(0)
     assert at is not None
-    slot, store = Slot("load", dt.datetime.fromisoformat(at)), MemorySlots()
+    slot, store = Slot("load", dt.datetime.fromisoformat(at)), MemorySlotStore()
     store.open([slot])
-    for _ in range(DEATHS):
+    for _ in range(MAX_DEATHS):
         seen = store.get(slot)
         assert seen is not None
         claim = store.claim(seen, "a run that dies", 0.0)
@@ -140,10 +140,10 @@ def test_a_slot_whose_last_attempt_died_after_its_commit_has_succeeded_with_its_
     assert died is not None
     with open_run_log(project_run_log(os.environ), env=os.environ) as log, use_registry(Registry()) as here:
         exec(compile((tmp_path / f"{MODULE}.py").read_text(), MODULE, "exec"), {"__name__": MODULE})
-        found = Runner(here, store, log, lambda _: RunContext(log, no_spark)).pick(died)
+        found = SlotRunner(here, store, log, lambda _: RunContext(log, refuse_spark)).try_claim(died)
         newest = log.list("load")[0]
     ended = store.get(slot)
-    assert isinstance(found, SlotOutcome) and (found.status, found.reason) == ("succeeded", LOADED)
+    assert isinstance(found, SlotOutcome) and (found.status, found.reason) == ("succeeded", ALREADY_LOADED)
     assert ended is not None and ended.status == "succeeded"
     loaded = len(history.must_hold(0))
     assert (newest.status, newest.rows_read, newest.rows_inserted) == ("succeeded", loaded, loaded)
@@ -154,8 +154,8 @@ def test_a_slot_whose_last_attempt_died_after_its_commit_has_succeeded_with_its_
 
 def run_alone(folder: Path, slot: str | None) -> None:
     """The body of a process that has a Spark of its own."""
-    from ematix_flow.engine.session import spark_session
-    from ematix_flow.engine.settings import EngineSettings
+    from ematix_flow.engine.spark.session import spark_session
+    from ematix_flow.engine.spark.settings import EngineSettings
 
     session = spark_session(EngineSettings.resolve(env={}), jar_groups=("delta",))
     run_here(folder, slot, spark=session)

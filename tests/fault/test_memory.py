@@ -55,8 +55,8 @@ def load():
 
 RUN = """
 import json, sys
-from ematix_flow.engine.session import stop_session
-from ematix_flow.engine.settings import EngineSettings
+from ematix_flow.engine.spark.session import stop_session
+from ematix_flow.engine.spark.settings import EngineSettings
 import wide_pipelines
 settings = EngineSettings.resolve(config={"engine": {"mode": "local[2]", "memory": sys.argv[1]}})
 result = wide_pipelines.load.sync(engine=settings)

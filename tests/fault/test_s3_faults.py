@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from ematix_flow import faults
-from ematix_flow.backends.base import Target
-from ematix_flow.backends.objectstore import s3home, tablestate
+from ematix_flow.backends.base import BatchTarget
+from ematix_flow.backends.objectstore.storage import s3_table_storage
+from ematix_flow.backends.objectstore.writing import table_state
 from ematix_flow.backends.stores import s3_client, s3_leases
-from ematix_flow.backends.stores.s3 import S3Store
+from ematix_flow.backends.stores.s3_store import S3Store
 from ematix_flow.errors import FlowError, TargetFailed
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
@@ -63,7 +64,7 @@ def proxy(s3: S3Server) -> Iterator[S3Proxy]:
 
 
 @pytest.fixture
-def target(lake: S3Lake, proxy: S3Proxy) -> Target:
+def target(lake: S3Lake, proxy: S3Proxy) -> BatchTarget:
     """Its requests go through the proxy; the table is there and holds three rows."""
     target = lake.backend(proxy.endpoint).target()
     load_rows(target, new_load(TABLE), rows(0, 3))
@@ -82,7 +83,7 @@ def assert_tidy(lake: S3Lake) -> None:
 
 @pytest.mark.parametrize("status", [pytest.param(500, marks=pytest.mark.long), 503, None])
 def test_errors_that_pass_are_sat_out_wherever_they_come(
-    lake: S3Lake, proxy: S3Proxy, target: Target, status: int | None
+    lake: S3Lake, proxy: S3Proxy, target: BatchTarget, status: int | None
 ) -> None:
     for place in ("staging/.*parquet", "part.json", "shop/orders/part-", "manifest-", "intent-"):
         with proxy.failing(status, times=1, method="PUT", path=place) as fault:
@@ -92,7 +93,9 @@ def test_errors_that_pass_are_sat_out_wherever_they_come(
     assert_tidy(lake)
 
 
-def test_a_commit_whose_answer_was_lost_is_a_commit(lake: S3Lake, proxy: S3Proxy, target: Target) -> None:
+def test_a_commit_whose_answer_was_lost_is_a_commit(
+    lake: S3Lake, proxy: S3Proxy, target: BatchTarget
+) -> None:
     with proxy.failing(500, times=1, method="PUT", path="manifest-", after=True) as fault:
         assert load_rows(target, new_load(TABLE), rows(3, 5)).rows_inserted == 2
     assert fault.met == 1
@@ -102,7 +105,7 @@ def test_a_commit_whose_answer_was_lost_is_a_commit(lake: S3Lake, proxy: S3Proxy
 
 
 def test_a_server_that_goes_away_at_the_commit_leaves_a_question_that_the_next_run_answers(
-    lake: S3Lake, proxy: S3Proxy, target: Target, monkeypatch: pytest.MonkeyPatch
+    lake: S3Lake, proxy: S3Proxy, target: BatchTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(s3_client, "ATTEMPTS", 2)
     monkeypatch.setattr(s3_client, "_clients", {})
@@ -115,14 +118,14 @@ def test_a_server_that_goes_away_at_the_commit_leaves_a_question_that_the_next_r
             load_rows(target, new_load(TABLE, batch_key="slot:1"), rows(3, 5), drop=False)
     assert "not known" in (raised.value.state or "")
     assert ids(lake) == [0, 1, 2, 3, 4], "the server had taken it"
-    target.sweep(PIPELINE, TARGET)
+    target.sweep_staging(PIPELINE, TARGET)
     assert load_rows(target, new_load(TABLE, batch_key="slot:1"), rows(3, 5)).duplicate
     assert ids(lake) == [0, 1, 2, 3, 4]
     assert_tidy(lake)
 
 
 def test_a_commit_that_the_server_is_still_at_is_waited_for(
-    lake: S3Lake, proxy: S3Proxy, target: Target, monkeypatch: pytest.MonkeyPatch
+    lake: S3Lake, proxy: S3Proxy, target: BatchTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client gives up on it and asks again, and is told that another write of it is under way."""
     monkeypatch.setattr(s3_client, "READ_SECONDS", 1)
@@ -138,7 +141,7 @@ def test_a_commit_that_the_server_is_still_at_is_waited_for(
 
 
 def test_a_commit_that_comes_late_after_its_load_failed_finds_all_of_its_files(
-    lake: S3Lake, proxy: S3Proxy, target: Target, monkeypatch: pytest.MonkeyPatch
+    lake: S3Lake, proxy: S3Proxy, target: BatchTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(s3_client, "ATTEMPTS", 2)
     monkeypatch.setattr(s3_client, "READ_SECONDS", 1)
@@ -153,13 +156,13 @@ def test_a_commit_that_comes_late_after_its_load_failed_finds_all_of_its_files(
     assert ids(lake) == [0, 1, 2], "it came too early for this test"
     time.sleep(8)
     assert ids(lake) == [3, 4]
-    target.sweep(PIPELINE, TARGET)
+    target.sweep_staging(PIPELINE, TARGET)
     assert load_rows(target, new_load(TABLE, "truncate", batch_key="slot:1"), rows(3, 5)).duplicate
     assert ids(lake) == [3, 4]
 
 
 def test_a_commit_that_comes_after_the_next_load_has_begun_is_shut_out(
-    lake: S3Lake, proxy: S3Proxy, target: Target, monkeypatch: pytest.MonkeyPatch
+    lake: S3Lake, proxy: S3Proxy, target: BatchTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(s3_client, "ATTEMPTS", 2)
     monkeypatch.setattr(s3_client, "READ_SECONDS", 1)
@@ -179,7 +182,7 @@ def test_a_commit_that_comes_after_the_next_load_has_begun_is_shut_out(
 
 
 def test_a_commit_that_went_in_before_the_keys_ran_out_is_a_commit(
-    lake: S3Lake, proxy: S3Proxy, target: Target
+    lake: S3Lake, proxy: S3Proxy, target: BatchTarget
 ) -> None:
     with (
         proxy.failing(500, times=1, method="PUT", path="manifest-", after=True),
@@ -192,7 +195,7 @@ def test_a_commit_that_went_in_before_the_keys_ran_out_is_a_commit(
 
 
 def test_a_load_that_fails_half_way_through_its_copies_takes_them_back(
-    lake: S3Lake, proxy: S3Proxy, target: Target, monkeypatch: pytest.MonkeyPatch
+    lake: S3Lake, proxy: S3Proxy, target: BatchTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(s3_client, "ATTEMPTS", 1)
     monkeypatch.setattr(s3_client, "_clients", {})
@@ -207,11 +210,11 @@ def test_a_load_that_fails_half_way_through_its_copies_takes_them_back(
 
 
 def test_a_load_that_lost_its_lock_does_not_commit(
-    lake: S3Lake, target: Target, monkeypatch: pytest.MonkeyPatch
+    lake: S3Lake, target: BatchTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another takes over while this one is held up; what this one brought is gone, and it may not commit."""
     monkeypatch.setattr(s3_leases, "LEASE_SECONDS", 1.0)
-    monkeypatch.setattr(s3_leases, "BEAT_SECONDS", 600.0)
+    monkeypatch.setattr(s3_leases, "HEARTBEAT_SECONDS", 600.0)
     other = lake.backend().target()
 
     def meanwhile() -> None:
@@ -228,7 +231,7 @@ def test_a_load_that_lost_its_lock_does_not_commit(
 
 
 def test_a_load_that_was_overtaken_after_its_last_look_at_the_lock_does_not_commit(
-    lake: S3Lake, target: Target, monkeypatch: pytest.MonkeyPatch
+    lake: S3Lake, target: BatchTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = lake.backend().target()
     overtaken = []
@@ -238,7 +241,9 @@ def test_a_load_that_was_overtaken_after_its_last_look_at_the_lock_does_not_comm
     def create(self: S3Store, path: str, text: str) -> None:
         if "manifest-" in path and not overtaken:
             overtaken.append(path)
-            monkeypatch.setattr(s3_leases.Lease, "take", lambda self: None)  # as if the lease had run out
+            monkeypatch.setattr(
+                s3_leases.S3Lease, "try_acquire", lambda self: None
+            )  # as if the lease had run out
             load_rows(other, new_load(TABLE, "truncate", pipeline="another"), rows(10, 12))
             monkeypatch.undo()
         plain(self, path, text)
@@ -248,7 +253,7 @@ def test_a_load_that_was_overtaken_after_its_last_look_at_the_lock_does_not_comm
         load_rows(target, new_load(TABLE), rows(3, 5))
     assert overtaken
     assert ids(lake) == [10, 11]
-    target.sweep(PIPELINE, TARGET)
+    target.sweep_staging(PIPELINE, TARGET)
     load_rows(target, new_load(TABLE), rows(3, 5))
     assert ids(lake) == [3, 4, 10, 11]
     assert_tidy(lake)
@@ -256,7 +261,7 @@ def test_a_load_that_was_overtaken_after_its_last_look_at_the_lock_does_not_comm
 
 @pytest.mark.parametrize("name", ["orders", "fresh"])
 def test_a_commit_that_comes_after_others_used_its_number_and_dropped_it_is_no_success(
-    lake: S3Lake, target: Target, monkeypatch: pytest.MonkeyPatch, name: str
+    lake: S3Lake, target: BatchTarget, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     other, table = lake.backend().target(), replace(TABLE, name=name)
     before = [row["id"] for row in lake.rows(table)]
@@ -266,7 +271,9 @@ def test_a_commit_that_comes_after_others_used_its_number_and_dropped_it_is_no_s
     def create(self: S3Store, path: str, text: str) -> None:
         if "manifest-" in path and not late:
             late.append(path)
-            monkeypatch.setattr(s3_leases.Lease, "take", lambda self: None)  # as if the lease had run out
+            monkeypatch.setattr(
+                s3_leases.S3Lease, "try_acquire", lambda self: None
+            )  # as if the lease had run out
             for number in (10, 11, 12):
                 load_rows(other, new_load(table, pipeline="another"), rows(number, number + 1))
             monkeypatch.undo()
@@ -280,7 +287,7 @@ def test_a_commit_that_comes_after_others_used_its_number_and_dropped_it_is_no_s
     assert "not known" in (raised.value.state or "")
     assert late
     assert sorted(row["id"] for row in lake.rows(table)) == [*before, 10, 11, 12]
-    target.sweep(PIPELINE, TARGET)
+    target.sweep_staging(PIPELINE, TARGET)
     assert load_rows(target, new_load(table, batch_key="slot:1"), rows(3, 5)).rows_inserted == 2
     assert sorted(row["id"] for row in lake.rows(table)) == [*before, 3, 4, 10, 11, 12]
 
@@ -309,11 +316,11 @@ def test_replaced_files_stay_for_readers_that_have_begun(
     load_rows(target, new_load(TABLE), rows(0, 3))
     before = lake.published(TABLE)
     load_rows(target, new_load(TABLE, "truncate"), rows(3, 5))
-    target.sweep(PIPELINE, TARGET)
+    target.sweep_staging(PIPELINE, TARGET)
     assert lake.replaced() == before
     assert set(before) < set(lake.listed(TABLE))
-    monkeypatch.setattr(s3home, "KEEP", dt.timedelta(seconds=-2))
-    target.sweep(PIPELINE, TARGET)
+    monkeypatch.setattr(s3_table_storage, "KEEP_REPLACED", dt.timedelta(seconds=-2))
+    target.sweep_staging(PIPELINE, TARGET)
     assert lake.listed(TABLE) == lake.published(TABLE)
     assert lake.replaced() == []
     load_rows(target, new_load(TABLE, "truncate"), rows(7, 9))
@@ -324,7 +331,7 @@ def test_replaced_files_stay_for_readers_that_have_begun(
 def test_files_of_others_outlive_a_refresh_of_the_table_that_they_became(
     lake: S3Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3home, "KEEP", dt.timedelta(seconds=-2))
+    monkeypatch.setattr(s3_table_storage, "KEEP_REPLACED", dt.timedelta(seconds=-2))
     target = lake.backend().target()
     load_rows(target, new_load(TABLE), rows(0, 3))
     (name,) = lake.listed(TABLE)
@@ -341,7 +348,7 @@ def test_files_of_others_outlive_a_refresh_of_the_table_that_they_became(
 
 
 def test_old_ledger_entries_are_sealed_and_still_found(lake: S3Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tablestate, "SEALED_ENTRIES", 2)
+    monkeypatch.setattr(table_state, "SEALED_ENTRIES", 2)
     target = lake.backend().target()
     for number in range(5):
         load_rows(target, new_load(TABLE, batch_key=f"slot:{number}"), rows(number, number + 1))

@@ -23,8 +23,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from ematix_flow.backends.run_logs import open_slots
-from ematix_flow.state.slots import ENDED, Slot, SlotStore
+from ematix_flow.backends.state_stores.run_logs import open_slots
+from ematix_flow.state.slots.base import ENDED, Slot, SlotStore
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 

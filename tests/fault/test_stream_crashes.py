@@ -15,7 +15,7 @@ import pytest
 
 from ematix_flow import Target, faults
 from ematix_flow.api.streaming import StreamingPipeline
-from ematix_flow.backends.dead_letters import open_for_stream
+from ematix_flow.backends.state_stores.dead_letters import open_stream_dead_letters
 from ematix_flow.spec.connections import SQLiteConnection
 from tests.services.kafka import KafkaServer
 from tests.stream_runs import events_into, kafka_connection, load, produce, query, stream, warehouse
@@ -54,11 +54,11 @@ def test_a_stream_that_dies_there_loads_everything_once(
     produce(kafka, kafka_topic, [{"id": n} for n in range(10)] + [b"broken"])
     with faults.inject(point, "crash") as fault, pytest.raises(faults.InjectedCrash):
         load(followed)
-    assert fault.fired
+    assert fault.has_fired
     produce(kafka, kafka_topic, [{"id": n} for n in range(10, 13)])
     load(followed)
     assert query(events, "SELECT count(*), count(DISTINCT id) FROM events") == [(13, 13)]
-    with open_for_stream(followed.spec, env=os.environ) as store:
+    with open_stream_dead_letters(followed.spec, env=os.environ) as store:
         assert len(store.list("events", limit=10)) == 1
 
 
@@ -113,12 +113,12 @@ def test_rows_that_a_target_has_from_before_the_crash_are_not_refused_after_it(
     produce(kafka, kafka_topic, [{"id": n, "name": "x"} for n in range(10)])
     with faults.inject(point, "crash", nth=committed) as fault, pytest.raises(faults.InjectedCrash):
         load(followed)
-    assert fault.fired
+    assert fault.has_fired
     load(followed)
     for file in files:
         with sqlite3.connect(file) as database:
             assert database.execute("SELECT count(*) FROM events").fetchall() == [(10,)], file
-    with open_for_stream(followed.spec, env=os.environ) as store:
+    with open_stream_dead_letters(followed.spec, env=os.environ) as store:
         assert store.list(followed.spec.name, limit=10) == []
 
 

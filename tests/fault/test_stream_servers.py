@@ -9,7 +9,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from ematix_flow.schedule.streams import RunningStream
+from ematix_flow.streams.running_stream import RunningStream
 from tests.services.kafka import KafkaServer
 from tests.services.postgres import PostgresServer
 from tests.services.shared import private_server

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ematix_flow.backends.base import StagedRows, Target
+from ematix_flow.backends.base import BatchTarget, StagedRows
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.spec.connections import (
     Connection,
@@ -78,7 +78,7 @@ TABLE = TableSpec(
 )
 
 
-def opened(kind: str, folder: Path, request: pytest.FixtureRequest) -> tuple[Any, Target]:
+def opened(kind: str, folder: Path, request: pytest.FixtureRequest) -> tuple[Any, BatchTarget]:
     connection: Connection
     if kind == "postgres":
         connection = PostgresConnection(name="target", url=request.getfixturevalue("pg_database"))
@@ -115,4 +115,4 @@ def test_of_two_attempts_that_both_wrote_their_rows_one_is_applied(
     assert (applied.rows_in, applied.rows_inserted) == (30, 30)
     found = sorted((row["id"], row["v"]) for row in read_table(backend, TABLE))
     assert found == [(row["id"], row["v"]) for some in rows for row in some]
-    assert target.sweep(load.pipeline, load.target) == []
+    assert target.sweep_staging(load.pipeline, load.target) == []

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ematix_flow.backends.streams import Message, Receiver
+from ematix_flow.backends.messages.contract import Message, Receiver
 
 
 @dataclass
@@ -88,7 +88,7 @@ class BrokerReceiver(Receiver):
                 self.broker.refused.append(self.broker.unacknowledged[tag])
         return self.acknowledge(receipts)
 
-    def drained(self) -> bool | None:
+    def is_drained(self) -> bool | None:
         return not self.broker.ready
 
     def lag(self) -> Mapping[str, int]:
@@ -122,7 +122,7 @@ class Log(Receiver):
     def acknowledge(self, receipts: Sequence[Any]) -> bool | None:
         raise AssertionError("nothing of it is acknowledged")
 
-    def drained(self) -> bool | None:
+    def is_drained(self) -> bool | None:
         return self.at >= len(self.values)
 
     def close(self) -> None:

@@ -14,13 +14,13 @@ import pyarrow as pa
 from sqlglot import exp
 
 from ematix_flow import faults
-from ematix_flow.backends.base import Applied, Load, StagedRows, TablePlan
-from ematix_flow.backends.conform import conform
-from ematix_flow.backends.relational import RelationalTarget
+from ematix_flow.backends.arrow.batch_casts import cast_batch
+from ematix_flow.backends.base import Load, LoadResult, StagedRows, TablePlan
+from ematix_flow.backends.sql.target import RelationalTarget
 from ematix_flow.spec.tables import BATCH_ID, LOADED_AT, ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange
-from ematix_flow.strategies.sql import aliased, column
+from ematix_flow.strategies.sql import column, table_as
 from ematix_flow.testing.loads import TARGET, new_load
 from tests.property.strategy_histories import Polling, Scenario
 from tests.property.strategy_model import Append, ByEventTime, Model, Row, plain
@@ -103,7 +103,7 @@ class Database:
 
     # -------------------------------------------------------------- loads
 
-    def _run(self, load: Load, rows: list[Row], crash_at: str | None) -> Applied | None:
+    def _run(self, load: Load, rows: list[Row], crash_at: str | None) -> LoadResult | None:
         """Once; when it is to crash, twice. What it did, unless a load that crashed had done it."""
         committed = crash_at is not None and self._crash(load, rows, crash_at)
         applied = self._apply(_another(load) if crash_at else load, rows)
@@ -119,7 +119,7 @@ class Database:
             return point == "apply.after_commit"
         return True
 
-    def _apply(self, load: Load, rows: list[Row]) -> Applied:
+    def _apply(self, load: Load, rows: list[Row]) -> LoadResult:
         target, table = self.target, load.table
         plan = TablePlan()
         if table != self.planned:
@@ -129,10 +129,10 @@ class Database:
         batches = []
         if rows:
             batch = pa.RecordBatch.from_pylist(rows, schema=table.arrow_schema())
-            batches = [conform(batch, table)]
+            batches = [cast_batch(batch, table)]
         try:
             part = staging.write("part0", iter(batches))
-            applied = target.apply(replace(load, changes=plan), StagedRows(staging, (part,)))
+            applied = target.apply(replace(load, table_plan=plan), StagedRows(staging, (part,)))
             self.planned = table
             return applied
         finally:
@@ -162,12 +162,12 @@ class Database:
         chosen = [
             exp.cast(column(c.name, "t"), "TEXT")
             if c.type.kind == "jsonb"
-            else dialect.fetched(column(c.name, "t"), c.type)
+            else dialect.as_fetchable(column(c.name, "t"), c.type)
             for c in columns
         ]
-        name = aliased(dialect.table(model.spec.schema, model.spec.name), "t")
-        with self.target.reading() as session:
-            if self.target.live_columns(session, model.spec) is None:
+        name = table_as(dialect.table(model.spec.schema, model.spec.name), "t")
+        with self.target.read_session() as session:
+            if self.target.read_live_table(session, model.spec) is None:
                 assert not expected, when
                 return
             found = session.fetch(dialect.render(exp.select(*chosen).from_(name)))

@@ -14,9 +14,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ematix_flow.errors import FlowError, ModuleLoadError
-from ematix_flow.graph.loading import load_module
+from ematix_flow.graph.module_loading import load_module
 from ematix_flow.graph.registry import Registry, use_registry
-from ematix_flow.spec.location import is_ours
+from ematix_flow.spec.location import is_package_file
 from tests.property.fuzzed_declarations import HEAD, ORDERS, calls, modules, streams
 from tests.property.fuzzed_project import (
     CANARY,
@@ -58,7 +58,7 @@ def _is_raised_by_us(error: BaseException | None) -> bool:
     assert error is not None
     frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     users = [number for number, name in enumerate(frames) if name.endswith("project.py")]
-    return bool(users) and any(is_ours(name) for name in frames[users[-1] :])
+    return bool(users) and any(is_package_file(name) for name in frames[users[-1] :])
 
 
 @seeded(350)

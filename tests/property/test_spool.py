@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ematix_flow import faults
-from ematix_flow.backends.spool import Spool
+from ematix_flow.backends.spool.spool import Spool
 from tests.property.broker_model import Broker, BrokerReceiver, Log
 
 POINTS = ("spool.written", "spool.indexed", "spool.renamed", "spool.settled", "spool.acknowledged")
@@ -44,10 +44,10 @@ class World:
         self.spool.close()
 
     def turn(self, crash_at: str | None = None) -> None:
-        self._until_death(crash_at, lambda: self.spool.turn(timeout=0))
+        self._until_death(crash_at, lambda: self.spool.run_once(timeout=0))
 
     def commit(self, count: int, crash_at: str | None = None) -> None:
-        names = self.spool.pending()[:count]
+        names = self.spool.pending_segments()[:count]
         for name in names:
             rows = pq.read_table(self.spool.segments / name).column("value").to_pylist()
             assert self.committed.setdefault(name, rows) == rows, "a replay has other messages"
@@ -64,13 +64,13 @@ class World:
                 self.start()
 
     def finish(self) -> Counter[bytes]:
-        self.spool._making._linger = self.linger = 0
+        self.spool._segment_writer._linger = self.linger = 0
         for _ in range(500):
             self.turn()
             self.commit(10)
             source = self.source  # an acknowledgement may have been lost: then it has some again
             waiting = isinstance(source, Broker) and (source.ready or source.unacknowledged)
-            if self.spool.drained(0) and not self.spool.pending() and not waiting:
+            if self.spool.is_drained(0) and not self.spool.pending_segments() and not waiting:
                 break
         self.turn()
         self.spool.close()

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from ematix_flow import DuckDBConnection, MySQLConnection, PostgresConnection, SQLiteConnection
 from ematix_flow.backends.registry import open_backend
-from ematix_flow.backends.relational import RelationalTarget
+from ematix_flow.backends.sql.target import RelationalTarget
 from ematix_flow.spec.connections import Connection
 from tests.property.strategy_driving import Database
 from tests.property.strategy_histories import Polling, Scenario, pollings, scenarios

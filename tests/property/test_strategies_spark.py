@@ -14,7 +14,7 @@ from sqlglot import exp
 
 from ematix_flow import DuckDBConnection, SQLiteConnection, ematix, register_connection
 from ematix_flow.backends.registry import open_backend
-from ematix_flow.backends.relational import RelationalTarget
+from ematix_flow.backends.sql.target import RelationalTarget
 from ematix_flow.graph.registry import Registry, use_registry
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.strategies.sql import column

@@ -21,8 +21,8 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ematix_flow.engine import jars
-from ematix_flow.engine.java import find_java
+from ematix_flow.engine.jvm import jars
+from ematix_flow.engine.jvm.java_runtime import find_java
 from ematix_flow.errors import FlowError
 from tests.services.certificates import ClientCertificate, make_certificates, make_client_certificate
 from tests.services.process import ServerProcess, ServiceUnavailable, free_port, in_own_folder
@@ -44,7 +44,7 @@ def find() -> Path | None:
         if not any(Path(named).glob("kafka_*.jar")):
             raise ServiceUnavailable(f"EMATIX_TEST_KAFKA_JARS is {named}, which holds no broker")
         return Path(named)
-    there = jars.status(env=_private(), lock=jars.jar_lock(LOCK))
+    there = jars.jar_status(env=_private(), lock=jars.jar_lock(LOCK))
     return there[0].path.parent if all(jar.present for jar in there) else None
 
 
@@ -54,7 +54,7 @@ def install() -> Path:
     if found:
         return found
     try:
-        return jars.fetch(env=_private(), lock=jars.jar_lock(LOCK))[0].path.parent
+        return jars.fetch_jars(env=_private(), lock=jars.jar_lock(LOCK))[0].path.parent
     except FlowError as problem:
         raise ServiceUnavailable(f"Kafka could not be installed: {problem}") from problem
 

@@ -75,9 +75,9 @@ def _unpack() -> None:
 
 
 def _fetched(folder: Path) -> Path:
-    from ematix_flow.engine.gateway import spark_home
-    from ematix_flow.engine.ivy import settings_file
-    from ematix_flow.engine.java import find_java
+    from ematix_flow.engine.jvm.ivy import settings_file
+    from ematix_flow.engine.jvm.java_process import spark_home
+    from ematix_flow.engine.jvm.java_runtime import find_java
 
     request = folder / "ivy.xml"
     request.write_text(_IVY.format(version=VERSION))

@@ -22,7 +22,7 @@ from ematix_flow.graph.registry import Registry
 from ematix_flow.schedule.due import is_missed
 from ematix_flow.schedule.workflows import slot_name
 from ematix_flow.spec.schedules import Schedule
-from ematix_flow.state.slots import Slot, SlotStore
+from ematix_flow.state.slots.base import Slot, SlotStore
 
 _AROUND = dt.datetime(2026, 3, 29, tzinfo=dt.timezone.utc)
 _NEVER = dt.datetime(9999, 1, 1, tzinfo=dt.timezone.utc)
@@ -34,7 +34,7 @@ class KnownSchedule(Schedule):
 
     end: dt.datetime = _NEVER
 
-    def fires(self, after: dt.datetime, until: dt.datetime) -> Iterator[dt.datetime]:
+    def fire_times(self, after: dt.datetime, until: dt.datetime) -> Iterator[dt.datetime]:
         known = _all_fires(self.cron, self.timezone)
         until = min(until, self.end)
         return takewhile(lambda at: at <= until, islice(known, bisect.bisect_right(known, after), None))
@@ -43,7 +43,7 @@ class KnownSchedule(Schedule):
 @functools.cache
 def _all_fires(cron: str, timezone: str) -> list[dt.datetime]:
     day = dt.timedelta(days=1)
-    return list(Schedule(cron, timezone).fires(_AROUND - day, _AROUND + day))
+    return list(Schedule(cron, timezone).fire_times(_AROUND - day, _AROUND + day))
 
 
 @dataclass

@@ -18,8 +18,8 @@ class _Project(Registry):
     """Sorted once for all looks of all courses."""
 
     @functools.cache  # noqa: B019  # there is one
-    def order(self, *given: Any) -> Any:
-        return super().order(*given)
+    def dependency_order(self, *given: Any) -> Any:
+        return super().dependency_order(*given)
 
     __hash__ = object.__hash__
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ematix_flow.errors import ConfigError
-from ematix_flow.schedule.slots import DEATHS
+from ematix_flow.schedule.slot_lifecycle import MAX_DEATHS
 from ematix_flow.spec.pipelines import RetryPolicy
-from ematix_flow.state.slots import Claim, Lease, Slot, SlotRecord, SlotStatus
+from ematix_flow.state.slots.base import Claim, SchedulerLease, Slot, SlotRecord, SlotStatus
 from tests.simulation.virtual_time import Kernel, Process, ProcessDied, current
 
 
@@ -189,7 +189,7 @@ class Books:
         looked = self.seen_unended.get(current().process, 0)
         for record in self.left() if upstreams else ():
             known = self.opened.get(record.slot, looked) < looked
-            if record.slot.pipeline in upstreams and record.slot.at <= slot.at and known:
+            if record.slot.pipeline in upstreams and record.slot.fire_time <= slot.fire_time and known:
                 self.breaks(f"{slot} is claimed before {record}")
 
     def renew(self, kept: bool, claim: Claim, seconds: float, reason: str | None = None) -> None:
@@ -219,7 +219,7 @@ class Books:
         if status == "gave_up" and policy is not None:
             self.counts["gave up"] += 1
             spent = self.failed[slot] >= policy.max_attempts
-            if not spent and self.deaths[slot] < max(DEATHS, policy.max_attempts):
+            if not spent and self.deaths[slot] < max(MAX_DEATHS, policy.max_attempts):
                 self.breaks(
                     f"{slot} was given up after {self.failed[slot]} failures, {self.deaths[slot]} deaths"
                 )
@@ -252,7 +252,7 @@ class Books:
             self.ended.pop(slot, None)
             self.failed[slot] = self.told_failed[slot] = self.deaths[slot] = 0
 
-    def lease(self, lease: Lease | None, name: str, holder: str, seconds: float) -> None:
+    def lease(self, lease: SchedulerLease | None, name: str, holder: str, seconds: float) -> None:
         if lease is not None:
             before, now = self.leases.get(name), self.clock()
             if before is not None and before[0] != holder and before[1] > now:
@@ -260,7 +260,7 @@ class Books:
             self.counts["leaders"] += before is None or before[0] != holder
             self.leases[name] = (holder, now + dt.timedelta(seconds=seconds))
 
-    def release(self, _: None, lease: Lease) -> None:
+    def release(self, _: None, lease: SchedulerLease) -> None:
         if self.leases[lease.name][0] == lease.holder:
             self.leases[lease.name] = (lease.holder, self.clock())
 

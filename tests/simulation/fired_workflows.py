@@ -6,10 +6,10 @@ import datetime as dt
 import json
 from collections.abc import Iterator
 
-from ematix_flow.schedule.endings import last_ends
-from ematix_flow.schedule.workflows import Workflows, slot_name
+from ematix_flow.run.last_runs import last_ends
+from ematix_flow.schedule.workflows import WorkflowSlots, slot_name
 from ematix_flow.spec.workflows import WorkflowSpec
-from ematix_flow.state.slots import ENDED, Slot, SlotRecord
+from ematix_flow.state.slots.base import ENDED, Slot, SlotRecord
 from tests.simulation.declared import REGISTRY
 from tests.simulation.simulated_control import World
 
@@ -19,7 +19,7 @@ def broken_workflows(world: World) -> Iterator[str]:
         yield from _jobs(world, spec)
         if spec.triggered_by is not None:
             yield from _trigger(world, spec)
-    workflows = Workflows(
+    workflows = WorkflowSlots(
         list(REGISTRY.workflows.values()),
         lambda names: last_ends(world.history, names, REGISTRY),  # type: ignore[arg-type]
     )
@@ -32,18 +32,18 @@ def broken_workflows(world: World) -> Iterator[str]:
 def slots_of(world: World, pipeline: str) -> list[SlotRecord]:
     """The oldest first."""
     found = [world.real.get(slot) for slot in world.books.opened if slot.pipeline == pipeline]
-    return sorted((record for record in found if record), key=lambda record: record.slot.at)
+    return sorted((record for record in found if record), key=lambda record: record.slot.fire_time)
 
 
 def _jobs(world: World, spec: WorkflowSpec) -> Iterator[str]:
     for record in slots_of(world, slot_name(spec.name)):
         if record.status == "skipped":  # its schedule let it be
             continue
-        jobs = [world.real.get(Slot(job, record.slot.at)) for job in spec.jobs]
+        jobs = [world.real.get(Slot(job, record.slot.fire_time)) for job in spec.jobs]
         if not all(job is not None and job.status in ENDED for job in jobs):
             yield f"{record} without all of its jobs: {jobs}"
         well = all(job is not None and job.status == "succeeded" for job in jobs)
-        cleared = any(Slot(job, record.slot.at) in world.books.reopened for job in spec.jobs)
+        cleared = any(Slot(job, record.slot.fire_time) in world.books.reopened for job in spec.jobs)
         if (record.status == "succeeded") is not well and not (well and cleared):
             yield f"{record}, and its jobs: {jobs}"
 
@@ -62,7 +62,7 @@ def _trigger(world: World, spec: WorkflowSpec) -> Iterator[str]:
     for upstream, end in seen:
         if upstream in REGISTRY.pipelines and end not in world.history.good_ends(upstream):
             yield f"{spec.name} fired for {end} of {upstream}, which did not end well"
-    if {record.slot.at for record in slots_of(world, slot_name(spec.name))} != fired:
+    if {record.slot.fire_time for record in slots_of(world, slot_name(spec.name))} != fired:
         yield f"{spec.name} has other slots than firings"
-    if [round(row.slot.at.timestamp()) for row in rows] != list(range(1, len(rows) + 1)):
+    if [round(row.slot.fire_time.timestamp()) for row in rows] != list(range(1, len(rows) + 1)):
         yield f"the firings of {spec.name} are not numbered one by one"

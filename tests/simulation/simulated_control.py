@@ -15,7 +15,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from ematix_flow.engine.results import RunResult
 from ematix_flow.errors import (
     FlowError,
     Interrupted,
@@ -25,16 +24,17 @@ from ematix_flow.errors import (
     SourceFailed,
 )
 from ematix_flow.graph.registry import DeclaredPipeline
-from ematix_flow.schedule import clearing, due, run_due, scheduler, slots, workflows
-from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Ending, Executor, Sight
-from ematix_flow.schedule.run import RunContext
-from ematix_flow.schedule.run_due import Runner, claim_of
+from ematix_flow.plan.results import RunResult
+from ematix_flow.run.pipeline import RunContext
+from ematix_flow.run.recovery import slot_batch_key, slot_is_done, slot_load
+from ematix_flow.schedule import clearing, due, run_due, scheduler, slot_lifecycle, workflows
+from ematix_flow.schedule.executors.base import CannotDispatch, Executor, RunDispatch, WorkerExit, WorkerState
+from ematix_flow.schedule.run_due import SlotRunner, resolve_claim
 from ematix_flow.schedule.scheduler import Scheduler
-from ematix_flow.schedule.settle import batch_of, load_of_slot, slot_is_done
 from ematix_flow.spec.pipelines import PipelineSpec
-from ematix_flow.state.records import RunRecord
-from ematix_flow.state.slots import Slot, SlotRecord, SlotStore
-from ematix_flow.state.slots_memory import MemorySlots
+from ematix_flow.state.run_records import RunRecord
+from ematix_flow.state.slots.base import Slot, SlotRecord, SlotStore
+from ematix_flow.state.slots.memory import MemorySlotStore
 from tests.simulation.catch_up import CatchUp, KnownSchedule
 from tests.simulation.declared import REGISTRY, TARGET
 from tests.simulation.faulty_store import Books, Faulty, Network
@@ -55,7 +55,12 @@ class World:
     """
 
     def __init__(
-        self, seed: int, make_store: MakeStore = MemorySlots, *, ledger: bool = True, failing: float = 0.15
+        self,
+        seed: int,
+        make_store: MakeStore = MemorySlotStore,
+        *,
+        ledger: bool = True,
+        failing: float = 0.15,
     ) -> None:
         self.seed, self.ledger, self.failing = seed, ledger, failing
         self.kernel = Kernel(seed)
@@ -154,7 +159,7 @@ class World:
             assert self.kernel.time < last, f"seed {self.seed}: no end of {self.real.unended()}"
             until = self.kernel.time + POLL
             self._steps(lambda: self.kernel.time < until)  # noqa: B023  # called before it changes
-            if any(record.slot.at <= self.now() for record in self.real.unended()):
+            if any(record.slot.fire_time <= self.now() for record in self.real.unended()):
                 rested = max(rested, self.kernel.time + 3 * POLL)
 
     @contextmanager
@@ -172,9 +177,9 @@ class World:
                 (run_due, "Schedule", schedule),
                 (workflows, "Schedule", schedule),
                 (due, "MOST_AT_ONCE", few),
-                (slots, "MOST_AT_ONCE", few),
-                (slots, "AGAIN_SECONDS", AGAIN),
-                (slots, "holder_is_dead", self.holder_is_dead),
+                (slot_lifecycle, "MOST_AT_ONCE", few),
+                (slot_lifecycle, "AGAIN_SECONDS", AGAIN),
+                (slot_lifecycle, "holder_is_dead", self.holder_is_dead),
                 (scheduler, "time", time),
                 (scheduler, "_GLANCE_SECONDS", POLL / 2),
             ):
@@ -208,7 +213,7 @@ class World:
     def _clock_error(self) -> float:
         return self.chance.uniform(-120, 120) if self.happens(0.3) else 0.0
 
-    def runner(self) -> Runner:
+    def runner(self) -> SlotRunner:
         holder = f"{current().process.name}/{self.number()}"
         if self.chance.random() < 0.5:  # others on its machine can see whether it lives
             self.seen[holder] = current().process
@@ -216,7 +221,7 @@ class World:
             REGISTRY,
             self.store,
             self.run_log,  # type: ignore[arg-type]
-            lambda slot: RunContext(self.run_log, _no_spark, trigger="schedule", slot=slot.at),
+            lambda slot: RunContext(self.run_log, _no_spark, trigger="schedule", slot=slot.fire_time),
             LEASE,
             holder,
             random.Random(self.chance.random()),
@@ -235,7 +240,7 @@ class World:
             poll_seconds=POLL,
             leader_seconds=LEADER,
             grace_seconds=20.0,
-            again_seconds=AGAIN,
+            restart_delay_seconds=AGAIN,
             stop=stop,  # type: ignore[arg-type]
         ).run()
         self.counts["stopped"] += 1
@@ -247,14 +252,14 @@ class World:
 
     def operator(self) -> None:
         with _expected():
-            bad = clearing.clearable(self.store, list(REGISTRY.pipelines), None)
+            bad = clearing.clearable_slots(self.store, list(REGISTRY.pipelines), None)
             self.kernel.sleep(self.chance.uniform(0, 60))
-            clearing.reopen(self.store, REGISTRY, [] if self.is_quiet else bad)
+            clearing.reopen_slots(self.store, REGISTRY, [] if self.is_quiet else bad)
         self.kernel.sleep(self.chance.uniform(300, 900))
 
     # ------------------------------------------------------------------ runs
 
-    def start_run(self, job: Dispatch, after: float) -> Process:
+    def start_run(self, job: RunDispatch, after: float) -> Process:
         """``flow run-slot`` in a process of its own."""
         claim = job.claim
         process = Process(f"run {self.number()} of {claim.slot.pipeline}", self._clock_error())
@@ -262,8 +267,8 @@ class World:
         def work() -> None:
             with _expected():
                 runner = self.runner()
-                held = claim_of(
-                    runner.store, claim.slot.pipeline, claim.slot.at, f"{claim.fence}:{claim.holder}"
+                held = resolve_claim(
+                    runner.store, claim.slot.pipeline, claim.slot.fire_time, f"{claim.fence}:{claim.holder}"
                 )
                 runner.run_claimed(held)
                 self.too_late.discard(claim.slot)
@@ -276,8 +281,8 @@ class World:
         """What stands in for `run_pipeline`: lock, settle, ask the ledger, commit, transform, record."""
         spec, here = declared.spec, current().process
         assert context.slot is not None
-        slot, batch = Slot(spec.name, context.slot), batch_of(context.slot)
-        record = RunRecord(f"run-{self.number()}", spec.name, "t", "append", slot=slot.at, batch=batch)
+        slot, batch = Slot(spec.name, context.slot), slot_batch_key(context.slot)
+        record = RunRecord(f"run-{self.number()}", spec.name, "t", "append", slot=slot.fire_time, batch=batch)
         self._write(lambda: self.run_log.start(record))
         if spec.name in self.locks:
             locked = PipelineLocked("another run holds it")
@@ -305,7 +310,7 @@ class World:
     def _outcome(self, spec: PipelineSpec, slot: Slot) -> tuple[Any, LoadError | None]:
         target = Target(self)
         try:
-            found = load_of_slot(spec, slot.at, target, self.run_log)  # type: ignore[arg-type]
+            found = slot_load(spec, slot.fire_time, target, self.run_log)  # type: ignore[arg-type]
         except FlowError as error:
             return self._failed(slot, LoadError(f"the ledger cannot be asked: {error}"))
         if found.loaded and self.ledger:
@@ -403,7 +408,7 @@ class Target:
             slots = [
                 slot for slot, times in self._world.loaded.items() if times and slot.pipeline == pipeline
             ]
-            return [SimpleNamespace(batch_key=batch_of(slot.at), run_id="") for slot in slots]
+            return [SimpleNamespace(batch_key=slot_batch_key(slot.fire_time), run_id="") for slot in slots]
 
         try:
             found: list[Any] = self._world.network.call(held)
@@ -413,18 +418,18 @@ class Target:
         return found
 
 
-class _Watched(Runner):
+class _Watched(SlotRunner):
     """Whose looks the books of catching up hear of."""
 
-    def watched(self, world: World) -> Runner:
+    def watched(self, world: World) -> SlotRunner:
         object.__setattr__(self, "world", world)
         return self
 
-    def look(self, agenda: Any) -> list[SlotRecord]:
+    def poll(self, agenda: Any) -> list[SlotRecord]:
         world: World = self.world  # type: ignore[attr-defined]
         seen, jumps, is_complete = world.catch_up.begins(world.now()), world.books.jumps, False
         try:
-            found = super().look(agenda)
+            found = super().poll(agenda)
             is_complete = True
             return found
         finally:
@@ -437,17 +442,17 @@ class SimulatedExecutor(Executor):
 
     def __init__(self, world: World) -> None:
         self._world, self._host = world, current().process
-        self._runs: list[tuple[Dispatch, Process]] = []
+        self._runs: list[tuple[RunDispatch, Process]] = []
         self._sees = world.chance.random() < 0.7
         self._owns = world.chance.random() < 0.5  # its runs end with it
         self._freed = False
 
     def check(self, run_log: str) -> None: ...
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         return 6 - sum(process.is_alive for _, process in self._runs)
 
-    def dispatch(self, job: Dispatch) -> None:
+    def dispatch(self, job: RunDispatch) -> None:
         world = self._world
         if world.happens(0.03):
             world.counts["refused"] += 1
@@ -467,17 +472,17 @@ class SimulatedExecutor(Executor):
     def _ended(self) -> None:
         self._freed = True
 
-    def watch(self) -> Sight:
+    def poll_workers(self) -> WorkerState:
         over = [job.claim for job, process in self._runs if not process.is_alive]
         self._runs = [(job, process) for job, process in self._runs if process.is_alive]
         alive = [job.claim for job, _ in self._runs]
         if not self._sees:
-            return Sight()
+            return WorkerState()
         begun = self._world.books.claims
         starting = [claim for claim in alive if begun[claim.slot].begun_by is None]
-        return Sight([Ending(claim, "it died") for claim in over if claim not in alive], starting)
+        return WorkerState([WorkerExit(claim, "it died") for claim in over if claim not in alive], starting)
 
-    def freed(self) -> bool:
+    def has_freed_worker(self) -> bool:
         freed, self._freed = self._freed, False
         return freed
 

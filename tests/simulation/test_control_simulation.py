@@ -13,10 +13,10 @@ import pytest
 import sqlalchemy as sa
 
 from ematix_flow.schedule import due
-from ematix_flow.state.slots import ENDED, Claim, Slot, SlotRecord
-from ematix_flow.state.slots_memory import MemorySlots
-from ematix_flow.state.slots_sql import SqlSlots
-from ematix_flow.state.sqlite_file import begin, take_over_transactions
+from ematix_flow.state.slots.base import ENDED, Claim, Slot, SlotRecord
+from ematix_flow.state.slots.memory import MemorySlotStore
+from ematix_flow.state.slots.sql import SqlSlotStore
+from ematix_flow.state.sql.sqlite import begin_transaction, disable_driver_transactions
 from tests.simulation import simulated_control
 from tests.simulation.catch_up import KnownSchedule
 from tests.simulation.declared import REGISTRY
@@ -32,7 +32,7 @@ def nothing_is_logged() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def check(seed: int, make_store: MakeStore = MemorySlots, **how: Any) -> World:
+def check(seed: int, make_store: MakeStore = MemorySlotStore, **how: Any) -> World:
     world = World(seed, make_store, **how).run()
     for slot, times in world.loaded.items():
         assert times == 1, f"seed {seed}: {slot} was loaded {times} times"
@@ -76,7 +76,7 @@ def test_a_clock_that_was_ahead_silences_no_schedule_and_doubles_no_slot(ahead: 
         for name in ("minutes", "latest", "punctual"):
             spec = REGISTRY.pipeline(name).spec
             assert spec.schedule is not None
-            for at in KnownSchedule(spec.schedule, end=world.until).fires(returned, world.until):
+            for at in KnownSchedule(spec.schedule, end=world.until).fire_times(returned, world.until):
                 record = world.real.get(Slot(name, at))
                 assert record is not None and record.status == "succeeded", f"seed {seed}: {name} of {at}"
                 seen[name] += 1
@@ -98,11 +98,11 @@ def test_the_same_holds_in_a_database_for_long(tmp_path: Path) -> None:
 def check_in_database(seed: int, folder: Path) -> None:
     """On one connection that does not wait for the disk: what is tried is the SQL."""
     engine = sa.create_engine(f"sqlite:///{folder}/{seed}.db", poolclass=sa.pool.StaticPool)
-    sa.event.listen(engine, "connect", take_over_transactions)
+    sa.event.listen(engine, "connect", disable_driver_transactions)
     sa.event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF"))
-    sa.event.listen(engine, "begin", begin)
+    sa.event.listen(engine, "begin", begin_transaction)
     try:
-        check(seed, lambda clock: SqlSlots(engine, "here", clock))
+        check(seed, lambda clock: SqlSlotStore(engine, "here", clock))
     finally:
         engine.dispose()
 
@@ -144,15 +144,15 @@ def test_a_seed_tells_the_same_story_twice() -> None:
 # ---------------------------------------------------------------------- what it finds
 
 
-class Unfenced(MemorySlots):
+class Unfenced(MemorySlotStore):
     """Believes whoever says that he holds a claim."""
 
-    def _held(self, claim: Claim) -> SlotRecord | None:
+    def _record_of_claim(self, claim: Claim) -> SlotRecord | None:
         known = self._slots.get(claim.slot)
         return known if known is not None and known.status == "claimed" else None
 
 
-class Eager(MemorySlots):
+class Eager(MemorySlotStore):
     """Gives a claim to whoever asks."""
 
     def claim(self, seen: SlotRecord, holder: str, seconds: float) -> Claim | None:
@@ -162,11 +162,13 @@ class Eager(MemorySlots):
         return super().claim(fresh, holder, seconds)
 
 
-class Forgetful(MemorySlots):
+class Forgetful(MemorySlotStore):
     """Counts no failure, so that no attempt is the last."""
 
-    def wait(self, claim: Claim, seconds: float, reason: str | None = None, *, failed: bool = True) -> bool:
-        return super().wait(claim, seconds, reason, failed=False)
+    def retry_later(
+        self, claim: Claim, seconds: float, reason: str | None = None, *, failed: bool = True
+    ) -> bool:
+        return super().retry_later(claim, seconds, reason, failed=False)
 
 
 @pytest.mark.parametrize("store", [Unfenced, Eager])
@@ -192,8 +194,8 @@ def test_fires_that_nobody_catches_up_with_are_found_out(monkeypatch: pytest.Mon
     real = due.due_slots
 
     def only_recent(
-        scheduled: due.Scheduled, since: dt.datetime, now: dt.datetime, *rest: dt.timedelta
-    ) -> due.Due:
+        scheduled: due.ScheduleEntry, since: dt.datetime, now: dt.datetime, *rest: dt.timedelta
+    ) -> due.DueSlots:
         return real(scheduled, max(since, now - dt.timedelta(seconds=60)), now, *rest)
 
     monkeypatch.setattr(due, "due_slots", only_recent)

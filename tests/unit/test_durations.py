@@ -8,7 +8,7 @@ import pytest
 
 from ematix_flow import BigInt, DeltaLocalConnection, ManagedTable, ematix
 from ematix_flow.errors import UsageError
-from ematix_flow.spec.durations import duration_in
+from ematix_flow.spec.durations import try_parse_duration
 
 
 @pytest.mark.parametrize(
@@ -23,14 +23,14 @@ from ematix_flow.spec.durations import duration_in
     ],
 )
 def test_a_number_and_a_unit_are_a_duration(text: str, meant: dt.timedelta) -> None:
-    assert duration_in(text) == meant
+    assert try_parse_duration(text) == meant
 
 
 @pytest.mark.parametrize(
     "text", ["", "soon", "7", "d", "-1d", "1.5h", "7 days", "9" * 20 + "d", "9" * 5000 + "s"]
 )
 def test_anything_else_is_none(text: str) -> None:
-    assert duration_in(text) is None
+    assert try_parse_duration(text) is None
 
 
 def test_upkeep_refuses_what_is_no_duration_before_anything_is_opened() -> None:

@@ -62,13 +62,13 @@ def test_every_step_of_the_commit_protocol_is_declared_with_its_meaning() -> Non
         "stream.committed",
         "stream.acknowledged",
     } == faults.POINTS
-    assert faults.declared().keys() >= faults.POINTS
-    assert all(faults.declared().values())
+    assert faults.declared_points().keys() >= faults.POINTS
+    assert all(faults.declared_points().values())
 
 
 def test_a_point_is_declared_once() -> None:
     with pytest.raises(ValueError, match="twice"):
-        faults.declare("apply.began", "again")
+        faults.declare_point("apply.began", "again")
 
 
 def test_an_injected_crash_passes_handlers_of_ordinary_exceptions() -> None:
@@ -80,7 +80,7 @@ def test_an_injected_crash_passes_handlers_of_ordinary_exceptions() -> None:
 
     with faults.inject("apply.before_commit", "crash") as fault, pytest.raises(faults.InjectedCrash):
         load()
-    assert fault.fired
+    assert fault.has_fired
 
 
 def test_an_injected_failure_is_an_ordinary_exception() -> None:
@@ -92,7 +92,7 @@ def test_a_fault_acts_once_at_the_nth_time_and_only_at_its_point() -> None:
     with faults.inject("apply.began", "raise", nth=2) as fault:
         faults.point("apply.began")
         faults.point("staging.loaded")
-        assert not fault.fired
+        assert not fault.has_fired
         with pytest.raises(faults.InjectedFailure):
             faults.point("apply.began")
         faults.point("apply.began")
@@ -186,17 +186,17 @@ def test_the_environment_crashes_a_child() -> None:
 )
 def test_a_setting_that_cannot_be_read_is_refused(setting: str) -> None:
     with pytest.raises(ConfigError, match="EMATIX_FLOW_FAULT"):
-        faults.arm_from(setting)
+        faults.arm_from_setting(setting)
 
 
 def test_a_setting_that_names_no_point_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"no commit point.*Did you mean 'apply\.began'"):
-        faults.arm_from("apply.begun=kill")
+        faults.arm_from_setting("apply.begun=kill")
 
 
 def test_an_empty_setting_arms_nothing() -> None:
-    faults.arm_from("")
-    faults.arm_from(" , ")
+    faults.arm_from_setting("")
+    faults.arm_from_setting(" , ")
 
 
 def test_a_point_that_is_not_armed_costs_next_to_nothing() -> None:

@@ -18,8 +18,8 @@ from typing import Annotated, Any
 from ematix_flow.api.markers import NaturalKey, Nullable, PrimaryKey
 from ematix_flow.api.types import Column, ColumnTypeMeta, data_type_of
 from ematix_flow.errors import DeclarationError, did_you_mean
-from ematix_flow.spec.normalize import Normalizer, check_chain
-from ematix_flow.spec.normalizer_arguments import CHECKS as NORMALIZERS
+from ematix_flow.spec.normalize import Normalizer, check_normalizers
+from ematix_flow.spec.normalizer_arguments import ARGUMENT_CHECKS as NORMALIZERS
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.transforms import is_pre_transform
 
@@ -28,7 +28,7 @@ MARKERS = ("pk", "natural_key", "nullable", "not_null_or", *NORMALIZERS)
 
 
 @dataclass(frozen=True)
-class Declared:
+class DeclaredColumn:
     """A column and the labels of the natural keys it is in."""
 
     spec: ColumnSpec
@@ -36,7 +36,7 @@ class Declared:
 
 
 @dataclass
-class _Reading:
+class _ColumnParts:
     """What has been seen of one annotation so far."""
 
     type: Any = None
@@ -46,14 +46,14 @@ class _Reading:
     normalizers: list[Normalizer] = field(default_factory=list)
 
 
-def declared_columns(cls: type, scope: Scope) -> dict[str, Declared]:
+def declared_columns(cls: type, scope: Scope) -> dict[str, DeclaredColumn]:
     """The columns that this very class declares, by attribute, without those of its bases."""
     own = vars(cls)
-    columns: dict[str, Declared] = {}
+    columns: dict[str, DeclaredColumn] = {}
     for name, annotation in own.get("__annotations__", {}).items():
         if name.startswith("__") or isinstance(own.get(name), Column):
             continue
-        meaning = _evaluate(cls, name, annotation, scope)
+        meaning = _evaluate_annotation(cls, name, annotation, scope)
         if typing.get_origin(meaning) is typing.ClassVar or meaning is typing.ClassVar:
             continue
         if name in own:
@@ -62,67 +62,67 @@ def declared_columns(cls: type, scope: Scope) -> dict[str, Declared]:
                 next_step="a value instead of NULL is the marker default(…), as in"
                 f" {name}: Annotated[Text, default('x')]",
             )
-        columns[name] = _from_annotation(cls, name, meaning, scope)
+        columns[name] = _column_from_annotation(cls, name, meaning, scope)
     for name, value in own.items():
         if isinstance(value, Column):
-            columns[name] = _from_column(cls, name, value)
+            columns[name] = _column_from_object(cls, name, value)
     return columns
 
 
-def _from_annotation(cls: type, name: str, annotation: Any, scope: Scope) -> Declared:
-    reading = _Reading()
-    _read(cls, name, annotation, scope, reading)
+def _column_from_annotation(cls: type, name: str, annotation: Any, scope: Scope) -> DeclaredColumn:
+    reading = _ColumnParts()
+    _read_annotation(cls, name, annotation, scope, reading)
     if reading.primary_key and reading.nullable:
         raise DeclarationError(
             f"column {name!r} of {cls.__name__} is in the primary key and may be null",
             next_step="remove '| None' or nullable(): a key column is never null",
         )
-    return _declared(cls, name, reading)
+    return _build_column(cls, name, reading)
 
 
-def _from_column(cls: type, name: str, column: Column) -> Declared:
+def _column_from_object(cls: type, name: str, column: Column) -> DeclaredColumn:
     normalizers = tuple(column.normalizers)
     for marker in normalizers:
         if not isinstance(marker, Normalizer):
-            raise _not_called(cls, name, marker)
-    reading = _Reading(
+            raise _marker_not_called_error(cls, name, marker)
+    reading = _ColumnParts(
         type=column.type,
         nullable=column.nullable and not column.primary_key,
         primary_key=column.primary_key,
         normalizers=list(normalizers),
     )
-    return _declared(cls, column.name or name, reading)
+    return _build_column(cls, column.name or name, reading)
 
 
-def _declared(cls: type, name: str, reading: _Reading) -> Declared:
+def _build_column(cls: type, name: str, reading: _ColumnParts) -> DeclaredColumn:
     try:
         data_type = data_type_of(reading.type)
     except DeclarationError as error:
         raise DeclarationError(
             f"column {name!r} of {cls.__name__}: {error.what}", next_step=error.next_step
         ) from None
-    check_chain(reading.normalizers, name, data_type)
+    check_normalizers(reading.normalizers, name, data_type)
     spec = ColumnSpec(name, data_type, reading.nullable, reading.primary_key, tuple(reading.normalizers))
-    return Declared(spec, tuple(reading.natural_keys))
+    return DeclaredColumn(spec, tuple(reading.natural_keys))
 
 
-def _read(cls: type, name: str, annotation: Any, scope: Scope, reading: _Reading) -> None:
+def _read_annotation(cls: type, name: str, annotation: Any, scope: Scope, reading: _ColumnParts) -> None:
     """Take an annotation apart: ``Annotated`` around a union around a type, nested in any order."""
-    annotation = _evaluate(cls, name, annotation, scope)
+    annotation = _evaluate_annotation(cls, name, annotation, scope)
     origin = typing.get_origin(annotation)
     if origin is Annotated:
         inner, *metadata = typing.get_args(annotation)
-        _read(cls, name, inner, scope, reading)
+        _read_annotation(cls, name, inner, scope, reading)
         for marker in metadata:
-            _take(cls, name, marker, reading)
+            _apply_marker(cls, name, marker, reading)
     elif origin is typing.Union or isinstance(annotation, types.UnionType):
-        members = [_evaluate(cls, name, a, scope) for a in typing.get_args(annotation)]
+        members = [_evaluate_annotation(cls, name, a, scope) for a in typing.get_args(annotation)]
         kept = [m for m in members if m is not type(None)]
         reading.nullable = reading.nullable or len(kept) < len(members)
         if len(kept) != 1:
             shown = " | ".join(repr(m) if isinstance(m, ColumnTypeMeta) else str(m) for m in members)
             raise DeclarationError(f"column {name!r} of {cls.__name__} has several types: {shown}")
-        _read(cls, name, kept[0], scope, reading)
+        _read_annotation(cls, name, kept[0], scope, reading)
     elif isinstance(annotation, Column):
         raise DeclarationError(
             f"column {name!r} of {cls.__name__} is annotated with a Column",
@@ -132,7 +132,7 @@ def _read(cls: type, name: str, annotation: Any, scope: Scope, reading: _Reading
         reading.type = annotation
 
 
-def _take(cls: type, name: str, marker: Any, reading: _Reading) -> None:
+def _apply_marker(cls: type, name: str, marker: Any, reading: _ColumnParts) -> None:
     """One marker of ``Annotated``. What is none is refused: nobody would notice that it does nothing."""
     if isinstance(marker, Normalizer):
         reading.normalizers.append(marker)
@@ -148,12 +148,12 @@ def _take(cls: type, name: str, marker: Any, reading: _Reading) -> None:
             next_step="put it into the pipeline's transforms_pre=[…]",
         )
     elif callable(marker) and str(getattr(marker, "__module__", "")).split(".")[0] == "ematix_flow":
-        raise _not_called(cls, name, marker)
+        raise _marker_not_called_error(cls, name, marker)
     else:
-        raise _no_marker(cls, name, marker)
+        raise _unknown_marker_error(cls, name, marker)
 
 
-def _no_marker(cls: type, name: str, marker: Any) -> DeclarationError:
+def _unknown_marker_error(cls: type, name: str, marker: Any) -> DeclarationError:
     """A text is often a marker's name, or a description."""
     what = f"column {name!r} of {cls.__name__}: {marker!r} in Annotated[…] is no marker"
     if isinstance(marker, str):
@@ -167,14 +167,14 @@ def _no_marker(cls: type, name: str, marker: Any) -> DeclarationError:
     )
 
 
-def _not_called(cls: type, name: str, marker: Any) -> DeclarationError:
+def _marker_not_called_error(cls: type, name: str, marker: Any) -> DeclarationError:
     shown = getattr(marker, "__name__", repr(marker))
     return DeclarationError(
         f"column {name!r} of {cls.__name__}: {shown} is no normaliser", next_step=f"call it: {shown}()"
     )
 
 
-def _evaluate(cls: type, name: str, annotation: Any, scope: Scope) -> Any:
+def _evaluate_annotation(cls: type, name: str, annotation: Any, scope: Scope) -> Any:
     """A string or a forward reference as the object that it names."""
     if isinstance(annotation, typing.ForwardRef):
         annotation = annotation.__forward_arg__

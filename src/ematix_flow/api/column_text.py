@@ -12,7 +12,7 @@ from ematix_flow.api.types import ColumnType, ColumnTypeMeta, data_type_of
 from ematix_flow.errors import DeclarationError, did_you_mean
 from ematix_flow.spec.tables import ColumnSpec
 
-_FORM = re.compile(
+_TYPE_TEXT = re.compile(
     r"\s*(?P<type>\w+)\s*(?:\[\s*(?P<numbers>\d+(?:\s*,\s*\d+)*)\s*\])?\s*(?P<null>\|\s*None\s*)?", re.ASCII
 )
 
@@ -25,21 +25,21 @@ def columns_from_text(types: Mapping[str, object], primary_key: Iterable[str] = 
             raise DeclarationError(
                 f"primary_key names {key!r}, which is no column.{did_you_mean(key, types)}"
             )
-    return tuple(_column(name, text, name in keys) for name, text in types.items())
+    return tuple(_parse_column(name, text, name in keys) for name, text in types.items())
 
 
-def text_of_column(column: ColumnSpec) -> str:
+def column_to_text(column: ColumnSpec) -> str:
     return f"{column.type} | None" if column.nullable else str(column.type)
 
 
-def _column(name: str, text: object, primary_key: bool) -> ColumnSpec:
-    found = _FORM.fullmatch(text) if isinstance(text, str) else None
+def _parse_column(name: str, text: object, primary_key: bool) -> ColumnSpec:
+    found = _TYPE_TEXT.fullmatch(text) if isinstance(text, str) else None
     if found is None:
         raise DeclarationError(
             f"column {name!r} has the type {text!r}, which is none",
             next_step='as in  id = "BigInt"  or  price = "Numeric[10, 2] | None"',
         )
-    known = {cls.__name__.lower(): cls for cls in _types()}
+    known = {cls.__name__.lower(): cls for cls in _column_types()}
     chosen = known.get(found["type"].lower())
     if chosen is None:
         names = [cls.__name__ for cls in known.values()]
@@ -57,6 +57,6 @@ def _column(name: str, text: object, primary_key: bool) -> ColumnSpec:
     return ColumnSpec(name, data_type, nullable, primary_key)
 
 
-def _types() -> list[ColumnTypeMeta]:
+def _column_types() -> list[ColumnTypeMeta]:
     """The types of `api.types`, without those that parameters made of them."""
     return [cls for cls in ColumnType.__subclasses__() if "[" not in cls.__name__]

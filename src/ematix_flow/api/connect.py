@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ematix_flow.engine.live_connection import LiveConnection
 from ematix_flow.errors import FlowError
-from ematix_flow.plan.handles import LiveConnection
-from ematix_flow.schedule.context import spark_starter
-from ematix_flow.schedule.run import open_world
+from ematix_flow.run.context import spark_starter
+from ematix_flow.run.pipeline import open_connections
 from ematix_flow.spec.connections import Connection, connection_from_mapping
 
 
@@ -13,7 +13,7 @@ def connect(name: str | Connection = "default", *, url: str | None = None) -> Li
     """A named connection through the usual chain, or the one that ``url`` says, past all of it."""
     if url is not None:
         name = connection_from_mapping(name if isinstance(name, str) else name.name, {"url": url})
-    return LiveConnection(open_world(spark_starter()), name)
+    return LiveConnection(open_connections(spark_starter()), name)
 
 
 def check_connection(name: str | Connection) -> tuple[bool, str]:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from ematix_flow.errors import DeclarationError, UnknownConnection, did_you_mean
-from ematix_flow.graph.connections import declare
+from ematix_flow.graph.connections import declare_connection
 from ematix_flow.graph.registry import current_registry
 from ematix_flow.spec.connections import Connection, connection_from_mapping
 from ematix_flow.spec.location import caller_location
@@ -34,9 +34,9 @@ def connection(cls: type) -> Connection:
             where=where,
             next_step='write  kind = "…"  in the body, or make an instance and call register_connection',
         )
-    fields = _body(cls)
+    fields = _class_fields(cls)
     built = connection_from_mapping(str(fields.pop("name", cls.__name__)), fields, where)
-    return declare(built, where)
+    return declare_connection(built, where)
 
 
 def register_connection(connection: C) -> C:
@@ -48,7 +48,7 @@ def register_connection(connection: C) -> C:
             where=where,
             next_step="as in  register_connection(PostgresConnection(name=…, url=…))",
         )
-    return declare(connection, where)
+    return declare_connection(connection, where)
 
 
 def get_connection(name: str) -> Connection:
@@ -72,7 +72,7 @@ def clear_registry() -> None:
     current_registry().connections.clear()
 
 
-def _body(cls: type) -> dict[str, Any]:
+def _class_fields(cls: type) -> dict[str, Any]:
     """The fields of the class and of the classes it inherits from, the nearest last."""
     fields: dict[str, Any] = {}
     for base in reversed(cls.__mro__[:-1]):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ematix_flow.api import options
-from ematix_flow.api.target import normal_mode
+from ematix_flow.api import option_checks
+from ematix_flow.api.target import normalize_mode
 from ematix_flow.backends.base import TablePlan
+from ematix_flow.engine.live_connection import LiveConnection
 from ematix_flow.plan.drift import is_creation, judge_drift
-from ematix_flow.plan.handles import LiveConnection
 from ematix_flow.plan.matching import resolve_matching
-from ematix_flow.schedule.context import spark_starter
-from ematix_flow.schedule.run import open_world
+from ematix_flow.run.context import spark_starter
+from ematix_flow.run.pipeline import open_connections
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.pipelines import ConnectionRef, PipelineSpec, TargetSpec
 from ematix_flow.spec.tables import TableSpec
@@ -29,11 +29,11 @@ def ensure_table(
     ``mode`` is that of the pipeline which loads the table: it decides the columns that the table has on top
     of the declared ones.
     """
-    options.one_of("on_drift", on_drift, ("error", "warn", "evolve"), where)
+    option_checks.check_choice("on_drift", on_drift, ("error", "warn", "evolve"), where)
     if not isinstance(connection, LiveConnection):
-        connection = LiveConnection(open_world(spark_starter()), connection)
-    mode = normal_mode(mode, where)
-    keys = options.resolve_keys(spec, (), mode, where)
+        connection = LiveConnection(open_connections(spark_starter()), connection)
+    mode = normalize_mode(mode, where)
+    keys = option_checks.resolve_keys(spec, (), mode, where)
     target = TargetSpec(connection.reference, spec, mode, keys=keys)
     pipeline = PipelineSpec(f"ensure {spec.label}", "", (target,), where=where)
     table, matching = resolve_matching(pipeline, target, spec)
@@ -42,10 +42,10 @@ def ensure_table(
     changes, _ = judge_drift(on_drift, table, found, where)
     if changes.changes:
         sink.change_table(table, changes)
-    return {"action": _action(changes), "differences": [str(line) for line in _differences(found)]}
+    return {"action": _action_taken(changes), "differences": [str(line) for line in _differences(found)]}
 
 
-def _action(plan: TablePlan) -> str:
+def _action_taken(plan: TablePlan) -> str:
     if any(change.action == "create_table" or change.action == "create_folder" for change in plan.changes):
         return "created"
     if any(not is_creation(change) for change in plan.changes):

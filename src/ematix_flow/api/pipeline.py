@@ -7,15 +7,15 @@ import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.api import options, unused
+from ematix_flow.api import option_checks, unused_options
 from ematix_flow.api.target import (
     Target,
-    batch_table,
+    batch_table_spec,
     build_target,
-    check_files_of,
-    names,
-    normal_mode,
-    pairs,
+    check_connection_file_options,
+    normalize_mode,
+    read_column_names,
+    read_mapping,
 )
 from ematix_flow.errors import DeclarationError
 from ematix_flow.graph.registry import DeclaredPipeline, Registry, current_registry
@@ -30,16 +30,16 @@ from ematix_flow.spec.pipelines import (
     RetryPolicy,
     SourceSpec,
     TargetSpec,
-    refuse_incremental_refresh,
+    refuse_incremental_truncate,
 )
 
 if TYPE_CHECKING:
-    from ematix_flow.backends.upkeep import Maintained
-    from ematix_flow.engine.results import RunResult
-    from ematix_flow.engine.settings import EngineSettings
+    from ematix_flow.backends.maintenance import MaintenanceReport
+    from ematix_flow.engine.spark.settings import EngineSettings
     from ematix_flow.observe.listener import Listener
     from ematix_flow.plan.definition import Plan
-    from ematix_flow.schedule.inspect import Preview, Validation
+    from ematix_flow.plan.results import RunResult
+    from ematix_flow.run.preview import Preview, Validation
 
 
 class Pipeline:
@@ -86,14 +86,14 @@ class Pipeline:
         Raises a FlowError when the run fails; the target is then as it was.
         """
         from ematix_flow.graph.registry import use_registry
-        from ematix_flow.schedule.context import run_context
-        from ematix_flow.schedule.run import run_pipeline
+        from ematix_flow.run.context import run_context
+        from ematix_flow.run.pipeline import run_pipeline
 
         target_options = {
-            "mode": None if mode is None else normal_mode(mode, None),
-            "keys": names("keys", keys, None),
-            "update_columns": names("update_columns", update_columns, None),
-            "compare_columns": names("compare_columns", compare_columns, None),
+            "mode": None if mode is None else normalize_mode(mode, None),
+            "keys": read_column_names("keys", keys, None),
+            "update_columns": read_column_names("update_columns", update_columns, None),
+            "compare_columns": read_column_names("compare_columns", compare_columns, None),
             "max_shrink": max_shrink,
             "allow_empty": allow_empty,
         }
@@ -103,9 +103,9 @@ class Pipeline:
                 next_step="slot=moment.replace(tzinfo=datetime.timezone.utc), if it is in UTC",
             )
         self._registry.check_pipeline(self.spec)
-        declared = self._with(target_options, force_path=force_path, on_drift=on_drift)
+        declared = self._with_overrides(target_options, force_path=force_path, on_drift=on_drift)
         given = {"keys": keys, "update_columns": update_columns, "compare_columns": compare_columns}
-        unused.check_matching(given, declared.spec.targets, self.spec.where)
+        unused_options.check_matching_options(given, declared.spec.targets, self.spec.where)
         with (
             use_registry(self._registry),
             run_context(
@@ -120,8 +120,8 @@ class Pipeline:
     def plan(self) -> Plan:
         """What a run would do now, as a value. Changes nothing."""
         from ematix_flow.graph.registry import use_registry
-        from ematix_flow.schedule.context import spark_starter
-        from ematix_flow.schedule.run import plan_pipeline
+        from ematix_flow.run.context import spark_starter
+        from ematix_flow.run.pipeline import plan_pipeline
 
         self._registry.check_pipeline(self.spec)
         with use_registry(self._registry):
@@ -130,8 +130,8 @@ class Pipeline:
     def preview(self, rows: int = 10) -> Preview:
         """The plan and the first rows of the source. Changes nothing."""
         from ematix_flow.graph.registry import use_registry
-        from ematix_flow.schedule.context import spark_starter
-        from ematix_flow.schedule.inspect import preview
+        from ematix_flow.run.context import spark_starter
+        from ematix_flow.run.preview import preview
 
         with use_registry(self._registry):
             return preview(self._declared, spark_starter(), rows)
@@ -139,8 +139,8 @@ class Pipeline:
     def dry_run(self) -> RunResult:
         """Do everything but commit, and count. The target is as before."""
         from ematix_flow.graph.registry import use_registry
-        from ematix_flow.schedule.context import spark_starter
-        from ematix_flow.schedule.inspect import dry_run
+        from ematix_flow.run.context import spark_starter
+        from ematix_flow.run.preview import dry_run
 
         with use_registry(self._registry):
             return dry_run(self._declared, spark_starter())
@@ -148,8 +148,8 @@ class Pipeline:
     def validate(self) -> Validation:
         """Let source and target check the pipeline: EXPLAIN, columns, types. Changes nothing."""
         from ematix_flow.graph.registry import use_registry
-        from ematix_flow.schedule.context import spark_starter
-        from ematix_flow.schedule.inspect import validate
+        from ematix_flow.run.context import spark_starter
+        from ematix_flow.run.preview import validate
 
         with use_registry(self._registry):
             return validate(self._declared, spark_starter())
@@ -161,19 +161,21 @@ class Pipeline:
         zorder: Sequence[str] = (),
         force: bool = False,
         dry_run: bool = False,
-    ) -> list[Maintained]:
+    ) -> list[MaintenanceReport]:
         """Compact the lake tables it loads, and remove files that no version needs which is kept.
 
         ``retain`` is how long a version is kept, as in ``"30d"``, 7 days unless told; less needs ``force``.
         """
-        from ematix_flow.backends.upkeep import Upkeep
+        from ematix_flow.backends.maintenance import MaintenanceOptions
         from ematix_flow.graph.registry import use_registry
-        from ematix_flow.schedule.context import spark_starter
-        from ematix_flow.schedule.maintain import maintain_pipelines, require_lakes
+        from ematix_flow.run.context import spark_starter
+        from ematix_flow.run.maintenance import maintain_pipelines, require_lakes
         from ematix_flow.spec.durations import parse_duration
 
         kept = parse_duration("retain=", retain) if isinstance(retain, str) else retain
-        upkeep = Upkeep(kept, names("zorder", zorder, None) or (), dry_run=dry_run, forced=force)
+        upkeep = MaintenanceOptions(
+            kept, read_column_names("zorder", zorder, None) or (), dry_run=dry_run, force=force
+        )
         with use_registry(self._registry):
             require_lakes([self._declared], spark_starter())
             outcomes = list(maintain_pipelines([self._declared], spark_starter(), upkeep))
@@ -182,7 +184,7 @@ class Pipeline:
                 raise outcome.error
         return [table for outcome in outcomes for table in outcome.tables]
 
-    def _with(
+    def _with_overrides(
         self, target_options: Mapping[str, Any], *, force_path: str | None, on_drift: str | None
     ) -> DeclaredPipeline:
         spec = self.spec
@@ -190,16 +192,16 @@ class Pipeline:
         targets: tuple[TargetSpec, ...] = ()
         for declared in spec.targets:
             target = dataclasses.replace(declared, **given)
-            options.check_target(target, spec.where)
+            option_checks.check_target(target, spec.where)
             if spec.source.incremental:
-                refuse_incremental_refresh(target.mode, spec.where)
-            keys = options.resolve_keys(target.table, target.keys, target.mode, spec.where)
+                refuse_incremental_truncate(target.mode, spec.where)
+            keys = option_checks.resolve_keys(target.table, target.keys, target.mode, spec.where)
             targets += (dataclasses.replace(target, keys=keys),)
         if force_path is not None:
-            options.one_of("force_path", force_path, (*PATHS, "cross_db"), None)
+            option_checks.check_choice("force_path", force_path, (*PATHS, "cross_db"), None)
             spec = dataclasses.replace(spec, force_path=force_path)
         if on_drift is not None:
-            options.one_of("on_drift", on_drift, ("error", "warn", "evolve"), None)
+            option_checks.check_choice("on_drift", on_drift, ("error", "warn", "evolve"), None)
             spec = dataclasses.replace(spec, on_drift=on_drift)
         return dataclasses.replace(self._declared, spec=dataclasses.replace(spec, targets=targets))
 
@@ -271,7 +273,7 @@ def pipeline(
         raise DeclarationError("a pipeline takes target= or targets=, exactly one of them", where=where)
     if ttl is not None and ttl_seconds is not None:
         raise DeclarationError("ttl= and ttl_seconds= say the same thing: give one", where=where)
-    options.texts(
+    option_checks.check_texts(
         where,
         source_table=source_table,
         watermark_column=watermark_column,
@@ -286,12 +288,12 @@ def pipeline(
         ("continue_on_failure", continue_on_failure),
         ("continue_on_failure_post", continue_on_failure_post),
     ):
-        options.flag(option, value, where)
-    options.one_of("on_drift", on_drift, ("error", "warn", "evolve"), where)
-    options.one_of("force_path", force_path, (*PATHS, "cross_db"), where)
-    options.one_of("guarantee", guarantee, GUARANTEES, where)
-    options.check_schedule(schedule, timezone, where)
-    unused.check_catchup(catchup, schedule, where)
+        option_checks.check_flag(option, value, where)
+    option_checks.check_choice("on_drift", on_drift, ("error", "warn", "evolve"), where)
+    option_checks.check_choice("force_path", force_path, (*PATHS, "cross_db"), where)
+    option_checks.check_choice("guarantee", guarantee, GUARANTEES, where)
+    option_checks.check_schedule(schedule, timezone, where)
+    unused_options.check_catchup(catchup, schedule, where)
     if continue_on_failure_post and not transforms_post:
         raise DeclarationError(
             "continue_on_failure_post= is about transforms_post=, and there are none", where=where
@@ -301,7 +303,7 @@ def pipeline(
             "upstream_freshness_secs= says how old the success of a depends_on= may be, and there is none",
             where=where,
         )
-    source = _source(
+    source = _build_source(
         source_connection,
         source_table,
         column_map,
@@ -312,25 +314,25 @@ def pipeline(
         where,
     )
     reading = FileOptions(
-        csv_read_options=pairs("csv_read_options", csv_read_options, where),
-        json_read_options=pairs("json_read_options", json_read_options, where),
+        csv_read_options=read_mapping("csv_read_options", csv_read_options, where),
+        json_read_options=read_mapping("json_read_options", json_read_options, where),
     )
-    check_files_of(source_connection or target_connection or "default", reading, where)
+    check_connection_file_options(source_connection or target_connection or "default", reading, where)
     source = dataclasses.replace(source, files=reading)
     defaults = TargetSpec(
         connection="default" if target_connection is None else target_connection,
-        mode=normal_mode(mode, where),
-        keys=names("keys", keys, where) or (),
-        update_columns=names("update_columns", update_columns, where),
-        compare_columns=names("compare_columns", compare_columns, where),
+        mode=normalize_mode(mode, where),
+        keys=read_column_names("keys", keys, where) or (),
+        update_columns=read_column_names("update_columns", update_columns, where),
+        compare_columns=read_column_names("compare_columns", compare_columns, where),
         event_timestamp_column=event_timestamp_column,
         handle_deletes=handle_deletes,
-        ttl_seconds=options.seconds("ttl_seconds", ttl if ttl is not None else ttl_seconds, where),
+        ttl_seconds=option_checks.read_seconds("ttl_seconds", ttl if ttl is not None else ttl_seconds, where),
         max_shrink=max_shrink,
         allow_empty=allow_empty,
     )
-    specs = _targets(target, targets, defaults, source, where)
-    unused.check_defaults(
+    specs = _build_targets(target, targets, defaults, source, where)
+    unused_options.check_target_defaults(
         {
             "target_connection": target_connection,
             "mode": None if mode == "append" else mode,
@@ -342,18 +344,20 @@ def pipeline(
         specs,
         where,
     )
-    unused.check_column_map(source.column_map, specs, where)
+    unused_options.check_column_map(source.column_map, specs, where)
     for spec in specs:
-        unused.check_column_map(spec.column_map, [spec], where)
-    steps, functions = options.post_transforms(transforms_post, where)
-    labels = options.plain_names("tags", tags, where)
-    options.freshness_column(freshness_column, freshness_sla, specs, where)
+        unused_options.check_column_map(spec.column_map, [spec], where)
+    steps, functions = option_checks.read_post_transforms(transforms_post, where)
+    labels = option_checks.read_selector_names("tags", tags, where)
+    option_checks.check_freshness_column(freshness_column, freshness_sla, specs, where)
     policy = retry if isinstance(retry, RetryPolicy) else RetryPolicy.from_mapping(retry or {}, where)
 
     def declare(function: Callable[..., Any]) -> Pipeline:
-        arguments = options.argument_count(function, where)
+        arguments = option_checks.count_arguments(function, where)
         spec = PipelineSpec(
-            name=options.name_of("pipeline", name, str(getattr(function, "__name__", "pipeline")), where),
+            name=option_checks.name_or_default(
+                "pipeline", name, str(getattr(function, "__name__", "pipeline")), where
+            ),
             function=f"{function.__module__}:{getattr(function, '__qualname__', 'pipeline')}",
             targets=specs,
             source=source,
@@ -362,14 +366,14 @@ def pipeline(
             timezone=timezone,
             catchup=catchup,
             tags=labels,
-            depends_on=_names_of(depends_on, where),
-            upstream_freshness_seconds=options.seconds(
+            depends_on=_upstream_names(depends_on, where),
+            upstream_freshness_seconds=option_checks.read_seconds(
                 "upstream_freshness_secs", upstream_freshness_secs, where
             ),
-            freshness_seconds=options.duration("freshness_sla", freshness_sla, where),
+            freshness_seconds=option_checks.read_duration("freshness_sla", freshness_sla, where),
             freshness_column=freshness_column,
             retry=policy,
-            transforms_pre=options.pre_transforms(transforms_pre, where),
+            transforms_pre=option_checks.read_pre_transforms(transforms_pre, where),
             transforms_post=steps,
             continue_on_failure_post=continue_on_failure_post,
             continue_on_target_failure=continue_on_target_failure or continue_on_failure,
@@ -387,7 +391,7 @@ def pipeline(
     return declare
 
 
-def _source(
+def _build_source(
     connection: ConnectionRef | None,
     table: str | None,
     column_map: Mapping[str, str] | None,
@@ -416,13 +420,13 @@ def _source(
     return SourceSpec(
         connection=connection,
         table=table,
-        column_map=pairs("column_map", column_map, where),
+        column_map=read_mapping("column_map", column_map, where),
         watermark_column=mark,
-        lag_seconds=options.seconds("lag", lag, where) or 0.0,
+        lag_seconds=option_checks.read_seconds("lag", lag, where) or 0.0,
     )
 
 
-def _targets(
+def _build_targets(
     target: Any,
     targets: Sequence[Target] | None,
     defaults: TargetSpec,
@@ -436,9 +440,9 @@ def _targets(
                 where=where,
                 next_step="write targets=[Target(…)]",
             )
-        specs = [dataclasses.replace(defaults, table=batch_table(target, None, where))]
+        specs = [dataclasses.replace(defaults, table=batch_table_spec(target, None, where))]
     else:
-        options.listed("targets", targets, where)
+        option_checks.check_list("targets", targets, where)
         for item in targets:
             if not isinstance(item, Target):
                 raise DeclarationError(f"targets= takes Target(…), not {item!r}", where=where)
@@ -447,10 +451,10 @@ def _targets(
             raise DeclarationError("targets= is empty", where=where)
     out = []
     for spec in specs:
-        options.check_target(spec, where)
+        option_checks.check_target(spec, where)
         if source.incremental:
-            refuse_incremental_refresh(spec.mode, where)
-        keys = options.resolve_keys(spec.table, spec.keys, spec.mode, where)
+            refuse_incremental_truncate(spec.mode, where)
+        keys = option_checks.resolve_keys(spec.table, spec.keys, spec.mode, where)
         out.append(dataclasses.replace(spec, keys=keys))
     labels = [spec.label for spec in out]
     if len(set(labels)) != len(labels):
@@ -458,7 +462,7 @@ def _targets(
     return tuple(out)
 
 
-def _names_of(upstreams: Any, where: SourceLocation | None) -> tuple[str, ...]:
+def _upstream_names(upstreams: Any, where: SourceLocation | None) -> tuple[str, ...]:
     given = upstreams if isinstance(upstreams, list | tuple) else [] if upstreams is None else [upstreams]
     found = [each if isinstance(each, str) else getattr(each, "name", None) for each in given]
     for name, each in zip(found, given, strict=True):

@@ -10,16 +10,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ematix_flow.api import options
+from ematix_flow.api import option_checks
 from ematix_flow.api.tables import table_spec
-from ematix_flow.api.target import Target, check_files_of, known_connection, names, pairs
-from ematix_flow.api.unused import check_stream_matching
+from ematix_flow.api.target import (
+    Target,
+    check_connection_file_options,
+    known_connection,
+    read_column_names,
+    read_mapping,
+)
+from ematix_flow.api.unused_options import check_stream_matching_options
 from ematix_flow.errors import DeclarationError, FlowError, did_you_mean
-from ematix_flow.plan.stream_abilities import (
+from ematix_flow.plan.stream_capabilities import (
     check_batch_limit,
     check_error_policy,
-    check_read_parts,
-    check_sent_parts,
+    check_source_message_parts,
+    check_target_message_parts,
 )
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.pipelines import ConnectionRef, FileOptions
@@ -34,11 +40,11 @@ from ematix_flow.spec.streams import (
     StreamSourceSpec,
     StreamSpec,
     StreamTargetSpec,
-    require_zone,
+    require_time_zone,
 )
 from ematix_flow.spec.tables import TableSpec
 
-_PLACES = {
+_DESTINATION_OPTIONS = {
     "kafka": ("topic",),
     "rabbitmq": ("queue",),
     "pubsub": ("topic",),
@@ -46,8 +52,8 @@ _PLACES = {
     "object_store_local": ("prefix",),
     "object_store_s3": ("prefix",),
 }
-_TABLE = ("table",)
-_TARGET_TEXTS = (
+_TABLE_OPTION = ("table",)
+_TARGET_TEXT_OPTIONS = (
     "mode",
     "topic",
     "queue",
@@ -114,7 +120,7 @@ def build_stream(
     """The spec of a stream. Every error points at the declaration."""
     if not isinstance(name, str) or not name.strip():
         raise DeclarationError("a streaming pipeline needs a name", where=where)
-    options.texts(
+    option_checks.check_texts(
         where,
         transform_sql=transform_sql,
         dialect=dialect,
@@ -123,8 +129,8 @@ def build_stream(
         checkpoint=checkpoint,
         description=description,
     )
-    options.flag("continue_on_target_failure", continue_on_target_failure, where)
-    options.flag("fail_on_data_loss", fail_on_data_loss, where)
+    option_checks.check_flag("continue_on_target_failure", continue_on_target_failure, where)
+    option_checks.check_flag("fail_on_data_loss", fail_on_data_loss, where)
     for option, listed in (("sources", sources), ("targets", targets)):
         if not isinstance(listed, (list, tuple)):
             raise DeclarationError(f"{option}= takes a list, not {listed!r}", where=where)
@@ -132,22 +138,22 @@ def build_stream(
             raise DeclarationError(f"{option}= is empty: a stream needs at least one", where=where)
     if lookups is not None and not isinstance(lookups, Mapping):
         raise DeclarationError(f"lookups= takes Lookup(…) by name, not {lookups!r}", where=where)
-    read = tuple(_source(source, where) for source in sources)
-    options.one_of("transform_on_error", transform_on_error, ERROR_POLICIES, where)
-    options.one_of("dlq_store", dlq_store, DEAD_LETTER_STORES, where)
-    options.one_of("delivery", delivery, DELIVERIES, where)
-    options.sql_dialect("dialect", dialect, where)
-    options.one_of("on_drift", on_drift, ("error", "warn", "evolve"), where)
-    options.whole("idle_pause_ms", idle_pause_ms, 0, where)
-    options.whole("max_rows_per_batch", max_rows_per_batch, 1, where)
-    options.whole("dlq_max_attempts", dlq_max_attempts, 1, where)
+    read = tuple(_build_source(source, where) for source in sources)
+    option_checks.check_choice("transform_on_error", transform_on_error, ERROR_POLICIES, where)
+    option_checks.check_choice("dlq_store", dlq_store, DEAD_LETTER_STORES, where)
+    option_checks.check_choice("delivery", delivery, DELIVERIES, where)
+    option_checks.check_sql_dialect("dialect", dialect, where)
+    option_checks.check_choice("on_drift", on_drift, ("error", "warn", "evolve"), where)
+    option_checks.check_whole_number("idle_pause_ms", idle_pause_ms, 0, where)
+    option_checks.check_whole_number("max_rows_per_batch", max_rows_per_batch, 1, where)
+    option_checks.check_whole_number("dlq_max_attempts", dlq_max_attempts, 1, where)
     if transform_sql is not None and not transform_sql.strip():
         transform_sql = None
     if lookups and transform_sql is None:
         raise DeclarationError("lookups= are joined by transform_sql=, and there is none", where=where)
     if dialect is not None and transform_sql is None:
         raise DeclarationError("dialect= is the dialect of transform_sql=, and there is none", where=where)
-    letters = _dead_letters(
+    letters = _build_dead_letters(
         dlq_store,
         dead_letter_topic,
         dead_letter_table,
@@ -156,8 +162,8 @@ def build_stream(
         sources,
         where,
     )
-    built = tuple(_target(target, defaults, where) for target in targets)
-    check_stream_matching(targets, defaults, built, where)
+    built = tuple(_build_target(target, defaults, where) for target in targets)
+    check_stream_matching_options(targets, defaults, built, where)
     labels = [target.label for target in built]
     if len(set(labels)) != len(labels):
         raise DeclarationError(f"two targets of one pipeline are the same: {', '.join(labels)}", where=where)
@@ -167,10 +173,10 @@ def build_stream(
         targets=built,
         transform_sql=transform_sql,
         dialect=dialect,
-        lookups=tuple(_lookup(key, value, where) for key, value in (lookups or {}).items()),
+        lookups=tuple(_build_lookup(key, value, where) for key, value in (lookups or {}).items()),
         on_error=transform_on_error or ("dlq" if dead_letter_topic or dead_letter_table else "fail"),
         dead_letters=letters,
-        columns=None if source_columns is None else _declared(source_columns, where),
+        columns=None if source_columns is None else _declared_table(source_columns, where),
         idle_pause_ms=idle_pause_ms,
         max_rows_per_batch=max_rows_per_batch,
         delivery=delivery or "auto",
@@ -181,25 +187,25 @@ def build_stream(
         description=description,
         where=where,
     )
-    kinds = [_kind(source.connection) for source in read]
-    check_read_parts(spec, kinds)
+    kinds = [_connection_kind(source.connection) for source in read]
+    check_source_message_parts(spec, kinds)
     check_batch_limit(spec, kinds)
     check_error_policy(spec, kinds)
     return spec
 
 
-def _kind(reference: ConnectionRef) -> str | None:
+def _connection_kind(reference: ConnectionRef) -> str | None:
     """The kind of a connection, where it is known now."""
     known = known_connection(reference)
     return known.kind if known is not None else None
 
 
-def _source(source: Source, where: SourceLocation | None) -> StreamSourceSpec:
+def _build_source(source: Source, where: SourceLocation | None) -> StreamSourceSpec:
     if not isinstance(source, Source):
         raise DeclarationError(f"sources= takes Source(…), not {source!r}", where=where)
     where = source.where or where
     named = isinstance(source.query, str) and source.query.strip()
-    if not named and not (source.query == "" and _kind(source.connection) == "kinesis"):
+    if not named and not (source.query == "" and _connection_kind(source.connection) == "kinesis"):
         raise DeclarationError(
             "a source needs source_query=: the topic, queue, subscription, folder or table to follow",
             where=where,
@@ -217,33 +223,42 @@ def _source(source: Source, where: SourceLocation | None) -> StreamSourceSpec:
             f"starting={starting!s} is neither earliest nor latest nor a moment", where=where
         )
     try:
-        require_zone(starting)
+        require_time_zone(starting)
     except DeclarationError as error:
-        raise error.at(where) from None
+        raise error.with_location(where) from None
     files = FileOptions(
-        csv_read_options=pairs("csv_read_options", source.csv_read_options, where),
-        json_read_options=pairs("json_read_options", source.json_read_options, where),
+        csv_read_options=read_mapping("csv_read_options", source.csv_read_options, where),
+        json_read_options=read_mapping("json_read_options", source.json_read_options, where),
     )
-    check_files_of(source.connection, files, where)
-    given = tuple((str(key), _text(value)) for key, value in pairs("source_options", source.options, where))
+    check_connection_file_options(source.connection, files, where)
+    given = tuple(
+        (str(key), _option_text(value))
+        for key, value in read_mapping("source_options", source.options, where)
+    )
     return StreamSourceSpec(source.connection, source.query.strip(), starting, files, given)
 
 
-def _target(target: Target, defaults: StreamTargetSpec, where: SourceLocation | None) -> StreamTargetSpec:
+def _build_target(
+    target: Target, defaults: StreamTargetSpec, where: SourceLocation | None
+) -> StreamTargetSpec:
     if not isinstance(target, Target):
         raise DeclarationError(f"targets= takes Target(…), not {target!r}", where=where)
     where = target.where or where
-    options.texts(where, **{name: getattr(target, name) for name in _TARGET_TEXTS})
+    option_checks.check_texts(where, **{name: getattr(target, name) for name in _TARGET_TEXT_OPTIONS})
     connection = defaults.connection if target.connection is None else target.connection
-    table, named = _table(target, where)
+    table, named = _read_table(target, where)
     if target.keys is not None and target.primary_key is not None:
         raise DeclarationError("keys= and primary_key= say the same thing: give one", where=where)
     keys = (
-        names("keys", target.keys, where) or names("primary_key", target.primary_key, where) or defaults.keys
+        read_column_names("keys", target.keys, where)
+        or read_column_names("primary_key", target.primary_key, where)
+        or defaults.keys
     )
-    mode = _mode(target.mode or defaults.mode, where)
-    partition_by = names("partition_by", target.partition_by, where) or ()
-    check_files_of(connection, target.file_options(), where, prefix=target.prefix, partition_by=partition_by)
+    mode = _normalize_stream_mode(target.mode or defaults.mode, where)
+    partition_by = read_column_names("partition_by", target.partition_by, where) or ()
+    check_connection_file_options(
+        connection, target.file_options(), where, prefix=target.prefix, partition_by=partition_by
+    )
     spec = StreamTargetSpec(
         connection=connection,
         table=table,
@@ -257,13 +272,15 @@ def _target(target: Target, defaults: StreamTargetSpec, where: SourceLocation | 
         partition_column=target.partition_column,
         mode=mode,
         keys=tuple(keys),
-        update_columns=names("update_columns", target.update_columns, where) or defaults.update_columns,
-        compare_columns=names("compare_columns", target.compare_columns, where) or defaults.compare_columns,
+        update_columns=read_column_names("update_columns", target.update_columns, where)
+        or defaults.update_columns,
+        compare_columns=read_column_names("compare_columns", target.compare_columns, where)
+        or defaults.compare_columns,
         event_timestamp_column=target.event_timestamp_column or defaults.event_timestamp_column,
         partition_by=tuple(partition_by),
         files=target.file_options(),
     )
-    _check_place(spec, where)
+    _check_destination(spec, where)
     if target.handle_deletes is not None:
         raise DeclarationError(
             "handle_deletes= takes rows that the source lacks for deleted, and a stream never shows all rows",
@@ -274,10 +291,10 @@ def _target(target: Target, defaults: StreamTargetSpec, where: SourceLocation | 
             "column_map= is for batch targets: a stream renames with AS in transform_sql", where=where
         )
     if table is not None and mode != "append":
-        spec = _with_keys(spec, table, where)
+        spec = _with_resolved_keys(spec, table, where)
     elif mode != "append" and not spec.keys:
         raise DeclarationError(
-            f"mode={mode!r} matches rows by key, and {spec.place} names none",
+            f"mode={mode!r} matches rows by key, and {spec.destination} names none",
             where=where,
             next_step="pass keys=, or declare the table with pk()",
         )
@@ -290,11 +307,13 @@ def _target(target: Target, defaults: StreamTargetSpec, where: SourceLocation | 
     return spec
 
 
-def _with_keys(spec: StreamTargetSpec, table: TableSpec, where: SourceLocation | None) -> StreamTargetSpec:
-    return replace(spec, keys=options.resolve_keys(table, spec.keys, spec.mode, where))
+def _with_resolved_keys(
+    spec: StreamTargetSpec, table: TableSpec, where: SourceLocation | None
+) -> StreamTargetSpec:
+    return replace(spec, keys=option_checks.resolve_keys(table, spec.keys, spec.mode, where))
 
 
-def _check_place(spec: StreamTargetSpec, where: SourceLocation | None) -> None:
+def _check_destination(spec: StreamTargetSpec, where: SourceLocation | None) -> None:
     """A target names its place by what its kind of connection has: a table, a topic, a queue, a prefix."""
     given = {
         name: value
@@ -307,8 +326,8 @@ def _check_place(spec: StreamTargetSpec, where: SourceLocation | None) -> None:
         )
         if value is not None
     }
-    kind = _kind(spec.connection)
-    wanted = _PLACES.get(kind or "", _TABLE if kind else ())
+    kind = _connection_kind(spec.connection)
+    wanted = _DESTINATION_OPTIONS.get(kind or "", _TABLE_OPTION if kind else ())
     files = kind in ("object_store_local", "object_store_s3")
     fits = set(given) <= ({*wanted, "table"} if files else set(wanted)) if kind else True
     # Kinesis sends to the stream of its connection: the prefix only shapes the partition keys
@@ -320,17 +339,17 @@ def _check_place(spec: StreamTargetSpec, where: SourceLocation | None) -> None:
         others = [f"target_{name}=" for name in given if name not in wanted]
         got = f", not {', '.join(others)}" if others else ""
         raise DeclarationError(f"a target of kind {kind or 'unknown'!s} needs {wants}{got}", where=where)
-    sends = kind in BROKERS or (kind is None and spec.sends)
+    sends = kind in BROKERS or (kind is None and spec.is_broker)
     if sends and spec.mode != "append":
         raise DeclarationError(f"a broker takes messages in mode='append', not {spec.mode!r}", where=where)
     if not sends:
         for option in ("message_key_column", "headers_column", "partition_column"):
             if getattr(spec, option) is not None:
                 raise DeclarationError(f"{option}= is for brokers, and {spec.label} is none", where=where)
-    check_sent_parts(spec, kind, where)
+    check_target_message_parts(spec, kind, where)
 
 
-def _table(
+def _read_table(
     target: Target, where: SourceLocation | None
 ) -> tuple[TableSpec | None, tuple[str | None, str] | None]:
     """A declared table, or the name of one: ``("schema", "table")`` or ``"table"``."""
@@ -348,21 +367,21 @@ def _table(
                 f"target_table= takes (schema, name) or a declared table, not {given!r}", where=where
             )
         return None, (given[0] or None, given[1])
-    return _declared(given, where), None
+    return _declared_table(given, where), None
 
 
-def _lookup(name: str, lookup: Lookup, where: SourceLocation | None) -> LookupSpec:
+def _build_lookup(name: str, lookup: Lookup, where: SourceLocation | None) -> LookupSpec:
     if not isinstance(lookup, Lookup):
         raise DeclarationError(f"lookups= takes Lookup(…) by name, not {lookup!r}", where=where)
     where = lookup.where or where
-    options.texts(where, query=lookup.query, schema=lookup.schema)
+    option_checks.check_texts(where, query=lookup.query, schema=lookup.schema)
     if name == "source" or not name.isidentifier():
         raise DeclarationError(
             f"a lookup cannot be called {name!r}: transform_sql names it as a table", where=where
         )
     if (lookup.query is None) == (lookup.table is None):
         raise DeclarationError(f"lookup {name!r} takes query= or table=, exactly one of them", where=where)
-    options.whole("refresh_interval_ms", lookup.refresh_interval_ms, 1, where)
+    option_checks.check_whole_number("refresh_interval_ms", lookup.refresh_interval_ms, 1, where)
     table = lookup.table
     if lookup.schema and (lookup.query is not None or isinstance(table, (tuple, list))):
         raise DeclarationError(f"lookup {name!r}: schema= is for a table= that is only a name", where=where)
@@ -373,7 +392,7 @@ def _lookup(name: str, lookup: Lookup, where: SourceLocation | None) -> LookupSp
     return LookupSpec(name, lookup.connection, lookup.query, table, lookup.refresh_interval_ms)
 
 
-def _dead_letters(
+def _build_dead_letters(
     store: str | None,
     topic: str | None,
     table: str | None,
@@ -405,14 +424,14 @@ def _dead_letters(
     return DeadLetterSpec(store or "auto", topic, table, connection, 3 if attempts is None else attempts)
 
 
-def _declared(given: Any, where: SourceLocation | None) -> TableSpec:
+def _declared_table(given: Any, where: SourceLocation | None) -> TableSpec:
     try:
         return given if isinstance(given, TableSpec) else table_spec(given)
     except FlowError as error:
-        raise error.at(where) from None
+        raise error.with_location(where) from None
 
 
-def _mode(mode: str, where: SourceLocation | None) -> str:
+def _normalize_stream_mode(mode: str, where: SourceLocation | None) -> str:
     found = "merge" if mode == "scd1" else mode
     if found not in STREAM_MODES:
         told = did_you_mean(str(mode), STREAM_MODES)
@@ -421,5 +440,5 @@ def _mode(mode: str, where: SourceLocation | None) -> str:
     return found
 
 
-def _text(value: Any) -> str:
+def _option_text(value: Any) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)

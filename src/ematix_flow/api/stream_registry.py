@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ematix_flow.api.stream_toml_text import toml_of_stream
+from ematix_flow.api.stream_toml_writer import stream_to_toml
 from ematix_flow.api.streaming import StreamingPipeline
 from ematix_flow.errors import DeclarationError
 from ematix_flow.graph.registry import DeclaredStream, current_registry
@@ -44,4 +44,4 @@ def register_streaming_pipeline(name: str, stream: StreamSpec | StreamingPipelin
 
 def render_streaming_pipeline_toml(name: str) -> str:
     """A registered stream as TOML text; secrets stay ``${…}`` references or are masked."""
-    return toml_of_stream(current_registry().stream(name).spec)
+    return stream_to_toml(current_registry().stream(name).spec)

@@ -14,14 +14,14 @@ from typing import Any
 
 from ematix_flow.api.column_text import columns_from_text
 from ematix_flow.api.stream_options import Lookup
-from ematix_flow.api.stream_toml_places import (
-    connection_from,
-    lookup_from,
-    source_from,
-    target_from,
+from ematix_flow.api.stream_toml_endpoints import (
+    read_connection,
+    read_lookup,
+    read_source,
+    read_target,
     warn_of_inline_secrets,
 )
-from ematix_flow.api.streaming import LATER, not_yet, stream_spec
+from ematix_flow.api.streaming import UNSUPPORTED_OPTIONS, not_supported_error, stream_spec
 from ematix_flow.config.toml_file import TomlFile, parse_toml, read_toml
 from ematix_flow.config.toml_table import TomlTable
 from ematix_flow.errors import ConfigError, DeclarationError, FlowError, did_you_mean
@@ -31,7 +31,7 @@ from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.spec.tables import TableSpec
 
 # options that are handed on as they stand
-_PLAIN = (
+_PLAIN_OPTIONS = (
     "mode",
     "keys",
     "update_columns",
@@ -52,14 +52,14 @@ _PLAIN = (
     "description",
 )
 # options whose ${…} are replaced
-_TEXTS = ("dead_letter_topic", "dead_letter_table", "checkpoint")
+_EXPANDED_OPTIONS = ("dead_letter_topic", "dead_letter_table", "checkpoint")
 # what may also stand in [source] or in [target], and its name there
-_OF_SOURCE = {
+_SOURCE_OPTIONS = {
     "source_query": "query",
     "source_options": "options",
     **{name: name for name in ("starting", "csv_read_options", "json_read_options")},
 }
-_OF_TARGET = {
+_TARGET_OPTIONS = {
     f"target_{name}": name
     for name in (
         "table",
@@ -74,7 +74,7 @@ _OF_TARGET = {
         "primary_key",
     )
 }
-_OTHERS = (
+_OTHER_KEYS = (
     "pipeline_name",
     "name",
     "source",
@@ -87,9 +87,9 @@ _OTHERS = (
     "lookups",
     "dead_letter_connection",
 )
-KEYS = (*_OTHERS, *_PLAIN, *_TEXTS, *_OF_SOURCE, *_OF_TARGET)
-_TRANSFORM = {"sql": "transform_sql", "on_error": "transform_on_error", "dialect": "dialect"}
-_ENGINE = ("engine", "peers", "tls")
+KEYS = (*_OTHER_KEYS, *_PLAIN_OPTIONS, *_EXPANDED_OPTIONS, *_SOURCE_OPTIONS, *_TARGET_OPTIONS)
+_TRANSFORM_KEYS = {"sql": "transform_sql", "on_error": "transform_on_error", "dialect": "dialect"}
+_ENGINE_KEYS = ("engine", "peers", "tls")
 
 
 def stream_from_toml(path: Path, *, name: str | None = None) -> StreamSpec:
@@ -99,54 +99,58 @@ def stream_from_toml(path: Path, *, name: str | None = None) -> StreamSpec:
         here = sorted(found.name for found in path.parent.glob("*.toml")) if path.parent.is_dir() else []
         hint = did_you_mean(path.name, here) if here else ""
         raise ConfigError(f"there is no file {path}.{hint}".rstrip("."))
-    return _stream(file, name)
+    return _build_stream(file, name)
 
 
 def stream_from_text(text: str, *, name: str | None = None) -> StreamSpec:
     """The stream that a TOML text declares; errors call it ``<config_str>``."""
-    return _stream(parse_toml(text, Path("<config_str>")), name)
+    return _build_stream(parse_toml(text, Path("<config_str>")), name)
 
 
-def _stream(file: TomlFile, name: str | None) -> StreamSpec:
-    top = TomlTable.whole(file)
-    for later in LATER:
+def _build_stream(file: TomlFile, name: str | None) -> StreamSpec:
+    top = TomlTable.of_file(file)
+    for later in UNSUPPORTED_OPTIONS:
         if later in top.values:
-            raise not_yet(f"[{later}]", top.where(later))
+            raise not_supported_error(f"[{later}]", top.where(later))
     top.refuse_unknown(KEYS)
     named = [key for key in ("pipeline_name", "name") if key in top.values]
     if len(named) == 2:
-        raise top.wrong("pipeline_name and name say the same thing: give one", "name")
+        raise top.error("pipeline_name and name say the same thing: give one", "name")
     own = name or (top.text(named[0]) if named else None)
     if not own:
-        raise top.wrong("it needs a name", *named, next_step='write  pipeline_name = "…"  at the top')
+        raise top.error("it needs a name", *named, next_step='write  pipeline_name = "…"  at the top')
     where = top.where(*named)
-    places = _places(top)
-    places["source"] = _with_options_of_the_file(top, places["source"], _OF_SOURCE, "sources")
-    places["target"] = _with_options_of_the_file(top, places["target"], _OF_TARGET, "targets")
-    options: dict[str, Any] = {key: top.values[key] for key in _PLAIN if key in top.values}
-    options.update((key, top.text(key)) for key in _TEXTS if key in top.values)
-    options.update(_transform(top, options))
-    options["sources"] = [source_from(table, _name("source", n)) for n, table in enumerate(places["source"])]
-    options["targets"] = [target_from(table, _name("target", n)) for n, table in enumerate(places["target"])]
+    places = _source_and_target_tables(top)
+    places["source"] = _with_top_level_options(top, places["source"], _SOURCE_OPTIONS, "sources")
+    places["target"] = _with_top_level_options(top, places["target"], _TARGET_OPTIONS, "targets")
+    options: dict[str, Any] = {key: top.values[key] for key in _PLAIN_OPTIONS if key in top.values}
+    options.update((key, top.text(key)) for key in _EXPANDED_OPTIONS if key in top.values)
+    options.update(_transform_options(top, options))
+    options["sources"] = [
+        read_source(table, _inline_connection_name("source", n)) for n, table in enumerate(places["source"])
+    ]
+    options["targets"] = [
+        read_target(table, _inline_connection_name("target", n)) for n, table in enumerate(places["target"])
+    ]
     letters = top.values.get("dead_letter_connection")
     if isinstance(letters, str):
         options["dead_letter_connection"] = top.text("dead_letter_connection")
     elif letters is not None:
         table = top.table("dead_letter_connection")
         assert table is not None
-        options["dead_letter_connection"] = connection_from(table, "dead_letters")
+        options["dead_letter_connection"] = read_connection(table, "dead_letters")
     if "source_columns" in top.values:
-        options["source_columns"] = _columns(top)
+        options["source_columns"] = _read_source_columns(top)
     try:
         spec = stream_spec(where, name=own, **options)
     except FlowError as error:
-        error.where = _line_of(error, top, [table for tables in places.values() for table in tables])
+        error.where = _error_location(error, top, [table for tables in places.values() for table in tables])
         raise
-    warn_of_inline_secrets(_inline(top, places))
-    return replace(spec, where=TableLocation(where.file, where.line, dict(_connections_within(spec))))
+    warn_of_inline_secrets(_connection_tables(top, places))
+    return replace(spec, where=TableLocation(where.file, where.line, dict(_inline_connections(spec))))
 
 
-def _connections_within(spec: StreamSpec) -> Iterator[tuple[str, SourceLocation]]:
+def _inline_connections(spec: StreamSpec) -> Iterator[tuple[str, SourceLocation]]:
     """The connections that the file itself holds, by name, and where."""
     references = [
         *(source.connection for source in spec.sources),
@@ -159,20 +163,22 @@ def _connections_within(spec: StreamSpec) -> Iterator[tuple[str, SourceLocation]
             yield reference.name, reference.declared_at
 
 
-def _places(top: TomlTable) -> dict[str, list[TomlTable]]:
+def _source_and_target_tables(top: TomlTable) -> dict[str, list[TomlTable]]:
     """The tables of sources and of targets; one of each form, and at least one."""
     found: dict[str, list[TomlTable]] = {}
     for one, many, short in (("source", "sources", "source"), ("target", "targets", "target_connection")):
         given = [key for key in dict.fromkeys((one, many, short)) if key in top.values]
         if len(given) > 1:
-            raise top.wrong(f"give {_shown(given[0])} or {_shown(given[1])}, not both", given[1])
+            raise top.error(
+                f"give {_toml_heading(given[0])} or {_toml_heading(given[1])}, not both", given[1]
+            )
         if not given:
-            raise top.wrong(f"there is neither [{one}] nor [[{many}]]")
+            raise top.error(f"there is neither [{one}] nor [[{many}]]")
         key = given[0]
         if key == many:
             tables = top.tables(key) or []
             if not tables:
-                raise top.wrong(f"[[{many}]] is empty", key)
+                raise top.error(f"[[{many}]] is empty", key)
             found[one] = tables
         elif isinstance(top.values[key], str):
             found[one] = [TomlTable(top.file, (key,), {"connection": top.values[key]})]
@@ -183,16 +189,16 @@ def _places(top: TomlTable) -> dict[str, list[TomlTable]]:
     return found
 
 
-def _shown(key: str) -> str:
+def _toml_heading(key: str) -> str:
     return f"[[{key}]]" if key.endswith("s") else key if "_" in key else f"[{key}]"
 
 
-def _name(place: str, number: int) -> str:
+def _inline_connection_name(place: str, number: int) -> str:
     """An inline connection's name; a further place does not change the name of the first."""
     return place if number == 0 else f"{place}_{number + 1}"
 
 
-def _with_options_of_the_file(
+def _with_top_level_options(
     top: TomlTable, tables: list[TomlTable], names: dict[str, str], many: str
 ) -> list[TomlTable]:
     """The tables, the only one with the options that stand at the top of the file."""
@@ -201,61 +207,61 @@ def _with_options_of_the_file(
         return tables
     first = next(iter(given))
     if many in top.values:
-        raise top.wrong(f"with [[{many}]], {names[first]} stands in each of them, not {first} here", first)
+        raise top.error(f"with [[{many}]], {names[first]} stands in each of them, not {first} here", first)
     (table,) = tables
     for key, own in given.items():
         if own in table.values:
-            raise table.wrong(f"{own} and {key} say the same thing: give one", own)
+            raise table.error(f"{own} and {key} say the same thing: give one", own)
     values = {**table.values, **{own: top.values[key] for key, own in given.items()}}
     return [TomlTable(table.file, table.path, values, {own: (key,) for key, own in given.items()})]
 
 
-def _transform(top: TomlTable, options: dict[str, Any]) -> dict[str, Any]:
+def _transform_options(top: TomlTable, options: dict[str, Any]) -> dict[str, Any]:
     table = top.table("transform")
     found: dict[str, Any] = {}
     lookups = top.table("lookups")
     if table is not None:
-        for later in LATER:
+        for later in UNSUPPORTED_OPTIONS:
             if later in table.values:
-                raise not_yet(f"[transform.{later}]", table.where(later))
-        for key in _ENGINE:
+                raise not_supported_error(f"[transform.{later}]", table.where(later))
+        for key in _ENGINE_KEYS:
             if key in table.values:
-                raise table.wrong(
+                raise table.error(
                     f"{key} is about where SQL runs, and here Spark runs it",
                     key,
                     next_step="remove it; --engine or [engine] in .ematix-flow.toml says where Spark runs",
                 )
-        table.refuse_unknown((*_TRANSFORM, "lookups"))
-        for key, option in _TRANSFORM.items():
+        table.refuse_unknown((*_TRANSFORM_KEYS, "lookups"))
+        for key, option in _TRANSFORM_KEYS.items():
             if key in table.values:
                 if option in options:
-                    raise table.wrong(f"{key} and {option} say the same thing: give one", key)
+                    raise table.error(f"{key} and {option} say the same thing: give one", key)
                 found[option] = table.values[key]
         within = table.table("lookups")
         if within is not None and lookups is not None:
-            raise top.wrong("lookups stand in [transform.lookups.<name>], or at the top: not both", "lookups")
+            raise top.error("lookups stand in [transform.lookups.<name>], or at the top: not both", "lookups")
         lookups = within or lookups
     if lookups is not None:
-        found["lookups"] = {name: _lookup(lookups, name) for name in lookups.values}
+        found["lookups"] = {name: _read_lookup(lookups, name) for name in lookups.values}
     return found
 
 
-def _lookup(lookups: TomlTable, name: str) -> Lookup:
+def _read_lookup(lookups: TomlTable, name: str) -> Lookup:
     table = lookups.table(name)
     assert table is not None
-    return lookup_from(table, name)
+    return read_lookup(table, name)
 
 
-def _columns(top: TomlTable) -> TableSpec:
+def _read_source_columns(top: TomlTable) -> TableSpec:
     table = top.table("source_columns")
     assert table is not None
     try:
         return TableSpec(None, "source", columns_from_text(table.values), where=table.where())
     except DeclarationError as error:
-        raise error.at(table.nearest(error.what)) from None
+        raise error.with_location(table.where_named(error.what)) from None
 
 
-def _line_of(error: FlowError, top: TomlTable, places: list[TomlTable]) -> SourceLocation | None:
+def _error_location(error: FlowError, top: TomlTable, places: list[TomlTable]) -> SourceLocation | None:
     """The line of the first option that the error names; it names them as the decorator does.
 
     Of what it wants instead and what is there, the latter: ``needs target_table=, not target_topic=``.
@@ -268,7 +274,7 @@ def _line_of(error: FlowError, top: TomlTable, places: list[TomlTable]) -> Sourc
         candidates = [(table, key) for table in tables for key in (option, short)]
         candidates.append((top, option))
         if transform is not None:
-            candidates += [(transform, key) for key, full in _TRANSFORM.items() if full == option]
+            candidates += [(transform, key) for key, full in _TRANSFORM_KEYS.items() if full == option]
             candidates.append((transform, option))
         for table, key in candidates:
             if key in table.values:
@@ -276,7 +282,7 @@ def _line_of(error: FlowError, top: TomlTable, places: list[TomlTable]) -> Sourc
     return error.where
 
 
-def _inline(top: TomlTable, places: dict[str, list[TomlTable]]) -> Iterator[TomlTable]:
+def _connection_tables(top: TomlTable, places: dict[str, list[TomlTable]]) -> Iterator[TomlTable]:
     """Every table that may hold the fields of a connection."""
     transform = top.table("transform")
     lookups = (transform and transform.table("lookups")) or top.table("lookups")
@@ -285,13 +291,13 @@ def _inline(top: TomlTable, places: dict[str, list[TomlTable]]) -> Iterator[Toml
     others = [top.table("dead_letter_connection")] if isinstance(letters, dict) else []
     for table in (*places["source"], *places["target"], *within, *others):
         if table is not None:
-            yield from _with_inner(table)
+            yield from _with_nested_tables(table)
 
 
-def _with_inner(table: TomlTable) -> Iterator[TomlTable]:
+def _with_nested_tables(table: TomlTable) -> Iterator[TomlTable]:
     yield table
     for key in ("connection", "schema_registry"):
         if isinstance(table.values.get(key), dict):
             inner = table.table(key)
             assert inner is not None
-            yield from _with_inner(inner)
+            yield from _with_nested_tables(inner)

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.api.options import name_of
+from ematix_flow.api.option_checks import name_or_default
 from ematix_flow.api.stream_options import Lookup, Source, build_stream
-from ematix_flow.api.target import Target, names
+from ematix_flow.api.target import Target, read_column_names
 from ematix_flow.errors import DeclarationError, UsageError, did_you_mean
 from ematix_flow.graph.registry import DeclaredStream, Registry, current_registry, use_registry
 from ematix_flow.spec.location import SourceLocation, caller_location
@@ -19,18 +19,18 @@ from ematix_flow.spec.pipelines import ConnectionRef
 from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
 
 if TYPE_CHECKING:
-    from ematix_flow.engine.settings import EngineSettings
+    from ematix_flow.engine.planning.stream_targets import StreamPlan
+    from ematix_flow.engine.spark.settings import EngineSettings
     from ematix_flow.observe.observer import Observers
+    from ematix_flow.observe.stream_listener import StreamListener
     from ematix_flow.observe.stream_metrics import StreamMetrics
-    from ematix_flow.observe.stream_watch import StreamWatch
-    from ematix_flow.plan.streams import StreamPlan
-    from ematix_flow.schedule.streams import RunningStream, StreamResult
+    from ematix_flow.streams.running_stream import RunningStream, StreamResult
 
 
 # options of the reference that streams do not have yet
-LATER = ("window", "join", "cdc", "udfs", "aggregate_udfs", "state_store", "watermark")
+UNSUPPORTED_OPTIONS = ("window", "join", "cdc", "udfs", "aggregate_udfs", "state_store", "watermark")
 
-_RUNNING = (
+_RUN_OPTIONS = (
     "once",
     "available_now",
     "metrics_port",
@@ -63,16 +63,16 @@ class StreamingPipeline:
 
     def plan(self, *, engine: str | EngineSettings | None = None) -> StreamPlan:
         """What a run would do. Changes nothing."""
-        from ematix_flow.plan.stream_guarantees import expected_targets
-        from ematix_flow.schedule.context import spark_starter
-        from ematix_flow.schedule.run import open_world
-        from ematix_flow.schedule.streams import plan_stream
+        from ematix_flow.engine.planning.stream_guarantees import expected_targets
+        from ematix_flow.run.context import spark_starter
+        from ematix_flow.run.pipeline import open_connections
+        from ematix_flow.streams.running_stream import plan_stream
 
         plan = plan_stream(self._spec, self._registry, engine=engine)
         if plan.columns is not None:
             return plan
         with use_registry(self._registry):
-            expected = expected_targets(self._spec, open_world(spark_starter(engine)))
+            expected = expected_targets(self._spec, open_connections(spark_starter(engine)))
         return replace(plan, expected=expected)
 
     def run(
@@ -87,7 +87,7 @@ class StreamingPipeline:
         reset_backoff_after_secs: float = 60,
         run_log: str | None = None,
         engine: str | EngineSettings | None = None,
-        watch: StreamWatch | None = None,
+        watch: StreamListener | None = None,
     ) -> StreamResult:
         """Follow the source until SIGTERM or Ctrl-C. With ``once``: load what is there now, and end."""
         return self.start(
@@ -115,7 +115,7 @@ class StreamingPipeline:
         reset_backoff_after_secs: float = 60,
         run_log: str | None = None,
         engine: str | EngineSettings | None = None,
-        watch: StreamWatch | None = None,
+        watch: StreamListener | None = None,
         metrics: StreamMetrics | None = None,
         observers: Observers | None = None,
         together_with: Iterable[StreamingPipeline] = (),
@@ -128,7 +128,7 @@ class StreamingPipeline:
         process runs together may share a ``watch``, ``metrics`` and ``observers``; each names the others as
         ``together_with``, so that Spark is started with the jars of all of them: it cannot restart later.
         """
-        from ematix_flow.schedule.streams import start_stream
+        from ematix_flow.streams.running_stream import start_stream
 
         return start_stream(
             self._spec,
@@ -196,11 +196,11 @@ def streaming_pipeline(
 ) -> Callable[[Callable[..., Any]], StreamingPipeline]:
     """Declare a stream; takes what `run_streaming_pipeline` takes. The function's body is not called."""
     where = caller_location()
-    _refuse_running_options(options, where)
+    _refuse_run_options(options, where)
     _refuse_unknown_options(options, where)
 
     def declare(function: Callable[..., Any]) -> StreamingPipeline:
-        own = name_of("streaming pipeline", name, str(getattr(function, "__name__", "stream")), where)
+        own = name_or_default("streaming pipeline", name, str(getattr(function, "__name__", "stream")), where)
         described = (
             options.pop("description", None) or (getattr(function, "__doc__", None) or "").strip() or None
         )
@@ -383,9 +383,9 @@ def stream_spec(
     defaults = StreamTargetSpec(
         connection="default",
         mode=mode,
-        keys=names("keys", keys, where) or (),
-        update_columns=names("update_columns", update_columns, where),
-        compare_columns=names("compare_columns", compare_columns, where),
+        keys=read_column_names("keys", keys, where) or (),
+        update_columns=read_column_names("update_columns", update_columns, where),
+        compare_columns=read_column_names("compare_columns", compare_columns, where),
         event_timestamp_column=event_timestamp_column,
     )
     spec = build_stream(
@@ -414,14 +414,20 @@ def stream_spec(
         description=description,
     )
     if several[0]:
-        _refuse_beside("sources", _OF_SOURCE, given, where)
+        _refuse_single_options("sources", _SINGLE_SOURCE_OPTIONS, given, where)
     if several[1]:
-        _refuse_beside("targets", _OF_TARGET, given, where)
+        _refuse_single_options("targets", _SINGLE_TARGET_OPTIONS, given, where)
     return spec
 
 
-_OF_SOURCE = ("source_query", "starting", "source_options", "csv_read_options", "json_read_options")
-_OF_TARGET = (
+_SINGLE_SOURCE_OPTIONS = (
+    "source_query",
+    "starting",
+    "source_options",
+    "csv_read_options",
+    "json_read_options",
+)
+_SINGLE_TARGET_OPTIONS = (
     "target_table",
     "target_topic",
     "target_queue",
@@ -435,7 +441,7 @@ _OF_TARGET = (
 )
 
 
-def _refuse_beside(
+def _refuse_single_options(
     several: str, options: Iterable[str], given: Mapping[str, Any], where: SourceLocation | None
 ) -> None:
     """What is said for one source or target would be said for none of several."""
@@ -447,7 +453,7 @@ def _refuse_beside(
             )
 
 
-def not_yet(feature: str, where: SourceLocation | None) -> DeclarationError:
+def not_supported_error(feature: str, where: SourceLocation | None) -> DeclarationError:
     """For what streams are to have and do not have yet."""
     return DeclarationError(f"{feature}: this version does not have it yet", where=where)
 
@@ -458,16 +464,16 @@ def _refuse_unknown_options(
     """A misspelt option gets a did-you-mean at the user's line instead of Python's TypeError."""
     known = {*inspect.signature(stream_spec).parameters, *also} - {"where", "options"}
     for option in options:
-        if option in LATER:
-            raise not_yet(f"{option}=", where)
+        if option in UNSUPPORTED_OPTIONS:
+            raise not_supported_error(f"{option}=", where)
         if option not in known:
             raise DeclarationError(
                 f"a streaming pipeline has no option {option!r}.{did_you_mean(option, known)}", where=where
             )
 
 
-def _refuse_running_options(options: Mapping[str, Any], where: SourceLocation | None) -> None:
-    for option in _RUNNING:
+def _refuse_run_options(options: Mapping[str, Any], where: SourceLocation | None) -> None:
+    for option in _RUN_OPTIONS:
         if option in options:
             raise DeclarationError(
                 f"{option}= says how a stream is run, not what it is",

@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterable, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar, overload
 
-from ematix_flow.api.annotations import Declared, Scope, declared_columns
-from ematix_flow.api.unread_names import refuse_unread
+from ematix_flow.api.annotations import DeclaredColumn, Scope, declared_columns
+from ematix_flow.api.unknown_class_names import refuse_unknown_names
 from ematix_flow.errors import DeclarationError
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.tables import ColumnSpec, TableSpec, snake_case
 
 if TYPE_CHECKING:
-    from ematix_flow.plan.handles import LiveConnection
+    from ematix_flow.engine.live_connection import LiveConnection
     from ematix_flow.spec.pipelines import ConnectionRef
 
-_OWN = "__declared_columns__"
+_OWN_COLUMNS = "__declared_columns__"
 _OTHER_FRAMEWORKS = {
     "__dataclass_fields__": "a dataclass",
     "__attrs_attrs__": "an attrs class",
@@ -39,7 +39,7 @@ class TableMeta(type):
         if not isinstance(spec, TableSpec):
             return super().__repr__()
         width = max(len(c.name) for c in spec.columns)
-        lines = [f"  {c.name:<{width}}  {_describe(c)}" for c in spec.columns]
+        lines = [f"  {c.name:<{width}}  {_describe_column(c)}" for c in spec.columns]
         return "\n".join([f"table {spec.label}", *lines])
 
 
@@ -82,15 +82,15 @@ class ManagedTable(metaclass=TableMeta):
         super().__init_subclass__()
         try:
             _refuse_other_frameworks(cls)
-            refuse_unread(cls)
-            setattr(cls, _OWN, declared_columns(cls, _scope(cls, frame)))
+            refuse_unknown_names(cls)
+            setattr(cls, _OWN_COLUMNS, declared_columns(cls, _annotation_scope(cls, frame)))
             if not vars(cls).get("__abstract__", False):
-                spec = _build(cls, where)
+                spec = _build_spec(cls, where)
                 cls.__table_spec__ = cls.spec = spec
                 cls.columns = spec.columns
                 cls.__schema__, cls.__tablename__ = spec.schema, spec.name
         except DeclarationError as error:
-            raise error.at(where) from None
+            raise error.with_location(where) from None
 
     @classmethod
     def ensure(
@@ -105,12 +105,12 @@ class ManagedTable(metaclass=TableMeta):
         """
         from ematix_flow.api.ensure import ensure_table
 
-        return ensure_table(table_spec(cls), conn, on_drift, mode, _where())
+        return ensure_table(table_spec(cls), conn, on_drift, mode, _user_location())
 
     @classmethod
     def _repr_html_(cls) -> str:
         rows = "".join(
-            f"<tr><td>{html.escape(c.name)}</td><td>{html.escape(_describe(c))}</td></tr>"
+            f"<tr><td>{html.escape(c.name)}</td><td>{html.escape(_describe_column(c))}</td></tr>"
             for c in cls.spec.columns
         )
         return f"<table><caption>{html.escape(cls.spec.label)}</caption>{rows}</table>"
@@ -132,12 +132,12 @@ def table(
     def decorate(cls: type) -> type[ManagedTable]:
         given: object = cls
         if not isinstance(given, type):
-            raise DeclarationError(f"@table goes above a class, not above {given!r}", where=_where())
+            raise DeclarationError(f"@table goes above a class, not above {given!r}", where=_user_location())
         try:
             _refuse_other_frameworks(cls)
         except DeclarationError as error:
-            raise error.at(_where()) from None
-        body = {k: v for k, v in vars(cls).items() if k not in ("__dict__", "__weakref__", _OWN)}
+            raise error.with_location(_user_location()) from None
+        body = {k: v for k, v in vars(cls).items() if k not in ("__dict__", "__weakref__", _OWN_COLUMNS)}
         if schema is not None:
             body["__schema__"] = schema
         if name is not None:
@@ -167,7 +167,7 @@ def table_spec(declared: object) -> TableSpec:
 # --- building --------------------------------------------------------------------------------------
 
 
-def _build(cls: type[ManagedTable], where: SourceLocation | None) -> TableSpec:
+def _build_spec(cls: type[ManagedTable], where: SourceLocation | None) -> TableSpec:
     columns = _all_columns(cls)
     own = vars(cls)
     tablename = own.get("__tablename__")
@@ -182,36 +182,36 @@ def _build(cls: type[ManagedTable], where: SourceLocation | None) -> TableSpec:
         schema=cls.__schema__,
         name=tablename or snake_case(cls.__name__),
         columns=tuple(d.spec for d in columns.values()),
-        unique=_constraints(cls),
-        merge_keys=_names(cls, "__merge_keys__", cls.__merge_keys__),
+        unique=_unique_constraints(cls),
+        merge_keys=_column_names(cls, "__merge_keys__", cls.__merge_keys__),
         natural_keys=tuple(tuple(groups[label]) for label in sorted(groups)),
         doc=own.get("__doc__"),
         where=where,
     )
 
 
-def _all_columns(cls: type) -> dict[str, Declared]:
+def _all_columns(cls: type) -> dict[str, DeclaredColumn]:
     """By attribute, the bases' first; a redeclared column keeps its place."""
-    columns: dict[str, Declared] = {}
+    columns: dict[str, DeclaredColumn] = {}
     for base in reversed(cls.__mro__):
         if base in (object, ManagedTable) or base.__module__ in ("typing", "abc"):
             continue
-        found = vars(base).get(_OWN)
-        columns.update(declared_columns(base, _scope(base, None)) if found is None else found)
+        found = vars(base).get(_OWN_COLUMNS)
+        columns.update(declared_columns(base, _annotation_scope(base, None)) if found is None else found)
     return columns
 
 
-def _constraints(cls: type[ManagedTable]) -> tuple[tuple[str, ...], ...]:
+def _unique_constraints(cls: type[ManagedTable]) -> tuple[tuple[str, ...], ...]:
     given: Any = cls.__unique_constraints__
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise DeclarationError(
             f"{cls.__name__}: __unique_constraints__ must list groups of columns, not {given!r}",
             next_step='write __unique_constraints__ = (("a", "b"),)',
         )
-    return tuple(_names(cls, "__unique_constraints__", group) for group in given)
+    return tuple(_column_names(cls, "__unique_constraints__", group) for group in given)
 
 
-def _names(cls: type, what: str, given: Any) -> tuple[str, ...]:
+def _column_names(cls: type, what: str, given: Any) -> tuple[str, ...]:
     names = (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
     for name in names:
         if not isinstance(name, str):
@@ -228,7 +228,7 @@ def _refuse_other_frameworks(cls: type) -> None:
             )
 
 
-def _describe(column: ColumnSpec) -> str:
+def _describe_column(column: ColumnSpec) -> str:
     parts = [str(column.type)]
     if column.primary_key:
         parts.append("primary key")
@@ -249,12 +249,12 @@ def _user_frame() -> FrameType | None:
     return frame
 
 
-def _where() -> SourceLocation | None:
+def _user_location() -> SourceLocation | None:
     frame = _user_frame()
     return SourceLocation(frame.f_code.co_filename, frame.f_lineno) if frame else None
 
 
-def _scope(cls: type, frame: FrameType | None) -> Scope:
+def _annotation_scope(cls: type, frame: FrameType | None) -> Scope:
     """The names that a string annotation of the class may use, the nearest first."""
     module = sys.modules.get(cls.__module__)
     layers: list[Mapping[str, Any]] = [vars(cls)]

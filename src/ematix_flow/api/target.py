@@ -10,9 +10,9 @@ from ematix_flow.api.tables import table_spec
 from ematix_flow.errors import DeclarationError, FlowError, did_you_mean
 from ematix_flow.graph.connections import resolve
 from ematix_flow.spec.connections import Connection, has_reference
-from ematix_flow.spec.files import check_file_options, check_file_values, check_place
+from ematix_flow.spec.file_options import check_file_options, check_file_values, check_folder_options
 from ematix_flow.spec.location import SourceLocation, caller_location
-from ematix_flow.spec.pipelines import MODES, ConnectionRef, FileOptions, TargetSpec, require_reference
+from ematix_flow.spec.pipelines import MODES, ConnectionRef, FileOptions, TargetSpec, require_connection_ref
 from ematix_flow.spec.tables import TableSpec
 
 
@@ -54,8 +54,8 @@ class Target:
 
     def __post_init__(self) -> None:
         if self.mode is not None:
-            normal_mode(self.mode, None)
-        check_files_of(self.connection, self.file_options(), None)
+            normalize_mode(self.mode, None)
+        check_connection_file_options(self.connection, self.file_options(), None)
 
     def file_options(self) -> FileOptions:
         return FileOptions(
@@ -65,8 +65,8 @@ class Target:
             csv_quote=self.csv_quote,
             csv_escape=self.csv_escape,
             csv_null_value=self.csv_null_value,
-            csv_read_options=pairs("csv_read_options", self.csv_read_options, self.where),
-            json_read_options=pairs("json_read_options", self.json_read_options, self.where),
+            csv_read_options=read_mapping("csv_read_options", self.csv_read_options, self.where),
+            json_read_options=read_mapping("json_read_options", self.json_read_options, self.where),
         )
 
 
@@ -100,10 +100,10 @@ def target(
             partition_by=partition_by,
         )
     except DeclarationError as error:
-        raise error.at(where) from None
+        raise error.with_location(where) from None
 
 
-_OF_BROKERS = (
+_BROKER_OPTIONS = (
     "topic",
     "queue",
     "partition_key_prefix",
@@ -113,7 +113,7 @@ _OF_BROKERS = (
 )
 
 
-def check_files_of(
+def check_connection_file_options(
     reference: ConnectionRef | None,
     options: FileOptions,
     where: SourceLocation | None,
@@ -126,7 +126,7 @@ def check_files_of(
         return
     connection = known_connection(reference)
     if connection is not None:
-        check_place(connection.kind, prefix, partition_by, where)
+        check_folder_options(connection.kind, prefix, partition_by, where)
     file_format = getattr(connection, "format", None)
     if connection is None or file_format == "" or has_reference(file_format):
         check_file_values(options, where)
@@ -136,7 +136,7 @@ def check_files_of(
 
 def known_connection(reference: ConnectionRef | None) -> Connection | None:
     """The connection in force now; None when it is declared later or elsewhere."""
-    require_reference(reference)
+    require_connection_ref(reference)
     if not isinstance(reference, str):
         return reference
     try:
@@ -145,7 +145,7 @@ def known_connection(reference: ConnectionRef | None) -> Connection | None:
         return None
 
 
-def normal_mode(mode: str, where: SourceLocation | None) -> str:
+def normalize_mode(mode: str, where: SourceLocation | None) -> str:
     """``scd1`` is another name of ``merge``; anything unknown is refused."""
     if mode == "scd1":
         return "merge"
@@ -156,7 +156,7 @@ def normal_mode(mode: str, where: SourceLocation | None) -> str:
     return mode
 
 
-def batch_table(table: Any, prefix: str | None, where: SourceLocation | None) -> TableSpec | None:
+def batch_table_spec(table: Any, prefix: str | None, where: SourceLocation | None) -> TableSpec | None:
     """The declared table of a batch target; None only for files, which may have a prefix alone."""
     if table is None:
         if prefix is None:
@@ -171,15 +171,15 @@ def batch_table(table: Any, prefix: str | None, where: SourceLocation | None) ->
     try:
         return table_spec(table)
     except DeclarationError as error:
-        raise error.at(where) from None
+        raise error.with_location(where) from None
 
 
-def _table_at(table: TableSpec | None, prefix: str | None) -> TableSpec | None:
+def _table_in_folder(table: TableSpec | None, prefix: str | None) -> TableSpec | None:
     """With both, the table says the columns and the prefix says the folder."""
     return table if table is None or prefix is None else replace(table, schema=None, name=prefix)
 
 
-def names(
+def read_column_names(
     option: str, value: Sequence[str] | str | None, where: SourceLocation | None
 ) -> tuple[str, ...] | None:
     """A tuple of column names; a lone string is a common slip and would be read letter by letter."""
@@ -200,7 +200,7 @@ def names(
     return out
 
 
-def pairs(
+def read_mapping(
     option: str, value: Mapping[str, Any] | None, where: SourceLocation | None
 ) -> tuple[tuple[str, Any], ...]:
     """The names and values of an option that takes a mapping."""
@@ -211,14 +211,14 @@ def pairs(
 
 def build_target(target: Target, defaults: TargetSpec, where: SourceLocation | None) -> TargetSpec:
     """A spec from a Target, with the pipeline's own options where the target is silent."""
-    for streaming in _OF_BROKERS:
+    for streaming in _BROKER_OPTIONS:
         if getattr(target, streaming) is not None:
             raise DeclarationError(
                 f"{streaming}= is for streaming targets; a batch target has a table", where=where
             )
-    partition_by = names("partition_by", target.partition_by, where)
+    partition_by = read_column_names("partition_by", target.partition_by, where)
     connection = defaults.connection if target.connection is None else target.connection
-    check_files_of(
+    check_connection_file_options(
         connection,
         target.file_options(),
         where,
@@ -229,13 +229,13 @@ def build_target(target: Target, defaults: TargetSpec, where: SourceLocation | N
         raise DeclarationError(
             "primary_key= is for a stream's table that is only named; a declared table has pk()", where=where
         )
-    keys = names("keys", target.keys, where)
-    update = names("update_columns", target.update_columns, where)
-    compare = names("compare_columns", target.compare_columns, where)
+    keys = read_column_names("keys", target.keys, where)
+    update = read_column_names("update_columns", target.update_columns, where)
+    compare = read_column_names("compare_columns", target.compare_columns, where)
     return TargetSpec(
         connection=connection,
-        table=_table_at(batch_table(target.table, target.prefix, where), target.prefix),
-        mode=defaults.mode if target.mode is None else normal_mode(target.mode, where),
+        table=_table_in_folder(batch_table_spec(target.table, target.prefix, where), target.prefix),
+        mode=defaults.mode if target.mode is None else normalize_mode(target.mode, where),
         prefix=target.prefix,
         keys=defaults.keys if keys is None else keys,
         update_columns=defaults.update_columns if update is None else update,
@@ -246,6 +246,6 @@ def build_target(target: Target, defaults: TargetSpec, where: SourceLocation | N
         partition_by=partition_by or (),
         max_shrink=defaults.max_shrink,
         allow_empty=defaults.allow_empty,
-        column_map=pairs("column_map", target.column_map, where),
+        column_map=read_mapping("column_map", target.column_map, where),
         files=target.file_options(),
     )

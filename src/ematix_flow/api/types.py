@@ -26,7 +26,7 @@ class ColumnTypeMeta(type):
     parameters: tuple[str, ...]
 
     def __getitem__(cls, given: Any) -> ColumnTypeMeta:
-        return cls._with(given if isinstance(given, tuple) else (given,))
+        return cls._with_parameters(given if isinstance(given, tuple) else (given,))
 
     def __call__(cls, *given: Any, **named: Any) -> Any:
         """``Text()`` is ``Text``; ``String(length=256)`` is ``String[256]``."""
@@ -34,21 +34,21 @@ class ColumnTypeMeta(type):
         if unknown:
             raise DeclarationError(f"{cls.__name__} takes no {unknown[0]!r}")
         rest = cls.parameters[len(given) :]
-        return cls._with(given + tuple(named[name] for name in rest if name in named))
+        return cls._with_parameters(given + tuple(named[name] for name in rest if name in named))
 
-    def _with(cls, given: tuple[Any, ...]) -> ColumnTypeMeta:
+    def _with_parameters(cls, given: tuple[Any, ...]) -> ColumnTypeMeta:
         if not given and cls.data_type is not None:
             return cls
         if cls.data_type is not None or not cls.parameters:
             raise DeclarationError(f"{cls.__name__} takes no parameter, not {given!r}")
         if len(given) != len(cls.parameters):
-            raise DeclarationError(f"{cls.__name__} needs {_bracketed(cls)}, not {len(given)} parameters")
+            raise DeclarationError(f"{cls.__name__} needs {_with_brackets(cls)}, not {len(given)} parameters")
         for value in given:
             if not isinstance(value, int) or isinstance(value, bool):
                 raise DeclarationError(
-                    f"{cls.__name__} needs {_bracketed(cls)} in whole numbers, not {value!r}"
+                    f"{cls.__name__} needs {_with_brackets(cls)} in whole numbers, not {value!r}"
                 )
-        return _parametrised(cls, given)
+        return _parametrised_type(cls, given)
 
     def __repr__(cls) -> str:
         return cls.__name__
@@ -62,12 +62,12 @@ class ColumnType(metaclass=ColumnTypeMeta):
 
 
 @cache
-def _parametrised(base: ColumnTypeMeta, given: tuple[int, ...]) -> ColumnTypeMeta:
+def _parametrised_type(base: ColumnTypeMeta, given: tuple[int, ...]) -> ColumnTypeMeta:
     data_type = DataType(base.__name__.lower(), **dict(zip(base.parameters, given, strict=True)))
     return ColumnTypeMeta(str(data_type), (base,), {"data_type": data_type, "__module__": base.__module__})
 
 
-def _bracketed(cls: ColumnTypeMeta) -> str:
+def _with_brackets(cls: ColumnTypeMeta) -> str:
     return f"{cls.__name__}[{', '.join(cls.parameters)}]"
 
 
@@ -181,7 +181,7 @@ class Column:
     normalizers: Iterable[Normalizer] = ()
 
 
-_INSTEAD: dict[type, str] = {
+_SUGGESTED_TYPES: dict[type, str] = {
     bool: "Boolean",
     int: "BigInt",
     float: "Double",
@@ -205,11 +205,11 @@ def data_type_of(given: object) -> DataType:
             return given.data_type
         if given.parameters:
             other = " or Text" if given is String else ""
-            raise DeclarationError(f"{given!r} needs its parameters: write {_bracketed(given)}{other}")
-    if isinstance(given, type) and given in _INSTEAD:
+            raise DeclarationError(f"{given!r} needs its parameters: write {_with_brackets(given)}{other}")
+    if isinstance(given, type) and given in _SUGGESTED_TYPES:
         raise DeclarationError(
             f"{given.__name__} is no column type",
-            next_step=f"write {_INSTEAD[given]}, from ematix_flow.types",
+            next_step=f"write {_SUGGESTED_TYPES[given]}, from ematix_flow.types",
         )
     raise DeclarationError(
         f"{given!r} is no column type",

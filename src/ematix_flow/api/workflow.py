@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
-from ematix_flow.api import options, unused
+from ematix_flow.api import option_checks, unused_options
 from ematix_flow.errors import DeclarationError
 from ematix_flow.graph.registry import DeclaredTransform, current_registry
 from ematix_flow.spec.location import SourceLocation, caller_location
@@ -15,22 +15,26 @@ from ematix_flow.spec.workflows import Trigger, WorkflowSpec
 
 def AllOf(*members: Any) -> Trigger:
     """Starts when every one of these has succeeded anew: names, pipelines, workflows, or triggers."""
-    return _trigger("all", members, caller_location())
+    return _build_trigger("all", members, caller_location())
 
 
 def AnyOf(*members: Any) -> Trigger:
     """Starts when one of these has succeeded anew."""
-    return _trigger("any", members, caller_location())
+    return _build_trigger("any", members, caller_location())
 
 
-def _trigger(kind: Literal["all", "any"], members: Sequence[Any], where: SourceLocation | None) -> Trigger:
+def _build_trigger(
+    kind: Literal["all", "any"], members: Sequence[Any], where: SourceLocation | None
+) -> Trigger:
     if not members:
         raise DeclarationError("a trigger needs at least one name", where=where)
-    found = (each if isinstance(each, Trigger) else _name_of("triggered_by", each, where) for each in members)
+    found = (
+        each if isinstance(each, Trigger) else _declared_name("triggered_by", each, where) for each in members
+    )
     return Trigger(kind, tuple(found))
 
 
-def _name_of(option: str, given: Any, where: SourceLocation | None) -> str:
+def _declared_name(option: str, given: Any, where: SourceLocation | None) -> str:
     name = given if isinstance(given, str) else getattr(given, "name", None)
     if not isinstance(name, str):
         raise DeclarationError(f"{option}= takes names or what has one, not {given!r}", where=where)
@@ -52,17 +56,17 @@ def workflow(
     succeeded anew, or a tree of ``AllOf`` and ``AnyOf``.
     """
     where = caller_location()
-    options.plain_names("name", [name], where)
+    option_checks.read_selector_names("name", [name], where)
     listed = [jobs] if isinstance(jobs, str) or not isinstance(jobs, Iterable) else jobs
-    names = tuple(_name_of("jobs", job, where) for job in listed)
+    names = tuple(_declared_name("jobs", job, where) for job in listed)
     if not names:
         raise DeclarationError(f"workflow {name!r} has no jobs", where=where)
     if len(set(names)) != len(names):
         raise DeclarationError(f"workflow {name!r} lists a job twice", where=where)
     trigger = triggered_by
     if trigger is not None and not isinstance(trigger, Trigger):
-        trigger = _trigger("all", trigger if isinstance(trigger, list | tuple) else [trigger], where)
-    options.check_schedule(schedule, timezone, where)
+        trigger = _build_trigger("all", trigger if isinstance(trigger, list | tuple) else [trigger], where)
+    option_checks.check_schedule(schedule, timezone, where)
     if on_message is not None:
         raise DeclarationError(
             "on_message= starts nothing: a workflow starts by schedule= or triggered_by=",
@@ -73,7 +77,7 @@ def workflow(
         raise DeclarationError(
             f"nothing starts workflow {name!r}", where=where, next_step="give schedule= or triggered_by="
         )
-    unused.check_catchup(catchup, schedule, where)
+    unused_options.check_catchup(catchup, schedule, where)
     spec = WorkflowSpec(name, names, trigger, schedule, timezone, catchup, where)
     current_registry().add_workflow(spec)
     return spec
@@ -96,14 +100,14 @@ def transform(
         )
 
     def declare(function: Callable[..., Any]) -> Callable[..., Any]:
-        count = len(options.parameters_of(function, where))
+        count = len(option_checks.function_parameters(function, where))
         called = str(getattr(function, "__name__", "transform"))
         if count not in (1, 2):
             raise DeclarationError(
                 f"a transform takes (conn) or (conn, parent), and {called!r} takes {count}", where=where
             )
         spec = TransformSpec(
-            options.name_of("transform", name, called, where),
+            option_checks.name_or_default("transform", name, called, where),
             f"{function.__module__}:{getattr(function, '__qualname__', 'transform')}",
             count,
             target_connection,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ematix_flow.backends.capabilities import Capabilities
-from ematix_flow.backends.streams import MessageTarget, StreamSource
+from ematix_flow.backends.messages.contract import MessageTarget, StreamSource
 from ematix_flow.spec.connections import Connection
 from ematix_flow.spec.pipelines import FileOptions
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from ematix_flow.backends.streams import MessageTarget, StreamSource
+    from ematix_flow.backends.messages.contract import MessageTarget, StreamSource
 
 
 # ------------------------------------------------------------------ what a source tells the planner
@@ -45,7 +45,7 @@ class SourceColumn:
 
 
 @dataclass(frozen=True)
-class Query:
+class SourceQuery:
     """What to read: the SQL as written, and for an incremental run the range to keep."""
 
     sql: str
@@ -53,7 +53,7 @@ class Query:
 
 
 @dataclass(frozen=True)
-class Settled:
+class ReadBound:
     """How far a range can be read so that nothing is committed below afterwards, and who keeps it there."""
 
     high: Watermark
@@ -83,20 +83,20 @@ class BatchSource(ABC):
     def explain(self, sql: str) -> str:
         """Let the database check and plan the SQL; its plan as text."""
 
-    def settled(self, query: Query, data_type: DataType) -> Settled | None:
+    def safe_read_bound(self, query: SourceQuery, data_type: DataType) -> ReadBound | None:
         """The bound for an incremental read that begins after this call, not beyond the range's own high.
 
         ``data_type`` is the watermark's. None where a source cannot tell. May wait a little, never long.
         """
         return None
 
-    def expected_rows(self, query: Query) -> int | None:
+    def expected_rows(self, query: SourceQuery) -> int | None:
         """About how many rows it will yield, when the source can tell that at once and well; else None."""
         return None
 
     @abstractmethod
     def split(
-        self, query: Query, wanted: Mapping[str, DataType], parallelism: int
+        self, query: SourceQuery, wanted: Mapping[str, DataType], parallelism: int
     ) -> AbstractContextManager[Sequence[Split]]:
         """Splits that all see one moment of the data, valid while the context is open.
 
@@ -126,11 +126,11 @@ class SparkSource(ABC):
     def frame(self, spark: SparkSession, sql: str) -> DataFrame:
         """The SQL as a DataFrame; the tables in it resolve under the connection."""
 
-    def reading(self, files: FileOptions) -> SparkSource:
+    def with_file_options(self, files: FileOptions) -> SparkSource:
         """The same source, with its files read by these options."""
         return self
 
-    def keeping_texts(self, columns: Collection[str]) -> SparkSource:
+    def with_text_columns(self, columns: Collection[str]) -> SparkSource:
         """The same source, for targets that keep these columns of a query's result as text.
 
         What the query hands on to them unchanged is not read as anything else.
@@ -141,7 +141,7 @@ class SparkSource(ABC):
         """What the session is set to while a frame of this source is computed."""
         return ()
 
-    def size(self, sql: str) -> int | None:
+    def size_in_bytes(self, sql: str) -> int | None:
         """The bytes of all files that the SQL may read; None where that is not known."""
         return None
 
@@ -158,12 +158,14 @@ class LiveTable:
     unique: tuple[tuple[str, ...], ...] = ()
     native: Mapping[str, str] = field(default_factory=dict)  # column -> the backend's own type text
     limits: Mapping[str, DataType] = field(default_factory=dict)  # column -> what a CHECK of ours allows
-    drops: Mapping[tuple[str, ...], str] = field(default_factory=dict)  # key -> the ALTER that drops it
+    drop_clauses: Mapping[tuple[str, ...], str] = field(
+        default_factory=dict
+    )  # key -> the ALTER that drops it
     pinned: Mapping[str, str] = field(default_factory=dict)  # column -> what keeps its type from changing
     referred_by: tuple[str, ...] = ()  # tables whose foreign keys refer to this one
 
 
-Change = Literal[
+ChangeAction = Literal[
     "create_schema",
     "create_table",
     "create_folder",
@@ -182,7 +184,7 @@ Change = Literal[
 class TableChange:
     """One step that makes the live table fit the declaration, as SQL or as words."""
 
-    action: Change
+    action: ChangeAction
     subject: str
     sql: str = ""
 
@@ -214,8 +216,8 @@ class TablePlan:
     changes: tuple[TableChange, ...] = ()
     differences: tuple[str, ...] = ()  # drift that no change above mends
     diff: tuple[DiffLine, ...] = ()
-    stops: tuple[str, ...] = ()
-    becomes_history: bool = False  # plain rows become the first versions of an scd2 table
+    blockers: tuple[str, ...] = ()
+    converts_to_scd2: bool = False  # plain rows become the first versions of an scd2 table
     declined: tuple[TableChange, ...] = ()  # what the policy of the load does not do
 
 
@@ -275,7 +277,7 @@ class Load:
     allow_empty: bool = False
     files: FileOptions = field(default_factory=FileOptions)
     partition_by: tuple[str, ...] = ()
-    changes: TablePlan = field(default_factory=TablePlan)  # to the table; they commit with the rows
+    table_plan: TablePlan = field(default_factory=TablePlan)  # to the table; they commit with the rows
     dry_run: bool = False  # count what would change, commit nothing; the table may not exist yet
 
     def source_bounds(self, high: Watermark | None) -> tuple[str | None, str | None]:
@@ -287,7 +289,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Applied:
+class LoadResult:
     """What the transaction did. ``duplicate`` means the ledger already held the batch: nothing done."""
 
     rows_in: int = 0
@@ -315,10 +317,10 @@ class LedgerEntry:
     committed_at: dt.datetime
 
 
-class Target(ABC):
+class BatchTarget(ABC):
     """A system that a pipeline loads into."""
 
-    def with_files(self, files: FileOptions) -> Target:
+    def with_files(self, files: FileOptions) -> BatchTarget:
         """The same target; files of others that are there already are read by these options."""
         return self
 
@@ -372,21 +374,21 @@ class Target(ABC):
         return None
 
     @abstractmethod
-    def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> Applied:
+    def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> LoadResult:
         """One transaction: table changes, strategy, ledger row, watermark. All or nothing."""
 
     @abstractmethod
     def drop_staging(self, staging: Staging) -> None: ...
 
     @abstractmethod
-    def sweep(self, pipeline: str, target: str) -> list[str]:
+    def sweep_staging(self, pipeline: str, target: str) -> list[str]:
         """Drop staging that a crashed run of this pipeline left. Called while the lock is held."""
 
-    def divided(self, partition_by: tuple[str, ...]) -> Target:
+    def with_partitions(self, partition_by: tuple[str, ...]) -> BatchTarget:
         """The same target, for a plan of a table whose files are divided by these columns."""
         return self
 
-    def remarks(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[str, ...]:
         """What a person should know of how this target is loaded, for the plan's warnings."""
         return ()
 
@@ -448,7 +450,7 @@ class Backend(ABC):
     def source(self) -> BatchSource | SparkSource | None:
         return None
 
-    def target(self) -> Target | None:
+    def target(self) -> BatchTarget | None:
         return None
 
     def stream_source(self) -> StreamSource | None:

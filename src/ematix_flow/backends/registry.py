@@ -22,11 +22,11 @@ _BACKENDS: dict[str, tuple[str, str | None, str | None]] = {
     "delta_s3": ("ematix_flow.backends.delta.backend:DeltaS3Backend", "boto3", "s3"),
     "iceberg": ("ematix_flow.backends.iceberg.backend:IcebergBackend", None, None),
     "object_store_local": ("ematix_flow.backends.objectstore.backend:LocalFilesBackend", None, None),
-    "object_store_s3": ("ematix_flow.backends.objectstore.s3backend:S3FilesBackend", "boto3", "s3"),
-    "rabbitmq": ("ematix_flow.backends.rabbitmq.backend:RabbitMQBackend", "pika", "rabbitmq"),
-    "pubsub": ("ematix_flow.backends.pubsub.backend:PubSubBackend", "google.cloud.pubsub_v1", "pubsub"),
-    "kinesis": ("ematix_flow.backends.kinesis.backend:KinesisBackend", "boto3", "kinesis"),
-    "kafka": ("ematix_flow.backends.kafka.backend:KafkaBackend", "confluent_kafka", "kafka"),
+    "object_store_s3": ("ematix_flow.backends.objectstore.s3_backend:S3FilesBackend", "boto3", "s3"),
+    "rabbitmq": ("ematix_flow.backends.rabbitmq.backend:RabbitMQStreamBackend", "pika", "rabbitmq"),
+    "pubsub": ("ematix_flow.backends.pubsub.backend:PubSubStreamBackend", "google.cloud.pubsub_v1", "pubsub"),
+    "kinesis": ("ematix_flow.backends.kinesis.backend:KinesisStreamBackend", "boto3", "kinesis"),
+    "kafka": ("ematix_flow.backends.kafka.backend:KafkaStreamBackend", "confluent_kafka", "kafka"),
 }
 
 
@@ -48,7 +48,7 @@ def open_backend(connection: Connection) -> Backend:
     except ImportError as error:
         if (error.name or "").startswith("ematix_flow"):
             raise
-        raise _not_installed(connection, error.name) from error
+        raise _missing_driver_error(connection, error.name) from error
     backend: Backend = getattr(module, class_name)(connection)
     return backend
 
@@ -63,10 +63,12 @@ def require_driver(connection: Connection, called: str | None = None) -> None:
     except ModuleNotFoundError:  # not even the package that it is in
         found = None
     if found is None:
-        raise _not_installed(connection, driver, called)
+        raise _missing_driver_error(connection, driver, called)
 
 
-def _not_installed(connection: Connection, package: str | None, called: str | None = None) -> ConfigError:
+def _missing_driver_error(
+    connection: Connection, package: str | None, called: str | None = None
+) -> ConfigError:
     extra = _BACKENDS[connection.kind][2]
     who = called or f"connection {connection.name!r}"
     return ConfigError(

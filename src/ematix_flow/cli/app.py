@@ -12,9 +12,9 @@ from typing import Annotated, TextIO
 import typer
 
 from ematix_flow._version import __version__
-from ematix_flow.cli.group import LazyGroup
-from ematix_flow.cli.log_lines import LogFormat, json_stderr
-from ematix_flow.cli.options import without_aliases
+from ematix_flow.cli.command_group import LazyGroup
+from ematix_flow.cli.json_log import LogFormat, json_stderr
+from ematix_flow.cli.options import replace_aliases
 from ematix_flow.cli.terminal import say
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.redaction import mask
@@ -46,9 +46,9 @@ def _options(
 
 def run_command(arguments: Sequence[str]) -> int:
     """Parse and run. A command returns its exit code, or nothing when all went well."""
-    with _warnings_said():
+    with _warnings_on_stderr():
         command = typer.main.get_command(app)
-        code = command.main(without_aliases(arguments), prog_name="flow", standalone_mode=False)
+        code = command.main(replace_aliases(arguments), prog_name="flow", standalone_mode=False)
     if code == 130:  # how typer says Ctrl-C
         raise KeyboardInterrupt
     return code if isinstance(code, int) else 0
@@ -65,12 +65,12 @@ def _show_warning(
     where = SourceLocation(filename, lineno)
     lines = json_stderr()
     if lines is not None:
-        lines.lines.line(logging.WARNING, "warning", str(message), where=str(where))
+        lines.handler.write_line(logging.WARNING, "warning", str(message), where=str(where))
     else:
         say(f"warning: {mask(str(message))}\n  where: {where}", "yellow")
 
 
-class _Talk(logging.Handler):
+class _StderrHandler(logging.Handler):
     """What the package logs, on stderr in the form of the rest; below a warning with its moment."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -84,8 +84,8 @@ class _Talk(logging.Handler):
 
 
 @contextmanager
-def _warnings_said() -> Iterator[None]:
-    handler, logger = _Talk(), logging.getLogger("ematix_flow")
+def _warnings_on_stderr() -> Iterator[None]:
+    handler, logger = _StderrHandler(), logging.getLogger("ematix_flow")
     if json_stderr() is None:  # whose lines hold what is logged already
         logger.addHandler(handler)
     with warnings.catch_warnings():

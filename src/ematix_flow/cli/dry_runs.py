@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING
 from ematix_flow.errors import FlowError
 
 if TYPE_CHECKING:
-    from ematix_flow.cli.watching import RunView
+    from ematix_flow.cli.run_views import RunView
     from ematix_flow.graph.registry import Registry
-    from ematix_flow.schedule.dag import Outcome
+    from ematix_flow.run.dag import PipelineOutcome
 
 
-def dry_run_all(registry: Registry, names: Sequence[str], engine: str | None, view: RunView) -> list[Outcome]:
+def dry_run_all(
+    registry: Registry, names: Sequence[str], engine: str | None, view: RunView
+) -> list[PipelineOutcome]:
     """What a run of each would do. Nothing is created, changed or recorded."""
-    from ematix_flow.schedule.context import spark_starter
-    from ematix_flow.schedule.dag import Outcome
-    from ematix_flow.schedule.inspect import dry_run
+    from ematix_flow.run.context import spark_starter
+    from ematix_flow.run.dag import PipelineOutcome
+    from ematix_flow.run.preview import dry_run
 
     spark = spark_starter(engine)
     outcomes = []
@@ -25,9 +27,9 @@ def dry_run_all(registry: Registry, names: Sequence[str], engine: str | None, vi
         view.started(name)
         try:
             result = dry_run(registry.pipeline(name), spark, view)
-            outcome = Outcome(name, result.status, result=result, reason=result.reason)
+            outcome = PipelineOutcome(name, result.status, result=result, reason=result.reason)
         except FlowError as error:
-            outcome = Outcome(name, "failed", error=error, reason=error.what)
+            outcome = PipelineOutcome(name, "failed", error=error, reason=error.what)
         outcomes.append(outcome)
         view.finished(outcome)
     return outcomes

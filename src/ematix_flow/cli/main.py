@@ -93,21 +93,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _report(error, given)
         return 0
     try:
-        from ematix_flow.cli.log_lines import chosen_format, logged_as
+        from ematix_flow.cli.json_log import resolve_log_format, use_log_format
         from ematix_flow.cli.masked_streams import masked_output
         from ematix_flow.cli.options import wants_json
-        from ematix_flow.cli.signals import interruptible, was_asked
+        from ematix_flow.cli.signals import interruptible, was_signalled
 
         with (
             interruptible(),
-            logged_as(chosen_format(log_format)),
+            use_log_format(resolve_log_format(log_format)),
             masked_output(as_json=wants_json(given)),
         ):
-            from ematix_flow.cli.failures import tracebacks
+            from ematix_flow.cli.error_report import show_tracebacks
 
-            with tracebacks(debug):
+            with show_tracebacks(debug):
                 code = _run(given)
-                return INTERRUPTED if code and was_asked() else code
+                return INTERRUPTED if code and was_signalled() else code
     except BaseException as error:
         return _report(error, given)
 
@@ -124,9 +124,9 @@ def _run(given: Sequence[str]) -> int:
 
 
 def _report(error: BaseException, given: Sequence[str]) -> int:
-    from ematix_flow.cli.failures import report
+    from ematix_flow.cli.error_report import report_error
 
-    return report(error, arguments=given)
+    return report_error(error, arguments=given)
 
 
 def _take_debug(arguments: list[str]) -> tuple[bool, list[str]]:

@@ -51,16 +51,16 @@ class MaskedStream(io.TextIOBase):
     def write_masked(self, text: str) -> None:
         """What is masked already: to mask JSON again might break it."""
         with self._writing:
-            self._end()
+            self._write_pending()
             self.real.write(text)
 
     def flush(self) -> None:
         with self._writing:
-            self._end()
+            self._write_pending()
             self._takes.flush()
             self.real.flush()
 
-    def _end(self) -> None:
+    def _write_pending(self) -> None:
         begun, self._begun = self._begun, ""
         if begun:
             self._takes.write(mask(begun))
@@ -98,7 +98,7 @@ def masked_output(*, as_json: bool = False) -> Iterator[None]:
 
     With ``as_json`` stdout holds a document, and what other code prints there goes to stderr.
     """
-    remember_variables(os.environ)
+    mask_secret_variables(os.environ)
     before = (sys.stdout, sys.stderr)
     talk: Any = sys.stderr
     if not hasattr(talk, "lines"):  # lines of JSON are masked already
@@ -116,16 +116,16 @@ def masked_output(*, as_json: bool = False) -> Iterator[None]:
         sys.stdout, sys.stderr = before
 
 
-def remember_variables(env: Mapping[str, str]) -> None:
+def mask_secret_variables(env: Mapping[str, str]) -> None:
     """Mask the values of variables that are called like a secret, before anybody has used them."""
     for name, value in env.items():
         if "://" in value:
-            _remember(split_url(value).password or "")
+            _remember_if_secret(split_url(value).password or "")
         elif is_secret_field(name):
-            _remember(value)
+            _remember_if_secret(value)
 
 
-def _remember(value: str) -> None:
+def _remember_if_secret(value: str) -> None:
     is_word = len(value) <= _LONGEST_WORD and _WORD.fullmatch(value) is not None
     if len(value) >= 6 and not is_word and not os.path.isabs(value):
         remember_secret(value)

@@ -96,7 +96,7 @@ NamesArgument = Annotated[
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", hidden=True, autocompletion=complete_pipelines)]
 
 
-def without_aliases(arguments: Sequence[str]) -> list[str]:
+def replace_aliases(arguments: Sequence[str]) -> list[str]:
     """The arguments with every option under its own name; what follows ``--`` stays."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     out = []
@@ -108,7 +108,7 @@ def without_aliases(arguments: Sequence[str]) -> list[str]:
 
 def wants_json(arguments: Sequence[str]) -> bool:
     """Read from the raw arguments: they may be the very thing that is wrong."""
-    given = without_aliases(arguments)
+    given = replace_aliases(arguments)
     together = {"--output=json", "-ojson", "-o=json"} & set(given)
     return bool(together) or any(
         name in ("--output", "-o") and value == "json" for name, value in itertools.pairwise(given)

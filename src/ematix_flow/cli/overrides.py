@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from ematix_flow.api.options import check_target
+from ematix_flow.api.option_checks import check_target
 from ematix_flow.errors import DeclarationError, UsageError
 from ematix_flow.graph.registry import DeclaredPipeline, Registry
 
 
-def overridden(
+def with_overrides(
     registry: Registry,
     names: Sequence[str],
     *,
@@ -24,11 +24,13 @@ def overridden(
     given = {key: value for key, value in options.items() if value is not None}
     if not given and force_path is None:
         return registry
-    changed = {name: _changed(registry.pipelines[name], given, force_path) for name in names}
+    changed = {name: _override_pipeline(registry.pipelines[name], given, force_path) for name in names}
     return dataclasses.replace(registry, pipelines={**registry.pipelines, **changed})
 
 
-def _changed(declared: DeclaredPipeline, given: dict[str, Any], force_path: str | None) -> DeclaredPipeline:
+def _override_pipeline(
+    declared: DeclaredPipeline, given: dict[str, Any], force_path: str | None
+) -> DeclaredPipeline:
     spec = declared.spec
     targets = tuple(dataclasses.replace(target, **given) for target in spec.targets)
     try:

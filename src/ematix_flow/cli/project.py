@@ -11,7 +11,7 @@ from ematix_flow.errors import UsageError
 from ematix_flow.graph.registry import Registry
 
 if TYPE_CHECKING:
-    from ematix_flow.state.runlog import RunLog
+    from ematix_flow.state.runlog.base import RunLog
 
 MODULE_VARIABLE = "EMATIX_FLOW_MODULE"
 
@@ -19,18 +19,18 @@ MODULE_VARIABLE = "EMATIX_FLOW_MODULE"
 def load_project(module: str | None) -> Registry:
     """Import the user's module and return what it declares."""
     from ematix_flow.config import project_settings
-    from ematix_flow.graph.connections import remember_defined
-    from ematix_flow.graph.loading import load_module
+    from ematix_flow.graph.connections import mask_defined_secrets
+    from ematix_flow.graph.module_loading import load_module
 
-    name = chosen_module(module)
+    name = require_module(module)
     project_settings()  # a file that cannot be read is no file that says nothing
-    remember_defined()
+    mask_defined_secrets()
     return load_module(name)
 
 
-def chosen_module(given: str | None) -> str:
+def require_module(given: str | None) -> str:
     """``--module``, then the environment, then ``[project] module``; a UsageError lists what is here."""
-    name = known_module(given)
+    name = configured_module(given)
     if name:
         return name
     here = sorted(path.name for path in Path.cwd().glob("*.py"))
@@ -44,14 +44,14 @@ def chosen_module(given: str | None) -> str:
     )
 
 
-def known_module(given: str | None) -> str | None:
+def configured_module(given: str | None) -> str | None:
     """The module in force, or None when nothing names one."""
     from ematix_flow.config.settings import text_setting
 
     return given or os.environ.get(MODULE_VARIABLE) or text_setting("project", "module")
 
 
-def chosen_pipelines(
+def resolve_pipelines(
     registry: Registry,
     names: Sequence[str] | None,
     *,
@@ -76,14 +76,14 @@ def chosen_pipelines(
     if not wanted and not everything and not exclude and not by_default:
         raise UsageError(
             "no pipeline is named",
-            next_step=f"give one of: {_shown(registry.pipelines)}, or --all, or --select tag:…",
+            next_step=f"give one of: {_list_names(registry.pipelines)}, or --all, or --select tag:…",
         )
     if not registry.pipelines:
         raise UsageError("the module declares no pipeline", next_step="declare one with @ematix.pipeline")
     return selected(registry, wanted or ["*"], exclude or (), with_upstream=with_upstream)
 
 
-def narrowed(
+def resolve_pipeline_filter(
     registry: Registry,
     names: Sequence[str] | None,
     select: Sequence[str] | None,
@@ -92,10 +92,10 @@ def narrowed(
     """The pipelines that a command is narrowed down to; None when nothing is said, which means all."""
     if not names and not select and not exclude:
         return None
-    return frozenset(chosen_pipelines(registry, names, select=select, exclude=exclude))
+    return frozenset(resolve_pipelines(registry, names, select=select, exclude=exclude))
 
 
-def chosen_streams(registry: Registry, names: Sequence[str], *, everything: bool) -> list[str]:
+def resolve_streams(registry: Registry, names: Sequence[str], *, everything: bool) -> list[str]:
     """The streams a command is about, each once. Unknown names get a did-you-mean."""
     if names and everything:
         raise UsageError("give names or --all, not both")
@@ -106,7 +106,8 @@ def chosen_streams(registry: Registry, names: Sequence[str], *, everything: bool
         )
     if not names and not everything:
         raise UsageError(
-            "no streaming pipeline is named", next_step=f"give one of: {_shown(registry.streams)}, or --all"
+            "no streaming pipeline is named",
+            next_step=f"give one of: {_list_names(registry.streams)}, or --all",
         )
     wanted = list(registry.streams) if everything else [registry.stream(n).spec.name for n in names]
     return list(dict.fromkeys(wanted))
@@ -117,8 +118,8 @@ def read_run_log(url: str | None, *, looking: bool = True) -> RunLog:
 
     Who also changes it is not only ``looking``: then it is made or upgraded first.
     """
-    from ematix_flow.backends.run_logs import open_run_log
-    from ematix_flow.state.runlog import project_run_log
+    from ematix_flow.backends.state_stores.run_logs import open_run_log
+    from ematix_flow.state.runlog.base import project_run_log
 
     return open_run_log(url or project_run_log(os.environ), env=os.environ, reading=True, looking=looking)
 
@@ -139,6 +140,6 @@ def complete_streams(ctx: Any, args: list[str], incomplete: str) -> list[str]:
         return []
 
 
-def _shown(names: Iterable[str]) -> str:
+def _list_names(names: Iterable[str]) -> str:
     listed = list(names)
     return ", ".join(listed[:8]) + (", …" if len(listed) > 8 else "") if listed else "(none is declared)"

@@ -7,41 +7,48 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ematix_flow.cli.output import Column, count, render_table, status_column, table_width, write_json
-from ematix_flow.cli.terminal import are_one, width_of, write
+from ematix_flow.cli.output import (
+    OutputColumn,
+    format_count,
+    render_table,
+    status_column,
+    table_width,
+    write_json,
+)
+from ematix_flow.cli.terminal import are_same_output, terminal_width, write
 
 if TYPE_CHECKING:
     from ematix_flow.graph.registry import Registry
-    from ematix_flow.schedule.dag import Outcome
+    from ematix_flow.run.dag import PipelineOutcome
     from ematix_flow.schedule.run_due import SlotOutcome
 
 _COLUMNS = (
-    Column("pipeline"),
+    OutputColumn("pipeline"),
     status_column(),
-    Column("mode"),
-    Column("path"),
-    Column("read", right=True),
-    Column("inserted", right=True),
-    Column("updated", right=True),
-    Column("deleted", right=True),
-    Column("unchanged", right=True),
-    Column("seconds", right=True),
-    Column("attempts", right=True),
-    Column("reason", wraps=True),
+    OutputColumn("mode"),
+    OutputColumn("path"),
+    OutputColumn("read", right=True),
+    OutputColumn("inserted", right=True),
+    OutputColumn("updated", right=True),
+    OutputColumn("deleted", right=True),
+    OutputColumn("unchanged", right=True),
+    OutputColumn("seconds", right=True),
+    OutputColumn("attempts", right=True),
+    OutputColumn("reason", wraps=True),
 )
 
 
-def write_outcomes(outcomes: Sequence[Outcome], registry: Registry, *, as_json: bool) -> None:
+def write_outcomes(outcomes: Sequence[PipelineOutcome], registry: Registry, *, as_json: bool) -> None:
     if as_json:
         write_json([outcome_json(outcome) for outcome in outcomes])
     else:
         write(outcome_table(outcomes, registry, stream=sys.stdout), sys.stdout)
 
 
-def outcome_table(outcomes: Sequence[Outcome], registry: Registry, *, stream: TextIO) -> str:
+def outcome_table(outcomes: Sequence[PipelineOutcome], registry: Registry, *, stream: TextIO) -> str:
     """One line each. Where a terminal is too narrow for the reasons, they stand below the table."""
-    columns, rows = _shown([_row(outcome, registry) for outcome in outcomes])
-    width = width_of(stream)
+    columns, rows = _without_empty_columns([_row(outcome, registry) for outcome in outcomes])
+    width = terminal_width(stream)
     table = render_table(columns[:-1], [row[:-1] for row in rows], stream=stream)
     reasons = [(row[0], row[-1]) for row in rows if row[-1]]
     longest = max((len(str(reason)) for _, reason in reasons), default=0)
@@ -51,7 +58,9 @@ def outcome_table(outcomes: Sequence[Outcome], registry: Registry, *, stream: Te
     return "\n".join([table, "", *below]) if below else table
 
 
-def _shown(rows: list[tuple[object, ...]]) -> tuple[list[Column], list[tuple[object, ...]]]:
+def _without_empty_columns(
+    rows: list[tuple[object, ...]],
+) -> tuple[list[OutputColumn], list[tuple[object, ...]]]:
     """Without what no row has anything to say about: an append updates nothing, most need one attempt."""
     silent = {"updated": ("", "0"), "deleted": ("", "0"), "unchanged": ("", "0"), "attempts": ("", "1")}
     kept = [
@@ -62,7 +71,7 @@ def _shown(rows: list[tuple[object, ...]]) -> tuple[list[Column], list[tuple[obj
     return [_COLUMNS[place] for place in kept], [tuple(row[place] for place in kept) for row in rows]
 
 
-def exit_code(outcomes: Sequence[Outcome]) -> int:
+def exit_code(outcomes: Sequence[PipelineOutcome]) -> int:
     """The error's own code when one pipeline was named; of several 2 if all are declared wrong; else 1."""
     errors = [outcome.error for outcome in outcomes if outcome.error is not None]
     if len(outcomes) == 1 and errors:
@@ -72,7 +81,7 @@ def exit_code(outcomes: Sequence[Outcome]) -> int:
     return 1 if errors or any(outcome.status in ("failed", "not_run") for outcome in outcomes) else 0
 
 
-def outcome_json(outcome: Outcome) -> dict[str, Any]:
+def outcome_json(outcome: PipelineOutcome) -> dict[str, Any]:
     if outcome.result is not None:
         return {**outcome.result.to_json(), "reason": outcome.reason, "error": None}
     return {
@@ -84,34 +93,34 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _row(outcome: Outcome, registry: Registry) -> tuple[object, ...]:
+def _row(outcome: PipelineOutcome, registry: Registry) -> tuple[object, ...]:
     targets = registry.pipelines[outcome.pipeline].spec.targets
     mode = ", ".join(dict.fromkeys(target.mode for target in targets))
     result, status = outcome.result, outcome.status.replace("_", " ")
     attempts = str(outcome.attempts or "")
     if result is None:
         empty = ("",) * (len(_COLUMNS) - 5)
-        return outcome.pipeline, status, mode, *empty, attempts, unsaid_reason(outcome)
+        return outcome.pipeline, status, mode, *empty, attempts, reason_for_table(outcome)
     return (
         outcome.pipeline,
         status,
         mode,
         result.path,
-        count(result.rows_read),
-        count(result.rows_inserted),
-        count(result.rows_updated),
-        count(result.rows_deleted),
-        count(result.rows_unchanged),
+        format_count(result.rows_read),
+        format_count(result.rows_inserted),
+        format_count(result.rows_updated),
+        format_count(result.rows_deleted),
+        format_count(result.rows_unchanged),
         f"{result.seconds:.1f}",
         attempts,
-        unsaid_reason(outcome),
+        reason_for_table(outcome),
     )
 
 
-def unsaid_reason(outcome: Outcome | SlotOutcome) -> str:
+def reason_for_table(outcome: PipelineOutcome | SlotOutcome) -> str:
     """For the table: where the error has just been shown in full it is not said once more."""
     error = outcome.error
     reason = outcome.reason or (error.what if error is not None else "")
-    if error is not None and are_one(sys.stdout, sys.stderr):
+    if error is not None and are_same_output(sys.stdout, sys.stderr):
         return reason.removesuffix(error.what).removesuffix(": ")
     return reason

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-_asked = threading.Event()
+_signalled = threading.Event()
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def interruptible() -> Iterator[None]:
         yield
         return
     if signal.getsignal(signal.SIGTERM) is not _interrupt:
-        _asked.clear()
+        _signalled.clear()
     before = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -64,15 +64,15 @@ def stop_requests(
             signal.signal(number, handler)
 
 
-def was_asked() -> bool:
+def was_signalled() -> bool:
     """Whether a signal has come in the last `interruptible`.
 
     What is raised in answer to it may be hidden by other errors: Python itself wraps what comes while a class
     is made.
     """
-    return _asked.is_set()
+    return _signalled.is_set()
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    _asked.set()
+    _signalled.set()
     raise KeyboardInterrupt

@@ -27,7 +27,7 @@ def is_terminal(stream: TextIO) -> bool:
         return False
 
 
-def are_one(one: TextIO, other: TextIO) -> bool:
+def are_same_output(one: TextIO, other: TextIO) -> bool:
     """Whether what goes to them is read together: two terminals, or one file or pipe, as after ``2>&1``."""
     if is_terminal(one) and is_terminal(other):
         return True
@@ -37,7 +37,7 @@ def are_one(one: TextIO, other: TextIO) -> bool:
         return False
 
 
-def styled(text: str, style: str | None, stream: TextIO) -> str:
+def style_text(text: str, style: str | None, stream: TextIO) -> str:
     """The text in a style such as ``bold red``, or as it is where colour is not wanted."""
     if not style or not text or not has_colour(stream):
         return text
@@ -45,7 +45,7 @@ def styled(text: str, style: str | None, stream: TextIO) -> str:
     return f"\x1b[{codes}m{text}\x1b[0m"
 
 
-def width_of(stream: TextIO) -> int | None:
+def terminal_width(stream: TextIO) -> int | None:
     """Columns of a terminal; None for a file or pipe, which has room for any line."""
     return shutil.get_terminal_size((100, 24)).columns if is_terminal(stream) else None
 
@@ -91,4 +91,4 @@ def open_missing_streams() -> None:
 
 def say(text: str, style: str | None = None) -> None:
     """Talk: what a person reads while data goes elsewhere."""
-    write(styled(text, style, sys.stderr), sys.stderr)
+    write(style_text(text, style, sys.stderr), sys.stderr)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ematix_flow.cli.output import Column, write_table
+from ematix_flow.cli.output import OutputColumn, write_table
 
 _WIDTH = 40
 _FULL, _BROKEN = "█", "▒"
@@ -13,14 +13,22 @@ _FULL, _BROKEN = "█", "▒"
 
 def write_timeline(metrics: Mapping[str, Any]) -> bool:
     """One line a stage; false when nothing is known of any."""
-    stages = _stages(metrics)
+    stages = _recorded_stages(metrics)
     if not stages:
         return False
     total = max(float(stage["at"]) + float(stage["seconds"]) for stage in stages) or 1.0
     rows = [
         (stage["target"], stage["stage"], f"{stage['seconds']:.2f}", _bar(stage, total)) for stage in stages
     ]
-    write_table((Column("target"), Column("stage"), Column("seconds", right=True), Column("time")), rows)
+    write_table(
+        (
+            OutputColumn("target"),
+            OutputColumn("stage"),
+            OutputColumn("seconds", right=True),
+            OutputColumn("time"),
+        ),
+        rows,
+    )
     return True
 
 
@@ -31,7 +39,7 @@ def _bar(stage: Mapping[str, Any], total: float) -> str:
     return " " * begin + (_FULL if stage.get("ended", True) else _BROKEN) * (end - begin)
 
 
-def _stages(metrics: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+def _recorded_stages(metrics: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """As they were recorded; of runs before that was done, one after the other."""
     found = metrics.get("stages")
     if isinstance(found, list):

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ematix_flow.config.listing import ListedConnection
-    from ematix_flow.config.resolution import Registered
-    from ematix_flow.config.secret_uses import SecretUse
-    from ematix_flow.plan.handles import LiveConnection
+    from ematix_flow.config.connection_listing import ListedConnection
+    from ematix_flow.config.connection_resolution import RegisteredConnection
+    from ematix_flow.config.secret_references import SecretReference
+    from ematix_flow.engine.live_connection import LiveConnection
 
 __all__ = [
     "check_connection",
@@ -27,22 +27,22 @@ __all__ = [
     "set_connection",
 ]
 
-_registered: Callable[[], Mapping[str, Registered]] = dict
+_registered_connections: Callable[[], Mapping[str, RegisteredConnection]] = dict
 
 
-def know_registered(source: Callable[[], Mapping[str, Registered]]) -> None:
+def set_registered_connections(source: Callable[[], Mapping[str, RegisteredConnection]]) -> None:
     """Ask ``source`` for the connections that the process declared; called once, by the graph."""
-    global _registered
-    _registered = source
+    global _registered_connections
+    _registered_connections = source
 
 
 def resolve_dsn(name: str = "default") -> str:
     """The URL of a connection, found by the chain, its references replaced. Mind: it holds the secret."""
+    from ematix_flow.config.connection_resolution import resolve_connection
     from ematix_flow.config.dsn import dsn_of
     from ematix_flow.config.interpolate import expand_connection
-    from ematix_flow.config.resolution import resolve_connection
 
-    resolved = resolve_connection(name, registered=_registered())
+    resolved = resolve_connection(name, registered=_registered_connections())
     return dsn_of(expand_connection(resolved.connection, where=resolved.origin.where))
 
 
@@ -56,18 +56,18 @@ def list_connections() -> dict[str, str]:
 
 def connection_definitions() -> tuple[ListedConnection, ...]:
     """The same in detail: kind, fields, where the definition in force stands, and which it hides."""
-    from ematix_flow.config.listing import list_definitions
-    from ematix_flow.config.resolution import Surroundings
+    from ematix_flow.config.connection_listing import list_definitions
+    from ematix_flow.config.connection_resolution import ConfigSources
 
-    return list_definitions(Surroundings(_registered()))
+    return list_definitions(ConfigSources(_registered_connections()))
 
 
-def list_secret_uses() -> tuple[SecretUse, ...]:
+def list_secret_uses() -> tuple[SecretReference, ...]:
     """Every ``${…}`` reference that the project uses, and where; nothing is fetched."""
-    from ematix_flow.config.resolution import Surroundings
-    from ematix_flow.config.secret_uses import list_uses
+    from ematix_flow.config.connection_resolution import ConfigSources
+    from ematix_flow.config.secret_references import find_secret_references
 
-    return list_uses(Surroundings(_registered()))
+    return find_secret_references(ConfigSources(_registered_connections()))
 
 
 def set_connection(name: str, dsn: str | Mapping[str, Any]) -> Path:
@@ -79,17 +79,17 @@ def set_connection(name: str, dsn: str | Mapping[str, Any]) -> Path:
 
 def connect(name: str = "default", *, url: str | None = None) -> LiveConnection:
     """Open a connection by name, or the one that ``url`` says, past the whole chain."""
-    opened: LiveConnection = _above("connect")(name, url=url)
+    opened: LiveConnection = _connection_function("connect")(name, url=url)
     return opened
 
 
 def check_connection(name: str) -> tuple[bool, str]:
     """Whether it can be reached, and what was found there or why not."""
-    found: tuple[bool, str] = _above("check_connection")(name)
+    found: tuple[bool, str] = _connection_function("check_connection")(name)
     return found
 
 
-def _above(function: str) -> Callable[..., Any]:
+def _connection_function(function: str) -> Callable[..., Any]:
     """A function of the api: documented under this name, but it opens backends, which stand above."""
     found: Callable[..., Any] = getattr(importlib.import_module("ematix_flow.api.connect"), function)
     return found

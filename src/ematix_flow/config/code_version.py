@@ -9,13 +9,13 @@ from pathlib import Path
 from ematix_flow._version import __version__
 
 _COMMIT = re.compile(r"[0-9a-f]{40,64}")
-_SHOWN = 12
+_COMMIT_CHARACTERS = 12
 
 
 def code_version(file: str | None) -> str:
     """As in ``0.4.0, git 1a2b3c4d5e6f``; ``file`` is one of the project's."""
     commit = None if file is None else _commit_of(str(Path(file).absolute().parent))
-    return __version__ if commit is None else f"{__version__}, git {commit[:_SHOWN]}"
+    return __version__ if commit is None else f"{__version__}, git {commit[:_COMMIT_CHARACTERS]}"
 
 
 def _commit_of(folder: str) -> str | None:
@@ -44,7 +44,7 @@ def _head(git: Path) -> str | None:
     if not head.startswith("ref:"):
         return head if _COMMIT.fullmatch(head) else None
     name = head.partition(":")[2].strip()
-    for place in (git, _shared(git)):
+    for place in (git, _common_folder(git)):
         if (place / name).is_file():
             return (place / name).read_text(encoding="utf-8").strip()
         packed = place / "packed-refs"
@@ -55,7 +55,7 @@ def _head(git: Path) -> str | None:
     return None
 
 
-def _shared(git: Path) -> Path:
+def _common_folder(git: Path) -> Path:
     """Where a linked work tree has its branches."""
     common = git / "commondir"
     return git / common.read_text(encoding="utf-8").strip() if common.is_file() else git

@@ -18,11 +18,11 @@ from urllib.parse import unquote
 from ematix_flow.config.secret_stores.aws import AWSSecretsManagerResolver
 from ematix_flow.config.secret_stores.gcp import GCPSecretManagerResolver
 from ematix_flow.config.secret_stores.vault import VaultResolver
-from ematix_flow.errors import ConfigError, FlowError, MissingSecret, closest, did_you_mean
-from ematix_flow.spec.connections.base import Connection, Properties
+from ematix_flow.errors import ConfigError, FlowError, MissingSecret, closest_name, did_you_mean
+from ematix_flow.spec.connections.base import Connection, DriverProperties
 from ematix_flow.spec.connections.references import (
     REFERENCE,
-    Expanded,
+    ExpandedText,
     has_reference,
     holds_secret,
     split_default,
@@ -57,7 +57,7 @@ class EnvResolver:
     def resolve(self, reference: str) -> str:
         value = (os.environ if self._env is None else self._env).get(reference)
         if value is None:
-            raise _unset(reference)
+            raise _unset_variable_error(reference)
         return value
 
 
@@ -99,7 +99,7 @@ def expand(value: str, *, env: Mapping[str, str] | None = None, used_by: str | N
         return value
     variables = os.environ if env is None else env
     try:
-        return Expanded(REFERENCE.sub(lambda match: _replacement(match[1], variables), value))
+        return ExpandedText(REFERENCE.sub(lambda match: _replacement(match[1], variables), value))
     except FlowError as error:
         if used_by:
             error.what = f"{used_by}: {error.what}"
@@ -129,8 +129,8 @@ def expand_connection(
             used_by = f"{owner}, field {field.name}"
             if isinstance(value, Connection):
                 changes[field.name] = expand_connection(value, env=env)
-            elif isinstance(value, Properties):
-                changes[field.name] = Properties(
+            elif isinstance(value, DriverProperties):
+                changes[field.name] = DriverProperties(
                     {key: expand(v, env=env, used_by=f"{used_by}[{key}]") for key, v in value.items()}
                 )
             elif has_reference(value):
@@ -140,7 +140,7 @@ def expand_connection(
         _refuse_masked(expanded)
     except FlowError as error:
         if where is not None:
-            error.where = where.of(about) if isinstance(where, TableLocation) else where
+            error.where = where.location_of(about) if isinstance(where, TableLocation) else where
         raise
     remember_secrets(expanded)
     return expanded
@@ -155,22 +155,22 @@ def remember_secrets(connection: Connection) -> None:
     secrets: set[str] = set()
     public: set[str] = {connection.kind, connection.name}
     for field in fields(connection):
-        value = _known_now(getattr(connection, field.name))
+        value = _expand_if_set(getattr(connection, field.name))
         if isinstance(value, Connection):
             remember_secrets(value)
-        elif isinstance(value, Properties):
-            secrets.update(_known_now(v) for key, v in value.items() if holds_secret(key))
+        elif isinstance(value, DriverProperties):
+            secrets.update(_expand_if_set(v) for key, v in value.items() if holds_secret(key))
         elif isinstance(value, str) and holds_secret(field.name):
             secrets.add(value)
         elif isinstance(value, str):
             public.add(value)
-            _sort_url(value, secrets, public)
+            _sort_url_parts(value, secrets, public)
     for secret in secrets - public:
         if not has_reference(secret) and secret != MASK:
             remember_secret(secret)
 
 
-def _known_now(value: Any) -> Any:
+def _expand_if_set(value: Any) -> Any:
     """A text whose references are variables that are set, with them replaced; anything else as it is."""
     if not isinstance(value, str) or not reads_environment_only(value):
         return value
@@ -180,7 +180,7 @@ def _known_now(value: Any) -> Any:
         return value
 
 
-def _sort_url(url: str, secrets: set[str], public: set[str]) -> None:
+def _sort_url_parts(url: str, secrets: set[str], public: set[str]) -> None:
     if is_conninfo(url):
         try:
             pairs = parse_conninfo(url)
@@ -215,7 +215,7 @@ def _replacement(reference: str, env: Mapping[str, str]) -> str:
         if default is not None:
             return value or default
         if value is None:
-            raise _unset(name)
+            raise _unset_variable_error(name)
         return value
     match = _PREFIXED.fullmatch(reference)
     if match is None:
@@ -223,13 +223,13 @@ def _replacement(reference: str, env: Mapping[str, str]) -> str:
             "a reference is written ${VARIABLE}, ${VARIABLE:-default} or ${prefix:reference}",
             next_step="put text that holds '${' into an environment variable and refer to that",
         )
-    return _resolved(match[1], match[2], env)
+    return _resolve(match[1], match[2], env)
 
 
-def _resolved(prefix: str, reference: str, env: Mapping[str, str]) -> str:
+def _resolve(prefix: str, reference: str, env: Mapping[str, str]) -> str:
     resolver = _resolvers.get(prefix)
     if resolver is None:
-        meant = closest(prefix, _resolvers)
+        meant = closest_name(prefix, _resolvers)
         raise MissingSecret(
             f"nothing resolves ${{{prefix}:…}}.{did_you_mean(prefix, _resolvers)}",
             next_step=f"write ${{{meant}:…}}"
@@ -248,11 +248,11 @@ def _resolved(prefix: str, reference: str, env: Mapping[str, str]) -> str:
     if not isinstance(value, str):
         raise ConfigError(f"the resolver of {prefix!r} gave {type(value).__name__}, not text")
     if prefix != "env":
-        _remember_answer(value, reference.partition("#")[2])
+        _remember_store_value(value, reference.partition("#")[2])
     return value
 
 
-def _remember_answer(value: str, field: str) -> None:
+def _remember_store_value(value: str, field: str) -> None:
     """Mask what a store gave; of a whole secret in JSON each value too, as somebody may take it apart."""
     if field.lower() in _PUBLIC_FIELDS:
         return
@@ -268,7 +268,7 @@ def _remember_answer(value: str, field: str) -> None:
             remember_secret(part)
 
 
-def _unset(name: str) -> MissingSecret:
+def _unset_variable_error(name: str) -> MissingSecret:
     return MissingSecret(
         f"the environment variable {name} is not set",
         next_step=f"export {name}=…   or give a default with  ${{{name}:-…}}",

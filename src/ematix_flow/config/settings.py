@@ -7,14 +7,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ematix_flow.config.connection_resolution import PROJECT_FILE
 from ematix_flow.config.interpolate import expand
-from ematix_flow.config.resolution import PROJECT_FILE
 from ematix_flow.config.toml_file import TomlFile, read_toml
 from ematix_flow.errors import ConfigError, FlowError, did_you_mean
 from ematix_flow.spec.location import SourceLocation
 
 # what each table may say; None: who reads it knows
-_KNOWN: Mapping[str, tuple[str, ...] | None] = {
+_KNOWN_KEYS: Mapping[str, tuple[str, ...] | None] = {
     "connections": None,
     "engine": None,
     "project": ("module",),
@@ -51,7 +51,7 @@ def text_setting(
     if value is None:
         return None
     if isinstance(value, str):
-        return _expanded(value, table, key, cwd, env)
+        return _expand_setting(value, table, key, cwd, env)
     raise ConfigError(
         f"[{table}] {key} in {PROJECT_FILE} is not text: {value!r}", where=setting_location(table, key, cwd)
     )
@@ -62,29 +62,29 @@ def list_setting(table: str, key: str, cwd: Path | None = None) -> tuple[str, ..
     found: Any = project_settings(cwd).get(table, {})
     value = found.get(key, []) if isinstance(found, dict) else found
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
-        return tuple(_expanded(each, table, key, cwd, None) for each in value)
+        return tuple(_expand_setting(each, table, key, cwd, None) for each in value)
     raise ConfigError(
         f"[{table}] {key} in {PROJECT_FILE} is not a list of texts", where=setting_location(table, key, cwd)
     )
 
 
-def _expanded(value: str, table: str, key: str, cwd: Path | None, env: Mapping[str, str] | None) -> str:
+def _expand_setting(value: str, table: str, key: str, cwd: Path | None, env: Mapping[str, str] | None) -> str:
     """The text with its references replaced; an error of one points at the setting."""
     try:
         return str(expand(value, env=env, used_by=f"[{table}] {key} in {PROJECT_FILE}"))
     except FlowError as error:
-        raise error.at(setting_location(table, key, cwd)) from error.__cause__
+        raise error.with_location(setting_location(table, key, cwd)) from error.__cause__
 
 
 def _refuse_unknown(file: TomlFile) -> None:
     for table, value in file.tables.items():
-        if table not in _KNOWN:
+        if table not in _KNOWN_KEYS:
             raise ConfigError(
-                f"{PROJECT_FILE} has no table [{table}].{did_you_mean(table, _KNOWN)}",
+                f"{PROJECT_FILE} has no table [{table}].{did_you_mean(table, _KNOWN_KEYS)}",
                 where=file.where(table),
-                next_step=f"there are {', '.join(f'[{each}]' for each in sorted(_KNOWN))}",
+                next_step=f"there are {', '.join(f'[{each}]' for each in sorted(_KNOWN_KEYS))}",
             )
-        keys = _KNOWN[table]
+        keys = _KNOWN_KEYS[table]
         for key in value if isinstance(value, dict) else ():
             if keys is not None and key not in keys:
                 raise ConfigError(

@@ -83,15 +83,17 @@ def _declarations(text: str) -> list[tuple[tuple[str, ...], int]]:
             continue
         header, entry = _HEADER.match(line), _ENTRY.match(line)
         if header:
-            table = _numbered(_keys(header["keys"]), arrays, new=line.lstrip().startswith("[["))
+            table = _with_array_positions(_keys(header["keys"]), arrays, new=line.lstrip().startswith("[["))
             found.append((table, number))
         elif entry:
             found.append((table + _keys(entry["keys"]), number))
-            closing = _left_open(line[entry.end() :])
+            closing = _open_multiline_quotes(line[entry.end() :])
     return found[::-1]
 
 
-def _numbered(keys: tuple[str, ...], arrays: dict[tuple[str, ...], int], *, new: bool) -> tuple[str, ...]:
+def _with_array_positions(
+    keys: tuple[str, ...], arrays: dict[tuple[str, ...], int], *, new: bool
+) -> tuple[str, ...]:
     """The path of a header, with the place of every table of an array in it."""
     if new:
         arrays[keys] = arrays.get(keys, -1) + 1
@@ -103,7 +105,7 @@ def _numbered(keys: tuple[str, ...], arrays: dict[tuple[str, ...], int], *, new:
     return tuple(path)
 
 
-def _left_open(value: str) -> str | None:
+def _open_multiline_quotes(value: str) -> str | None:
     """The quotes that end a text of several lines which begins here; None when none does."""
     for quotes in ('"""', "'''"):
         if value.strip().startswith(quotes) and value.count(quotes) == 1:

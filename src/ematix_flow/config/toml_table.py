@@ -23,10 +23,10 @@ class TomlTable:
     file: TomlFile
     path: tuple[str, ...]
     values: Mapping[str, Any]
-    elsewhere: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    other_paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
-    def whole(cls, file: TomlFile) -> TomlTable:
+    def of_file(cls, file: TomlFile) -> TomlTable:
         return cls(file, (), file.tables)
 
     @property
@@ -40,8 +40,8 @@ class TomlTable:
 
     def where(self, *keys: str) -> SourceLocation:
         """The line of a key within; without one, of the table."""
-        if keys and keys[0] in self.elsewhere:
-            return self.file.where(*self.elsewhere[keys[0]], *keys[1:])
+        if keys and keys[0] in self.other_paths:
+            return self.file.where(*self.other_paths[keys[0]], *keys[1:])
         return self.file.where(*self.path, *keys)
 
     def location(self) -> TableLocation:
@@ -49,7 +49,7 @@ class TomlTable:
         own = self.where()
         return TableLocation(own.file, own.line, {key: self.where(key) for key in self.values})
 
-    def wrong(self, what: str, *keys: str, next_step: str | None = None) -> DeclarationError:
+    def error(self, what: str, *keys: str, next_step: str | None = None) -> DeclarationError:
         """An error that names the table and points at the key's line."""
         return DeclarationError(f"{self.label}: {what}", where=self.where(*keys), next_step=next_step)
 
@@ -59,7 +59,7 @@ class TomlTable:
             return None
         found = self.values[key]
         if not isinstance(found, Mapping):
-            raise self.wrong(f"{key} is a table, and {type(found).__name__} is given", key)
+            raise self.error(f"{key} is a table, and {type(found).__name__} is given", key)
         return TomlTable(self.file, (*self.path, key), found)
 
     def tables(self, key: str) -> list[TomlTable] | None:
@@ -68,7 +68,7 @@ class TomlTable:
             return None
         found = self.values[key]
         if not isinstance(found, list) or not all(isinstance(item, Mapping) for item in found):
-            raise self.wrong(f"{key} is written [[{key}]], once for each", key)
+            raise self.error(f"{key} is written [[{key}]], once for each", key)
         return [TomlTable(self.file, (*self.path, key, str(n)), item) for n, item in enumerate(found)]
 
     def text(self, key: str) -> str | None:
@@ -77,20 +77,20 @@ class TomlTable:
         if value is None:
             return None
         if not isinstance(value, str):
-            raise self.wrong(f"{key} takes text, not {value!r}", key)
+            raise self.error(f"{key} takes text, not {value!r}", key)
         try:
             return str(expand(value, used_by=f"{self.label} {key}"))
         except FlowError as error:
-            raise error.at(self.where(key)) from None
+            raise error.with_location(self.where(key)) from None
 
     def refuse_unknown(self, known: Iterable[str]) -> None:
         """Raises DeclarationError at the first key that is none of these, with a did-you-mean."""
         known = set(known)
         for key in self.values:
             if key not in known:
-                raise self.wrong(f"there is no key {key!r}.{did_you_mean(key, known)}", key)
+                raise self.error(f"there is no key {key!r}.{did_you_mean(key, known)}", key)
 
-    def nearest(self, words: str) -> SourceLocation:
+    def where_named(self, words: str) -> SourceLocation:
         """The line of the first key of this table that a message names; the table's own otherwise."""
         for word in re.findall(r"\w+", words):
             if word in self.values:

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ematix_flow.config.resolution import (
+from ematix_flow.config.connection_resolution import (
     CONNECTION_NAME,
     USER_FILE,
     connection_tables,
     home_folder,
-    with_peeked_kind,
+    with_kind_from_url,
 )
 from ematix_flow.config.toml_file import read_toml
 from ematix_flow.errors import ConfigError, DeclarationError, UsageError
@@ -43,8 +43,8 @@ def set_connection(
     file = read_toml(path)
     given = {"url": definition} if isinstance(definition, str) else dict(definition)
     before = connection_tables(file).get(name)
-    kept = _kept(name, before, given)
-    connection = _checked(name, {**kept, **given}, variables)
+    kept = _unchanged_fields(name, before, given)
+    connection = _build_connection(name, {**kept, **given}, variables)
 
     document = tomlkit.parse(file.text)
     if "connections" not in document:
@@ -56,8 +56,8 @@ def set_connection(
     for key in [key for key in table if key not in kept and key not in given]:
         del table[key]
     for key, value in given.items():
-        table[key] = _typed(connection, key, value)
-    _replace(path, tomlkit.dumps(document))
+        table[key] = _as_field_type(connection, key, value)
+    _replace_file(path, tomlkit.dumps(document))
     return path
 
 
@@ -87,7 +87,7 @@ def parse_definition(arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
     return name, fields
 
 
-def _kept(name: str, before: object, given: Mapping[str, Any]) -> dict[str, Any]:
+def _unchanged_fields(name: str, before: object, given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of the present definition that stay."""
     if not isinstance(before, Mapping):
         return {}
@@ -101,20 +101,20 @@ def _kept(name: str, before: object, given: Mapping[str, Any]) -> dict[str, Any]
     return kept if old == new else {}
 
 
-def _checked(name: str, table: Mapping[str, Any], env: Mapping[str, str]) -> Connection:
+def _build_connection(name: str, table: Mapping[str, Any], env: Mapping[str, str]) -> Connection:
     try:
-        return connection_from_mapping(name, with_peeked_kind(name, table, env, missing_ok=True))
+        return connection_from_mapping(name, with_kind_from_url(name, table, env, missing_ok=True))
     except DeclarationError as error:
         raise ConfigError(error.what, state="nothing was written", next_step=error.next_step) from None
 
 
-def _typed(connection: Connection, key: str, value: Any) -> Any:
+def _as_field_type(connection: Connection, key: str, value: Any) -> Any:
     """``"5439"`` from a command line is written as the number that the field holds."""
     typed = getattr(connection, key, value)
     return typed if isinstance(typed, (bool, int)) and not has_reference(value) else value
 
 
-def _replace(path: Path, text: str) -> None:
+def _replace_file(path: Path, text: str) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     target = path.resolve()  # a link stays a link
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")  # made with 0600

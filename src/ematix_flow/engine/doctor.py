@@ -17,12 +17,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from ematix_flow.engine import archive, gateway, jars
-from ematix_flow.engine.cache import cache_folder
-from ematix_flow.engine.java import JavaRuntime, find_java
-from ematix_flow.engine.machine import cores, memory_bytes
-from ematix_flow.engine.session_conf import describe
-from ematix_flow.engine.settings import EngineSettings
+from ematix_flow.engine.jvm import class_archive, jars, java_process
+from ematix_flow.engine.jvm.cache_folder import cache_folder
+from ematix_flow.engine.jvm.java_runtime import JavaRuntime, find_java
+from ematix_flow.engine.spark.machine import cores, memory_bytes
+from ematix_flow.engine.spark.session_conf import describe_session
+from ematix_flow.engine.spark.settings import EngineSettings
 from ematix_flow.errors import FlowError
 from ematix_flow.spec.redaction import mask
 
@@ -30,12 +30,12 @@ Status = Literal["ok", "warn", "fail"]
 
 PACKAGES = ("ematix-flow-spark", "pyspark", "pyarrow", "pandas", "duckdb", "sqlalchemy", "sqlglot")
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)
-_LITTLE_DISK = 2 << 30
-_LITTLE_MEMORY = 2 << 30
+_LOW_DISK = 2 << 30
+_LOW_MEMORY = 2 << 30
 
 
 @dataclass(frozen=True)
-class Finding:
+class DoctorFinding:
     subject: str
     status: Status
     detail: str
@@ -44,160 +44,166 @@ class Finding:
 
 def diagnose(
     settings: EngineSettings, *, start: bool = False, env: Mapping[str, str] = os.environ
-) -> list[Finding]:
+) -> list[DoctorFinding]:
     """Everything a session depends on; with ``start`` also a real one, timed."""
-    findings = [_python(), *_packages(), _machine(), *_cache(env)]
-    java, java_findings = _java(settings, env)
+    findings = [_check_python(), *_check_packages(), _check_machine(), *_check_cache(env)]
+    java, java_findings = _check_java(settings, env)
     findings += java_findings
-    findings += _spark(settings, env)
+    findings += _check_spark(settings, env)
     if java is not None:
-        findings.append(_archive(java, settings, env))
-    findings += _jars(env)
-    findings += _engine(settings, env)
+        findings.append(_check_archive(java, settings, env))
+    findings += _check_jars(env)
+    findings += _check_engine(settings, env)
     if start:
-        findings.append(_started(settings))
+        findings.append(_check_session_start(settings))
     return findings
 
 
-def _python() -> Finding:
+def _check_python() -> DoctorFinding:
     version = sys.version_info[:2]
     detail = f"{platform.python_version()} at {sys.executable}"
     if OLDEST_PYTHON <= version <= NEWEST_PYTHON:
-        return Finding("Python", "ok", detail)
-    return Finding("Python", "fail", detail, "use Python 3.10 to 3.13")
+        return DoctorFinding("Python", "ok", detail)
+    return DoctorFinding("Python", "fail", detail, "use Python 3.10 to 3.13")
 
 
-def _packages() -> Iterator[Finding]:
+def _check_packages() -> Iterator[DoctorFinding]:
     found, missing = [], []
     for name in PACKAGES:
         try:
             found.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
             missing.append(name)
-    yield Finding("packages", "ok", ", ".join(found))
+    yield DoctorFinding("packages", "ok", ", ".join(found))
     if "ematix-flow-spark" in missing:  # running from a checkout
         missing.remove("ematix-flow-spark")
     if missing:
-        yield Finding(
+        yield DoctorFinding(
             "packages", "fail", f"not installed: {', '.join(missing)}", "pip install ematix-flow-spark"
         )
 
 
-def _machine() -> Finding:
+def _check_machine() -> DoctorFinding:
     memory = memory_bytes()
-    detail = f"{cores()} cores, {_size(memory)} of memory"
-    if memory < _LITTLE_MEMORY:
-        return Finding("machine", "warn", detail, "Spark wants 2 GB; set a small  memory  under [engine]")
-    return Finding("machine", "ok", detail)
+    detail = f"{cores()} cores, {_format_size(memory)} of memory"
+    if memory < _LOW_MEMORY:
+        return DoctorFinding(
+            "machine", "warn", detail, "Spark wants 2 GB; set a small  memory  under [engine]"
+        )
+    return DoctorFinding("machine", "ok", detail)
 
 
-def _cache(env: Mapping[str, str]) -> Iterator[Finding]:
+def _check_cache(env: Mapping[str, str]) -> Iterator[DoctorFinding]:
     try:
         folder = cache_folder(env)
     except FlowError as error:
-        yield Finding("cache", "fail", error.what, error.next_step)
+        yield DoctorFinding("cache", "fail", error.what, error.next_step)
         return
     for subject, path in (("cache", folder), ("temporary files", Path(tempfile.gettempdir()))):
         free = shutil.disk_usage(path).free
-        detail = f"{path}, {_size(free)} free"
-        if free < _LITTLE_DISK:
-            yield Finding(subject, "warn", detail, "free some space: Spark spills large loads to disk")
+        detail = f"{path}, {_format_size(free)} free"
+        if free < _LOW_DISK:
+            yield DoctorFinding(subject, "warn", detail, "free some space: Spark spills large loads to disk")
         else:
-            yield Finding(subject, "ok", detail)
+            yield DoctorFinding(subject, "ok", detail)
 
 
-def _java(settings: EngineSettings, env: Mapping[str, str]) -> tuple[JavaRuntime | None, list[Finding]]:
+def _check_java(
+    settings: EngineSettings, env: Mapping[str, str]
+) -> tuple[JavaRuntime | None, list[DoctorFinding]]:
     if settings.is_connect:
-        return None, [Finding("Java", "ok", "not needed: Spark runs elsewhere")]
+        return None, [DoctorFinding("Java", "ok", "not needed: Spark runs elsewhere")]
     try:
         java = find_java(env)
     except FlowError as error:
-        return None, [Finding("Java", "fail", error.what, error.next_step)]
-    findings = [Finding("Java", "ok", f"{java.version} from {java.source} ({java.home})")]
-    if java.passed_over:
-        findings.append(Finding("Java", "ok", f"passed over: {'; '.join(java.passed_over)}"))
+        return None, [DoctorFinding("Java", "fail", error.what, error.next_step)]
+    findings = [DoctorFinding("Java", "ok", f"{java.version} from {java.source} ({java.home})")]
+    if java.rejected_candidates:
+        findings.append(DoctorFinding("Java", "ok", f"passed over: {'; '.join(java.rejected_candidates)}"))
     return java, findings
 
 
-def _spark(settings: EngineSettings, env: Mapping[str, str]) -> Iterator[Finding]:
+def _check_spark(settings: EngineSettings, env: Mapping[str, str]) -> Iterator[DoctorFinding]:
     try:
         installed = metadata.version("pyspark")
     except metadata.PackageNotFoundError:
         return
     locked = jars.jar_lock().spark
     if installed == locked:
-        yield Finding("Spark", "ok", f"{installed}, in {gateway.spark_home()}")
+        yield DoctorFinding("Spark", "ok", f"{installed}, in {java_process.spark_home()}")
     else:
-        yield Finding(
+        yield DoctorFinding(
             "Spark",
             "warn",
             f"{installed}, while the connectors' jars are for {locked}",
             f'pip install "pyspark=={locked}"',
         )
     named = env.get("SPARK_HOME")
-    if named and Path(named).resolve() != gateway.spark_home().resolve():
-        yield Finding(
+    if named and Path(named).resolve() != java_process.spark_home().resolve():
+        yield DoctorFinding(
             "Spark", "warn", f"SPARK_HOME={named} is not used: PySpark brings its own", "unset SPARK_HOME"
         )
 
 
-def _archive(java: JavaRuntime, settings: EngineSettings, env: Mapping[str, str]) -> Finding:
+def _check_archive(java: JavaRuntime, settings: EngineSettings, env: Mapping[str, str]) -> DoctorFinding:
     subject = "class-data archive"
     if not settings.is_local:
-        return Finding(subject, "ok", "not used on a cluster")
+        return DoctorFinding(subject, "ok", "not used on a cluster")
     try:
-        mode = archive.archive_mode(env)
-        made = archive.archive_for(java, gateway.class_path([], env), env)
+        mode = class_archive.archive_mode(env)
+        made = class_archive.archive_for(java, java_process.class_path([], env), env)
     except FlowError as error:
-        return Finding(subject, "fail", error.what, error.next_step)
+        return DoctorFinding(subject, "fail", error.what, error.next_step)
     if mode == "off":
-        return Finding(subject, "warn", "off: Spark takes twice as long to start", "unset EMATIX_FLOW_CDS")
-    if made.ready:
-        return Finding(subject, "ok", f"{made.path}, {_size(made.path.stat().st_size)}")
-    if made.failed_lately:
-        return Finding(
+        return DoctorFinding(
+            subject, "warn", "off: Spark takes twice as long to start", "unset EMATIX_FLOW_CDS"
+        )
+    if made.is_ready:
+        return DoctorFinding(subject, "ok", f"{made.path}, {_format_size(made.path.stat().st_size)}")
+    if made.failed_recently:
+        return DoctorFinding(
             subject, "warn", "could not be made; tried again after a day", "EMATIX_FLOW_CDS=off hides this"
         )
     if mode == "auto" and env.get("CI"):
-        return Finding(subject, "ok", "not made where CI is set (EMATIX_FLOW_CDS=sync makes it)")
+        return DoctorFinding(subject, "ok", "not made where CI is set (EMATIX_FLOW_CDS=sync makes it)")
     if mode == "use":
-        return Finding(subject, "ok", "not there, and not made (EMATIX_FLOW_CDS=sync makes it)")
-    return Finding(subject, "ok", "not there yet: made in the background after the next run")
+        return DoctorFinding(subject, "ok", "not there, and not made (EMATIX_FLOW_CDS=sync makes it)")
+    return DoctorFinding(subject, "ok", "not there yet: made in the background after the next run")
 
 
-def _jars(env: Mapping[str, str]) -> Iterator[Finding]:
+def _check_jars(env: Mapping[str, str]) -> Iterator[DoctorFinding]:
     lock = jars.jar_lock()
     try:
-        found = jars.status(env=env)
+        found = jars.jar_status(env=env)
     except FlowError:
         return  # the cache was reported already
     for group in lock.groups:
         of_group = [s for s in found if s.artifact.backend == group]
         missing = [s for s in of_group if not s.present]
         if missing:
-            size = _size(sum(s.artifact.size for s in missing))
+            size = _format_size(sum(s.artifact.size for s in missing))
             detail = (
                 f"{len(missing)} of {len(of_group)} not here ({size}): fetched when a pipeline needs them"
             )
-            yield Finding(f"jars: {group}", "ok", detail, f"flow jars fetch {group}")
+            yield DoctorFinding(f"jars: {group}", "ok", detail, f"flow jars fetch {group}")
         else:
-            yield Finding(f"jars: {group}", "ok", f"{len(of_group)} here")
+            yield DoctorFinding(f"jars: {group}", "ok", f"{len(of_group)} here")
 
 
-def _engine(settings: EngineSettings, env: Mapping[str, str]) -> Iterator[Finding]:
+def _check_engine(settings: EngineSettings, env: Mapping[str, str]) -> Iterator[DoctorFinding]:
     try:
-        choices = describe(settings, env)
+        choices = describe_session(settings, env)
     except FlowError as error:
-        yield Finding("engine", "fail", error.what, error.next_step)
+        yield DoctorFinding("engine", "fail", error.what, error.next_step)
         return
     for choice in choices:
         if choice.name == "class-data archive":
             continue  # told in full above
-        yield Finding(choice.name, "ok", f"{choice.value}: {choice.reason}")
+        yield DoctorFinding(choice.name, "ok", f"{choice.value}: {choice.reason}")
 
 
-def _started(settings: EngineSettings) -> Finding:
-    from ematix_flow.engine.session import spark_session
+def _check_session_start(settings: EngineSettings) -> DoctorFinding:
+    from ematix_flow.engine.spark.session import spark_session
 
     began = time.monotonic()
     try:
@@ -205,18 +211,18 @@ def _started(settings: EngineSettings) -> Finding:
         up = time.monotonic()
         rows = session.range(0, 100, 1, 2).mapInArrow(lambda batches: batches, "id long").count()
     except FlowError as error:
-        return Finding("start", "fail", error.what, error.next_step)
+        return DoctorFinding("start", "fail", error.what, error.next_step)
     except Exception as error:
-        from ematix_flow.engine.failures import translate
+        from ematix_flow.engine.spark.error_translation import translate_spark_error
 
-        told = translate(error, what="a first job")
-        return Finding("start", "fail", told.what, told.next_step)
+        told = translate_spark_error(error, what="a first job")
+        return DoctorFinding("start", "fail", told.what, told.next_step)
     job = time.monotonic() - up
     detail = f"{settings.master}: session in {up - began:.1f} s, a first job of {rows} rows in {job:.1f} s"
-    return Finding("start", "ok", mask(detail))
+    return DoctorFinding("start", "ok", mask(detail))
 
 
-def _size(count: int) -> str:
+def _format_size(count: int) -> str:
     for unit, width in (("GB", 30), ("MB", 20)):
         if count >= 1 << width:
             return f"{count / (1 << width):.1f} {unit}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TypeVar
 
 from ematix_flow import config
+from ematix_flow.config.connection_resolution import ConfigSources, ResolvedConnection, resolve_connection
 from ematix_flow.config.interpolate import expand_connection, remember_secrets
-from ematix_flow.config.resolution import ResolvedConnection, Surroundings, resolve_connection
 from ematix_flow.errors import FlowError
 from ematix_flow.graph.registry import current_registry
 from ematix_flow.spec.connections import Connection
@@ -14,19 +14,19 @@ from ematix_flow.spec.location import SourceLocation
 
 C = TypeVar("C", bound=Connection)
 
-config.know_registered(lambda: current_registry().connections)
+config.set_registered_connections(lambda: current_registry().connections)
 
 
-def declare(connection: C, where: SourceLocation | None) -> C:
+def declare_connection(connection: C, where: SourceLocation | None) -> C:
     """Register a connection in the current registry and mask its secrets from now on."""
     current_registry().add_connection(connection, where)
     remember_secrets(connection)
     return connection
 
 
-def remember_defined() -> None:
+def mask_defined_secrets() -> None:
     """Mask the secrets of the connections that files and variables define, before the user's module runs."""
-    places = Surroundings()
+    places = ConfigSources()
     for name in places.names():
         for definition in places.definitions(name):
             try:

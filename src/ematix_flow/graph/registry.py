@@ -21,7 +21,7 @@ from ematix_flow.errors import (
     UnknownName,
     did_you_mean,
 )
-from ematix_flow.graph.order import find_cycle, topological
+from ematix_flow.graph.dependency_order import find_cycle, topological_order
 
 if TYPE_CHECKING:
     from ematix_flow.spec.connections import Connection
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ematix_flow.spec.workflows import WorkflowSpec
 
 LONGEST_NAME = 160  # with what is added to a workflow's, as much as a column of the slots holds
-_RESERVED = ("workflow:", "freshness:", "tag:", "source:", "target:")
+_RESERVED_PREFIXES = ("workflow:", "freshness:", "tag:", "source:", "target:")
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def _check_name(kind: str, name: str, where: SourceLocation | None) -> None:
             where=where,
             next_step=advice,
         )
-    if name.startswith(_RESERVED):
+    if name.startswith(_RESERVED_PREFIXES):
         raise DeclarationError(
             f"the name of the {kind} {name!r} begins with {name.partition(':')[0]}:, "
             "which means something else to selectors and to the run log",
@@ -100,7 +100,7 @@ class Registry:
     transforms: dict[str, DeclaredTransform] = field(default_factory=dict)
     workflows: dict[str, WorkflowSpec] = field(default_factory=dict)
     streams: dict[str, DeclaredStream] = field(default_factory=dict)
-    _awaited: set[str] = field(default_factory=set, repr=False)  # what a pipeline depends on
+    _upstream_names: set[str] = field(default_factory=set, repr=False)  # what a pipeline depends on
 
     def add_connection(self, connection: Connection, where: SourceLocation | None) -> None:
         """Register or replace: a later declaration of one name wins, as in a Python namespace."""
@@ -111,7 +111,7 @@ class Registry:
         _check_name("pipeline", spec.name, spec.where)
         before = self.pipelines.get(spec.name)
         self._refuse_duplicate("pipeline", spec.name, before.spec.where if before else None, spec.where)
-        cycle = self._cycle_through(spec)
+        cycle = self._find_cycle_through(spec)
         if cycle:
             raise DependencyCycle(
                 f"pipelines depend on each other in a circle: {' → '.join(cycle)}",
@@ -119,11 +119,11 @@ class Registry:
                 next_step="remove one of these names from depends_on=",
             )
         self.pipelines[spec.name] = declared
-        self._awaited.update(spec.depends_on)
+        self._upstream_names.update(spec.depends_on)
 
-    def _cycle_through(self, spec: PipelineSpec) -> list[str] | None:
+    def _find_cycle_through(self, spec: PipelineSpec) -> list[str] | None:
         """Only a pipeline that others already wait for can close a circle: the rest is not searched."""
-        if spec.name not in spec.depends_on and spec.name not in self._awaited:
+        if spec.name not in spec.depends_on and spec.name not in self._upstream_names:
             return None
         others = (declared.spec for declared in self.pipelines.values())
         return find_cycle({**{o.name: o.depends_on for o in others}, spec.name: spec.depends_on})
@@ -169,10 +169,10 @@ class Registry:
         """Everything that only shows when all of a module is known: names that nothing declares."""
         for declared in self.pipelines.values():
             self.check_pipeline(declared.spec)
-        self._refuse_circle_through_references()
+        self._refuse_reference_cycle()
         for workflow in self.workflows.values():
             self._check_workflow(workflow)
-        self._refuse_workflows_in_a_circle()
+        self._refuse_workflow_cycle()
 
     def _check_workflow(self, workflow: WorkflowSpec) -> None:
         if workflow.name in self.pipelines:
@@ -182,12 +182,14 @@ class Registry:
         for job in workflow.jobs:
             self._refuse_stream(job, workflow, f"workflow {workflow.name!r} runs")
             if job not in self.pipelines:
-                raise self._unknown("pipeline", job, workflow.where, f"workflow {workflow.name!r} runs")
+                raise self._unknown_name_error(
+                    "pipeline", job, workflow.where, f"workflow {workflow.name!r} runs"
+                )
         for name in workflow.triggered_by.names() if workflow.triggered_by else ():
             if name not in self.pipelines and name not in self.workflows:
                 who = f"workflow {workflow.name!r} waits for"
                 self._refuse_stream(name, workflow, who)
-                raise self._unknown("pipeline", name, workflow.where, who, self.workflows)
+                raise self._unknown_name_error("pipeline", name, workflow.where, who, self.workflows)
 
     def _refuse_stream(self, name: str, workflow: WorkflowSpec, who: str) -> None:
         if name in self.streams and name not in self.pipelines:
@@ -197,7 +199,7 @@ class Registry:
                 next_step=f"flow consume {name}  follows it; leave it out of the workflow",
             )
 
-    def _refuse_workflows_in_a_circle(self) -> None:
+    def _refuse_workflow_cycle(self) -> None:
         """A workflow that its own jobs start, or one that they start, would never come to rest."""
         runs: dict[str, list[str]] = {}
         for workflow in self.workflows.values():
@@ -223,12 +225,12 @@ class Registry:
         """Every name that a pipeline mentions must be declared."""
         for upstream in spec.depends_on:
             if upstream not in self.pipelines:
-                raise self._unknown("pipeline", upstream, spec.where, f"{spec.name!r} depends on")
+                raise self._unknown_name_error("pipeline", upstream, spec.where, f"{spec.name!r} depends on")
         for reference in spec.transform_references:
             if reference not in self.transforms and reference not in self.pipelines:
-                raise self._unknown("transform", reference, spec.where, f"{spec.name!r} refers to")
+                raise self._unknown_name_error("transform", reference, spec.where, f"{spec.name!r} refers to")
 
-    def _refuse_circle_through_references(self) -> None:
+    def _refuse_reference_cycle(self) -> None:
         """A pipeline that runs another one after its load waits for it, like one that depends on it."""
         edges = {
             name: (*d.spec.depends_on, *(r for r in d.spec.transform_references if r in self.pipelines))
@@ -242,13 +244,13 @@ class Registry:
                 next_step="remove one of these from depends_on= or transforms_post=",
             )
 
-    def order(self, names: list[str] | None = None) -> list[str]:
+    def dependency_order(self, names: list[str] | None = None) -> list[str]:
         """The named pipelines (all by default) with every upstream before its downstream."""
         wanted = set(self.pipelines if names is None else names)
         edges = {n: d.spec.depends_on for n, d in self.pipelines.items()}
-        return [name for name in topological(edges) if name in wanted]
+        return [name for name in topological_order(edges) if name in wanted]
 
-    def _unknown(
+    def _unknown_name_error(
         self, kind: str, name: str, where: SourceLocation | None, who: str, also: Iterable[str] = ()
     ) -> FlowError:
         known = {*self.pipelines, *also, *(self.transforms if kind == "transform" else ())}

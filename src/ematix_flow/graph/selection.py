@@ -32,13 +32,13 @@ def select(
 ) -> list[str]:
     """The names that the selectors choose, upstreams first. A selector that chooses nothing is an error."""
     selector = Selector(registry)
-    chosen = selector.chosen(wanted)
+    chosen = selector.select(wanted)
     if with_upstream:
-        chosen |= selector.upstream(chosen)
-    left = chosen - selector.chosen(excluded)
+        chosen |= selector.upstreams_of(chosen)
+    left = chosen - selector.select(excluded)
     if chosen and not left:
         raise UsageError(f"--exclude {' '.join(excluded)} leaves nothing of what is selected")
-    return registry.order(list(left))
+    return registry.dependency_order(list(left))
 
 
 class Selector:
@@ -47,13 +47,15 @@ class Selector:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._specs = {name: declared.spec for name, declared in registry.pipelines.items()}
-        self._up: dict[str, Sequence[str]] = {name: spec.depends_on for name, spec in self._specs.items()}
-        self._down: dict[str, list[str]] = {name: [] for name in self._specs}
-        for name, upstreams in self._up.items():
+        self._upstreams: dict[str, Sequence[str]] = {
+            name: spec.depends_on for name, spec in self._specs.items()
+        }
+        self._downstreams: dict[str, list[str]] = {name: [] for name in self._specs}
+        for name, upstreams in self._upstreams.items():
             for upstream in upstreams:
-                self._down.setdefault(upstream, []).append(name)
+                self._downstreams.setdefault(upstream, []).append(name)
 
-    def chosen(self, texts: Iterable[str]) -> set[str]:
+    def select(self, texts: Iterable[str]) -> set[str]:
         """What any of them selects."""
         found: set[str] = set()
         for text in texts:
@@ -61,39 +63,39 @@ class Selector:
             parts = [text] if text in self._specs else text.split()
             if not parts:
                 raise UsageError("a selector is empty", next_step=_HELP)
-            found.update(name for part in parts for name in self._intersection(part))
+            found.update(name for part in parts for name in self._select_intersection(part))
         return found
 
-    def upstream(self, names: Iterable[str]) -> set[str]:
+    def upstreams_of(self, names: Iterable[str]) -> set[str]:
         """All that they depend on."""
-        return _reached(names, self._up, None)
+        return _reachable(names, self._upstreams, None)
 
-    def _intersection(self, text: str) -> set[str]:
+    def _select_intersection(self, text: str) -> set[str]:
         if text in self._specs or "," not in text:
-            return self._atom(text)
-        found = set.intersection(*(self._atom(part) for part in text.split(",")))
+            return self._select_atom(text)
+        found = set.intersection(*(self._select_atom(part) for part in text.split(",")))
         if not found:
             raise UsageError(f"no pipeline is in all parts of {text!r}, though each part selects some")
         return found
 
-    def _atom(self, text: str) -> set[str]:
+    def _select_atom(self, text: str) -> set[str]:
         if text in self._specs:
             return {text}
         parts = _ATOM.fullmatch(text)
         if parts is None or (parts["at"] and (parts["up"], parts["down"]) != (None, None)):
             raise UsageError(f"{text!r} is no selector", next_step=_HELP)
-        core = self._matching(parts["what"])
+        core = self._match(parts["what"])
         found = set(core)
         if parts["at"]:
-            found |= _reached(core, self._down, None)
-            return found | self.upstream(found)
+            found |= _reachable(core, self._downstreams, None)
+            return found | self.upstreams_of(found)
         if parts["up"] is not None:
-            found |= _reached(core, self._up, int(parts["up"]) if parts["up"] else None)
+            found |= _reachable(core, self._upstreams, int(parts["up"]) if parts["up"] else None)
         if parts["down"] is not None:
-            found |= _reached(core, self._down, int(parts["down"]) if parts["down"] else None)
+            found |= _reachable(core, self._downstreams, int(parts["down"]) if parts["down"] else None)
         return found
 
-    def _matching(self, text: str) -> set[str]:
+    def _match(self, text: str) -> set[str]:
         method, colon, value = text.partition(":")
         if text in self._specs or not colon:
             method, value = "name", text
@@ -113,10 +115,10 @@ class Selector:
                 if any(fnmatchcase(each, value) for each in names_of(spec))
             }
         if not found:
-            raise self._nothing(method, value)
+            raise self._no_match_error(method, value)
         return found
 
-    def _nothing(self, method: str, value: str) -> FlowError:
+    def _no_match_error(self, method: str, value: str) -> FlowError:
         if method == "name":
             if value in self._registry.workflows:
                 hint = f" There is a workflow of this name: workflow:{value}"
@@ -140,7 +142,7 @@ class Selector:
         )
 
 
-def _sources(spec: PipelineSpec) -> tuple[str, ...]:
+def _source_connections(spec: PipelineSpec) -> tuple[str, ...]:
     return (connection_label(spec.source.connection or spec.targets[0].connection),)
 
 
@@ -148,12 +150,12 @@ _METHODS: Mapping[str, Callable[[PipelineSpec], tuple[str, ...]]] = {
     "name": lambda spec: (spec.name,),
     "tag": lambda spec: spec.tags,
     "workflow": lambda spec: (),  # the registry knows
-    "source": _sources,
+    "source": _source_connections,
     "target": lambda spec: tuple(connection_label(target.connection) for target in spec.targets),
 }
 
 
-def _reached(start: Iterable[str], edges: Mapping[str, Sequence[str]], steps: int | None) -> set[str]:
+def _reachable(start: Iterable[str], edges: Mapping[str, Sequence[str]], steps: int | None) -> set[str]:
     """What is that many steps away or fewer; any number when None."""
     found: set[str] = set()
     frontier = set(start)

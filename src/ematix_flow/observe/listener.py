@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ematix_flow.engine.results import RunResult
     from ematix_flow.plan.definition import Plan
+    from ematix_flow.plan.results import RunResult
 
 
 @dataclass(frozen=True)

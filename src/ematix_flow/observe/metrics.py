@@ -15,18 +15,23 @@ from urllib.parse import urlsplit
 from prometheus_client.registry import Collector
 
 from ematix_flow.errors import ConfigError
-from ematix_flow.observe.endpoints import endpoint, unknown_scheme
-from ematix_flow.observe.exposition import Families, Gathered, added_since, families_of
+from ematix_flow.observe.metric_families import (
+    CombinedCollector,
+    MetricFamilies,
+    families_added_since,
+    read_families,
+)
 from ematix_flow.observe.metrics_server import MetricsServer
-from ematix_flow.observe.observer import Ending, Observer, StreamBatch, Tick
+from ematix_flow.observe.observer import Observer, RunEnd, SchedulerTick, StreamBatch
 from ematix_flow.observe.run_follower import RunFollower
 from ematix_flow.observe.run_metrics import RunMetrics
+from ematix_flow.observe.sink_urls import parse_sink_url, unknown_scheme
 
 if TYPE_CHECKING:
-    from ematix_flow.state.records import RunRecord
-    from ematix_flow.state.runlog import RunLog
+    from ematix_flow.state.run_records import RunRecord
+    from ematix_flow.state.runlog.base import RunLog
 
-KINDS = (
+SCHEMES = (
     "null",
     "stdout",
     "memory",
@@ -39,8 +44,10 @@ KINDS = (
 )
 PORT = 9464
 SEND_SECONDS = 10.0  # between two sendings of a process that goes on
-_LOOKED_BACK = 20  # runs of a pipeline, for its last success; who fails for longer is asked for one by one
-_NOT_STARTED = "CannotDispatch"  # the error of a slot that was no attempt: it waits, whatever its policy
+_LOOKBACK_RUNS = 20  # runs of a pipeline, for its last success; who fails for longer is asked for one by one
+_NOT_STARTED_ERROR = (
+    "CannotDispatch"  # the error of a slot that was no attempt: it waits, whatever its policy
+)
 _log = logging.getLogger(__name__)
 _memory: dict[str, RunMetrics] = {}
 
@@ -53,23 +60,23 @@ def memory_metrics(name: str = "") -> RunMetrics:
 def open_metrics(url: str, run_log: RunLog, also: Sequence[Collector] = ()) -> Observer:
     """The sink that a URL names; ``also`` are numbers which are not of runs. ConfigError when it is none."""
     scheme, separator, rest = url.partition("://")
-    if not separator or scheme not in KINDS:
-        raise unknown_scheme(url, "metrics", KINDS)
+    if not separator or scheme not in SCHEMES:
+        raise unknown_scheme(url, "metrics", SCHEMES)
     if scheme == "null":
         return Observer()
     if scheme == "memory":
         return CountingObserver("memory://", run_log, memory_metrics(rest.strip("/")))
     if scheme == "stdout":
-        return _Printed(run_log, also)
+        return _StdoutMetrics(run_log, also)
     if scheme == "prometheus":
-        return _served(url, run_log, also)
+        return _open_prometheus(url, run_log, also)
     if scheme.startswith("otlp"):
         from ematix_flow.observe.otlp_metrics import OtlpMetrics
 
         return OtlpMetrics(url, run_log, also)
-    from ematix_flow.observe.pushed import FileMetrics, PushedMetrics
+    from ematix_flow.observe.prometheus_sinks import PushgatewayMetrics, TextfileMetrics
 
-    return (FileMetrics if scheme == "prometheus+file" else PushedMetrics)(url, run_log, also)
+    return (TextfileMetrics if scheme == "prometheus+file" else PushgatewayMetrics)(url, run_log, also)
 
 
 class CountingObserver(Observer):
@@ -88,69 +95,69 @@ class CountingObserver(Observer):
         self._follower: RunFollower | None = None
         self._attempts: Mapping[str, int] = {}
 
-    def run_finished(self, record: RunRecord, ending: Ending) -> None:
-        if self._follower is not None or ending.is_known:
+    def run_finished(self, record: RunRecord, ending: RunEnd) -> None:
+        if self._follower is not None or ending.already_reported:
             return  # it is in the run log, too, and counted from there
         self.metrics.run_finished(record, ending)
-        self.counted()
+        self.on_change()
 
     def slot_ended(self, pipeline: str, at: dt.datetime, status: str, reason: str | None) -> None:
         self.metrics.slot_ended(pipeline, status)
-        self.counted()
+        self.on_change()
 
     def batch_committed(self, batch: StreamBatch) -> None:
-        self.counted()
+        self.on_change()
 
-    def ticked(self, tick: Tick) -> None:
-        self.metrics.ticked(tick, self._clock())
+    def scheduler_ticked(self, tick: SchedulerTick) -> None:
+        self.metrics.scheduler_ticked(tick, self._clock())
         try:
-            self._follow(tick)
+            self._follow_runs(tick)
         finally:
-            self.counted()
+            self.on_change()
 
     def close(self) -> None:
         """With the runs that ended while the scheduler waited for them."""
         if self._follower is not None:
-            self._count_ended(self._follower)
+            self._count_ended_runs(self._follower)
 
-    def counted(self) -> None:
+    def on_change(self) -> None:
         """Something may have changed. A sink that sends does so now and then."""
 
-    def _follow(self, tick: Tick) -> None:
+    def _follow_runs(self, tick: SchedulerTick) -> None:
         """Only who leads counts, so that the schedulers of one run log count each run once."""
         if not tick.leads:
             if self._follower is not None:
                 self.metrics.forget_states()
             self._follower = None
             return
-        self._attempts = tick.attempts
+        self._attempts = tick.max_attempts
         if self._follower is None:
             follower = RunFollower(
                 self._run_log, lambda: dt.datetime.fromtimestamp(self._clock(), dt.timezone.utc)
             )
-            self._begin()
-            self.metrics.promise(tick.promised)
+            self._restore_states()
+            self.metrics.set_freshness_slas(tick.freshness_slas)
             self._follower = follower
-        self._count_ended(self._follower)
+        self._count_ended_runs(self._follower)
 
-    def _count_ended(self, follower: RunFollower) -> None:
-        for record in follower.look():
-            self.metrics.run_finished(record, self._ending(record))
+    def _count_ended_runs(self, follower: RunFollower) -> None:
+        for record in follower.poll_ended_runs():
+            self.metrics.run_finished(record, self._run_end(record))
 
-    def _ending(self, record: RunRecord) -> Ending:
+    def _run_end(self, record: RunRecord) -> RunEnd:
         most = self._attempts.get(record.pipeline, 1)
-        again = record.attempt < most or record.error_type == _NOT_STARTED
-        return Ending(most, record.status == "failed" and again)
+        again = record.attempt < most or record.error_type == _NOT_STARTED_ERROR
+        return RunEnd(most, record.status == "failed" and again)
 
-    def _begin(self) -> None:
+    def _restore_states(self) -> None:
         """How things stood before this scheduler led: an alert outlives a restart."""
-        self.metrics.expect(self._attempts)
-        for name, runs in self._run_log.newest(list(self._attempts), _LOOKED_BACK).items():
-            if len(runs) == _LOOKED_BACK and runs[-1].status != "succeeded":
+        self.metrics.start_at_zero(self._attempts)
+        for name, runs in self._run_log.newest(list(self._attempts), _LOOKBACK_RUNS).items():
+            if len(runs) == _LOOKBACK_RUNS and runs[-1].status != "succeeded":
                 for success in self._run_log.list(name, "succeeded", limit=1):
-                    self.metrics.succeeded_at(name, success.finished_at or success.started_at)
+                    self.metrics.set_last_success(name, success.finished_at or success.started_at)
             for record in reversed(runs):
-                self.metrics.state_was(record, self._ending(record))
+                self.metrics.set_last_run_state(record, self._run_end(record))
 
 
 class SendingObserver(CountingObserver):
@@ -158,11 +165,11 @@ class SendingObserver(CountingObserver):
 
     def __init__(self, name: str, run_log: RunLog, also: Sequence[Collector]) -> None:
         super().__init__(name, run_log)
-        self.numbers = Gathered((self.metrics.registry, *also))
-        self._sent: Families = {}
+        self.numbers = CombinedCollector((self.metrics.registry, *also))
+        self._sent: MetricFamilies = {}
         self._next = time.monotonic() + SEND_SECONDS
 
-    def counted(self) -> None:
+    def on_change(self) -> None:
         if time.monotonic() >= self._next:
             self._flush()
 
@@ -174,26 +181,26 @@ class SendingObserver(CountingObserver):
 
     def _flush(self) -> None:
         self._next = time.monotonic() + SEND_SECONDS
-        now = families_of(self.numbers)
+        now = read_families(self.numbers)
         if now != self._sent:
-            self.send(now, added_since(now, self._sent))
+            self.send(now, families_added_since(now, self._sent))
             self._sent = now
 
     @abstractmethod
-    def send(self, now: Families, added: Families) -> None:
+    def send(self, now: MetricFamilies, added: MetricFamilies) -> None:
         """All the numbers as they are, and what was counted since the last that got through."""
 
 
-class _Printed(CountingObserver):
+class _StdoutMetrics(CountingObserver):
     """The numbers of a pipeline after each of its runs, on stderr: stdout is for data."""
 
     def __init__(self, run_log: RunLog, also: Sequence[Collector]) -> None:
         super().__init__("stdout://", run_log)
-        self._numbers = Gathered((self.metrics.registry, *also))
-        self._shown: Families = {}
+        self._numbers = CombinedCollector((self.metrics.registry, *also))
+        self._shown: MetricFamilies = {}
 
-    def counted(self) -> None:
-        now = families_of(self._numbers)
+    def on_change(self) -> None:
+        now = read_families(self._numbers)
         for name, family in now.items():
             known = self._shown[name].series if name in self._shown else {}
             for key, value in family.series.items():
@@ -214,7 +221,7 @@ def _line(key: tuple[str, tuple[tuple[str, str], ...]], value: float) -> str:
     return f"{key[0]}{{{labels}}} {value:.15g}" if labels else f"{key[0]} {value:.15g}"
 
 
-class _Served(CountingObserver):
+class _PrometheusMetrics(CountingObserver):
     """An endpoint to scrape, while the process lives."""
 
     def __init__(self, run_log: RunLog, server_of: Callable[[Collector], MetricsServer]) -> None:
@@ -225,15 +232,15 @@ class _Served(CountingObserver):
         self._server.close()
 
 
-def _served(url: str, run_log: RunLog, also: Sequence[Collector]) -> Observer:
-    parts = endpoint(url, "metrics", PORT)
+def _open_prometheus(url: str, run_log: RunLog, also: Sequence[Collector]) -> Observer:
+    parts = parse_sink_url(url, "metrics", PORT)
     host = parts.host if urlsplit(url).hostname else "127.0.0.1"
 
     def serve(numbers: Collector) -> MetricsServer:
-        return MetricsServer(Gathered((numbers, *also)), host, parts.port, parts.path or "/metrics")
+        return MetricsServer(CombinedCollector((numbers, *also)), host, parts.port, parts.path or "/metrics")
 
     try:
-        return _Served(run_log, serve)
+        return _PrometheusMetrics(run_log, serve)
     except ConfigError as error:
         if not isinstance(error.__cause__, OSError) or error.__cause__.errno != errno.EADDRINUSE:
             raise

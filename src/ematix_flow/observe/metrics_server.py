@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 Answers = Mapping[str, Callable[[], tuple[bool, Any]]]  # by path: whether all is well, and what to say
 
-MOST_ASKING = 16
-PATIENCE_SECONDS = 10.0  # for one who connects and says nothing, or does not listen
+MAX_CLIENTS = 16
+CLIENT_TIMEOUT_SECONDS = 10.0  # for one who connects and says nothing, or does not listen
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class MetricsServer:
         path: str = "/metrics",
         answers: Answers | None = None,
     ) -> None:
-        self._server = _listening(_Shown(numbers, path, answers or {}), host, port)
+        self._server = _start_server(_ServedContent(numbers, path, answers or {}), host, port)
         self.host = host
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(
@@ -73,20 +73,20 @@ class MetricsServer:
 
 
 @dataclass(frozen=True)
-class _Shown:
+class _ServedContent:
     numbers: Collector
     path: str
     answers: Answers
 
 
-class _Server(ThreadingHTTPServer):
+class _MetricsHttpServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
-    request_queue_size = MOST_ASKING
+    request_queue_size = MAX_CLIENTS
 
-    def __init__(self, address: tuple[str, int], shown: _Shown) -> None:
+    def __init__(self, address: tuple[str, int], shown: _ServedContent) -> None:
         self.shown = shown
-        self._room = threading.BoundedSemaphore(MOST_ASKING)
+        self._room = threading.BoundedSemaphore(MAX_CLIENTS)
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
@@ -110,13 +110,13 @@ class _Server(ThreadingHTTPServer):
         _log.debug("a question of %s was not answered", client_address, exc_info=True)
 
 
-class _ServerOf6(_Server):
+class _MetricsHttpServerIPv6(_MetricsHttpServer):
     address_family = socket.AF_INET6
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-    timeout = PATIENCE_SECONDS
+    server: _MetricsHttpServer
+    timeout = CLIENT_TIMEOUT_SECONDS
     server_version = "ematix-flow"
     sys_version = ""
 
@@ -151,16 +151,16 @@ class _Handler(BaseHTTPRequestHandler):
         _log.debug(format, *args)
 
 
-def _listening(shown: _Shown, host: str, port: int) -> _Server:
+def _start_server(shown: _ServedContent, host: str, port: int) -> _MetricsHttpServer:
     if not 0 <= port <= 65535:
         raise ConfigError(f"{port} is no port", next_step="give one of 1 to 65535, or 0 for any that is free")
     try:
-        return (_ServerOf6 if ":" in host else _Server)((host, port), shown)
+        return (_MetricsHttpServerIPv6 if ":" in host else _MetricsHttpServer)((host, port), shown)
     except (OSError, UnicodeError) as error:
-        raise _cannot_listen(host, port, error) from error
+        raise _cannot_listen_error(host, port, error) from error
 
 
-def _cannot_listen(host: str, port: int, error: OSError | UnicodeError) -> ConfigError:
+def _cannot_listen_error(host: str, port: int, error: OSError | UnicodeError) -> ConfigError:
     number = getattr(error, "errno", None)
     if number == errno.EADDRINUSE:
         what, step = "another process listens there", "choose another port, or 0 for any that is free"

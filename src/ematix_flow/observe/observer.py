@@ -17,7 +17,7 @@ from ematix_flow.spec.redaction import mask
 
 if TYPE_CHECKING:
     from ematix_flow.plan.definition import Plan
-    from ematix_flow.state.records import RunRecord
+    from ematix_flow.state.run_records import RunRecord
 
 CLOSE_SECONDS = 4.5  # for what still waits: with its libraries to import, a process ends within 5 s more
 _WAITING = 10_000
@@ -25,17 +25,17 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Ending:
+class RunEnd:
     """What the record of a run does not hold: whether it is tried again, and the error itself."""
 
     max_attempts: int = 1
-    tried_again: bool = False
+    will_retry: bool = False
     error: BaseException | None = None
-    is_known: bool = False  # it was told before: who counts has counted it
+    already_reported: bool = False  # it was told before: who counts has counted it
 
 
 @dataclass(frozen=True)
-class Tick:
+class SchedulerTick:
     """One look of a scheduler at the clock."""
 
     seconds: float
@@ -45,8 +45,10 @@ class Tick:
     lags: tuple[float, ...] = ()  # how many seconds after its fire a slot was started
     refused: int = 0  # runs that could not be started
     taken_over: int = 0  # slots whose run was not heard of any more
-    attempts: Mapping[str, int] = field(default_factory=dict)  # of each scheduled pipeline, at most
-    promised: Mapping[str, float] = field(default_factory=dict)  # seconds, of those with a freshness_sla
+    max_attempts: Mapping[str, int] = field(default_factory=dict)  # of each scheduled pipeline, at most
+    freshness_slas: Mapping[str, float] = field(
+        default_factory=dict
+    )  # seconds, of those with a freshness_sla
     due: int | None = 0  # slots that are due and were not started; None when that is not known
     oldest_due_seconds: float = 0.0  # how long ago the oldest of them fired
 
@@ -77,7 +79,7 @@ class Observer:
     def run_is_well(self, record: RunRecord) -> None:
         """A run that goes on, as a stream's does, has done a part of its work."""
 
-    def run_finished(self, record: RunRecord, ending: Ending) -> None:
+    def run_finished(self, record: RunRecord, ending: RunEnd) -> None:
         """The attempt is over; the record says how.
 
         Of one that died this is told by the next run, which finds it; nothing was told of it before.
@@ -90,7 +92,7 @@ class Observer:
         ``gave_up``, or ``succeeded`` when they had loaded it.
         """
 
-    def ticked(self, tick: Tick) -> None:
+    def scheduler_ticked(self, tick: SchedulerTick) -> None:
         """A scheduler has looked at the clock."""
 
     def batch_committed(self, batch: StreamBatch) -> None:
@@ -104,56 +106,56 @@ class Observers:
     """Tells all observers, each in isolation: a slow or broken one holds up neither a run nor another."""
 
     def __init__(self, observers: Sequence[Observer] = ()) -> None:
-        self._told = [_Told(observer) for observer in observers]
+        self._threads = [_ObserverThread(observer) for observer in observers]
 
     def __bool__(self) -> bool:
         """Whether anyone listens."""
-        return bool(self._told)
+        return bool(self._threads)
 
     def run_started(self, record: RunRecord) -> None:
-        self._tell(lambda observer: observer.run_started(record))
+        self._notify(lambda observer: observer.run_started(record))
 
     def stage_finished(self, record: RunRecord, target: str, stage: str, seconds: float) -> None:
-        self._tell(lambda observer: observer.stage_finished(record, target, stage, seconds))
+        self._notify(lambda observer: observer.stage_finished(record, target, stage, seconds))
 
     def run_is_well(self, record: RunRecord) -> None:
-        self._tell(lambda observer: observer.run_is_well(record))
+        self._notify(lambda observer: observer.run_is_well(record))
 
-    def run_finished(self, record: RunRecord, ending: Ending) -> None:
-        self._tell(lambda observer: observer.run_finished(record, ending))
+    def run_finished(self, record: RunRecord, ending: RunEnd) -> None:
+        self._notify(lambda observer: observer.run_finished(record, ending))
 
     def slot_ended(self, pipeline: str, at: dt.datetime, status: str, reason: str | None) -> None:
-        self._tell(lambda observer: observer.slot_ended(pipeline, at, status, reason))
+        self._notify(lambda observer: observer.slot_ended(pipeline, at, status, reason))
 
-    def ticked(self, tick: Tick) -> None:
-        self._tell(lambda observer: observer.ticked(tick))
+    def scheduler_ticked(self, tick: SchedulerTick) -> None:
+        self._notify(lambda observer: observer.scheduler_ticked(tick))
 
     def batch_committed(self, batch: StreamBatch) -> None:
-        self._tell(lambda observer: observer.batch_committed(batch))
+        self._notify(lambda observer: observer.batch_committed(batch))
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Wait for what was told to be sent, all together no longer than this."""
-        for told in self._told:
+        for told in self._threads:
             told.end()
         deadline = time.monotonic() + seconds
-        for told in self._told:
+        for told in self._threads:
             told.join(max(0.0, deadline - time.monotonic()))
 
-    def _tell(self, event: Callable[[Observer], None]) -> None:
-        for told in self._told:
-            told.tell(event)
+    def _notify(self, event: Callable[[Observer], None]) -> None:
+        for told in self._threads:
+            told.notify(event)
 
 
-class _Told:
+class _ObserverThread:
     """One observer with its thread, which starts with the first event."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
         self._events: queue.Queue[Callable[[Observer], None] | None] = queue.Queue(_WAITING)
         self._thread: threading.Thread | None = None
-        self._complained = False
+        self._has_warned = False
 
-    def tell(self, event: Callable[[Observer], None]) -> None:
+    def notify(self, event: Callable[[Observer], None]) -> None:
         if self._thread is None:
             self._thread = threading.Thread(
                 target=self._run, name=f"ematix-flow-{self._observer.name}", daemon=True
@@ -162,40 +164,40 @@ class _Told:
         try:
             self._events.put_nowait(event)
         except queue.Full:
-            self._complain(f"{_WAITING:,} events wait to be sent")
+            self._warn_once(f"{_WAITING:,} events wait to be sent")
 
     def end(self) -> None:
         if self._thread is not None:
             try:
                 self._events.put_nowait(None)
             except queue.Full:
-                self._complain(f"{_WAITING:,} events wait to be sent")
+                self._warn_once(f"{_WAITING:,} events wait to be sent")
 
     def join(self, seconds: float) -> None:
         if self._thread is not None:
             self._thread.join(seconds)
             if self._thread.is_alive():
-                self._complain("it takes too long; what it had not sent yet is lost")
+                self._warn_once("it takes too long; what it had not sent yet is lost")
 
     def _run(self) -> None:
         while (event := self._events.get()) is not None:
-            self._guarded(event)
-        self._guarded(lambda observer: observer.close())
+            self._call_observer(event)
+        self._call_observer(lambda observer: observer.close())
 
-    def _guarded(self, event: Callable[[Observer], None]) -> None:
+    def _call_observer(self, event: Callable[[Observer], None]) -> None:
         try:
             event(self._observer)
         except Exception as error:  # whatever a library throws, the run goes on
             told = str(error) if isinstance(error, FlowError) else f"{type(error).__name__}: {error}"
-            self._complain(told)
+            self._warn_once(told)
 
-    def _complain(self, why: str) -> None:
-        if not self._complained:  # once: a run is not the place to read of it a hundred times
-            self._complained = True
+    def _warn_once(self, why: str) -> None:
+        if not self._has_warned:  # once: a run is not the place to read of it a hundred times
+            self._has_warned = True
             _log.warning("%s", mask(f"{self._observer.name} could not be told of a run: {why}"))
 
 
-class StageTeller(Listener):
+class ObservedListener(Listener):
     """A run's listener that also tells the observers of its stages."""
 
     def __init__(self, record: RunRecord, listener: Listener, observers: Observers) -> None:

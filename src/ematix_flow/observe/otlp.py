@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from ematix_flow._version import __version__
-from ematix_flow.observe.endpoints import Endpoint, endpoint
+from ematix_flow.observe.sink_urls import SinkEndpoint, parse_sink_url
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
-SECONDS = 2.0  # for one sending, with all that the exporter tries again
+EXPORT_SECONDS = 2.0  # for one sending, with all that the exporter tries again
 SCOPE = "ematix_flow"
 GRPC_PORT, HTTP_PORT = 4317, 4318
-_SPEAKERS = (
+_EXPORTER_LOGGERS = (
     "opentelemetry.exporter.otlp.proto.grpc.exporter",
     "opentelemetry.exporter.otlp.proto.http.metric_exporter",
     "opentelemetry.exporter.otlp.proto.http.trace_exporter",
@@ -28,16 +28,16 @@ _SPEAKERS = (
 Protocol = Literal["grpc", "http"]
 
 
-def otlp_endpoint(url: str, what: str) -> tuple[Protocol, Endpoint]:
+def otlp_endpoint(url: str, what: str) -> tuple[Protocol, SinkEndpoint]:
     """``…+grpc://`` and ``…+http://`` say how to speak; ``otlp://`` is HTTP, and gRPC at its port 4317."""
     scheme = url.partition("://")[0]
     if scheme.endswith("+grpc"):
-        return "grpc", endpoint(url, what, GRPC_PORT)
-    found = endpoint(url, what, HTTP_PORT)
+        return "grpc", parse_sink_url(url, what, GRPC_PORT)
+    found = parse_sink_url(url, what, HTTP_PORT)
     return ("grpc" if scheme == "otlp" and found.port == GRPC_PORT else "http"), found
 
 
-def http_url(to: Endpoint, signal: Literal["metrics", "traces"]) -> str:
+def http_url(to: SinkEndpoint, signal: Literal["metrics", "traces"]) -> str:
     """A path that is given is taken as it is."""
     return to.url if to.path else f"{to.url}/v1/{signal}"
 
@@ -53,26 +53,26 @@ def resource() -> Resource:
     return Resource.create({**ours, "service.version": __version__})
 
 
-class _Overheard(logging.Filter):
+class _ExporterMessages(logging.Filter):
     """What the exporters say in one thread is kept from the log; the last word is in ``said``."""
 
     def __init__(self) -> None:
         super().__init__()
         self._thread = threading.get_ident()
-        self.said = ""
+        self.last_message = ""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.thread != self._thread:
             return True
-        self.said = record.getMessage()
+        self.last_message = record.getMessage()
         return False
 
 
 @contextmanager
-def overhearing() -> Iterator[_Overheard]:
+def capture_exporter_messages() -> Iterator[_ExporterMessages]:
     """Exporters tell their failures to the log, each time; we tell them once, in our words."""
-    heard = _Overheard()
-    loggers = [logging.getLogger(name) for name in _SPEAKERS]
+    heard = _ExporterMessages()
+    loggers = [logging.getLogger(name) for name in _EXPORTER_LOGGERS]
     for logger in loggers:
         logger.addFilter(heard)
     try:

@@ -10,15 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client.registry import Collector
 
-from ematix_flow.observe.endpoints import missing_otel
-from ematix_flow.observe.exposition import Families, Family
+from ematix_flow.observe.metric_families import MetricFamilies, MetricFamily
 from ematix_flow.observe.metrics import SendingObserver
-from ematix_flow.observe.otlp import SCOPE, SECONDS, http_url, otlp_endpoint, overhearing, resource
+from ematix_flow.observe.otlp import (
+    EXPORT_SECONDS,
+    SCOPE,
+    capture_exporter_messages,
+    http_url,
+    otlp_endpoint,
+    resource,
+)
+from ematix_flow.observe.sink_urls import missing_otel
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import Metric, MetricExporter, MetricsData
 
-    from ematix_flow.state.runlog import RunLog
+    from ematix_flow.state.runlog.base import RunLog
 
 PREFERENCE = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
 
@@ -37,15 +44,15 @@ class OtlpMetrics(SendingObserver):
         self._since = time.time_ns()
         super().__init__(f"{to.scheme}://{to.address}", run_log, also)
 
-    def send(self, now: Families, added: Families) -> None:
+    def send(self, now: MetricFamilies, added: MetricFamilies) -> None:
         from opentelemetry.sdk.metrics.export import MetricExportResult
 
         moment = time.time_ns()
         data = metrics_data(added if self._delta else now, self._resource, self._since, moment, self._delta)
-        with overhearing() as heard:
-            done = self._exporter.export(data, timeout_millis=SECONDS * 1000)
+        with capture_exporter_messages() as heard:
+            done = self._exporter.export(data, timeout_millis=EXPORT_SECONDS * 1000)
         if done is not MetricExportResult.SUCCESS:
-            raise ConnectionError(heard.said or "the exporter failed")
+            raise ConnectionError(heard.last_message or "the exporter failed")
         if self._delta:
             self._since = moment
 
@@ -59,14 +66,14 @@ def _exporter(protocol: str, address: str) -> MetricExporter:
     if protocol == "http":
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as OverHttp
 
-        return OverHttp(endpoint=address, timeout=SECONDS)
+        return OverHttp(endpoint=address, timeout=EXPORT_SECONDS)
     from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as OverGrpc
 
-    return OverGrpc(endpoint=address, insecure=address.startswith("http://"), timeout=SECONDS)
+    return OverGrpc(endpoint=address, insecure=address.startswith("http://"), timeout=EXPORT_SECONDS)
 
 
 def metrics_data(
-    families: Mapping[str, Family], about: Any, since: int, moment: int, delta: bool
+    families: Mapping[str, MetricFamily], about: Any, since: int, moment: int, delta: bool
 ) -> MetricsData:
     """The numbers in OpenTelemetry's own values; ``about`` is the resource, moments are nanoseconds."""
     from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
@@ -77,7 +84,7 @@ def metrics_data(
     return MetricsData([ResourceMetrics(about, [scope], "")])
 
 
-def _metric(name: str, family: Family, since: int, moment: int, delta: bool) -> Metric:
+def _metric(name: str, family: MetricFamily, since: int, moment: int, delta: bool) -> Metric:
     from opentelemetry.sdk.metrics import export as otel
 
     kind = otel.AggregationTemporality.DELTA if delta else otel.AggregationTemporality.CUMULATIVE
@@ -94,7 +101,7 @@ def _metric(name: str, family: Family, since: int, moment: int, delta: bool) -> 
     return otel.Metric(name, family.meaning, unit, otel.Gauge(numbers))
 
 
-def _histograms(family: Family) -> dict[tuple[tuple[str, str], ...], dict[str, float]]:
+def _histograms(family: MetricFamily) -> dict[tuple[tuple[str, str], ...], dict[str, float]]:
     """By labels: the buckets by their bound, and ``sum``."""
     found: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
     for (sample, labels), value in family.series.items():

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from ematix_flow.errors import UsageError
 
 if TYPE_CHECKING:
-    from ematix_flow.state.records import RunRecord
-    from ematix_flow.state.runlog import RunLog
+    from ematix_flow.state.run_records import RunRecord
+    from ematix_flow.state.runlog.base import RunLog
 
 OVERLAP = dt.timedelta(minutes=1)  # how far the clocks of two machines may differ
-MOST = 5_000  # runs of one look
+MAX_RUNS = 5_000  # runs of one look
 
 
 class RunFollower:
@@ -26,23 +26,23 @@ class RunFollower:
         self._running: set[str] = set()
         self._known: dict[str, dt.datetime] = {}  # ended runs that the next look may meet again
 
-    def look(self) -> Iterator[RunRecord]:
+    def poll_ended_runs(self) -> Iterator[RunRecord]:
         """The runs that have ended since the last look; none at the first."""
         moment = self._now()
         if self._since is None:
-            self._running = {run.run_id for run in self._log.list(status="running", limit=MOST)}
-            begun = self._log.list(since=moment - OVERLAP, limit=MOST)
+            self._running = {run.run_id for run in self._log.list(status="running", limit=MAX_RUNS)}
+            begun = self._log.list(since=moment - OVERLAP, limit=MAX_RUNS)
             self._known = {run.run_id: run.started_at for run in begun if run.status != "running"}
         else:
-            yield from self._ended(self._since)
+            yield from self._ended_since(self._since)
         self._since = moment - OVERLAP
         self._known = {run: at for run, at in self._known.items() if at >= self._since}
 
-    def _ended(self, since: dt.datetime) -> Iterator[RunRecord]:
-        begun = {run.run_id: run for run in self._log.list(since=since, limit=MOST)}
+    def _ended_since(self, since: dt.datetime) -> Iterator[RunRecord]:
+        begun = {run.run_id: run for run in self._log.list(since=since, limit=MAX_RUNS)}
         older = self._running - begun.keys()
         if older:
-            older -= {run.run_id for run in self._log.list(status="running", limit=MOST)}
+            older -= {run.run_id for run in self._log.list(status="running", limit=MAX_RUNS)}
         for run_id in sorted(older):
             self._running.discard(run_id)
             with suppress(UsageError):  # the log no longer has it

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from ematix_flow.observe.observer import Ending, Tick
+from ematix_flow.observe.observer import RunEnd, SchedulerTick
 from ematix_flow.observe.stream_metrics import LONGEST_LABEL, OTHER
 from ematix_flow.spec.redaction import mask
 
 if TYPE_CHECKING:
-    from ematix_flow.state.records import RunRecord
+    from ematix_flow.state.run_records import RunRecord
 
 MOST_PIPELINES = 2_000
 MOST_STAGES = 50
@@ -61,7 +61,7 @@ class RunMetrics:
         self._last_success = self._gauge(
             "pipeline_last_success_timestamp_seconds", "When an attempt last ended well.", "pipeline"
         )
-        self._well = self._gauge(
+        self._last_run_succeeded = self._gauge(
             "pipeline_last_run_succeeded", "1 when the last attempt ended well, else 0.", "pipeline"
         )
         self._slots = self._counter(
@@ -70,10 +70,10 @@ class RunMetrics:
         self._gave_up = self._gauge(
             "pipeline_gave_up", "1 while the last slot is given up, until a success.", "pipeline"
         )
-        self._promised = self._gauge(
+        self._freshness_sla = self._gauge(
             "pipeline_freshness_sla_seconds", "How old its last success may be, as declared.", "pipeline"
         )
-        self._scheduler: _SchedulerNumbers | None = None
+        self._scheduler: _SchedulerMetrics | None = None
 
     def value(self, name: str, **labels: str) -> float | None:
         """One number by its full name, as ``pipeline_runs_total``; None when there is none yet."""
@@ -81,7 +81,7 @@ class RunMetrics:
 
     # ------------------------------------------------------------------ what is counted
 
-    def expect(self, pipelines: Iterable[str]) -> None:
+    def start_at_zero(self, pipelines: Iterable[str]) -> None:
         """Begin these at zero, so that the first failure of each is seen to be one more."""
         for name in map(self._pipeline, pipelines):
             for outcome in ("success", "failure", "skipped"):
@@ -90,16 +90,16 @@ class RunMetrics:
                 self._slots.labels(name, outcome)
             self._gave_up.labels(name)
 
-    def promise(self, seconds: Mapping[str, float]) -> None:
+    def set_freshness_slas(self, seconds: Mapping[str, float]) -> None:
         """How old the last success of each may be."""
         for pipeline, allowed in seconds.items():
-            self._promised.labels(self._pipeline(pipeline)).set(allowed)
+            self._freshness_sla.labels(self._pipeline(pipeline)).set(allowed)
 
-    def succeeded_at(self, pipeline: str, moment: dt.datetime) -> None:
+    def set_last_success(self, pipeline: str, moment: dt.datetime) -> None:
         """When it last ended well."""
         self._last_success.labels(self._pipeline(pipeline)).set(moment.timestamp())
 
-    def state_was(self, record: RunRecord, ending: Ending) -> None:
+    def set_last_run_state(self, record: RunRecord, ending: RunEnd) -> None:
         """How a pipeline stands by the last run of it; nothing is counted."""
         if record.mode == "stream" or record.finished_at is None:
             return
@@ -108,26 +108,26 @@ class RunMetrics:
         self._last_run.labels(name).set(record.finished_at.timestamp())
         if record.status in ("skipped", "locked") and not well:
             return  # it never began: the pipeline stands as before
-        self._well.labels(name).set(int(well))
+        self._last_run_succeeded.labels(name).set(int(well))
         if well:
-            self.succeeded_at(record.pipeline, record.finished_at)
+            self.set_last_success(record.pipeline, record.finished_at)
             self._gave_up.labels(name).set(0)
         elif _gave_up(record, ending):
             self._gave_up.labels(name).set(1)
 
     def forget_states(self) -> None:
         """Another scheduler knows from now on how the pipelines stand."""
-        states = (self._attempt, self._last_run, self._last_success, self._well, self._gave_up)
+        states = (self._attempt, self._last_run, self._last_success, self._last_run_succeeded, self._gave_up)
         for gauge in states:
             gauge.clear()
 
-    def run_finished(self, record: RunRecord, ending: Ending) -> None:
+    def run_finished(self, record: RunRecord, ending: RunEnd) -> None:
         """An attempt of a pipeline; streams have numbers of their own."""
         if record.mode == "stream" or record.finished_at is None:
             return
         name, well = self._pipeline(record.pipeline), record.ended_well
         self._runs.labels(name, OUTCOMES.get(record.status, OTHER)).inc()
-        self.state_was(record, ending)
+        self.set_last_run_state(record, ending)
         if record.status not in ("skipped", "locked") or well:
             seconds = (record.finished_at - record.started_at).total_seconds()
             self._duration.labels(name).observe(max(seconds, 0.0))
@@ -146,10 +146,10 @@ class RunMetrics:
         if outcome == "gave_up":
             self._gave_up.labels(name).set(1)
 
-    def ticked(self, tick: Tick, now: float) -> None:
+    def scheduler_ticked(self, tick: SchedulerTick, now: float) -> None:
         """A look of the scheduler of this process; others have no such numbers."""
         if self._scheduler is None:
-            self._scheduler = _SchedulerNumbers(self.registry)
+            self._scheduler = _SchedulerMetrics(self.registry)
         self._scheduler.ticked(tick, now)
 
     # ------------------------------------------------------------------ names and labels
@@ -175,7 +175,7 @@ class RunMetrics:
         return Histogram(name, meaning, labels, unit=_unit(name), registry=self.registry, buckets=buckets)
 
 
-class _SchedulerNumbers:
+class _SchedulerMetrics:
     """There from the first look on: who never looks shows no scheduler."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -230,14 +230,14 @@ class _SchedulerNumbers:
             registry=registry,
         )
 
-    def ticked(self, tick: Tick, now: float) -> None:
+    def ticked(self, tick: SchedulerTick, now: float) -> None:
         self._ticks.labels("failed" if tick.failed else "ok" if tick.leads else "idle").inc()
         self._seconds.observe(tick.seconds)
         self._last.set(now)
         self._lost.inc(int(self._leads and not tick.leads))
         self._leads = tick.leads
         self._leader.set(int(tick.leads))
-        self._pipelines.set(len(tick.attempts))
+        self._pipelines.set(len(tick.max_attempts))
         self._claims.labels("started").inc(tick.started)
         self._claims.labels("refused").inc(tick.refused)
         self._claims.labels("taken_over").inc(tick.taken_over)
@@ -248,8 +248,8 @@ class _SchedulerNumbers:
             self._oldest_due.set(tick.oldest_due_seconds)
 
 
-def _gave_up(record: RunRecord, ending: Ending) -> bool:
-    return record.slot is not None and record.status == "failed" and not ending.tried_again
+def _gave_up(record: RunRecord, ending: RunEnd) -> bool:
+    return record.slot is not None and record.status == "failed" and not ending.will_retry
 
 
 def _unit(name: str) -> str:

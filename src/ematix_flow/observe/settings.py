@@ -15,7 +15,7 @@ from ematix_flow.observe.observer import Observer, Observers
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
-    from ematix_flow.state.runlog import RunLog
+    from ematix_flow.state.runlog.base import RunLog
 
 ALERTERS_VARIABLE = "EMATIX_FLOW_ALERTERS"  # URLs with blanks or commas between them
 METRICS_VARIABLE = "EMATIX_FLOW_METRICS"
@@ -50,7 +50,7 @@ class Observability:
     def check(self) -> None:
         """An error now when an alerter's URL cannot be understood."""
         if self.alerters:
-            from ematix_flow.observe.alerts.addresses import open_alerter
+            from ematix_flow.observe.alerts.alerter_urls import open_alerter
 
             for url in self.alerters:
                 open_alerter(url)
@@ -71,21 +71,23 @@ class Observability:
 
 
 @contextmanager
-def observing(
+def open_observers(
     settings: Observability, run_log: RunLog, numbers: Sequence[Collector] = ()
 ) -> Iterator[Observers]:
     """Observers while the block runs; a URL that cannot be understood is an error before anything runs.
 
     ``numbers`` go where those of runs go.
     """
-    observers = Observers(list(_opened(settings, run_log, numbers)))
+    observers = Observers(list(_configured_observers(settings, run_log, numbers)))
     try:
         yield observers
     finally:
         observers.close()
 
 
-def _opened(settings: Observability, run_log: RunLog, numbers: Sequence[Collector]) -> Iterator[Observer]:
+def _configured_observers(
+    settings: Observability, run_log: RunLog, numbers: Sequence[Collector]
+) -> Iterator[Observer]:
     """Each kind is imported only when it is asked for."""
     if settings.metrics:
         from ematix_flow.observe.metrics import open_metrics
@@ -96,7 +98,7 @@ def _opened(settings: Observability, run_log: RunLog, numbers: Sequence[Collecto
 
         yield open_traces(settings.traces)
     # whoever registers an alerter has imported that module
-    if settings.alerters or "ematix_flow.observe.alerts.registered" in sys.modules:
-        from ematix_flow.observe.alerts.registered import alert_observers
+    if settings.alerters or "ematix_flow.observe.alerts.alerter_registry" in sys.modules:
+        from ematix_flow.observe.alerts.alerter_registry import alert_observers
 
         yield from alert_observers(settings.alerters, run_log)

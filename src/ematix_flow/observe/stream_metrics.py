@@ -38,7 +38,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 
 
 @dataclass
-class _Pipeline:
+class _StreamStatus:
     """What is known of one pipeline beside its numbers; moments are of the monotonic clock."""
 
     state: StreamState = "starting"
@@ -53,13 +53,13 @@ class _Pipeline:
 
 
 @dataclass(frozen=True)
-class Health:
+class StreamHealth:
     """The answer to one question: whether all is well, and how each pipeline is.
 
     ``status`` is a word for it; a pipeline that runs on while one of its targets fails is ``degraded``.
     """
 
-    well: bool
+    is_healthy: bool
     pipelines: Mapping[str, Mapping[str, Any]]
     status: str
 
@@ -85,7 +85,7 @@ class StreamMetrics:
         self.stale_after_seconds = stale_after_seconds
         self._clock, self._monotonic = clock, monotonic
         self._lock = threading.RLock()
-        self._pipelines: dict[str, _Pipeline] = {}
+        self._pipelines: dict[str, _StreamStatus] = {}
         self._rows = self._counter("rows", "Rows that a target has taken.", "pipeline", "target")
         self._rows_read = self._counter("rows_read", "Rows or messages read from the source.", "pipeline")
         self._batches = self._counter("batches", "Batches, by how they ended.", "pipeline", "status")
@@ -118,23 +118,23 @@ class StreamMetrics:
 
     # ------------------------------------------------------------------ what a stream tells
 
-    def state(self, pipeline: str, state: StreamState, error: BaseException | str | None = None) -> None:
+    def set_state(self, pipeline: str, state: StreamState, error: BaseException | str | None = None) -> None:
         """The stream is in this state from now on. With an error, that is why."""
         if state not in get_args(StreamState):
             return
         with self._lock:
-            name, known = self._known(pipeline)
+            name, known = self._status_of(pipeline)
             if known.state != state:
                 known.state, known.since = state, self._monotonic()
             if state in ("starting", "stopped"):
                 known.failing.clear()
             if error is not None:
-                known.error = _shown(error)
+                known.error = _error_line(error)
             elif state == "running":
                 known.attempt = None if known.attempt is None else max(known.attempt, known.since)
             self._up.labels(name).set(1 if state == "running" else 0)
 
-    def batch(
+    def count_batch(
         self,
         pipeline: str,
         rows_read: int,
@@ -144,26 +144,26 @@ class StreamMetrics:
     ) -> None:
         """A batch ended: ``committed``, ``empty``, ``repeated`` (it was there already) or ``failed``."""
         with self._lock:
-            name, known = self._known(pipeline)
+            name, known = self._status_of(pipeline)
             known.attempt = self._monotonic()
             if status == "committed":
                 known.batch = known.attempt
                 self._last_batch.labels(name).set(self._clock())
-            self._batches.labels(name, _one_of(status, BATCH_STATUSES)).inc()
-            self._rows_read.labels(name).inc(_count(rows_read))
+            self._batches.labels(name, _known_or_other(status, BATCH_STATUSES)).inc()
+            self._rows_read.labels(name).inc(_not_negative(rows_read))
             for target, rows in rows_by_target.items():
                 label = _bounded(known.targets, _label(target), MOST_TARGETS)
-                self._rows.labels(name, label).inc(_count(rows))
+                self._rows.labels(name, label).inc(_not_negative(rows))
             for phase, seconds in seconds_by_phase.items():
                 if math.isfinite(seconds):
-                    self._seconds.labels(name, _one_of(phase, PHASES)).observe(max(seconds, 0.0))
+                    self._seconds.labels(name, _known_or_other(phase, PHASES)).observe(max(seconds, 0.0))
 
-    def idle(self, pipeline: str) -> None:
+    def mark_alive(self, pipeline: str) -> None:
         """The stream looked for a batch and there was none: it is alive."""
         with self._lock:
-            self._known(pipeline)[1].attempt = self._monotonic()
+            self._status_of(pipeline)[1].attempt = self._monotonic()
 
-    def lag(self, pipeline: str, waiting: Mapping[str, int], unit: str = "messages") -> None:
+    def set_lag(self, pipeline: str, waiting: Mapping[str, int], unit: str = "messages") -> None:
         """How much waits, by ``topic/partition``: messages, or ``milliseconds`` behind the newest.
 
         What is not named any more is forgotten. Times that share a label are not added: the longest counts.
@@ -171,14 +171,14 @@ class StreamMetrics:
         timed = unit == "milliseconds"
         gauge, per = (self._lag_seconds, 1000) if timed else (self._lag, 1)
         with self._lock:
-            name, known = self._known(pipeline)
+            name, known = self._status_of(pipeline)
             found: dict[tuple[str, str], int] = {}
             for place in sorted(waiting):
                 topic, _, partition = place.rpartition("/")
                 label = (_label(topic or place), _label(partition if topic else ""))
                 if len(found) >= MOST_PARTITIONS and label not in found:
                     label = (OTHER, OTHER)
-                before, here = found.get(label, 0), _count(waiting[place])
+                before, here = found.get(label, 0), _not_negative(waiting[place])
                 found[label] = max(before, here) if timed else before + here
             for old, topic, partition in known.partitions - {(gauge, *label) for label in found}:
                 old.remove(name, topic, partition)
@@ -186,85 +186,87 @@ class StreamMetrics:
             for label, much in found.items():
                 gauge.labels(name, *label).set(much / per)
 
-    def watermark_lag(self, pipeline: str, seconds: float) -> None:
+    def set_watermark_lag(self, pipeline: str, seconds: float) -> None:
         if math.isfinite(seconds):
-            self._watermark.labels(self._name(pipeline)).set(seconds)
+            self._watermark.labels(self._pipeline_label(pipeline)).set(seconds)
 
-    def dead_letter(self, pipeline: str, stage: str, letters: int = 1) -> None:
-        self._dead.labels(self._name(pipeline), _one_of(stage, STAGES)).inc(_count(letters))
+    def count_dead_letters(self, pipeline: str, stage: str, letters: int = 1) -> None:
+        self._dead.labels(self._pipeline_label(pipeline), _known_or_other(stage, STAGES)).inc(
+            _not_negative(letters)
+        )
 
-    def skipped(self, pipeline: str, messages: int = 1) -> None:
-        self._skipped.labels(self._name(pipeline)).inc(_count(messages))
+    def count_skipped(self, pipeline: str, messages: int = 1) -> None:
+        self._skipped.labels(self._pipeline_label(pipeline)).inc(_not_negative(messages))
 
-    def tombstones(self, pipeline: str, messages: int = 1) -> None:
-        self._tombstones.labels(self._name(pipeline)).inc(_count(messages))
+    def count_tombstones(self, pipeline: str, messages: int = 1) -> None:
+        self._tombstones.labels(self._pipeline_label(pipeline)).inc(_not_negative(messages))
 
-    def restarted(self, pipeline: str, error: BaseException | str) -> None:
+    def count_restart(self, pipeline: str, error: BaseException | str) -> None:
         """The stream failed and will be started again."""
         with self._lock:
-            name, known = self._known(pipeline)
+            name, known = self._status_of(pipeline)
             known.restarts += 1
             self._restarts.labels(name).inc()
-            self.state(pipeline, "restarting", error)
+            self.set_state(pipeline, "restarting", error)
 
     def target_failed(self, pipeline: str, target: str, error: BaseException | str) -> None:
         """One target of several fails alone: the pipeline goes on without it, and tries it again."""
         with self._lock:
-            failing, label = self._known(pipeline)[1].failing, _label(target)
+            failing, label = self._status_of(pipeline)[1].failing, _label(target)
             if label in failing or len(failing) < MOST_TARGETS:
                 since = failing[label][0] if label in failing else self._monotonic()
-                failing[label] = since, _shown(error)
+                failing[label] = since, _error_line(error)
 
     def target_recovered(self, pipeline: str, target: str) -> None:
         """The target takes batches again."""
         with self._lock:
-            self._known(pipeline)[1].failing.pop(_label(target), None)
+            self._status_of(pipeline)[1].failing.pop(_label(target), None)
 
     # ------------------------------------------------------------------ what others ask
 
-    def health(self) -> Health:
+    def health(self) -> StreamHealth:
         """Well unless a pipeline has failed for good; ``degraded`` while a target of one fails alone."""
         with self._lock:
             well = all(known.state != "failed" for known in self._pipelines.values())
             degraded = any(known.failing for known in self._pipelines.values())
             told = {
-                name: {**self._told(known), "failing_targets": self._failing(known)}
+                name: {**self._status_json(known), "failing_targets": self._failing_targets(known)}
                 for name, known in self._pipelines.items()
             }
-        return Health(well, told, "failed" if not well else "degraded" if degraded else "ok")
+        return StreamHealth(well, told, "failed" if not well else "degraded" if degraded else "ok")
 
-    def ready(self) -> Health:
+    def readiness(self) -> StreamHealth:
         """Well when there are pipelines and each of them runs and is not stuck."""
         with self._lock:
             told = {
-                name: {**self._told(known), "ready": self._is_ready(known)}
+                name: {**self._status_json(known), "ready": self._is_ready(known)}
                 for name, known in self._pipelines.items()
             }
         ready = bool(told) and all(each["ready"] for each in told.values())
-        return Health(ready, told, "ready" if ready else "not ready")
+        return StreamHealth(ready, told, "ready" if ready else "not ready")
 
     def serve(self, port: int, host: str = "127.0.0.1") -> MetricsServer:
         """Show all of it at ``/metrics``, ``/health`` and ``/ready``; port 0 is any that is free."""
         from ematix_flow.observe.metrics_server import MetricsServer
 
-        def told(health: Health) -> tuple[bool, Any]:
-            return health.well, health.to_json()
+        def told(health: StreamHealth) -> tuple[bool, Any]:
+            return health.is_healthy, health.to_json()
 
-        answers = {"/health": lambda: told(self.health()), "/ready": lambda: told(self.ready())}
+        answers = {"/health": lambda: told(self.health()), "/ready": lambda: told(self.readiness())}
         return MetricsServer(self.registry, host, port, answers=answers)
 
-    def _is_ready(self, known: _Pipeline) -> bool:
+    def _is_ready(self, known: _StreamStatus) -> bool:
         last = known.since if known.attempt is None else max(known.attempt, known.since)
         return known.state == "running" and self._monotonic() - last <= self.stale_after_seconds
 
-    def _failing(self, known: _Pipeline) -> dict[str, dict[str, Any]]:
+    def _failing_targets(self, known: _StreamStatus) -> dict[str, dict[str, Any]]:
         now = self._monotonic()
         return {
             target: {"since_seconds": round(now - since, 3), "last_error": error}
             for target, (since, error) in known.failing.items()
         }
 
-    def _told(self, known: _Pipeline) -> dict[str, Any]:
+    def _status_json(self, known: _StreamStatus) -> dict[str, Any]:
         now = self._monotonic()
 
         def ago(moment: float | None) -> float | None:
@@ -281,19 +283,19 @@ class StreamMetrics:
 
     # ------------------------------------------------------------------ labels
 
-    def _known(self, pipeline: str) -> tuple[str, _Pipeline]:
+    def _status_of(self, pipeline: str) -> tuple[str, _StreamStatus]:
         name = _label(pipeline)
         if name not in self._pipelines:
             if len(self._pipelines) >= MOST_PIPELINES:
                 name = OTHER
-            self._pipelines.setdefault(name, _Pipeline(since=self._monotonic()))
+            self._pipelines.setdefault(name, _StreamStatus(since=self._monotonic()))
             for stage in STAGES:  # from zero, so that the first letter is seen to be one more
                 self._dead.labels(name, stage)
         return name, self._pipelines[name]
 
-    def _name(self, pipeline: str) -> str:
+    def _pipeline_label(self, pipeline: str) -> str:
         with self._lock:
-            return self._known(pipeline)[0]
+            return self._status_of(pipeline)[0]
 
     def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
         return Counter(f"{_PREFIX}_{name}", meaning, labels, registry=self.registry)
@@ -313,15 +315,15 @@ def _label(text: str) -> str:
     return mask(text).encode("utf-8", "backslashreplace").decode("utf-8")[:LONGEST_LABEL]
 
 
-def _one_of(value: str, known: tuple[str, ...]) -> str:
+def _known_or_other(value: str, known: tuple[str, ...]) -> str:
     return value if value in known else OTHER
 
 
-def _count(number: int) -> int:
+def _not_negative(number: int) -> int:
     return max(int(number), 0)
 
 
-def _shown(error: BaseException | str) -> str:
+def _error_line(error: BaseException | str) -> str:
     """The first line of an error, without secrets."""
     text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
     shown = mask(text).split("\n")[0].encode("utf-8", "backslashreplace").decode("utf-8")

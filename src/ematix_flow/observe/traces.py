@@ -15,9 +15,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.errors import ConfigError
-from ematix_flow.observe.endpoints import missing_otel, unknown_scheme
-from ematix_flow.observe.observer import Ending, Observer, StreamBatch
-from ematix_flow.observe.otlp import SCOPE, SECONDS, http_url, otlp_endpoint, overhearing, resource
+from ematix_flow.observe.observer import Observer, RunEnd, StreamBatch
+from ematix_flow.observe.otlp import (
+    EXPORT_SECONDS,
+    SCOPE,
+    capture_exporter_messages,
+    http_url,
+    otlp_endpoint,
+    resource,
+)
+from ematix_flow.observe.sink_urls import missing_otel, unknown_scheme
 from ematix_flow.spec.redaction import mask
 
 if TYPE_CHECKING:
@@ -27,7 +34,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.id_generator import IdGenerator
     from opentelemetry.trace import Span, Tracer
 
-    from ematix_flow.state.records import RunRecord
+    from ematix_flow.state.run_records import RunRecord
 
 KINDS = ("otel", "otel+otlp+grpc", "otel+otlp+http")
 BATCHES_PER_MINUTE = 60  # spans of batches, of one stream
@@ -65,25 +72,25 @@ class SpanObserver(Observer):
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
         self.name = f"traces sink {name}"
-        self._ids = _run_ids()
+        self._ids = _trace_ids()
         self._provider = TracerProvider(
             resource=resource(), shutdown_on_exit=False, id_generator=self._ids.generator
         )
         processor = BatchSpanProcessor(
-            _told_once(exporter, self.name), schedule_delay_millis=SEND_MILLISECONDS
+            _warn_once_exporter(exporter, self.name), schedule_delay_millis=SEND_MILLISECONDS
         )
         self._provider.add_span_processor(processor)
         self._tracer: Tracer = self._provider.get_tracer(SCOPE)
         self._runs: dict[str, Span] = {}
-        self._batches: dict[str, _Few] = {}
+        self._batches: dict[str, _SpanLimit] = {}
 
     def run_started(self, record: RunRecord) -> None:
         self._ids.run_id = record.run_id
         self._runs[record.run_id] = self._tracer.start_span(
             "flow.pipeline.run" if record.mode != "stream" else "flow.stream.run",
-            context=_outer(),
+            context=_parent_context(),
             start_time=_nanoseconds(record.started_at.timestamp()),
-            attributes=_known(
+            attributes=_known_attributes(
                 {
                     "flow.pipeline.name": record.pipeline,
                     "flow.pipeline.attempt": record.attempt,
@@ -102,7 +109,7 @@ class SpanObserver(Observer):
             now = time.time()
             self._child(run, stage, now - seconds, now, {"flow.stage": stage, "flow.target": target})
 
-    def run_finished(self, record: RunRecord, ending: Ending) -> None:
+    def run_finished(self, record: RunRecord, ending: RunEnd) -> None:
         from opentelemetry.trace import StatusCode
 
         span = self._runs.pop(record.run_id, None)
@@ -112,9 +119,9 @@ class SpanObserver(Observer):
             f"flow.rows.{kind}": getattr(record, f"rows_{kind}")
             for kind in ("read", "inserted", "updated", "deleted", "unchanged")
         }
-        tried_again = ending.tried_again if record.status == "failed" else None
+        tried_again = ending.will_retry if record.status == "failed" else None
         span.set_attributes(
-            _known(
+            _known_attributes(
                 {
                     "flow.run.status": record.status,
                     "flow.run.path": record.path,
@@ -134,15 +141,15 @@ class SpanObserver(Observer):
 
     def batch_committed(self, batch: StreamBatch) -> None:
         """Each is a trace of its own: a stream's may last for months."""
-        few = self._batches.setdefault(batch.stream, _Few())
-        if not few.takes():
+        few = self._batches.setdefault(batch.stream, _SpanLimit())
+        if not few.allows_span():
             return
         now = time.time()
         began = now - sum(batch.seconds.values())
         self._ids.run_id = None
         span = self._tracer.start_span(
             "flow.stream.batch",
-            context=_outer(),
+            context=_parent_context(),
             start_time=_nanoseconds(began),
             attributes={
                 "flow.pipeline.name": batch.stream,
@@ -150,7 +157,7 @@ class SpanObserver(Observer):
                 "flow.rows.read": batch.rows_read,
                 "flow.rows.written": sum(batch.rows_written.values()),
                 "flow.dead_letters": batch.dead_letters,
-                "flow.batches.without_span": few.given_up(),
+                "flow.batches.without_span": few.take_left_out(),
             },
         )
         for phase, seconds in batch.seconds.items():
@@ -172,13 +179,13 @@ class SpanObserver(Observer):
         span.end(_nanoseconds(ended))
 
 
-class _Few:
+class _SpanLimit:
     """So many in a minute; the others are counted."""
 
     def __init__(self) -> None:
         self._minute, self._taken, self._left_out = 0, 0, 0
 
-    def takes(self) -> bool:
+    def allows_span(self) -> bool:
         minute = int(time.monotonic() // 60)
         if minute != self._minute:
             self._minute, self._taken = minute, 0
@@ -187,13 +194,13 @@ class _Few:
             self._left_out += 1
         return self._taken <= BATCHES_PER_MINUTE
 
-    def given_up(self) -> int:
+    def take_left_out(self) -> int:
         """How many were left out before this one."""
         left, self._left_out = self._left_out, 0
         return left
 
 
-class _RunIds:
+class _TraceIds:
     """Gives the next trace the id of a run, so that who has one finds the other."""
 
     def __init__(self, generator: IdGenerator) -> None:
@@ -201,7 +208,7 @@ class _RunIds:
         self.run_id: str | None = None
 
 
-def _run_ids() -> _RunIds:
+def _trace_ids() -> _TraceIds:
     from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
     class Generator(RandomIdGenerator):
@@ -212,11 +219,11 @@ def _run_ids() -> _RunIds:
 
     # a sampler by share looks at the bits of a trace id, some of which are the same in every run id
     by_share = "ratio" in os.environ.get("OTEL_TRACES_SAMPLER", "")
-    ids = _RunIds(Generator())
+    ids = _TraceIds(Generator())
     return ids
 
 
-def _outer() -> Context:
+def _parent_context() -> Context:
     """The trace that this process is part of."""
     from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -230,13 +237,13 @@ def _exporter(protocol: str, address: str) -> SpanExporter:
     if protocol == "http":
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as OverHttp
 
-        return OverHttp(endpoint=address, timeout=SECONDS)
+        return OverHttp(endpoint=address, timeout=EXPORT_SECONDS)
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as OverGrpc
 
-    return OverGrpc(endpoint=address, insecure=address.startswith("http://"), timeout=SECONDS)
+    return OverGrpc(endpoint=address, insecure=address.startswith("http://"), timeout=EXPORT_SECONDS)
 
 
-def _told_once(exporter: SpanExporter, name: str) -> SpanExporter:
+def _warn_once_exporter(exporter: SpanExporter, name: str) -> SpanExporter:
     """The exporter, with its failures told once and not each time."""
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
@@ -244,11 +251,11 @@ def _told_once(exporter: SpanExporter, name: str) -> SpanExporter:
         complained = False
 
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-            with overhearing() as heard:
+            with capture_exporter_messages() as heard:
                 done = exporter.export(spans)
             if done is not SpanExportResult.SUCCESS and not self.complained:
                 self.complained = True
-                _log.warning("%s", mask(f"{name} could not be told of a run: {heard.said}"))
+                _log.warning("%s", mask(f"{name} could not be told of a run: {heard.last_message}"))
             return done
 
         def shutdown(self) -> None:
@@ -261,7 +268,7 @@ def _line(span: ReadableSpan) -> str:
     return f"{span.to_json(indent=None)}\n"
 
 
-def _known(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def _known_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: mask(value)[:LONGEST_TEXT] if isinstance(value, str) else value
         for key, value in attributes.items()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ematix_flow.backends.base import Query, SourceColumn, TablePlan
+from ematix_flow.backends.base import SourceColumn, SourceQuery, TablePlan
 from ematix_flow.spec.pipelines import PipelineSpec, PostTransform, TargetSpec
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.watermarks import SourceRange
@@ -35,7 +35,7 @@ class PrepareTable:
 class CopyRows:
     """Spark tasks read Arrow batches and write staging in the same Python worker."""
 
-    query: Query
+    query: SourceQuery
     tasks: int
 
 
@@ -46,14 +46,14 @@ class TransformRows:
     ``native`` sources are read by Spark's own readers, the others through Arrow batches first.
     """
 
-    query: Query
+    query: SourceQuery
     projection: str | None
     view: str  # the name under which the projection finds the source
     columns: tuple[SourceColumn, ...]
     native: bool
     tasks: int
-    parts: int | None  # tasks that write staging, at most; None: as many as there are
-    together: tuple[str, ...] = ()  # rows alike in these columns are written by one task
+    max_parts: int | None  # tasks that write staging, at most; None: as many as there are
+    repartition_by: tuple[str, ...] = ()  # rows alike in these columns are written by one task
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ class SharedRead:
     targets share computes the rows into ``table``. Each target takes the rows of its own range.
     """
 
-    how: Literal["copy", "frame", "table"]
-    query: Query
+    method: Literal["copy", "frame", "table"]
+    query: SourceQuery
     tasks: int
     table: str | None = None
 

@@ -29,22 +29,22 @@ def judge_drift(
     if policy == "evolve" and not found.differences:
         return found, ()
     if policy == "warn":
-        if found.becomes_history and not found.differences:
-            return found, (f"{table.label} becomes a table of versions: {_told(found)}",)
+        if found.converts_to_scd2 and not found.differences:
+            return found, (f"{table.label} becomes a table of versions: {_describe_diff(found)}",)
         # a column that only a change would add is never loaded
-        if not found.stops and not any(change.action == "add_column" for change in evolving):
+        if not found.blockers and not any(change.action == "add_column" for change in evolving):
             created = tuple(filter(is_creation, found.changes))
             kept = TablePlan(created, found.differences, found.diff, declined=tuple(evolving))
-            return kept, (f"{table.label} differs from its declaration: {_told(found)}",)
+            return kept, (f"{table.label} differs from its declaration: {_describe_diff(found)}",)
     raise SchemaMismatch(
-        f"{table.label} differs from its declaration:\n" + "\n".join(_lines(found)),
+        f"{table.label} differs from its declaration:\n" + "\n".join(_diff_lines(found)),
         where=table.where or where,
         state=f"{table.label} is unchanged",
         next_step=_next_step(policy, found, bool(evolving)),
     )
 
 
-def _lines(found: TablePlan) -> list[str]:
+def _diff_lines(found: TablePlan) -> list[str]:
     """The diff; a backend that draws none tells its differences and changes in words."""
     if found.diff:
         return [f"  {line}" for line in found.diff]
@@ -52,14 +52,14 @@ def _lines(found: TablePlan) -> list[str]:
     return changes + [f"  ! {text}" for text in found.differences]
 
 
-def _told(found: TablePlan) -> str:
-    return "; ".join(line.strip() for line in _lines(found) if not line.strip().startswith("="))
+def _describe_diff(found: TablePlan) -> str:
+    return "; ".join(line.strip() for line in _diff_lines(found) if not line.strip().startswith("="))
 
 
 def _next_step(policy: str, found: TablePlan, mends: bool) -> str:
     if found.differences:
         rest = ", then on_drift='evolve' does the rest" if mends and policy != "evolve" else ""
         return f"change the table by hand where it says !, or the declaration{rest}"
-    if found.becomes_history:
+    if found.converts_to_scd2:
         return "set on_drift='evolve': the rows become the first versions of their keys"
     return "set on_drift='evolve' and run it again: it loses nothing"

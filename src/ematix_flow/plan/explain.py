@@ -30,19 +30,21 @@ def describe_stage(stage: Stage, plan: TargetPlan) -> list[str]:
         told = [f"{change.action.replace('_', ' ')} {change.subject}" for change in stage.changes.changes]
         return list(dict.fromkeys(told))
     if isinstance(stage, CopyRows):
-        return [f"copy rows to staging with {_tasks(stage.tasks)}"]
+        return [f"copy rows to staging with {_tasks_text(stage.tasks)}"]
     if isinstance(stage, TransformRows):
-        reader = "Spark answers the SQL from files" if stage.native else f"read with {_tasks(stage.tasks)}"
+        reader = (
+            "Spark answers the SQL from files" if stage.native else f"read with {_tasks_text(stage.tasks)}"
+        )
         computed = ["compute the projection in Spark SQL"] if stage.projection else []
         return [", ".join([reader, *computed, "write staging"])]
     where = "inside the database" if stage.sql is not None else "from staging"
-    verb = _strategy(plan)
+    verb = _describe_strategy(plan)
     mark = " and the new watermark" if plan.range else ""
     once = "one commit" if stage.by_commit else "one transaction"
     return [f"{once}: {verb} {where}, the ledger entry{mark}"]
 
 
-def _strategy(plan: TargetPlan) -> str:
+def _describe_strategy(plan: TargetPlan) -> str:
     """What the mode does with the rows, with the columns that decide."""
     matching = plan.matching
     keys = ", ".join(matching.keys)
@@ -73,10 +75,10 @@ def describe_range(source_range: SourceRange | None) -> str | None:
 def describe_read(shared: SharedRead, targets: int) -> str:
     """How one read comes to feed several targets."""
     how = {
-        "copy": f"each batch goes to the staging of every target, with {_tasks(shared.tasks)}",
+        "copy": f"each batch goes to the staging of every target, with {_tasks_text(shared.tasks)}",
         "frame": "Spark keeps the rows and computes each target's from them",
         "table": "the database computes the rows into a table that each target loads from",
-    }[shared.how]
+    }[shared.method]
     read = describe_range(shared.query.range)
     return f"once for {targets} targets: {how}" + (f"; {read}" if read else "")
 
@@ -165,7 +167,7 @@ def _target_json(target: TargetPlan) -> dict[str, Any]:
     }
 
 
-def _tasks(count: int) -> str:
+def _tasks_text(count: int) -> str:
     return "1 task" if count == 1 else f"{count} tasks"
 
 

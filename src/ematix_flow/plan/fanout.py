@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ematix_flow.backends.base import Query
+from ematix_flow.backends.base import SourceQuery
 from ematix_flow.backends.capabilities import Capabilities
 from ematix_flow.errors import PlanError
+from ematix_flow.plan.connection_comparison import ConnectionComparison
 from ematix_flow.plan.definition import Choice, CopyRows, SharedRead, Stage, TargetPlan, TransformRows
-from ematix_flow.plan.endpoints import Endpoints
-from ematix_flow.plan.paths import choose_path
-from ematix_flow.plan.tuning import value
+from ematix_flow.plan.load_paths import choose_path
+from ematix_flow.plan.tuning import tuned_value
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.spec.watermarks import SourceRange, Watermark
 
@@ -21,36 +21,36 @@ ONE_READ = "several targets: one read of the source feeds all"
 
 
 @dataclass(frozen=True)
-class Between:
+class LoadEndpoints:
     """What lies between the source and one target. ``computes`` says in words what must be computed."""
 
-    endpoints: Endpoints
+    comparison: ConnectionComparison
     native_source: bool
     computes: str | None
     target: Capabilities
 
-    def path(self, spec: PipelineSpec) -> Choice:
+    def choose_path(self, spec: PipelineSpec) -> Choice:
         return choose_path(
             spec,
-            endpoints=self.endpoints,
+            endpoints=self.comparison,
             native_source=self.native_source,
             computes=self.computes,
             target=self.target,
         )
 
 
-def choose_paths(spec: PipelineSpec, between: Sequence[Between]) -> tuple[Choice, ...]:
+def choose_paths(spec: PipelineSpec, between: Sequence[LoadEndpoints]) -> tuple[Choice, ...]:
     """Each target's path. With several, they agree on one, so that the source is read once.
 
     The source's own database keeps the rows to itself only when all targets are in it, on connections that
     read its SQL alike; Spark computes for all when it must for one.
     """
-    chosen = [one.path(spec) for one in between]
+    chosen = [one.choose_path(spec) for one in between]
     if len(chosen) == 1 or all(choice.value == "same_db" for choice in chosen):
         return tuple(chosen)
     for number, one in enumerate(between):
         if chosen[number].value == "same_db":
-            apart = replace(one, endpoints=Endpoints(False)).path(spec)
+            apart = replace(one, comparison=ConnectionComparison(False)).choose_path(spec)
             chosen[number] = replace(
                 apart, reason=f"{ONE_READ}, and not all of them can compute the source's SQL themselves"
             )
@@ -68,33 +68,33 @@ def share_read(
     ``ranges`` are the targets' own, in the source's names; ``table`` is where a database computes the
     rows for all of them.
     """
-    query = Query(sql, widest(ranges))
+    query = SourceQuery(sql, widest_range(ranges))
     path = targets[0].path.value
     if path == "same_db":
         return tuple(targets), SharedRead("table", query, 0, table)
-    wanted = [value(target.tuning, "read tasks", 1) for target in targets]
+    wanted = [tuned_value(target.tuning, "read tasks", 1) for target in targets]
     # a copying task writes to every target, so the one that takes the fewest writers decides
     tasks = min(wanted) if path == "copy" else max(wanted)
     shared = SharedRead("copy" if path == "copy" else "frame", query, tasks)
     return tuple(_with_tasks(target, tasks) for target in targets), shared
 
 
-def widest(ranges: Sequence[SourceRange | None]) -> SourceRange | None:
+def widest_range(ranges: Sequence[SourceRange | None]) -> SourceRange | None:
     """From the lowest position of any target (None is the beginning) up to the lowest end."""
     found = [one for one in ranges if one is not None]
     if not found:
         return None
     lows = [one.low for one in found if one.low is not None]
     highs = [one.high for one in found if one.high is not None]
-    low = _lowest(lows) if len(lows) == len(found) else None
-    return SourceRange(found[0].column, low, _lowest(highs) if highs else None)
+    low = _lowest_mark(lows) if len(lows) == len(found) else None
+    return SourceRange(found[0].column, low, _lowest_mark(highs) if highs else None)
 
 
-def _lowest(marks: Sequence[Watermark]) -> Watermark:
+def _lowest_mark(marks: Sequence[Watermark]) -> Watermark:
     lowest = marks[0]
     for mark in marks[1:]:
         try:
-            below = _comparable(mark) < _comparable(lowest)  # of one family of types, or a TypeError
+            below = _in_utc(mark) < _in_utc(lowest)  # of one family of types, or a TypeError
         except TypeError:
             raise PlanError(
                 f"the targets declare watermark column {mark.column!r} as {lowest.type} and as {mark.type}, "
@@ -105,7 +105,7 @@ def _lowest(marks: Sequence[Watermark]) -> Watermark:
     return lowest
 
 
-def _comparable(mark: Watermark) -> Any:
+def _in_utc(mark: Watermark) -> Any:
     """Times with and without a zone are compared in UTC: one target may have declared the zone."""
     value = mark.value
     if isinstance(value, dt.datetime) and value.tzinfo is None:

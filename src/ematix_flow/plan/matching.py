@@ -18,7 +18,7 @@ from ematix_flow.spec.tables import (
     ROW_HASH,
     VALID_FROM,
     VALID_TO,
-    Keeps,
+    TableContents,
     TableSpec,
 )
 from ematix_flow.spec.transforms import Limit, SamplePct
@@ -38,7 +38,7 @@ def resolve_matching(spec: PipelineSpec, target: TargetSpec, table: TableSpec) -
         return replace(table, merge_keys=()), Matching()  # only what is matched by keys is unique in them
     _refuse_partial_snapshot(spec, target)
     keys = target.keys
-    stored = replace(table, keeps=_keeps(target), merge_keys=keys)
+    stored = replace(table, keeps=_what_table_keeps(target), merge_keys=keys)
     for name in _RESERVED.get(stored.keeps, ()):
         if name in table.column_names:
             raise DeclarationError(
@@ -75,7 +75,7 @@ def resolve_matching(spec: PipelineSpec, target: TargetSpec, table: TableSpec) -
     )
 
 
-def keeping_marks(table: TableSpec, live: LiveTable | None) -> TableSpec:
+def with_deletion_marks(table: TableSpec, live: LiveTable | None) -> TableSpec:
     """A merge into a table with marks of deletion clears that of a row which is there again."""
     marked = live is not None and any(c.name == DELETED_AT for c in live.columns)
     if marked and table.keeps == "rows" and DELETED_AT not in table.column_names:
@@ -83,7 +83,7 @@ def keeping_marks(table: TableSpec, live: LiveTable | None) -> TableSpec:
     return table
 
 
-def _keeps(target: TargetSpec) -> Keeps:
+def _what_table_keeps(target: TargetSpec) -> TableContents:
     if target.mode == "scd2":
         return "events" if target.event_timestamp_column is not None else "versions"
     return "soft_deletes" if target.handle_deletes == "soft" else "rows"

@@ -12,7 +12,7 @@ _PART_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Shape:
+class LoadShape:
     """What the entries look at."""
 
     path: str
@@ -30,7 +30,7 @@ def machine_cores() -> int:
         return os.cpu_count() or 1
 
 
-def read_tasks(shape: Shape) -> Choice | None:
+def read_tasks(shape: LoadShape) -> Choice | None:
     """How many tasks read the source at once."""
     if shape.path == "same_db":
         return None
@@ -41,7 +41,7 @@ def read_tasks(shape: Shape) -> Choice | None:
     return Choice("read tasks", str(shape.cores), "one a core; all see one snapshot of the source")
 
 
-def write_parts(shape: Shape) -> Choice | None:
+def write_parts(shape: LoadShape) -> Choice | None:
     """Whether staging is written by one task or several, and of files by how many at most."""
     if shape.path == "same_db":
         return None
@@ -52,11 +52,11 @@ def write_parts(shape: Shape) -> Choice | None:
     if shape.source_bytes is None:
         return None
     parts = max(1, shape.source_bytes // _PART_BYTES)
-    why = f"each of at least {_shown(_PART_BYTES)} of the source's {_shown(shape.source_bytes)}"
+    why = f"each of at least {_format_size(_PART_BYTES)} of the source's {_format_size(shape.source_bytes)}"
     return Choice("staging parts", str(parts), f"{why}: a load leaves no small files")
 
 
-def rows_together(shape: Shape) -> Choice | None:
+def partition_in_one_task(shape: LoadShape) -> Choice | None:
     """Whether rows of one partition go to one task."""
     if shape.path != "spark" or not shape.target.file_bytes or not shape.partition_by:
         return None
@@ -64,24 +64,24 @@ def rows_together(shape: Shape) -> Choice | None:
     return Choice("rows together by", ", ".join(shape.partition_by), why)
 
 
-def file_size(shape: Shape) -> Choice | None:
+def file_size(shape: LoadShape) -> Choice | None:
     """When a data file is closed and a new one begun."""
     if not shape.target.file_bytes:
         return None
     why = "large enough to be read fast, small enough for several readers"
-    return Choice("file size", f"up to {_shown(shape.target.file_bytes)}", why)
+    return Choice("file size", f"up to {_format_size(shape.target.file_bytes)}", why)
 
 
-def _shown(size: int) -> str:
+def _format_size(size: int) -> str:
     return f"{size / (1 << 20):,.0f} MB" if size >= 1 << 20 else f"{size / 1024:,.0f} KB"
 
 
-CATALOG = (read_tasks, write_parts, rows_together, file_size)
+TUNING_RULES = (read_tasks, write_parts, partition_in_one_task, file_size)
 
 
-def choose(shape: Shape) -> tuple[Choice, ...]:
-    return tuple(choice for entry in CATALOG if (choice := entry(shape)) is not None)
+def choose_tuning(shape: LoadShape) -> tuple[Choice, ...]:
+    return tuple(choice for entry in TUNING_RULES if (choice := entry(shape)) is not None)
 
 
-def value(choices: tuple[Choice, ...], name: str, default: int) -> int:
+def tuned_value(choices: tuple[Choice, ...], name: str, default: int) -> int:
     return next((int(c.value) for c in choices if c.name == name), default)

@@ -1,1 +1,1 @@
-"""Cron, due, DAG run, retries, the long-running scheduler, executors."""
+"""Decides when pipelines run: slots, due runs, workflows, freshness, executors."""

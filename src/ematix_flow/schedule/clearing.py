@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from ematix_flow.graph.registry import Registry
 from ematix_flow.schedule.due import is_missed
 from ematix_flow.schedule.workflows import slot_name
-from ematix_flow.state.slots import UNSUCCESSFUL, Slot, SlotRecord, SlotStore
+from ematix_flow.state.slots.base import UNSUCCESSFUL, Slot, SlotRecord, SlotStore
 
-OLDER = dt.timedelta(days=7)  # which a person who clears the last slots is told of
-_LOOKED_BACK = 50
+RECENT_PERIOD = dt.timedelta(days=7)  # which a person who clears the last slots is told of
+_LOOKBACK = 50
 
 
-def clearable(store: SlotStore, pipelines: Sequence[str], since: dt.datetime | None) -> list[SlotRecord]:
+def clearable_slots(
+    store: SlotStore, pipelines: Sequence[str], since: dt.datetime | None
+) -> list[SlotRecord]:
     """Slots that did not succeed: the last of each pipeline, or all that fired ``since``; oldest first.
 
     A fire that was missed, and that the catch-up policy let be, is none of them.
@@ -23,33 +25,37 @@ def clearable(store: SlotStore, pipelines: Sequence[str], since: dt.datetime | N
         found = store.unsuccessful(pipelines, since)
     else:
         newest = store.newest(pipelines)
-        found = [last for name in pipelines if (last := _last_meant(store, newest.get(name))) is not None]
+        found = [
+            last for name in pipelines if (last := _last_not_missed(store, newest.get(name))) is not None
+        ]
     bad = [record for record in found if record.status in UNSUCCESSFUL and not is_missed(record)]
     place = {name: number for number, name in enumerate(pipelines)}
-    return sorted(bad, key=lambda record: (record.slot.at, place[record.slot.pipeline]))
+    return sorted(bad, key=lambda record: (record.slot.fire_time, place[record.slot.pipeline]))
 
 
-def older(store: SlotStore, pipelines: Sequence[str], found: Sequence[SlotRecord]) -> list[SlotRecord]:
+def older_clearable_slots(
+    store: SlotStore, pipelines: Sequence[str], found: Sequence[SlotRecord]
+) -> list[SlotRecord]:
     """What of the last days could be cleared beside what was ``found`` without ``since``."""
     slots = {record.slot for record in found}
-    recent = clearable(store, pipelines, store.now() - OLDER)
+    recent = clearable_slots(store, pipelines, store.now() - RECENT_PERIOD)
     return [record for record in recent if record.slot not in slots]
 
 
-def reopen(store: SlotStore, registry: Registry, wanted: Sequence[SlotRecord]) -> list[SlotRecord]:
+def reopen_slots(store: SlotStore, registry: Registry, wanted: Sequence[SlotRecord]) -> list[SlotRecord]:
     """Those that wait again now. A slot that another has cleared or run meanwhile is not among them."""
     done = [record for record in wanted if store.reopen(record.slot)]
     jobs = {record.slot for record in done}
     for workflow in registry.workflows.values():
-        for at in {slot.at for slot in jobs if slot.pipeline in workflow.jobs}:
+        for at in {slot.fire_time for slot in jobs if slot.pipeline in workflow.jobs}:
             store.reopen(Slot(slot_name(workflow.name), at))  # it ends anew when its jobs have
     return done
 
 
-def _last_meant(store: SlotStore, record: SlotRecord | None) -> SlotRecord | None:
+def _last_not_missed(store: SlotStore, record: SlotRecord | None) -> SlotRecord | None:
     """The newest slot that was not just missed."""
-    for _ in range(_LOOKED_BACK):
+    for _ in range(_LOOKBACK):
         if record is None or not is_missed(record):
             return record
-        record = store.latest(record.slot.pipeline, record.slot.at - dt.timedelta(microseconds=1))
+        record = store.latest(record.slot.pipeline, record.slot.fire_time - dt.timedelta(microseconds=1))
     return None

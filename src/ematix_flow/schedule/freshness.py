@@ -11,20 +11,20 @@ from typing import Any, Literal
 from sqlglot import exp
 
 from ematix_flow.backends.base import BatchSource
+from ematix_flow.engine.connections import Connections
 from ematix_flow.errors import FlowError, LoadError, Unsupported, UsageError
 from ematix_flow.observe.alerts.event import FRESHNESS
-from ematix_flow.observe.observer import Ending, Observers
-from ematix_flow.plan.world import World
-from ematix_flow.schedule.recording import signed
+from ematix_flow.observe.observer import Observers, RunEnd
+from ematix_flow.run.recording import with_code_version
 from ematix_flow.spec.pipelines import PipelineSpec
-from ematix_flow.state.records import RunRecord, utc_now
-from ematix_flow.state.runlog import RunLog
+from ematix_flow.state.run_records import RunRecord, utc_now
+from ematix_flow.state.runlog.base import RunLog
 from ematix_flow.strategies.sql import column, verbatim
 
 FreshnessState = Literal["healthy", "warning", "breached"]
 WARNING_SHARE = 0.8
 _MEANWHILE = dt.timedelta(seconds=10)  # in which another machine may tell of the same
-_LOOKED_BACK = 50
+_LOOKBACK = 50
 _NAMES = uuid.UUID("0f0f3c4e-6a4e-4c40-8d0c-5d1d6f6c1b11")
 
 
@@ -54,8 +54,8 @@ class Freshness:
         }
 
 
-def freshness_of(
-    spec: PipelineSpec, run_log: RunLog, now: dt.datetime, world: World | None = None
+def check_freshness(
+    spec: PipelineSpec, run_log: RunLog, now: dt.datetime, world: Connections | None = None
 ) -> Freshness | None:
     """None when it promises nothing. A ``freshness_column`` is asked for in its target, which needs a world.
 
@@ -66,12 +66,12 @@ def freshness_of(
     if sla is None:
         return None
     if spec.freshness_column is None:
-        since, missing = _last_success(spec.name, run_log), "it never succeeded"
+        since, missing = _last_success_time(spec.name, run_log), "it never succeeded"
     elif world is None:
         raise ValueError("a freshness_column is asked for in the target: give a world")
     else:
         try:
-            since, missing = _newest(spec, world), f"{spec.freshness_column} has no value in the target"
+            since, missing = _newest_value(spec, world), f"{spec.freshness_column} has no value in the target"
         except FlowError as error:
             advice = f" ({error.next_step})" if error.next_step else ""
             since, missing = None, f"the target does not tell: {error.what}{advice}"
@@ -86,15 +86,15 @@ def freshness_of(
     return Freshness(spec.name, state, sla, since, lag)
 
 
-def _last_success(pipeline: str, run_log: RunLog) -> dt.datetime | None:
+def _last_success_time(pipeline: str, run_log: RunLog) -> dt.datetime | None:
     """The end of the newest run that loaded, or that found nothing new."""
     found = run_log.list(pipeline, "succeeded", limit=1)
-    recent = run_log.list(pipeline, "skipped", limit=_LOOKED_BACK)
+    recent = run_log.list(pipeline, "skipped", limit=_LOOKBACK)
     found += tuple(run for run in recent if run.ended_well)[:1]
     return max((run.finished_at or run.started_at for run in found), default=None)
 
 
-def _newest(spec: PipelineSpec, world: World) -> dt.datetime | None:
+def _newest_value(spec: PipelineSpec, world: Connections) -> dt.datetime | None:
     """The highest value of the column in the target, by one query."""
     target = spec.targets[0]
     backend = world.backend(target.connection)
@@ -108,10 +108,10 @@ def _newest(spec: PipelineSpec, world: World) -> dt.datetime | None:
     rows = source.table_query(target.table.label, [("newest", spec.freshness_column)])
     query = exp.select(exp.Max(this=column("newest"))).from_(exp.alias_(verbatim(rows), "loaded", table=True))
     _, found = backend.query(query.sql(dialect=source.dialect), limit=1)
-    return _moment(found[0][0] if found else None, spec)
+    return _as_utc(found[0][0] if found else None, spec)
 
 
-def _moment(value: object, spec: PipelineSpec) -> dt.datetime | None:
+def _as_utc(value: object, spec: PipelineSpec) -> dt.datetime | None:
     """A moment as the driver hands it over; without a zone it is UTC, as everything that is loaded."""
     if isinstance(value, str):
         with contextlib.suppress(ValueError):  # then it is refused below
@@ -127,22 +127,24 @@ def _moment(value: object, spec: PipelineSpec) -> dt.datetime | None:
     )
 
 
-def tell_freshness(spec: PipelineSpec, found: Freshness, run_log: RunLog, observers: Observers) -> None:
+def report_freshness(spec: PipelineSpec, found: Freshness, run_log: RunLog, observers: Observers) -> None:
     """Tell the observers of a breach, and of its end. Each is in the run log, once for all who look."""
     name = f"{FRESHNESS}{found.pipeline}"
     last = run_log.last(name)
     error = None
     if found.state == "breached":
         step = f"flow runs list --pipeline {found.pipeline}"
-        error = Stale(_words(found), where=spec.where, next_step=step)
+        error = Stale(_breach_message(found), where=spec.where, next_step=step)
     elif last is None:
         return
     # what is known is told again: whoever has heard of it stays silent
     is_known = last is not None and (last.status == "failed") == (error is not None)
-    _tell(last if last is not None and is_known else _next(name, spec, last), error, run_log, observers)
+    _record_and_notify(
+        last if last is not None and is_known else _next_record(name, spec, last), error, run_log, observers
+    )
 
 
-def _next(name: str, spec: PipelineSpec, last: RunRecord | None) -> RunRecord:
+def _next_record(name: str, spec: PipelineSpec, last: RunRecord | None) -> RunRecord:
     record = RunRecord(
         # not random: others who look at the same time find it there
         run_id=str(uuid.uuid5(_NAMES, f"{name}\n{last.run_id if last else ''}")),
@@ -151,10 +153,12 @@ def _next(name: str, spec: PipelineSpec, last: RunRecord | None) -> RunRecord:
         mode="freshness",
         trigger="freshness-check",
     )
-    return signed(record, spec.where)
+    return with_code_version(record, spec.where)
 
 
-def _tell(record: RunRecord, error: FlowError | None, run_log: RunLog, observers: Observers) -> None:
+def _record_and_notify(
+    record: RunRecord, error: FlowError | None, run_log: RunLog, observers: Observers
+) -> None:
     status: Literal["succeeded", "failed"] = "succeeded" if error is None else "failed"
     try:
         run_log.start(record)
@@ -170,17 +174,17 @@ def _tell(record: RunRecord, error: FlowError | None, run_log: RunLog, observers
         error_type=None if error is None else type(error).__name__,
         error_message=None if error is None else str(error),
     )
-    observers.run_finished(told, Ending(error=error))
+    observers.run_finished(told, RunEnd(error=error))
 
 
-def _words(found: Freshness) -> str:
-    allowed = _duration(found.sla_seconds)
+def _breach_message(found: Freshness) -> str:
+    allowed = _format_duration(found.sla_seconds)
     if found.lag_seconds is None:
         return f"{found.reason}; it promises to be at most {allowed} old"
-    return f"what it has loaded is {_duration(found.lag_seconds)} old; it promises at most {allowed}"
+    return f"what it has loaded is {_format_duration(found.lag_seconds)} old; it promises at most {allowed}"
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     whole = round(seconds)
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if whole >= 2 * size or whole == size:

@@ -13,47 +13,47 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal
 
-from ematix_flow.engine.results import RunResult, unexpected
 from ematix_flow.errors import EngineError, FlowError, Interrupted, PipelineLocked, UsageError
 from ematix_flow.graph.registry import Registry, use_registry
 from ematix_flow.observe.observer import Observers
-from ematix_flow.schedule.clearing import reopen
-from ematix_flow.schedule.due import MISSED, Agenda, Scheduled
-from ematix_flow.schedule.endings import last_ends, last_success, record_skip
-from ematix_flow.schedule.gates import gate, shown
-from ematix_flow.schedule.run import RunContext, open_world, run_pipeline
-from ematix_flow.schedule.settle import slot_is_done
-from ematix_flow.schedule.skips import UnendedSlots, skip_held_back
-from ematix_flow.schedule.slots import (
-    LOADED,
-    Ended,
-    conclude,
-    longest_pause,
-    look,
-    take,
-    told_held,
-    told_next,
+from ematix_flow.plan.results import RunResult, unexpected_error
+from ematix_flow.run.last_runs import last_ends, last_success, record_skipped_run
+from ematix_flow.run.pipeline import RunContext, open_connections, run_pipeline
+from ematix_flow.run.recovery import slot_is_done
+from ematix_flow.run.worker_pool import WorkerPool, pipeline_jar_groups, with_jar_groups
+from ematix_flow.schedule.clearing import reopen_slots
+from ematix_flow.schedule.due import MISSED, DueCalculator, ScheduleEntry
+from ematix_flow.schedule.skipped_slots import UnendedSlots, skip_blocked_slots
+from ematix_flow.schedule.slot_lifecycle import (
+    ALREADY_LOADED,
+    AttemptEnd,
+    claim_slot,
+    conclude_attempt,
+    describe_holder,
+    describe_next_attempt,
+    longest_retry_delay,
+    poll_slots,
 )
-from ematix_flow.schedule.team import Team, jar_groups_of, with_jars
-from ematix_flow.schedule.unstarted import RunsDied, record_unstarted, started_in_vain
-from ematix_flow.schedule.workflows import Workflows
+from ematix_flow.schedule.unstarted_runs import RunsDied, never_began_error, record_unstarted_run
+from ematix_flow.schedule.upstream_gate import check_upstreams, format_utc
+from ematix_flow.schedule.workflows import WorkflowSlots
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.spec.schedules import Schedule
-from ematix_flow.state.holders import new_holder
-from ematix_flow.state.runlog import RunLog
-from ematix_flow.state.slots import Claim, Slot, SlotRecord, SlotStore
+from ematix_flow.state.process_liveness import new_holder
+from ematix_flow.state.runlog.base import RunLog
+from ematix_flow.state.slots.base import Claim, Slot, SlotRecord, SlotStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LEASE_SECONDS = 300.0
-_AGAIN_SECONDS = (1.0, 4.0, 15.0)  # until a store that did not hear how a run ended is told again
-_JOINED_SECONDS = 5.0
+_STORE_RETRY_SECONDS = (1.0, 4.0, 15.0)  # until a store that did not hear how a run ended is told again
+_JOIN_SECONDS = 5.0
 _CLOCK_STEP = dt.timedelta(minutes=1)
 _log = logging.getLogger(__name__)
 
-Unended = Callable[[Sequence[str]], Sequence[SlotRecord]]
-Status = Literal["succeeded", "waiting", "gave_up", "skipped", "lost"]
+UnendedLookup = Callable[[Sequence[str]], Sequence[SlotRecord]]
+SlotOutcomeStatus = Literal["succeeded", "waiting", "gave_up", "skipped", "lost"]
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,14 @@ class SlotOutcome:
     """What became of a slot: ``waiting`` for its next attempt, ``lost`` when another took it over."""
 
     slot: Slot
-    status: Status
+    status: SlotOutcomeStatus
     reason: str | None = None
     result: RunResult | None = None
     error: FlowError | None = None
 
 
 @dataclass(frozen=True)
-class Runner:
+class SlotRunner:
     """Runs the slots of a registry's pipelines. ``context`` makes what a run of a slot needs."""
 
     registry: Registry
@@ -77,11 +77,11 @@ class Runner:
     context: Callable[[Slot], RunContext]
     lease_seconds: float = LEASE_SECONDS
     holder: str = field(default_factory=new_holder)
-    chance: random.Random = field(default_factory=random.Random)
+    rng: random.Random = field(default_factory=random.Random)
     observers: Observers = field(default_factory=Observers)
     only: frozenset[str] | None = None  # the pipelines that it runs, where that is not all
     sleep: Callable[[float], None] = time.sleep
-    _told_ahead: set[Slot] = field(default_factory=set, compare=False, repr=False)
+    _warned_ahead: set[Slot] = field(default_factory=set, compare=False, repr=False)
 
     @property
     def names(self) -> Collection[str]:
@@ -89,54 +89,58 @@ class Runner:
         return self.registry.pipelines if self.only is None else self.only
 
     @cached_property
-    def workflows(self) -> Workflows:
+    def workflows(self) -> WorkflowSlots:
         """Those that have a job here."""
         specs = self.registry.workflows.values()
         watched = [spec for spec in specs if self.only is None or self.only & set(spec.jobs)]
-        return Workflows(watched, lambda names: last_ends(self.run_log, names, self.registry))
+        return WorkflowSlots(watched, lambda names: last_ends(self.run_log, names, self.registry))
 
     @cached_property
-    def places(self) -> dict[str, int]:
+    def pipeline_order(self) -> dict[str, int]:
         """Of each pipeline, upstreams first."""
-        return {name: number for number, name in enumerate(self.registry.order())}
+        return {name: number for number, name in enumerate(self.registry.dependency_order())}
 
-    def agenda(self, interval: dt.timedelta, late: dt.timedelta | None = None) -> Agenda:
+    def due_calculator(self, interval: dt.timedelta, late: dt.timedelta | None = None) -> DueCalculator:
         """What fires by itself, and of what a workflow here runs all, so that no fire of a job is lost.
 
         ``late`` is from when on a fire is missed, where that is not the ``interval``.
         """
         wanted = None if self.only is None else self.only | self.workflows.jobs()
-        pipelines = [each for each in scheduled(self.registry) if wanted is None or each.name in wanted]
-        return Agenda([*pipelines, *self.workflows.scheduled()], interval, late)
+        pipelines = [
+            each for each in scheduled_pipelines(self.registry) if wanted is None or each.name in wanted
+        ]
+        return DueCalculator([*pipelines, *self.workflows.scheduled()], interval, late)
 
-    def look(self, agenda: Agenda) -> list[SlotRecord]:
+    def poll(self, agenda: DueCalculator) -> list[SlotRecord]:
         """What may be claimed now, upstreams first among those of one moment."""
-        found = look(
+        found = poll_slots(
             self.store,
             agenda,
             self.workflows,
             self.names,
-            self._missed,
-            self._ahead,
-            lambda record: longest_pause(self.registry.pipeline(record.slot.pipeline).spec.retry, record),
+            self._report_missed,
+            self._warn_clock_ahead,
+            lambda record: longest_retry_delay(
+                self.registry.pipeline(record.slot.pipeline).spec.retry, record
+            ),
         )
-        return sorted(found, key=lambda each: (each.slot.at, self.places[each.slot.pipeline]))
+        return sorted(found, key=lambda each: (each.slot.fire_time, self.pipeline_order[each.slot.pipeline]))
 
-    def _ahead(self, slot: Slot, now: dt.datetime) -> None:
+    def _warn_clock_ahead(self, slot: Slot, now: dt.datetime) -> None:
         """Say once of each that a clock was ahead. Seconds are no news: clocks are set by so much."""
-        if slot not in self._told_ahead and slot.at - now > _CLOCK_STEP:
-            self._told_ahead.add(slot)
+        if slot not in self._warned_ahead and slot.fire_time - now > _CLOCK_STEP:
+            self._warned_ahead.add(slot)
             _log.warning(
                 "%s has a slot of %s, and it is %s now: a clock was ahead. Its present slots fire as usual, "
                 "and that slot does not fire again",
                 slot.pipeline,
-                shown(slot.at),
-                shown(now),
+                format_utc(slot.fire_time),
+                format_utc(now),
             )
 
-    def _missed(self, slot: Slot) -> None:
-        _log.info("%s of %s: %s", slot.pipeline, shown(slot.at), MISSED)
-        self.observers.slot_ended(slot.pipeline, slot.at, "missed", MISSED)
+    def _report_missed(self, slot: Slot) -> None:
+        _log.info("%s of %s: %s", slot.pipeline, format_utc(slot.fire_time), MISSED)
+        self.observers.slot_ended(slot.pipeline, slot.fire_time, "missed", MISSED)
 
     def run_due(
         self,
@@ -147,14 +151,14 @@ class Runner:
     ) -> list[SlotOutcome]:
         """Everything that is due, and the workflows that this starts. What must wait is due another time."""
         if workers > 1:
-            groups = jar_groups_of(self.registry, self.names)
-            runner = replace(self, context=lambda slot: with_jars(self.context(slot), groups))
+            groups = pipeline_jar_groups(self.registry, self.names)
+            runner = replace(self, context=lambda slot: with_jar_groups(self.context(slot), groups))
         else:
             runner = self
-        agenda, seen = self.agenda(interval), set[Slot]()
+        agenda, seen = self.due_calculator(interval), set[Slot]()
         outcomes: list[SlotOutcome] = []
         for _ in range(1 + len(self.workflows.specs)):  # none of them starts another in a circle
-            due = [record for record in self.look(agenda) if record.slot not in seen]
+            due = [record for record in self.poll(agenda) if record.slot not in seen]
             if not due:
                 break
             seen.update(record.slot for record in due)
@@ -167,86 +171,86 @@ class Runner:
         self, due: Sequence[SlotRecord], before: Callable[[Slot], None], workers: int
     ) -> Iterator[SlotOutcome]:
         """Each once, side by side where nothing stands between; how they end, as they do."""
-        team: Team[SlotOutcome] = Team(workers)
+        team: WorkerPool[SlotOutcome] = WorkerPool(workers)
         try:
             yield from self._run_each(team, due, before)
         except FlowError as error:  # of the store: what is at work ends, and says so when it can
-            while team.busy and not isinstance(error, Interrupted):
-                yield team.ended()
+            while team.is_busy and not isinstance(error, Interrupted):
+                yield team.wait_for_next()
             raise
 
     def _run_each(
-        self, team: Team[SlotOutcome], due: Sequence[SlotRecord], before: Callable[[Slot], None]
+        self, team: WorkerPool[SlotOutcome], due: Sequence[SlotRecord], before: Callable[[Slot], None]
     ) -> Iterator[SlotOutcome]:
         ready, waiting = list[SlotRecord](), dict[SlotRecord, SlotOutcome]()
         at_work: set[str] = set()
-        elsewhere = self._elsewhere({record.slot.pipeline for record in due})
+        elsewhere = self._held_elsewhere({record.slot.pipeline for record in due})
         order = {record.slot: number for number, record in enumerate(due)}
         new = list(due)
-        while new or ready or team.busy:
-            skipped = self._skip([r for r in new if r.slot.pipeline not in {*at_work, *elsewhere}])
+        while new or ready or team.is_busy:
+            skipped = self._skip_blocked([r for r in new if r.slot.pipeline not in {*at_work, *elsewhere}])
             yield from skipped.values()
             ready += [record for record in new if record.slot not in skipped]
             ready.sort(key=lambda record: order[record.slot])
             new = [
                 record
                 for name in dict.fromkeys(slot.pipeline for slot in skipped)
-                for record in self._released(waiting, name)
+                for record in self._released_by(waiting, name)
             ]
             if new:
                 continue
-            while ready and team.room:
+            while ready and team.has_room:
                 record = ready.pop(0)
                 name = record.slot.pipeline
                 if name in at_work:
                     waiting[record] = SlotOutcome(record.slot, "waiting", f"{name} is still running")
                     continue
                 if name in elsewhere:  # one slot of a pipeline at a time, the oldest first
-                    waiting[record] = SlotOutcome(record.slot, "waiting", told_held(elsewhere[name]))
+                    waiting[record] = SlotOutcome(record.slot, "waiting", describe_holder(elsewhere[name]))
                     continue
-                found = self.pick(record)
+                found = self.try_claim(record)
                 if isinstance(found, Claim):
                     before(found.slot)
                     at_work.add(name)
-                    team.start(partial(self.run_claimed, found))
+                    team.start_worker(partial(self.run_claimed, found))
                 elif found is None:  # another has it since: what is newer waits for that
-                    elsewhere |= self._elsewhere({name})
+                    elsewhere |= self._held_elsewhere({name})
                 elif found.status == "waiting":
                     waiting[record] = found
                 else:
                     yield found
-                    new += self._released(waiting, name)
-            if team.busy:
-                ended = team.ended()
+                    new += self._released_by(waiting, name)
+            if team.is_busy:
+                ended = team.wait_for_next()
                 at_work.discard(ended.slot.pipeline)
                 yield ended
-                new += self._released(waiting, ended.slot.pipeline)
+                new += self._released_by(waiting, ended.slot.pipeline)
                 if (
                     ended.status == "gave_up"
                 ):  # it may hold back many of those that are ready, and they go together
                     new, ready = new + ready, []
         yield from waiting.values()
 
-    def _skip(self, due: Sequence[SlotRecord]) -> dict[Slot, SlotOutcome]:
+    def _skip_blocked(self, due: Sequence[SlotRecord]) -> dict[Slot, SlotOutcome]:
         """Those that what they depend on holds back."""
         if not any(self.registry.pipeline(record.slot.pipeline).spec.depends_on for record in due):
             return {}
-        found = skip_held_back(self, due, self.store.now(), UnendedSlots(self.store.unended()))
+        found = skip_blocked_slots(self, due, self.store.now(), UnendedSlots(self.store.unended()))
         return {slot: SlotOutcome(slot, "skipped", why) for slot, why in found.items()}
 
-    def held(self, pipelines: Collection[str]) -> list[SlotRecord]:
+    def held_slots(self, pipelines: Collection[str]) -> list[SlotRecord]:
         """The slots of these that are claimed now, and whose runs may still be at work.
 
         Not those later than now: such a claim may last as long as a clock was ahead, and holds nothing back.
         """
         now, found = self.store.now(), self.store.unended(list(pipelines))
-        claimed = [record for record in found if record.status == "claimed" and record.slot.at <= now]
+        claimed = [record for record in found if record.status == "claimed" and record.slot.fire_time <= now]
         return [record for record in claimed if not record.is_due(now)]
 
-    def _elsewhere(self, pipelines: Collection[str]) -> dict[str, SlotRecord]:
-        return {held.slot.pipeline: held for held in self.held(pipelines)}
+    def _held_elsewhere(self, pipelines: Collection[str]) -> dict[str, SlotRecord]:
+        return {held.slot.pipeline: held for held in self.held_slots(pipelines)}
 
-    def _released(self, waiting: dict[SlotRecord, SlotOutcome], ended: str) -> list[SlotRecord]:
+    def _released_by(self, waiting: dict[SlotRecord, SlotOutcome], ended: str) -> list[SlotRecord]:
         """What may have waited for this pipeline: it is looked at again."""
         free = [
             record
@@ -257,15 +261,15 @@ class Runner:
             del waiting[record]
         return free
 
-    def pick(
-        self, record: SlotRecord, now: dt.datetime | None = None, unended: Unended | None = None
+    def try_claim(
+        self, record: SlotRecord, now: dt.datetime | None = None, unended: UnendedLookup | None = None
     ) -> Claim | SlotOutcome | None:
         """Claim a slot that is due and may run; what becomes of it otherwise; None when it is another's.
 
         Who picks many says what time it is and which slots have not ended, so that they are asked for once.
         """
         spec, slot = self.registry.pipeline(record.slot.pipeline).spec, record.slot
-        found = gate(
+        found = check_upstreams(
             spec,
             slot,
             now or self.store.now(),
@@ -277,43 +281,47 @@ class Runner:
             return SlotOutcome(slot, "waiting", found.reason)
         errors: list[FlowError] = []
 
-        def tell(claim: Claim, ended: Ended) -> None:
+        def tell(claim: Claim, ended: AttemptEnd) -> None:
             died, made = RunsDied(ended.reason or ""), ended.attempts
             context = self.context(slot)
-            errors.append(record_unstarted(spec, context, died, attempts=made, fence=claim.fence))
+            errors.append(record_unstarted_run(spec, context, died, attempts=made, fence=claim.fence))
 
         def is_done() -> bool | None:
             with use_registry(self.registry):  # it may know its connections by name
-                return slot_is_done(spec, slot.at, open_world(no_spark), self.run_log)
+                return slot_is_done(spec, slot.fire_time, open_connections(refuse_spark), self.run_log)
 
-        claim = take(self.store, record, self.holder, self.lease_seconds, spec.retry, tell, is_done)
-        if isinstance(claim, Ended) and claim.succeeded:
-            return self._found_done(slot)
-        if isinstance(claim, Ended):
+        claim = claim_slot(self.store, record, self.holder, self.lease_seconds, spec.retry, tell, is_done)
+        if isinstance(claim, AttemptEnd) and claim.succeeded:
+            return self._report_already_loaded(slot)
+        if isinstance(claim, AttemptEnd):
             return SlotOutcome(slot, "gave_up", claim.reason, error=errors[0])
-        unbegun = started_in_vain(record)
+        unbegun = never_began_error(record)
         if claim is not None and unbegun is not None:
-            record_unstarted(spec, self.context(slot), unbegun, attempts=0)
+            record_unstarted_run(spec, self.context(slot), unbegun, attempts=0)
         if claim is not None and found.verdict == "skip":
             if record.fence and is_done():  # what held it back came after an attempt of it
-                ended = self.store.end(claim, "succeeded", LOADED)
-                return self._found_done(slot) if ended else SlotOutcome(slot, "lost", LOADED)
+                ended = self.store.end(claim, "succeeded", ALREADY_LOADED)
+                return (
+                    self._report_already_loaded(slot) if ended else SlotOutcome(slot, "lost", ALREADY_LOADED)
+                )
             self._record_skip(spec, slot, found.reason or "")
             if self.store.end(claim, "skipped", found.reason):
-                self.observers.slot_ended(slot.pipeline, slot.at, "skipped", found.reason)
+                self.observers.slot_ended(slot.pipeline, slot.fire_time, "skipped", found.reason)
             return SlotOutcome(slot, "skipped", found.reason)
         return claim
 
     def _record_skip(self, spec: PipelineSpec, slot: Slot, reason: str) -> None:
         """Before the slot ends: who dies in between tells it twice, and never not at all."""
         try:
-            record_skip(self.run_log, spec, reason, self.context(slot).trigger, slot.at)
+            record_skipped_run(self.run_log, spec, reason, self.context(slot).trigger, slot.fire_time)
         except FlowError as error:
-            _log.warning("that %s of %s is skipped was not recorded: %s", spec.name, slot.at, error.what)
+            _log.warning(
+                "that %s of %s is skipped was not recorded: %s", spec.name, slot.fire_time, error.what
+            )
 
-    def _found_done(self, slot: Slot) -> SlotOutcome:
-        self.observers.slot_ended(slot.pipeline, slot.at, "succeeded", LOADED)
-        return SlotOutcome(slot, "succeeded", LOADED)
+    def _report_already_loaded(self, slot: Slot) -> SlotOutcome:
+        self.observers.slot_ended(slot.pipeline, slot.fire_time, "succeeded", ALREADY_LOADED)
+        return SlotOutcome(slot, "succeeded", ALREADY_LOADED)
 
     def run_claimed(self, claim: Claim) -> SlotOutcome:
         """Run a slot whose claim is held here, keep the claim meanwhile, and say how it ended.
@@ -323,43 +331,45 @@ class Runner:
         declared = self.registry.pipeline(claim.slot.pipeline)
         slot, result = claim.slot, None
         error: FlowError | None = None
-        if not self._begun(claim):
+        if not self._begin_claim(claim):
             return SlotOutcome(slot, "lost", "another run has it, or its claim could not be kept")
-        with self._kept(claim):
+        with self._keep_claim_alive(claim):
             try:
                 with use_registry(self.registry):
                     # attempts are counted in the store, so that they outlive this process
-                    context = replace(self.context(slot), attempt=claim.failures + 1, tried_elsewhere=True)
+                    context = replace(
+                        self.context(slot), attempt=claim.failures + 1, retried_by_scheduler=True
+                    )
                     result = run_pipeline(declared, context)
                 error = result.failure  # of some targets, where the others go on
-                ended = Ended(error is None, error.what if error else result.reason)
+                ended = AttemptEnd(error is None, error.what if error else result.reason)
             except Interrupted:
-                self._give_back(claim)
+                self._return_slot(claim)
                 raise
             except PipelineLocked as locked:
-                error, ended = locked, Ended(False, locked.what, locked=True)
+                error, ended = locked, AttemptEnd(False, locked.what, locked=True)
             except FlowError as failure:
-                error, ended = failure, Ended(False, failure.what)
+                error, ended = failure, AttemptEnd(False, failure.what)
             except Exception as failure:
-                error = unexpected(failure)
+                error = unexpected_error(failure)
                 error.__cause__ = failure
-                ended = Ended(False, error.what)
-            said = self._concluded(claim, ended)
-        status: Status = "lost" if said is None else said  # type: ignore[assignment]  # one of its words
+                ended = AttemptEnd(False, error.what)
+            said = self._record_conclusion(claim, ended)
+        status: SlotOutcomeStatus = "lost" if said is None else said  # type: ignore[assignment]  # one of its words
         reason = ended.reason
         if status == "waiting" and not ended.locked:
             tried = f"attempt {claim.failures + 1} of {declared.spec.retry.max_attempts} failed"
-            reason = f"{tried}{told_next(self.store, slot)}: {reason}"
+            reason = f"{tried}{describe_next_attempt(self.store, slot)}: {reason}"
         return SlotOutcome(slot, status, reason, result, error)
 
-    def _begun(self, claim: Claim) -> bool:
+    def _begin_claim(self, claim: Claim) -> bool:
         """Whether this run has the claim. A store that does not answer is no reason to end the others."""
         try:
             return self.store.begin(claim, self.lease_seconds, self.holder)
         except FlowError as error:
             if self._has_begun(claim):  # only the answer was lost
                 return True
-            _log.warning("%s of %s does not begin: %s", claim.slot.pipeline, claim.slot.at, error.what)
+            _log.warning("%s of %s does not begin: %s", claim.slot.pipeline, claim.slot.fire_time, error.what)
             return False
 
     def _has_begun(self, claim: Claim) -> bool:
@@ -370,33 +380,39 @@ class Runner:
         is_ours = known is not None and (known.fence, known.holder) == (claim.fence, self.holder)
         return known is not None and known.begun and is_ours
 
-    def _give_back(self, claim: Claim) -> None:
+    def _return_slot(self, claim: Claim) -> None:
         """The slot of a run that was interrupted. When that fails its claim expires."""
         try:
-            self.store.wait(claim, 0.0, "interrupted", failed=False)
+            self.store.retry_later(claim, 0.0, "interrupted", failed=False)
         except FlowError as error:
-            _log.warning("%s of %s was not given back: %s", claim.slot.pipeline, claim.slot.at, error.what)
+            _log.warning(
+                "%s of %s was not given back: %s", claim.slot.pipeline, claim.slot.fire_time, error.what
+            )
 
-    def _concluded(self, claim: Claim, ended: Ended) -> str | None:
+    def _record_conclusion(self, claim: Claim, ended: AttemptEnd) -> str | None:
         """What the slot was told; None if too late, or if the store does not hear it for a while."""
         policy, slot = self.registry.pipeline(claim.slot.pipeline).spec.retry, claim.slot
-        for pause in (*_AGAIN_SECONDS, None):
+        for pause in (*_STORE_RETRY_SECONDS, None):
             try:
-                said = conclude(self.store, claim, ended, policy, self.chance)
+                said = conclude_attempt(self.store, claim, ended, policy, self.rng)
                 known = self.store.get(slot) if said is None else None
                 if ended.succeeded and known is not None and known.status in ("gave_up", "skipped"):
-                    reopen(self.store, self.registry, [known])  # too early: its next run finds it loaded
+                    reopen_slots(
+                        self.store, self.registry, [known]
+                    )  # too early: its next run finds it loaded
                 # its answer may have been lost, the first time
                 return known.status if known is not None and known.fence == claim.fence else said
             except FlowError as error:
                 if pause is None:
-                    _log.warning("how %s of %s ended was not heard: %s", slot.pipeline, slot.at, error.what)
+                    _log.warning(
+                        "how %s of %s ended was not heard: %s", slot.pipeline, slot.fire_time, error.what
+                    )
                     return None
                 self.sleep(pause)
         return None
 
     @contextmanager
-    def _kept(self, claim: Claim) -> Iterator[None]:
+    def _keep_claim_alive(self, claim: Claim) -> Iterator[None]:
         """The claim is renewed while the block runs. Who loses it finishes: the ledger takes a slot once."""
         over = threading.Event()
 
@@ -404,7 +420,9 @@ class Runner:
             while not over.wait(self.lease_seconds / 3):
                 try:
                     if not self.store.renew(claim, self.lease_seconds) and not over.is_set():
-                        _log.warning("%s of %s was taken over by another", claim.slot.pipeline, claim.slot.at)
+                        _log.warning(
+                            "%s of %s was taken over by another", claim.slot.pipeline, claim.slot.fire_time
+                        )
                         return
                 except FlowError as error:
                     if over.is_set():
@@ -417,15 +435,15 @@ class Runner:
             yield
         finally:
             over.set()
-            thread.join(_JOINED_SECONDS)  # one that waits for the store does no harm: the claim has ended
+            thread.join(_JOIN_SECONDS)  # one that waits for the store does no harm: the claim has ended
 
 
-def no_spark(_: Sequence[str]) -> SparkSession:
+def refuse_spark(_: Sequence[str]) -> SparkSession:
     """Who looks for work starts no engine: a ledger that only Spark can read is one that cannot be asked."""
     raise EngineError("no engine is started to look at a ledger")
 
 
-def claim_of(store: SlotStore, pipeline: str, at: dt.datetime, said: str) -> Claim:
+def resolve_claim(store: SlotStore, pipeline: str, at: dt.datetime, said: str) -> Claim:
     """The claim that ``fence:holder`` names, when it is still the newest of its slot."""
     fence, _, holder = said.partition(":")
     record = store.get(Slot(pipeline, at))
@@ -440,9 +458,9 @@ def claim_of(store: SlotStore, pipeline: str, at: dt.datetime, said: str) -> Cla
     return Claim(record.slot, holder, record.fence, record.failures, record.deaths)
 
 
-def scheduled(registry: Registry) -> Iterator[Scheduled]:
+def scheduled_pipelines(registry: Registry) -> Iterator[ScheduleEntry]:
     """The pipelines that fire by themselves."""
     for declared in registry.pipelines.values():
         spec = declared.spec
         if spec.schedule is not None:
-            yield Scheduled(spec.name, Schedule(spec.schedule, spec.timezone or "UTC"), spec.catchup)
+            yield ScheduleEntry(spec.name, Schedule(spec.schedule, spec.timezone or "UTC"), spec.catchup)

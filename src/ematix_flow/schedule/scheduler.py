@@ -15,20 +15,20 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ematix_flow.errors import FlowError
-from ematix_flow.observe.observer import Tick
-from ematix_flow.schedule.backlog import NO_BACKLOG, Backlog, backlog
-from ematix_flow.schedule.due import Agenda
-from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Ending, Executor
-from ematix_flow.schedule.run_due import Runner, SlotOutcome
-from ematix_flow.schedule.skips import UnendedSlots, skip_held_back
-from ematix_flow.schedule.slots import AGAIN_SECONDS
-from ematix_flow.schedule.unstarted import record_unstarted
-from ematix_flow.state.slots import ENDED, Claim, Lease, SlotStore
+from ematix_flow.observe.observer import SchedulerTick
+from ematix_flow.schedule.backlog import NO_BACKLOG, Backlog, measure_backlog
+from ematix_flow.schedule.due import DueCalculator
+from ematix_flow.schedule.executors.base import CannotDispatch, Executor, RunDispatch, WorkerExit
+from ematix_flow.schedule.run_due import SlotOutcome, SlotRunner
+from ematix_flow.schedule.skipped_slots import UnendedSlots, skip_blocked_slots
+from ematix_flow.schedule.slot_lifecycle import RESTART_DELAY_SECONDS
+from ematix_flow.schedule.unstarted_runs import record_unstarted_run
+from ematix_flow.state.slots.base import ENDED, Claim, SchedulerLease, SlotStore
 
 POLL_SECONDS, LEADER_SECONDS, GRACE_SECONDS = 10.0, 60.0, 60.0
-LEAST_LEASE_SECONDS = 5.0  # a run needs so long to start, and to say that it has begun
-_GLANCE_SECONDS = 0.2
-_NAME = "scheduler"
+MIN_LEASE_SECONDS = 5.0  # a run needs so long to start, and to say that it has begun
+_EXECUTOR_POLL_SECONDS = 0.2
+_LEASE_NAME = "scheduler"
 _log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 
@@ -37,7 +37,7 @@ Answer = TypeVar("Answer")
 class Scheduler:
     """``stop`` ends it between two looks."""
 
-    runner: Runner
+    runner: SlotRunner
     executor: Executor
     module: str
     run_log: str | None = None
@@ -46,18 +46,20 @@ class Scheduler:
     poll_seconds: float = POLL_SECONDS
     leader_seconds: float = LEADER_SECONDS
     grace_seconds: float = GRACE_SECONDS
-    again_seconds: float = AGAIN_SECONDS
+    restart_delay_seconds: float = RESTART_DELAY_SECONDS
     stop: threading.Event = field(default_factory=threading.Event)
     environment: Mapping[str, str] = field(default_factory=dict)  # for the runs, beside what they inherit
 
     def __post_init__(self) -> None:
         takeover = dt.timedelta(seconds=self.leader_seconds + 2 * self.poll_seconds)
-        self.agenda: Agenda = self.runner.agenda(self.interval, max(self.interval, takeover))
-        self._lease: Lease | None = None
-        self._leads: bool | None = None
+        self.due_calculator: DueCalculator = self.runner.due_calculator(
+            self.interval, max(self.interval, takeover)
+        )
+        self._lease: SchedulerLease | None = None
+        self._is_leader: bool | None = None
         specs = [self.runner.registry.pipeline(name).spec for name in self.runner.names]
-        self._attempts = {spec.name: spec.retry.max_attempts for spec in specs}
-        self._promised = {spec.name: spec.freshness_seconds for spec in specs if spec.freshness_seconds}
+        self._max_attempts = {spec.name: spec.retry.max_attempts for spec in specs}
+        self._freshness_slas = {spec.name: spec.freshness_seconds for spec in specs if spec.freshness_seconds}
         self._refused = self._taken_over = 0
         self._lags: list[float] = []
         self._backlog: Backlog | None = None
@@ -70,41 +72,43 @@ class Scheduler:
         try:
             while not self.stop.is_set() and looks != 0:
                 looks = None if looks is None else looks - 1
-                self._look()
+                self._tick_and_report()
                 if looks != 0:
-                    self._pause()
-            self._leave()
+                    self._wait_for_next_poll()
+            self._release_lease()
             self.executor.close(self.grace_seconds)
-            self._guarded("runs that ended were not looked after", self.look_after)
+            self._log_failure("runs that ended were not looked after", self.check_runs)
         except BaseException:
             self.executor.abandon()
-            self._leave()
+            self._release_lease()
             raise
 
-    def _pause(self) -> None:
+    def _wait_for_next_poll(self) -> None:
         """Until the next look, which comes early when a run ends: the next slot may wait for it."""
         until = time.monotonic() + self.poll_seconds
-        while (left := until - time.monotonic()) > 0 and not self.stop.wait(min(left, _GLANCE_SECONDS)):
-            if self.executor.freed():
+        while (left := until - time.monotonic()) > 0 and not self.stop.wait(
+            min(left, _EXECUTOR_POLL_SECONDS)
+        ):
+            if self.executor.has_freed_worker():
                 return
 
-    def _look(self) -> None:
+    def _tick_and_report(self) -> None:
         """One look, whatever becomes of it, told to who watches."""
         began, self._lags = time.monotonic(), []
         self._refused = self._taken_over = 0
         self._backlog = None
-        started = self._guarded("a look at the schedules failed", self.tick)
-        self.runner.observers.ticked(
-            Tick(
+        started = self._log_failure("a look at the schedules failed", self.tick)
+        self.runner.observers.scheduler_ticked(
+            SchedulerTick(
                 time.monotonic() - began,
-                bool(self._leads),
+                bool(self._is_leader),
                 started is None,
                 len(started or ()),
                 tuple(self._lags),
                 self._refused,
                 self._taken_over,
-                self._attempts,
-                self._promised,
+                self._max_attempts,
+                self._freshness_slas,
                 due=None if self._backlog is None else self._backlog.slots,
                 oldest_due_seconds=0.0 if self._backlog is None else self._backlog.seconds,
             )
@@ -113,27 +117,27 @@ class Scheduler:
     def tick(self) -> list[Claim]:
         """One look; the slots whose runs were started."""
         store = self.runner.store
-        self._lease = store.lease(_NAME, self.runner.holder, self.leader_seconds)
-        if (self._lease is not None) != self._leads:
-            self._leads = self._lease is not None
-            _log.info("this scheduler %s", "leads" if self._leads else "waits: another one leads")
-        self.look_after()
+        self._lease = store.lease(_LEASE_NAME, self.runner.holder, self.leader_seconds)
+        if (self._lease is not None) != self._is_leader:
+            self._is_leader = self._lease is not None
+            _log.info("this scheduler %s", "leads" if self._is_leader else "waits: another one leads")
+        self.check_runs()
         if self._lease is None:
             self._backlog = NO_BACKLOG  # the one that leads knows it
             return []
         return self._start_due(store)
 
-    def look_after(self) -> None:
+    def check_runs(self) -> None:
         """Keep the claims of runs that have not begun, and let go of those whose runs died."""
-        seen = self.executor.watch()
+        seen = self.executor.poll_workers()
         for claim in seen.starting:
             self.runner.store.renew(claim, self.runner.lease_seconds)
-        for ending in seen.ended:
-            self._let_go(ending)
+        for ending in seen.exits:
+            self._release_dead_run(ending)
 
     def _start_due(self, store: SlotStore) -> list[Claim]:
         until = time.monotonic() + self.leader_seconds / 2  # then the lease is prolonged first
-        due = self.runner.look(self.agenda)
+        due = self.runner.poll(self.due_calculator)
         started: list[Claim] = []
         if not due:
             self._backlog = NO_BACKLOG
@@ -141,25 +145,27 @@ class Scheduler:
         now, unended = store.now(), UnendedSlots(store.unended())
         left = {record.slot: record for record in due}
         free = [record for record in due if not unended.is_running(record.slot.pipeline, now)]
-        for slot, why in skip_held_back(self.runner, free, now, unended).items():
+        for slot, why in skip_blocked_slots(self.runner, free, now, unended).items():
             del left[slot]
-            _log.warning("%s of %s skipped: %s", slot.pipeline, slot.at.isoformat(), why)
+            _log.warning("%s of %s skipped: %s", slot.pipeline, slot.fire_time.isoformat(), why)
         for record in list(left.values()):
             if unended.is_running(record.slot.pipeline, now):
                 continue  # a pipeline runs one slot at a time
-            room = self.executor.room()
+            room = self.executor.capacity()
             if self.stop.is_set() or (room is not None and room <= 0) or time.monotonic() > until:
                 break  # what is left is due at the next look, the oldest first
-            found = self.runner.pick(record, now, unended.of)
+            found = self.runner.try_claim(record, now, unended.of_pipelines)
             if isinstance(found, SlotOutcome):
                 if found.status in ENDED:
                     unended.drop(found.slot)
                     del left[found.slot]
                     became = f"{found.status.replace('_', ' ')}: {found.reason}"
                     level = logging.INFO if found.status == "succeeded" else logging.WARNING
-                    _log.log(level, "%s of %s %s", found.slot.pipeline, found.slot.at.isoformat(), became)
+                    _log.log(
+                        level, "%s of %s %s", found.slot.pipeline, found.slot.fire_time.isoformat(), became
+                    )
                 continue
-            unended.hold(record)  # also where another has it, or its run is refused: newer ones wait
+            unended.mark_claimed(record)  # also where another has it, or its run is refused: newer ones wait
             if found is None:
                 del left[record.slot]
             elif self._start(found):
@@ -167,52 +173,52 @@ class Scheduler:
                 del left[record.slot]
                 self._taken_over += int(record.status == "claimed")
                 if found.fence == 1:
-                    self._lags.append((now - found.slot.at).total_seconds())
-        self._backlog = backlog(left.values(), now)
+                    self._lags.append((now - found.slot.fire_time).total_seconds())
+        self._backlog = measure_backlog(left.values(), now)
         return started
 
     def _start(self, claim: Claim) -> bool:
         seconds = self.runner.lease_seconds
-        job = Dispatch(claim, self.module, seconds, self.run_log, self.engine, self.environment)
+        job = RunDispatch(claim, self.module, seconds, self.run_log, self.engine, self.environment)
         try:
             self.executor.dispatch(job)
         except CannotDispatch as error:
-            if not self.runner.store.begin(claim, self.again_seconds):
+            if not self.runner.store.begin(claim, self.restart_delay_seconds):
                 _log.info("%s, and yet it has begun", error.what)  # an answer was lost, not the request
                 return True
             _log.error("%s", error.what)
             self._refused += 1
             spec = self.runner.registry.pipeline(claim.slot.pipeline).spec
-            record_unstarted(spec, self.runner.context(claim.slot), error, attempts=0)
-            self.runner.store.wait(claim, self.again_seconds, error.what, failed=False)
+            record_unstarted_run(spec, self.runner.context(claim.slot), error, attempts=0)
+            self.runner.store.retry_later(claim, self.restart_delay_seconds, error.what, failed=False)
             return False
-        _log.info("%s of %s is started", claim.slot.pipeline, claim.slot.at.isoformat())
+        _log.info("%s of %s is started", claim.slot.pipeline, claim.slot.fire_time.isoformat())
         return True
 
-    def _let_go(self, ending: Ending) -> None:
+    def _release_dead_run(self, ending: WorkerExit) -> None:
         """The claim ends early, unless the run has said how it ended; its attempt counts as a death."""
         store, claim = self.runner.store, ending.claim
         record = store.get(claim.slot)
         if record is None or record.status != "claimed" or record.fence != claim.fence:
             return
-        pause = min(self.again_seconds * 2**record.deaths, self.runner.lease_seconds)
-        if ending.unbegun:
-            if store.begin(claim, pause) and store.wait(
+        pause = min(self.restart_delay_seconds * 2**record.deaths, self.runner.lease_seconds)
+        if ending.never_began:
+            if store.begin(claim, pause) and store.retry_later(
                 claim, 0.0, "it was stopped as it began", failed=False
             ):
-                _log.info("%s of %s is given back", claim.slot.pipeline, claim.slot.at.isoformat())
+                _log.info("%s of %s is given back", claim.slot.pipeline, claim.slot.fire_time.isoformat())
             return
         store.begin(claim, pause)  # one that ended before it had begun is dead as well
         if store.renew(claim, pause, ending.reason):
             _log.warning(
                 "the run of %s of %s died: %s. It is tried again in %g s",
                 claim.slot.pipeline,
-                claim.slot.at.isoformat(),
+                claim.slot.fire_time.isoformat(),
                 ending.reason,
                 pause,
             )
 
-    def _guarded(self, failed: str, step: Callable[[], Answer]) -> Answer | None:
+    def _log_failure(self, failed: str, step: Callable[[], Answer]) -> Answer | None:
         """Whatever goes wrong in one step is told, and None; the daemon goes on."""
         try:
             return step()
@@ -222,7 +228,7 @@ class Scheduler:
             _log.exception("%s", failed)
         return None
 
-    def _leave(self) -> None:
+    def _release_lease(self) -> None:
         """So that another need not wait for the lease to end."""
         if self._lease is not None:
             try:

@@ -18,21 +18,21 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ematix_flow.schedule.due import Scheduled, is_missed
-from ematix_flow.schedule.endings import LastEnd
-from ematix_flow.schedule.gates import shown
+from ematix_flow.run.last_runs import LastEnd
+from ematix_flow.schedule.due import ScheduleEntry, is_missed
+from ematix_flow.schedule.upstream_gate import format_utc
 from ematix_flow.spec.schedules import Schedule
 from ematix_flow.spec.workflows import Trigger, WorkflowSpec
-from ematix_flow.state.slots import ENDED, Slot, SlotRecord, SlotStatus, SlotStore
+from ematix_flow.state.slots.base import ENDED, Slot, SlotRecord, SlotStatus, SlotStore
 
-PREFIX = "workflow:"
-_FIRINGS = ":firings"
-_FIRST = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
-_REMEMBERED = 20  # ends of each upstream that a firing remembers as used
+SLOT_NAME_PREFIX = "workflow:"
+_FIRINGS_SUFFIX = ":firings"
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+_MAX_USED_ENDS = 20  # ends of each upstream that a firing remembers as used
 _ENDING_SECONDS = 60.0
-_LOOKED_BACK = 50
+_LOOKBACK = 50
 MOST_UNENDED = 1_000  # slots of one workflow that may wait for their jobs at a time
-CROWDED = (
+TOO_MANY_UNENDED = (
     f"{MOST_UNENDED:,} earlier slots of this workflow have not ended: its jobs do not end, or run less often "
     "than it fires"
 )
@@ -46,37 +46,39 @@ LastEnds = Callable[[Sequence[str]], Mapping[str, LastEnd]]
 
 
 @dataclass(frozen=True)
-class Firing:
+class WorkflowFiring:
     """The newest time that a trigger was satisfied, and the ends that firings have used, by upstream."""
 
     number: int = 0
-    at: dt.datetime | None = None
-    used: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    fired_at: dt.datetime | None = None
+    used_ends: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def to_text(self) -> str:
-        return json.dumps({"at": self.at.isoformat() if self.at else None, "used": self.used})
+        return json.dumps(
+            {"at": self.fired_at.isoformat() if self.fired_at else None, "used": self.used_ends}
+        )
 
     @classmethod
-    def from_record(cls, record: SlotRecord | None) -> Firing:
+    def from_record(cls, record: SlotRecord | None) -> WorkflowFiring:
         if record is None:
             return cls()
         told = json.loads(record.reason or "{}")
-        number = round((record.slot.at - _FIRST).total_seconds())
+        number = round((record.slot.fire_time - _EPOCH).total_seconds())
         return cls(number, dt.datetime.fromisoformat(told["at"]), told["used"])
 
 
-class Workflows:
+class WorkflowSlots:
     """``runs`` says how pipelines last ended."""
 
     def __init__(self, specs: Sequence[WorkflowSpec], runs: LastEnds) -> None:
         self.specs = {spec.name: spec for spec in specs}
-        self._runs = runs
+        self._last_ends_of = runs
 
-    def scheduled(self) -> Iterator[Scheduled]:
+    def scheduled(self) -> Iterator[ScheduleEntry]:
         for spec in self.specs.values():
             if spec.schedule is not None:
                 schedule = Schedule(spec.schedule, spec.timezone or "UTC")
-                yield Scheduled(slot_name(spec.name), schedule, spec.catchup)
+                yield ScheduleEntry(slot_name(spec.name), schedule, spec.catchup)
 
     def jobs(self) -> set[str]:
         return {job for spec in self.specs.values() for job in spec.jobs}
@@ -85,18 +87,18 @@ class Workflows:
         """End the slots whose jobs have ended, and open one for each trigger that is satisfied now."""
         now = store.now()
         unended = self._unended(store)
-        known = _known_jobs(store, unended)
+        known = _known_job_slots(store, unended)
         for spec, record in unended:
             jobs = (known.get(slot) for slot in job_slots(spec, record))
             over = [each for each in jobs if each and each.status in ENDED and not is_missed(each)]
             if len(over) < len(spec.jobs):
                 continue
-            if not record.is_due(now) and not _hastened(store, record, now):
+            if not record.is_due(now) and not _end_wait_if_fired(store, record, now):
                 continue
             claim = store.claim(record, "workflow", _ENDING_SECONDS)
             if claim is not None:
-                store.end(claim, *_outcome(over))
-        self._fire(store)
+                store.end(claim, *_workflow_outcome(over))
+        self._fire_triggers(store)
 
     def open_fired(self, store: SlotStore, wanted: Iterable[Slot]) -> None:
         """Open what has fired, workflows and pipelines, and of each workflow no more than may wait at a time.
@@ -104,7 +106,7 @@ class Workflows:
         What is too many is skipped, or comes at a later look where ``catchup`` asks for all.
         """
         specs = {slot_name(name): spec for name, spec in self.specs.items()}
-        number = self._waiting(store) if any(slot.pipeline in specs for slot in wanted) else Counter()
+        number = self._count_unended(store) if any(slot.pipeline in specs for slot in wanted) else Counter()
         fits: list[Slot] = []
         skipped: list[Slot] = []
         for slot in wanted:
@@ -117,14 +119,16 @@ class Workflows:
         if fits:
             store.open(fits)
         if skipped:
-            self._skip(store, skipped)
+            self._skip_slots(store, skipped)
 
-    def _skip(self, store: SlotStore, slots: Sequence[Slot]) -> None:
-        if store.open(slots, "skipped", CROWDED):
+    def _skip_slots(self, store: SlotStore, slots: Sequence[Slot]) -> None:
+        if store.open(slots, "skipped", TOO_MANY_UNENDED):
             for slot in slots:
-                _log.warning("%s of %s is skipped: %s", slot.pipeline, shown(slot.at), CROWDED)
+                _log.warning(
+                    "%s of %s is skipped: %s", slot.pipeline, format_utc(slot.fire_time), TOO_MANY_UNENDED
+                )
 
-    def _waiting(self, store: SlotStore) -> Counter[str]:
+    def _count_unended(self, store: SlotStore) -> Counter[str]:
         """How many slots of each workflow have not ended."""
         return Counter(record.slot.pipeline for _, record in self._unended(store))
 
@@ -136,9 +140,9 @@ class Workflows:
         unended = [
             (spec, record)
             for spec, record in self._unended(store)
-            if record.slot.at <= until and not set(spec.jobs) & set(not_yet)
+            if record.slot.fire_time <= until and not set(spec.jobs) & set(not_yet)
         ]
-        known = _known_jobs(store, unended)
+        known = _known_job_slots(store, unended)
         wanted = [slot for spec, record in unended for slot in job_slots(spec, record)]
         if new := [slot for slot in wanted if slot not in known]:
             store.open(new)
@@ -146,41 +150,45 @@ class Workflows:
             if is_missed(job):  # by its own schedule; here it is asked for
                 store.reopen(slot)
 
-    def firings(self, store: SlotStore) -> dict[str, Firing]:
+    def firings(self, store: SlotStore) -> dict[str, WorkflowFiring]:
         """The newest firing of each workflow that has a trigger."""
-        names = {name: slot_name(name) + _FIRINGS for name, spec in self.specs.items() if spec.triggered_by}
+        names = {
+            name: slot_name(name) + _FIRINGS_SUFFIX for name, spec in self.specs.items() if spec.triggered_by
+        }
         newest = store.newest(list(names.values()))
-        return {name: Firing.from_record(newest.get(key)) for name, key in names.items()}
+        return {name: WorkflowFiring.from_record(newest.get(key)) for name, key in names.items()}
 
     def last_ends(self, store: SlotStore) -> dict[str, LastEnd]:
         """How everything that a trigger names last ended."""
         triggers = [spec.triggered_by for spec in self.specs.values() if spec.triggered_by is not None]
         names = {name for trigger in triggers for name in trigger.names()}
-        ends = dict(self._runs(sorted(names)))
+        ends = dict(self._last_ends_of(sorted(names)))
         others = {slot_name(name): name for name in names if name not in ends}
         for key, newest in store.newest(list(others)).items() if others else ():
-            end = _last_end(store, newest)
+            end = _last_workflow_end(store, newest)
             if end is not None:
                 ends[others[key]] = end
         return ends
 
-    def waits_for(self, name: str, firing: Firing, ends: Mapping[str, LastEnd]) -> list[str]:
+    def waits_for(self, name: str, firing: WorkflowFiring, ends: Mapping[str, LastEnd]) -> list[str]:
         """What holds a workflow's trigger back; empty when it is satisfied."""
         trigger = self.specs[name].triggered_by
         assert trigger is not None
-        missing = unsatisfied(trigger, new_ends(trigger, firing, ends))
+        missing = unsatisfied_part(trigger, new_ends(trigger, firing, ends))
         if missing is None:
             return []
-        since = f" since {shown(firing.at)}" if firing.at else ""
-        failed = [name for name in dict.fromkeys(missing.names()) if name in ends and not ends[name].well]
-        return [f"a success of {missing}{since}", *(f"{name} {ends[name].told}" for name in failed)]
+        since = f" since {format_utc(firing.fired_at)}" if firing.fired_at else ""
+        failed = [
+            name for name in dict.fromkeys(missing.names()) if name in ends and not ends[name].succeeded
+        ]
+        return [f"a success of {missing}{since}", *(f"{name} {ends[name].summary}" for name in failed)]
 
-    def _fire(self, store: SlotStore) -> None:
+    def _fire_triggers(self, store: SlotStore) -> None:
         firings = self.firings(store)
         if not firings:
             return
         ends = self.last_ends(store)
-        self._open_last(store, firings)
+        self._open_newest_firings(store, firings)
         number: Counter[str] | None = None
         for name, firing in firings.items():
             trigger = self.specs[name].triggered_by
@@ -189,34 +197,40 @@ class Workflows:
             if not is_satisfied(trigger, new):
                 continue
             at = store.now()
-            if firing.at is not None and firing.at - at < _CLOCK_STEP:  # else that clock was ahead
-                at = max(at, firing.at + dt.timedelta(microseconds=1))
-            used = {upstream: [*firing.used.get(upstream, ()), end] for upstream, end in new.items()}
-            newest = {upstream: each[-_REMEMBERED:] for upstream, each in used.items()}
-            following = Firing(firing.number + 1, at, {**firing.used, **newest})
-            row = Slot(slot_name(name) + _FIRINGS, _FIRST + dt.timedelta(seconds=following.number))
+            if (
+                firing.fired_at is not None and firing.fired_at - at < _CLOCK_STEP
+            ):  # else that clock was ahead
+                at = max(at, firing.fired_at + dt.timedelta(microseconds=1))
+            used = {upstream: [*firing.used_ends.get(upstream, ()), end] for upstream, end in new.items()}
+            newest = {upstream: each[-_MAX_USED_ENDS:] for upstream, each in used.items()}
+            following = WorkflowFiring(firing.number + 1, at, {**firing.used_ends, **newest})
+            row = Slot(slot_name(name) + _FIRINGS_SUFFIX, _EPOCH + dt.timedelta(seconds=following.number))
             if store.open([row], "succeeded", following.to_text()) == 1:
                 told = f"after {', '.join(sorted(new))}"
-                number = self._waiting(store) if number is None else number
+                number = self._count_unended(store) if number is None else number
                 if number[slot_name(name)] >= MOST_UNENDED:
-                    self._skip(store, [Slot(slot_name(name), at)])
+                    self._skip_slots(store, [Slot(slot_name(name), at)])
                     continue
                 store.open([Slot(slot_name(name), at)], reason=told)
                 _log.info("workflow %s fires %s", name, told)
 
-    def _open_last(self, store: SlotStore, firings: Mapping[str, Firing]) -> None:
+    def _open_newest_firings(self, store: SlotStore, firings: Mapping[str, WorkflowFiring]) -> None:
         """The slots of the newest firings: who wrote the row may have died before it opened the slot.
 
         Where a newer one is known, this one was opened in its time and has been forgotten since.
         """
-        slots = [Slot(slot_name(name), firing.at) for name, firing in firings.items() if firing.at]
-        known = store.many(slots)
+        slots = [
+            Slot(slot_name(name), firing.fired_at) for name, firing in firings.items() if firing.fired_at
+        ]
+        known = store.get_many(slots)
         unknown = {slot.pipeline: slot for slot in slots if slot not in known}
         if unknown:
             last, now = store.last_fires(list(unknown)), store.now()
             never = dt.datetime.min.replace(tzinfo=dt.timezone.utc)
             known_until = {name: at for name, at in last.items() if at - now < _CLOCK_STEP}
-            store.open([slot for name, slot in unknown.items() if known_until.get(name, never) < slot.at])
+            store.open(
+                [slot for name, slot in unknown.items() if known_until.get(name, never) < slot.fire_time]
+            )
 
     def _unended(self, store: SlotStore) -> list[tuple[WorkflowSpec, SlotRecord]]:
         by_slot = {slot_name(name): spec for name, spec in self.specs.items()}
@@ -226,39 +240,39 @@ class Workflows:
 
 def slot_name(workflow: str) -> str:
     """What a workflow's slots are kept under: no pipeline's name."""
-    return PREFIX + workflow
+    return SLOT_NAME_PREFIX + workflow
 
 
-def kept_under(specs: Iterable[WorkflowSpec]) -> Iterator[str]:
+def stored_names(specs: Iterable[WorkflowSpec]) -> Iterator[str]:
     """All that the store keeps of workflows, by name: their slots and their firings."""
     for spec in specs:
         yield slot_name(spec.name)
-        yield slot_name(spec.name) + _FIRINGS
+        yield slot_name(spec.name) + _FIRINGS_SUFFIX
 
 
 def job_slots(spec: WorkflowSpec, record: SlotRecord) -> list[Slot]:
-    return [Slot(job, record.slot.at) for job in spec.jobs]
+    return [Slot(job, record.slot.fire_time) for job in spec.jobs]
 
 
-def _hastened(store: SlotStore, record: SlotRecord, now: dt.datetime) -> bool:
+def _end_wait_if_fired(store: SlotStore, record: SlotRecord, now: dt.datetime) -> bool:
     """Whether a slot that a clock ahead of time has opened is due after all: its jobs have ended."""
-    return record.status == "waiting" and record.slot.at <= now and store.hasten(record)
+    return record.status == "waiting" and record.slot.fire_time <= now and store.end_wait(record)
 
 
-def _known_jobs(
+def _known_job_slots(
     store: SlotStore, unended: Iterable[tuple[WorkflowSpec, SlotRecord]]
 ) -> dict[Slot, SlotRecord]:
     """Of all their jobs, in one question."""
     wanted = dict.fromkeys(slot for spec, record in unended for slot in job_slots(spec, record))
-    return store.many(list(wanted)) if wanted else {}
+    return store.get_many(list(wanted)) if wanted else {}
 
 
-def new_ends(trigger: Trigger, firing: Firing, ends: Mapping[str, LastEnd]) -> dict[str, str]:
+def new_ends(trigger: Trigger, firing: WorkflowFiring, ends: Mapping[str, LastEnd]) -> dict[str, str]:
     """The good ends that no firing has used, by upstream."""
     return {
         name: ends[name].event
         for name in trigger.names()
-        if name in ends and ends[name].well and ends[name].event not in firing.used.get(name, ())
+        if name in ends and ends[name].succeeded and ends[name].event not in firing.used_ends.get(name, ())
     }
 
 
@@ -267,20 +281,20 @@ def is_satisfied(trigger: Trigger, new: Collection[str]) -> bool:
     return all(each) if trigger.kind == "all" else any(each)
 
 
-def unsatisfied(trigger: Trigger, new: Collection[str]) -> Trigger | None:
+def unsatisfied_part(trigger: Trigger, new: Collection[str]) -> Trigger | None:
     """What is left of a trigger when all that these satisfy is left out; None when it is satisfied."""
     if is_satisfied(trigger, new):
         return None
     left: list[str | Trigger] = []
     for member in trigger.members:
-        rest = unsatisfied(member, new) if isinstance(member, Trigger) else member
+        rest = unsatisfied_part(member, new) if isinstance(member, Trigger) else member
         if rest is not None and rest not in new:
             left.append(rest)
     only = left[0] if len(left) == 1 else None
     return only if isinstance(only, Trigger) else Trigger(trigger.kind, tuple(left))
 
 
-def _outcome(jobs: Sequence[SlotRecord]) -> tuple[SlotStatus, str | None]:
+def _workflow_outcome(jobs: Sequence[SlotRecord]) -> tuple[SlotStatus, str | None]:
     bad = [job for job in jobs if job.status != "succeeded"]
     if not bad:
         return "succeeded", None
@@ -290,16 +304,16 @@ def _outcome(jobs: Sequence[SlotRecord]) -> tuple[SlotStatus, str | None]:
     return "gave_up", f"{len(bad)} of {len(jobs)} jobs did not succeed; {reason}"
 
 
-def _last_end(store: SlotStore, newest: SlotRecord) -> LastEnd | None:
+def _last_workflow_end(store: SlotStore, newest: SlotRecord) -> LastEnd | None:
     """Of a workflow: its newest slot that has ended."""
     record: SlotRecord | None = newest
-    for _ in range(_LOOKED_BACK):
+    for _ in range(_LOOKBACK):
         if record is None:
             return None
         if record.status in ENDED and not is_missed(record):
             well = record.status == "succeeded"
-            told = f"{record.status.replace('_', ' ')} at {shown(record.slot.at)}"
-            event = f"slot:{record.slot.at.isoformat()}/{record.fence}"
+            told = f"{record.status.replace('_', ' ')} at {format_utc(record.slot.fire_time)}"
+            event = f"slot:{record.slot.fire_time.isoformat()}/{record.fence}"
             return LastEnd(event, well, told)
-        record = store.latest(newest.slot.pipeline, record.slot.at - dt.timedelta(microseconds=1))
+        record = store.latest(newest.slot.pipeline, record.slot.fire_time - dt.timedelta(microseconds=1))
     return None

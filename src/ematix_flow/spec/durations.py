@@ -11,7 +11,7 @@ _DURATION = re.compile(r"(\d+)\s*(s|m|h|d|w)")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-def duration_in(text: str) -> dt.timedelta | None:
+def try_parse_duration(text: str) -> dt.timedelta | None:
     """None when it is no duration, or one that no calendar holds."""
     found = _DURATION.fullmatch(text.strip())
     try:
@@ -21,7 +21,7 @@ def duration_in(text: str) -> dt.timedelta | None:
 
 
 def parse_duration(option: str, text: str) -> dt.timedelta:
-    found = duration_in(text)
+    found = try_parse_duration(text)
     if found is None:
         raise UsageError(f"{option} {text!r} is no duration", next_step="write 90m, 36h, 7d or 2w")
     return found

@@ -32,11 +32,11 @@ class SourceLocation:
 class TableLocation(SourceLocation):
     """A table of a file, which knows where the things within it stand, by their names."""
 
-    within: Mapping[str, SourceLocation] = field(default_factory=dict, repr=False)
+    locations: Mapping[str, SourceLocation] = field(default_factory=dict, repr=False)
 
-    def of(self, name: str) -> SourceLocation:
+    def location_of(self, name: str) -> SourceLocation:
         """The place of a thing within; of one that it does not know, the table's own."""
-        return self.within.get(name, self)
+        return self.locations.get(name, self)
 
 
 @dataclass(frozen=True)
@@ -52,15 +52,15 @@ class NamedLocation(SourceLocation):
 
 
 @functools.lru_cache(maxsize=1024)
-def is_ours(file: str) -> bool:
+def is_package_file(file: str) -> bool:
     """Whether it is a file of this package. Asked for every declaration, of the same few files."""
     return not file.startswith("<") and os.path.realpath(file).startswith(_PACKAGE)
 
 
-def is_frame_of_ours(frame: FrameType) -> bool:
+def is_package_frame(frame: FrameType) -> bool:
     """Whether it runs code of this package; the ``__init__`` of a dataclass has no file, but a module."""
     module = str(frame.f_globals.get("__name__", ""))
-    return is_ours(frame.f_code.co_filename) or module.partition(".")[0] == __name__.partition(".")[0]
+    return is_package_file(frame.f_code.co_filename) or module.partition(".")[0] == __name__.partition(".")[0]
 
 
 def caller_location() -> SourceLocation | None:
@@ -68,7 +68,7 @@ def caller_location() -> SourceLocation | None:
     frame = inspect.currentframe()
     while frame is not None:
         file = frame.f_code.co_filename
-        if not is_frame_of_ours(frame) and not file.startswith("<frozen"):
+        if not is_package_frame(frame) and not file.startswith("<frozen"):
             return SourceLocation(file, frame.f_lineno)
         frame = frame.f_back
     return None

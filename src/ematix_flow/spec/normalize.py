@@ -15,16 +15,16 @@ from typing import Any
 
 from ematix_flow.errors import DeclarationError, did_you_mean
 from ematix_flow.spec.normalizer_arguments import (
-    CHECKS,
+    ARGUMENT_CHECKS,
     FALSY,
     TRUTHY,
     Scalar,
     Value,
+    default_moment,
     formats_of,
-    moment_of,
     words_of,
 )
-from ematix_flow.spec.normalizer_fit import check_fit
+from ematix_flow.spec.normalizer_types import check_result_type
 from ematix_flow.spec.time_format import DEFAULT_DATE_FORMATS, DEFAULT_TIMESTAMP_FORMATS
 from ematix_flow.spec.types import DataType
 
@@ -37,9 +37,11 @@ class Normalizer:
     args: tuple[tuple[str, Value], ...] = ()
 
     def __post_init__(self) -> None:
-        check = CHECKS.get(self.name)
+        check = ARGUMENT_CHECKS.get(self.name)
         if check is None:
-            raise DeclarationError(f"there is no normaliser {self.name!r}.{did_you_mean(self.name, CHECKS)}")
+            raise DeclarationError(
+                f"there is no normaliser {self.name!r}.{did_you_mean(self.name, ARGUMENT_CHECKS)}"
+            )
         try:
             check(dict(self.args))
         except KeyError as missing:
@@ -59,7 +61,7 @@ def normalizer_from_json(value: Mapping[str, Any]) -> Normalizer:
     return Normalizer(value["name"], tuple((k, _decode(v)) for k, v in value["args"].items()))
 
 
-def check_chain(normalizers: Sequence[Normalizer], column: str, declared: DataType) -> None:
+def check_normalizers(normalizers: Sequence[Normalizer], column: str, declared: DataType) -> None:
     """Refuse a chain that cannot mean anything for a column of this type."""
     for place, marker in enumerate(normalizers):
         if marker.name == "derive" and place > 0:
@@ -74,7 +76,7 @@ def check_chain(normalizers: Sequence[Normalizer], column: str, declared: DataTy
             next_step="declare the column as Timestamp, or leave out to_timezone(): a TimestampTZ is a"
             " moment, the same in every zone",
         )
-    check_fit(normalizers, column, declared)
+    check_result_type(normalizers, column, declared)
 
 
 # --- text ------------------------------------------------------------------------------------------
@@ -154,7 +156,7 @@ def parse_timestamp(
         (
             ("formats", formats_of("parse_timestamp", format, formats, DEFAULT_TIMESTAMP_FORMATS)),
             ("on_failure", on_failure),
-            ("default", moment_of("parse_timestamp", default)),
+            ("default", default_moment("parse_timestamp", default)),
         ),
     )
 

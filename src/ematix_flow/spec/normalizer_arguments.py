@@ -8,10 +8,10 @@ from decimal import Decimal
 from typing import Any
 
 from ematix_flow.errors import DeclarationError, did_you_mean
-from ematix_flow.spec.portable_regex import check_pattern, check_replacement, matches_empty
+from ematix_flow.spec.portable_regex import check_pattern, check_replacement, matches_empty_after_start
 from ematix_flow.spec.time_format import ISO8601, read_format
+from ematix_flow.spec.time_zones import is_time_zone, time_zone_hint
 from ematix_flow.spec.types import DataType
-from ematix_flow.spec.zones import is_zone, zone_hint
 
 Scalar = str | int | float | bool | Decimal | dt.date | dt.datetime
 Value = Scalar | tuple[str, ...] | None
@@ -32,10 +32,10 @@ def formats_of(
         return (one,)
     if several is None:
         return catalogue
-    return (several,) if isinstance(several, str) else _listed(marker, "formats", several)
+    return (several,) if isinstance(several, str) else _as_tuple(marker, "formats", several)
 
 
-def _listed(marker: str, arg: str, given: object) -> tuple[Any, ...]:
+def _as_tuple(marker: str, arg: str, given: object) -> tuple[Any, ...]:
     """What was given as a tuple; several things are a list, a tuple or a set."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise DeclarationError(f"{marker}({arg}=…) takes a list, not {given!r}")
@@ -45,14 +45,14 @@ def _listed(marker: str, arg: str, given: object) -> tuple[Any, ...]:
 def words_of(marker: str, arg: str, words: Iterable[str]) -> tuple[str, ...]:
     if isinstance(words, str):
         raise DeclarationError(f"{marker}({arg}=…) takes several words, as in {arg}=({words!r},)")
-    words = _listed(marker, arg, words)
+    words = _as_tuple(marker, arg, words)
     for word in words:
         if not isinstance(word, str):
             raise DeclarationError(f"{marker}({arg}=…) takes words, not {word!r}")
     return tuple(w.strip().lower() for w in words)
 
 
-def moment_of(marker: str, value: dt.datetime | dt.date | str | None) -> dt.datetime | None:
+def default_moment(marker: str, value: dt.datetime | dt.date | str | None) -> dt.datetime | None:
     """The default of parse_timestamp as a moment in UTC."""
     if value is None:
         return None
@@ -70,12 +70,12 @@ def moment_of(marker: str, value: dt.datetime | dt.date | str | None) -> dt.date
     )
 
 
-def _nothing(args: Args) -> None:
+def _check_no_arguments(args: Args) -> None:
     if args:
         raise DeclarationError(f"this marker takes no argument, not {sorted(args)}")
 
 
-def _is_text(marker: str, arg: str, value: Value) -> str:
+def _require_text(marker: str, arg: str, value: Value) -> str:
     if not isinstance(value, str):
         raise DeclarationError(f"{marker}({arg}=…) must be a text, not {value!r}")
     if "\x00" in value:
@@ -83,15 +83,15 @@ def _is_text(marker: str, arg: str, value: Value) -> str:
     return value
 
 
-def _is_int(marker: str, arg: str, value: Value) -> int:
+def _require_int(marker: str, arg: str, value: Value) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise DeclarationError(f"{marker}({arg}=…) must be a whole number, not {value!r}")
     return value
 
 
-def _is_scalar(marker: str, value: Value) -> None:
+def _require_scalar(marker: str, value: Value) -> None:
     if isinstance(value, str):
-        _is_text(marker, "value", value)
+        _require_text(marker, "value", value)
     elif not isinstance(value, (int, float, Decimal, dt.date)):
         raise DeclarationError(
             f"{marker}() takes a text, a number, a boolean, a date or a datetime, not {value!r}"
@@ -118,18 +118,18 @@ def _check_failure(marker: str, args: Args, kinds: type | tuple[type, ...]) -> N
 
 
 def _check_replace(args: Args) -> None:
-    if not _is_text("replace", "old", args["old"]):
+    if not _require_text("replace", "old", args["old"]):
         raise DeclarationError("replace(old='') would replace nothing")
-    _is_text("replace", "new", args["new"])
+    _require_text("replace", "new", args["new"])
 
 
 def _check_regex_replace(args: Args) -> None:
-    groups = check_pattern(_is_text("regex_replace", "pattern", args["pattern"]))
-    check_replacement(_is_text("regex_replace", "replacement", args["replacement"]), groups)
-    flags = _is_text("regex_replace", "flags", args["flags"])
+    groups = check_pattern(_require_text("regex_replace", "pattern", args["pattern"]))
+    check_replacement(_require_text("regex_replace", "replacement", args["replacement"]), groups)
+    flags = _require_text("regex_replace", "flags", args["flags"])
     if set(flags) - {"g", "i"} or len(set(flags)) != len(flags):
         raise DeclarationError(f"regex_replace(flags={flags!r}): the flags are 'g' and 'i'")
-    if "g" in flags and matches_empty(str(args["pattern"])):
+    if "g" in flags and matches_empty_after_start(str(args["pattern"])):
         raise DeclarationError(
             f"regex_replace({args['pattern']!r}) also matches the empty text; engines differ in how often",
             next_step="repeat with + instead of *, or begin the pattern with ^",
@@ -137,7 +137,7 @@ def _check_regex_replace(args: Args) -> None:
 
 
 def _check_truncate(args: Args) -> None:
-    if _is_int("truncate", "n", args["n"]) < 0:
+    if _require_int("truncate", "n", args["n"]) < 0:
         raise DeclarationError(f"truncate({args['n']}): the length must not be negative")
 
 
@@ -146,7 +146,7 @@ def _check_formats(marker: str, args: Args) -> None:
     if not isinstance(formats, tuple) or not formats:
         raise DeclarationError(f"{marker}() needs at least one format")
     for one in formats:
-        if _is_text(marker, "format", one) != ISO8601:
+        if _require_text(marker, "format", one) != ISO8601:
             read_format(one)
 
 
@@ -163,16 +163,16 @@ def _check_parse_date(args: Args) -> None:
 
 
 def _check_to_timezone(args: Args) -> None:
-    name = _is_text("to_timezone", "tz", args["tz"])
-    if not is_zone(name):
+    name = _require_text("to_timezone", "tz", args["tz"])
+    if not is_time_zone(name):
         raise DeclarationError(
-            f"to_timezone({name!r}): there is no such time zone.{zone_hint(name)}",
+            f"to_timezone({name!r}): there is no such time zone.{time_zone_hint(name)}",
             next_step="give a name of the IANA database, as Europe/Berlin",
         )
 
 
 def _check_date_trunc(args: Args) -> None:
-    unit = _is_text("date_trunc", "precision", args["precision"])
+    unit = _require_text("date_trunc", "precision", args["precision"])
     if unit not in TRUNCATIONS:
         raise DeclarationError(f"date_trunc({unit!r}): unknown.{did_you_mean(unit, TRUNCATIONS)}")
 
@@ -196,7 +196,7 @@ def _check_parse_numeric(args: Args) -> None:
 
 
 def _check_round(args: Args) -> None:
-    if not -18 <= _is_int("round", "p", args["p"]) <= 18:
+    if not -18 <= _require_int("round", "p", args["p"]) <= 18:
         raise DeclarationError(f"round({args['p']}): between -18 and 18 digits")
 
 
@@ -206,7 +206,7 @@ def _check_clamp(args: Args) -> None:
         raise DeclarationError("clamp() needs a low or a high bound")
     for bound in (low, high):
         if bound is not None:
-            _is_scalar("clamp", bound)
+            _require_scalar("clamp", bound)
             if isinstance(bound, (bool, str)):
                 raise DeclarationError(f"clamp() bounds numbers and dates, not {bound!r}")
     if low is not None and high is not None:
@@ -230,13 +230,13 @@ def _check_parse_bool(args: Args) -> None:
 
 def _check_sql(marker: str) -> Callable[[Args], None]:
     def check(args: Args) -> None:
-        if not _is_text(marker, "expr", args["expr"]).strip():
+        if not _require_text(marker, "expr", args["expr"]).strip():
             raise DeclarationError(f"{marker}() needs an expression")
 
     return check
 
 
-CHECKS: dict[str, Callable[[Args], None]] = {
+ARGUMENT_CHECKS: dict[str, Callable[[Args], None]] = {
     **dict.fromkeys(
         (
             "trim",
@@ -247,7 +247,7 @@ CHECKS: dict[str, Callable[[Args], None]] = {
             "email_normalize",
             "phone_normalize",
         ),
-        _nothing,
+        _check_no_arguments,
     ),
     "replace": _check_replace,
     "regex_replace": _check_regex_replace,
@@ -261,8 +261,8 @@ CHECKS: dict[str, Callable[[Args], None]] = {
     "round": _check_round,
     "clamp": _check_clamp,
     "parse_bool": _check_parse_bool,
-    "default": lambda args: _is_scalar("default", args["value"]),
-    "nullif": lambda args: _is_scalar("nullif", args["value"]),
+    "default": lambda args: _require_scalar("default", args["value"]),
+    "nullif": lambda args: _require_scalar("nullif", args["value"]),
     "sql": _check_sql("sql"),
     "derive": _check_sql("derive"),
 }

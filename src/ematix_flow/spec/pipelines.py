@@ -22,7 +22,7 @@ GUARANTEES = ("exactly_once", "at_least_once")
 ConnectionRef = str | Connection
 
 
-def require_reference(reference: object) -> None:
+def require_connection_ref(reference: object) -> None:
     """DeclarationError unless it names a connection, is one, or is None."""
     if reference is not None and not isinstance(reference, str | Connection):
         raise DeclarationError(
@@ -35,21 +35,21 @@ def connection_label(reference: ConnectionRef) -> str:
     return reference if isinstance(reference, str) else reference.name
 
 
-def reference_to_json(reference: ConnectionRef | None) -> Any:
+def connection_ref_to_json(reference: ConnectionRef | None) -> Any:
     return reference.to_json() if isinstance(reference, Connection) else reference
 
 
-def reference_from_json(value: Any) -> Any:
+def connection_ref_from_json(value: Any) -> Any:
     return connection_from_json(value) if isinstance(value, dict) else value
 
 
-def refuse_incremental_refresh(mode: str, where: SourceLocation | None) -> None:
+def refuse_incremental_truncate(mode: str, where: SourceLocation | None) -> None:
     """Truncating would delete what earlier ranges had brought."""
     if mode == "truncate":
         raise DeclarationError("mode='truncate' loads everything anew: it cannot be incremental", where=where)
 
 
-_LONGEST = 30 * 86_400.0  # seconds that a retry waits
+_LONGEST_DELAY_SECONDS = 30 * 86_400.0  # seconds that a retry waits
 Catchup = Literal["none", "last", "all"]  # which fires that nobody saw are run after all
 
 
@@ -125,7 +125,7 @@ class RetryPolicy:
             raise DeclarationError(
                 f"retry= backoff_factor is for backoff='exponential', not {policy.backoff!r}", where=where
             )
-        if policy.base_seconds > _LONGEST or (policy.max_seconds or 0) > _LONGEST:
+        if policy.base_seconds > _LONGEST_DELAY_SECONDS or (policy.max_seconds or 0) > _LONGEST_DELAY_SECONDS:
             raise DeclarationError(
                 f"retry= waits longer than 30 days: {max(policy.base_seconds, policy.max_seconds or 0):g} s",
                 where=where,
@@ -133,7 +133,7 @@ class RetryPolicy:
             )
         return policy
 
-    def delay(self, failed_attempts: int) -> float:
+    def delay_seconds(self, failed_attempts: int) -> float:
         """Seconds to wait after this many attempts have failed."""
         if self.backoff == "fixed":
             seconds = self.base_seconds
@@ -143,8 +143,8 @@ class RetryPolicy:
             try:
                 seconds = self.base_seconds * self.factor ** (failed_attempts - 1)
             except OverflowError:
-                seconds = _LONGEST
-        return min(seconds, _LONGEST if self.max_seconds is None else self.max_seconds)
+                seconds = _LONGEST_DELAY_SECONDS
+        return min(seconds, _LONGEST_DELAY_SECONDS if self.max_seconds is None else self.max_seconds)
 
 
 def _require_number(
@@ -203,7 +203,7 @@ class SourceSpec:
     files: FileOptions = FileOptions()
 
     def __post_init__(self) -> None:
-        require_reference(self.connection)
+        require_connection_ref(self.connection)
 
     @property
     def incremental(self) -> bool:
@@ -211,7 +211,7 @@ class SourceSpec:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "connection": reference_to_json(self.connection),
+            "connection": connection_ref_to_json(self.connection),
             "table": self.table,
             "column_map": [list(pair) for pair in self.column_map],
             "watermark_column": self.watermark_column,
@@ -222,7 +222,7 @@ class SourceSpec:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> SourceSpec:
         return cls(
-            connection=reference_from_json(value["connection"]),
+            connection=connection_ref_from_json(value["connection"]),
             table=value["table"],
             column_map=tuple((pair[0], pair[1]) for pair in value["column_map"]),
             watermark_column=value["watermark_column"],
@@ -252,7 +252,7 @@ class TargetSpec:
     files: FileOptions = FileOptions()
 
     def __post_init__(self) -> None:
-        require_reference(self.connection)
+        require_connection_ref(self.connection)
 
     @property
     def label(self) -> str:
@@ -262,7 +262,7 @@ class TargetSpec:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "connection": reference_to_json(self.connection),
+            "connection": connection_ref_to_json(self.connection),
             "table": self.table.to_json() if self.table else None,
             "mode": self.mode,
             "prefix": self.prefix,
@@ -287,7 +287,7 @@ class TargetSpec:
         return cls(
             **{
                 **value,
-                "connection": reference_from_json(value["connection"]),
+                "connection": connection_ref_from_json(value["connection"]),
                 "table": TableSpec.from_json(value["table"]) if value["table"] else None,
                 "keys": tuple(value["keys"]),
                 "update_columns": optional(value["update_columns"]),
@@ -404,17 +404,17 @@ class TransformSpec:
     where: SourceLocation | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        require_reference(self.target_connection)
+        require_connection_ref(self.target_connection)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "function": self.function,
             "arguments": self.arguments,
-            "target_connection": reference_to_json(self.target_connection),
+            "target_connection": connection_ref_to_json(self.target_connection),
             "schedule": self.schedule,
         }
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> TransformSpec:
-        return cls(**{**value, "target_connection": reference_from_json(value["target_connection"])})
+        return cls(**{**value, "target_connection": connection_ref_from_json(value["target_connection"])})

@@ -42,12 +42,12 @@ def check_pattern(pattern: str) -> int:
         raise DeclarationError(f"the regular expression {pattern!r} is wrong: {error}") from None
 
 
-def matches_empty(pattern: str) -> bool:
+def matches_empty_after_start(pattern: str) -> bool:
     """Whether the pattern finds an empty match somewhere else than at the start of a text."""
-    return takes_nothing(pattern) and not pattern.startswith(("^", r"\A"))
+    return matches_empty_text(pattern) and not pattern.startswith(("^", r"\A"))
 
 
-def takes_nothing(pattern: str) -> bool:
+def matches_empty_text(pattern: str) -> bool:
     """Whether the pattern finds an empty match in an empty text."""
     return re.compile(translate(pattern, "python"), re.ASCII).search("") is not None
 
@@ -116,49 +116,51 @@ def write_replacement(parts: tuple[str | int, ...], flavour: str, shift: int = 0
 
 def translate(pattern: str, flavour: str) -> str:
     """The pattern as one engine writes it."""
-    return _Reader(pattern, flavour).read()
+    return _PatternTranslator(pattern, flavour).translate()
 
 
 @dataclass
-class _Reader:
+class _PatternTranslator:
     pattern: str
     flavour: str
     position: int = 0
     greedy: bool = False
     lazy: bool = False
 
-    def read(self) -> str:
+    def translate(self) -> str:
         out = []
         while self.position < len(self.pattern):
-            out.append(self._one())
+            out.append(self._translate_one())
         if self.greedy and self.lazy:
-            raise self._refuse("mixes greedy and lazy quantifiers, which Postgres reads in its own way")
+            raise self._not_portable_error(
+                "mixes greedy and lazy quantifiers, which Postgres reads in its own way"
+            )
         return "".join(out)
 
-    def _refuse(self, why: str) -> DeclarationError:
+    def _not_portable_error(self, why: str) -> DeclarationError:
         return DeclarationError(
             f"the regular expression {self.pattern!r} {why}",
             next_step="use what all engines share (see spec/portable_regex.py), or sql() with the"
             " source's own function",
         )
 
-    def _next(self) -> str:
+    def _next_character(self) -> str:
         if self.position >= len(self.pattern):
-            raise self._refuse("ends in the middle")
+            raise self._not_portable_error("ends in the middle")
         char = self.pattern[self.position]
         self.position += 1
         return char
 
-    def _one(self) -> str:
-        char = self._next()
+    def _translate_one(self) -> str:
+        char = self._next_character()
         if char == "\\":
-            return self._escape(self._next())
+            return self._escape(self._next_character())
         if char == "[":
             return self._bracket()
         if char == "(":
             if self.pattern.startswith("?", self.position):
                 if not self.pattern.startswith("?:", self.position):
-                    raise self._refuse("uses a (?…) that is not portable; (?:…) is")
+                    raise self._not_portable_error("uses a (?…) that is not portable; (?:…) is")
                 self.position += 2
                 return "(?:"
             return "("
@@ -174,13 +176,13 @@ class _Reader:
         if char == "{":
             bound = _BOUND.match(self.pattern, self.position - 1)
             if bound is None:
-                raise self._refuse(r"holds a { that counts nothing; write \{ for the character")
+                raise self._not_portable_error(r"holds a { that counts nothing; write \{ for the character")
             if max(int(bound[1]), int(bound[2] or 0)) > _MOST_REPEATS:
-                raise self._refuse(f"repeats more than {_MOST_REPEATS} times")
+                raise self._not_portable_error(f"repeats more than {_MOST_REPEATS} times")
             self.position = bound.end()
             char = bound[0]
         if self.pattern.startswith("+", self.position):
-            raise self._refuse("uses a possessive quantifier")
+            raise self._not_portable_error("uses a possessive quantifier")
         if self.pattern.startswith("?", self.position):
             self.position += 1
             self.lazy = True
@@ -208,13 +210,13 @@ class _Reader:
             digits = 2 if char == "x" else 4
             code = self.pattern[self.position : self.position + digits]
             if not re.fullmatch(rf"[0-9A-Fa-f]{{{digits}}}", code) or int(code, 16) == 0:
-                raise self._refuse(f"holds a \\{char} without {digits} hexadecimal digits")
+                raise self._not_portable_error(f"holds a \\{char} without {digits} hexadecimal digits")
             self.position += digits
             return chr(int(code, 16))
         if char.isdigit():
-            raise self._refuse("refers back to a group, which DuckDB cannot")
+            raise self._not_portable_error("refers back to a group, which DuckDB cannot")
         if char.isalnum():
-            raise self._refuse(f"uses \\{char}, which is not the same everywhere")
+            raise self._not_portable_error(f"uses \\{char}, which is not the same everywhere")
         return char
 
     def _bracket(self) -> str:
@@ -224,19 +226,19 @@ class _Reader:
             out += "^"
         first = True
         while True:
-            char = self._next()
+            char = self._next_character()
             if char == "]" and not first:
                 return out + "]"
             first = False
             if char == "[" and self.pattern[self.position : self.position + 1] in (":", ".", "="):
-                raise self._refuse("uses a POSIX class; write the characters, as in [A-Za-z]")
+                raise self._not_portable_error("uses a POSIX class; write the characters, as in [A-Za-z]")
             if char == "\\":
-                escaped = self._next()
+                escaped = self._next_character()
                 if escaped in _CLASSES:
                     out += _CLASSES[escaped]
                     continue
                 if escaped.lower() in _CLASSES or escaped in "bB":
-                    raise self._refuse(f"uses \\{escaped} in brackets")
+                    raise self._not_portable_error(f"uses \\{escaped} in brackets")
                 out += _literal(self._escaped_character(escaped))
             elif char == "-" and self._is_range(out):
                 out += "-"

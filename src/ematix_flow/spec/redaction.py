@@ -35,10 +35,10 @@ _QUOTED_PASSWORD = re.compile(
 )
 # "/etc/passwd: File exists": a file that is called so, and what the system says of it
 _PATH_BEFORE = re.compile(r"(?:^|[\s'\"(=])/(?:[^/\s:]{1,255}/){0,40}$")
-_SYSTEM_SAYS = tuple(sorted({os.strerror(number).lower() for number in errno.errorcode}))
+_SYSTEM_ERROR_TEXTS = tuple(sorted({os.strerror(number).lower() for number in errno.errorcode}))
 _REFERENCE = re.compile(r"^\$\{[^}]*\}$")
 
-_known: set[str] = set()
+_remembered: set[str] = set()
 _lock = threading.Lock()
 
 
@@ -54,12 +54,12 @@ def remember_secret(value: str) -> None:
     """Mask this very value from now on, wherever it turns up. Short values would mask half the text."""
     if len(value) >= 4:
         with _lock:
-            _known.add(value)
+            _remembered.add(value)
 
 
 def mask(text: str) -> str:
     """The text with URL passwords, ``password=…`` pairs and remembered values replaced."""
-    for value in sorted(_known, key=len, reverse=True):
+    for value in sorted(_remembered, key=len, reverse=True):
         text = text.replace(value, MASK)
     if ":" not in text and "=" not in text:
         return text  # a password stands behind one of them
@@ -77,7 +77,7 @@ def _is_harmless(found: re.Match[str]) -> bool:
     text, said = found.string, found.string[found.start("pw") : found.start("pw") + 80].lower()
     return (
         found["head"].endswith(": ")
-        and said.startswith(_SYSTEM_SAYS)
+        and said.startswith(_SYSTEM_ERROR_TEXTS)
         and _PATH_BEFORE.search(text[max(0, found.start() - 1024) : found.start()]) is not None
     )
 

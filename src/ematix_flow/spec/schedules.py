@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cronsim import CronSim
 
 UTC = dt.timezone.utc
-NAMED = {
+NAMED_SCHEDULES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
     "@monthly": "0 0 1 * *",
@@ -30,10 +30,12 @@ NAMED = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-_MARGIN = dt.timedelta(days=2)  # more than any zone ever changed at once, and less than between two changes
+_CLOCK_CHANGE_MARGIN = dt.timedelta(
+    days=2
+)  # more than any zone ever changed at once, and less than between two changes
 _MINUTE = dt.timedelta(minutes=1)
 _BLOCK, _HALF_A_DAY = dt.timedelta(minutes=15), dt.timedelta(hours=12)
-_FAR = dt.timedelta(days=366 * 30)  # cron gives up on a date that does not come in so long
+_LONGEST_WAIT = dt.timedelta(days=366 * 30)  # cron gives up on a date that does not come in so long
 
 
 class BadSchedule(ValueError):
@@ -53,26 +55,26 @@ class Schedule:
             zoneinfo.ZoneInfo(self.timezone)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
             raise BadSchedule(f"the time zone {self.timezone!r} is not known") from error
-        if self.next(dt.datetime(2026, 1, 1, tzinfo=UTC)) is None:
+        if self.next_fire_time(dt.datetime(2026, 1, 1, tzinfo=UTC)) is None:
             raise BadSchedule("it never fires")
 
-    def fires(self, after: dt.datetime, until: dt.datetime) -> Iterator[dt.datetime]:
+    def fire_times(self, after: dt.datetime, until: dt.datetime) -> Iterator[dt.datetime]:
         """Each fire later than ``after`` and not later than ``until``, in order."""
         before = after
-        for moment in self._moments(after):
+        for moment in self._candidate_fire_times(after):
             if moment > until:
                 return
             if moment > before:
                 yield moment
                 before = moment
 
-    def next(self, after: dt.datetime) -> dt.datetime | None:
+    def next_fire_time(self, after: dt.datetime) -> dt.datetime | None:
         """The first fire later than ``after``; None when there is none in thirty years."""
-        return _next(self, after)
+        return _next_fire_time(self, after)
 
-    def last(self, until: dt.datetime, since: dt.datetime) -> dt.datetime | None:
+    def last_fire_time(self, until: dt.datetime, since: dt.datetime) -> dt.datetime | None:
         """The newest fire in (since, until]; it does not matter how many there were."""
-        return _last(self, until, since)
+        return _last_fire_time(self, until, since)
 
     @cached_property
     def _zone(self) -> zoneinfo.ZoneInfo:
@@ -81,53 +83,57 @@ class Schedule:
     @cached_property
     def _parsed(self) -> CronSim:
         """For what it says of the fields, and to begin anywhere."""
-        return _read(self.fields)
+        return _parse_cron(self.fields)
 
     @property
     def fields(self) -> str:
         """The five fields that a name stands for."""
-        return NAMED.get(self.cron.strip().lower(), self.cron)
+        return NAMED_SCHEDULES.get(self.cron.strip().lower(), self.cron)
 
-    def _cron(self, start: dt.datetime, *, reverse: bool = False) -> CronSim:
+    def _wall_clock_times(self, start: dt.datetime, *, reverse: bool = False) -> CronSim:
         """The times of the wall clock after ``start``, or those before it, the latest first."""
         found = copy.copy(self._parsed)  # reading the line again takes longer than a step
         found.dt, found.tick_direction = start.replace(microsecond=0), -1 if reverse else 1
         return found
 
-    def _moment(self, wall: dt.datetime) -> dt.datetime:
+    def _to_utc(self, wall: dt.datetime) -> dt.datetime:
         """Of a time that comes twice the first; of one that is left out, what it would have been before."""
         return wall.replace(tzinfo=self._zone, fold=0).astimezone(UTC)
 
-    def _is_calm(self, moment: dt.datetime) -> bool:
+    def _is_clear_of_clock_change(self, moment: dt.datetime) -> bool:
         """Whether no clock was set shortly before: then what is later by the wall clock is later indeed."""
-        then, now = (each.astimezone(self._zone).utcoffset() for each in (moment - _MARGIN, moment))
+        then, now = (
+            each.astimezone(self._zone).utcoffset() for each in (moment - _CLOCK_CHANGE_MARGIN, moment)
+        )
         return then == now
 
-    def _last_of_the_calm(self, until: dt.datetime) -> dt.datetime | None:
+    def _last_clear_of_clock_change(self, until: dt.datetime) -> dt.datetime | None:
         """The newest fire up to then, by one step back of the wall clock; None where that does not tell."""
-        if len(self._parsed.hours) == 24 or not self._is_calm(until):
+        if len(self._parsed.hours) == 24 or not self._is_clear_of_clock_change(until):
             return None
         local = until.astimezone(self._zone).replace(tzinfo=None, second=0)
-        wall = next(self._cron(local + _MINUTE, reverse=True), None)
-        moment = None if wall is None else self._moment(wall)
-        return moment if moment is not None and self._is_calm(moment) else None
+        wall = next(self._wall_clock_times(local + _MINUTE, reverse=True), None)
+        moment = None if wall is None else self._to_utc(wall)
+        return moment if moment is not None and self._is_clear_of_clock_change(moment) else None
 
-    def _moments(self, after: dt.datetime) -> Iterator[dt.datetime]:
+    def _candidate_fire_times(self, after: dt.datetime) -> Iterator[dt.datetime]:
         """All fires from some time before ``after`` on, in order; one may come twice."""
         if len(self._parsed.hours) == 24:
-            yield from self._every_hour(self._parsed, after)
+            yield from self._hourly_fire_times(self._parsed, after)
             return
         local = after.astimezone(self._zone).replace(tzinfo=None)
         waiting: list[dt.datetime] = []
-        for wall in self._cron(local if self._is_calm(after) else local - _MARGIN):
-            moment = self._moment(wall)
+        for wall in self._wall_clock_times(
+            local if self._is_clear_of_clock_change(after) else local - _CLOCK_CHANGE_MARGIN
+        ):
+            moment = self._to_utc(wall)
             heapq.heappush(waiting, moment)
-            sure = moment if self._is_calm(moment) else moment - _MARGIN
+            sure = moment if self._is_clear_of_clock_change(moment) else moment - _CLOCK_CHANGE_MARGIN
             while waiting and waiting[0] <= sure:
                 yield heapq.heappop(waiting)
         yield from sorted(waiting)
 
-    def _every_hour(self, cron: CronSim, after: dt.datetime) -> Iterator[dt.datetime]:
+    def _hourly_fire_times(self, cron: CronSim, after: dt.datetime) -> Iterator[dt.datetime]:
         """By the time that passes: whenever the wall clock shows one of the minutes, on a day that counts."""
         block = after.replace(minute=after.minute // 15 * 15, second=0, microsecond=0)
         while True:  # no clock is set but at a quarter
@@ -146,12 +152,13 @@ class Schedule:
 
 
 @functools.lru_cache(maxsize=4096)
-def _read(fields: str) -> CronSim:
+def _parse_cron(fields: str) -> CronSim:
     from cronsim import CronSim, CronSimError
 
     if len(fields.split()) != 5:
         raise BadSchedule(
-            "a schedule has five fields (minute hour day month weekday) or is one of " + " ".join(NAMED)
+            "a schedule has five fields (minute hour day month weekday) or is one of "
+            + " ".join(NAMED_SCHEDULES)
         )
     try:
         return CronSim(fields, dt.datetime(2026, 1, 1))
@@ -160,20 +167,20 @@ def _read(fields: str) -> CronSim:
 
 
 @functools.lru_cache(maxsize=4096)
-def _next(schedule: Schedule, after: dt.datetime) -> dt.datetime | None:
+def _next_fire_time(schedule: Schedule, after: dt.datetime) -> dt.datetime | None:
     """Many pipelines fire at the same times, and all are asked at the same moment."""
-    return next(schedule.fires(after, after + _FAR), None)
+    return next(schedule.fire_times(after, after + _LONGEST_WAIT), None)
 
 
 @functools.lru_cache(maxsize=4096)
-def _last(schedule: Schedule, until: dt.datetime, since: dt.datetime) -> dt.datetime | None:
-    newest = schedule._last_of_the_calm(until)
+def _last_fire_time(schedule: Schedule, until: dt.datetime, since: dt.datetime) -> dt.datetime | None:
+    newest = schedule._last_clear_of_clock_change(until)
     if newest is not None:
         return newest if newest > since else None
     reach = dt.timedelta(hours=1)
     while True:
         start = max(since, until - reach)
-        newest = max(schedule.fires(start, until), default=None)
+        newest = max(schedule.fire_times(start, until), default=None)
         if newest is not None or start == since:
             return newest
         reach *= 4

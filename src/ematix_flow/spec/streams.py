@@ -17,9 +17,9 @@ from ematix_flow.spec.pipelines import (
     ConnectionRef,
     FileOptions,
     connection_label,
-    reference_from_json,
-    reference_to_json,
-    require_reference,
+    connection_ref_from_json,
+    connection_ref_to_json,
+    require_connection_ref,
 )
 from ematix_flow.spec.tables import TableSpec
 
@@ -31,7 +31,7 @@ SPARK_DIALECTS = ("spark", "datafusion")  # of SQL that Spark takes as it is wri
 BROKERS = ("kafka", "rabbitmq", "pubsub", "kinesis")
 
 
-def require_zone(starting: object) -> None:
+def require_time_zone(starting: object) -> None:
     """A moment at which a stream starts has a zone: the same text is another moment on another machine."""
     if isinstance(starting, dt.datetime) and starting.tzinfo is None:
         raise DeclarationError(
@@ -50,7 +50,7 @@ class StreamSourceSpec:
     options: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        require_reference(self.connection)
+        require_connection_ref(self.connection)
 
     @property
     def label(self) -> str:
@@ -60,7 +60,7 @@ class StreamSourceSpec:
     def to_json(self) -> dict[str, Any]:
         starting = self.starting
         return {
-            "connection": reference_to_json(self.connection),
+            "connection": connection_ref_to_json(self.connection),
             "query": self.query,
             "starting": {"at": starting.isoformat()} if isinstance(starting, dt.datetime) else starting,
             "files": self.files.to_json(),
@@ -73,7 +73,7 @@ class StreamSourceSpec:
         if isinstance(starting, dict):
             starting = dt.datetime.fromisoformat(starting["at"])
         return cls(
-            connection=reference_from_json(value["connection"]),
+            connection=connection_ref_from_json(value["connection"]),
             query=value["query"],
             starting=starting,
             files=FileOptions.from_json(value["files"]),
@@ -108,10 +108,10 @@ class StreamTargetSpec:
     files: FileOptions = field(default_factory=FileOptions)
 
     def __post_init__(self) -> None:
-        require_reference(self.connection)
+        require_connection_ref(self.connection)
 
     @property
-    def place(self) -> str:
+    def destination(self) -> str:
         """What the target is called within its connection."""
         if self.table is not None:
             return self.table.label
@@ -122,17 +122,17 @@ class StreamTargetSpec:
 
     @property
     def label(self) -> str:
-        return f"{connection_label(self.connection)}:{self.place}"
+        return f"{connection_label(self.connection)}:{self.destination}"
 
     @property
-    def sends(self) -> bool:
+    def is_broker(self) -> bool:
         """Whether it is a broker: what it gets are messages."""
         return self.table is None and self.table_name is None and self.prefix is None
 
     def to_json(self) -> dict[str, Any]:
         return {
-            **{name: getattr(self, name) for name in _PLAIN},
-            "connection": reference_to_json(self.connection),
+            **{name: getattr(self, name) for name in _PLAIN_TARGET_FIELDS},
+            "connection": connection_ref_to_json(self.connection),
             "table": self.table.to_json() if self.table else None,
             "table_name": list(self.table_name) if self.table_name else None,
             "keys": list(self.keys),
@@ -151,7 +151,7 @@ class StreamTargetSpec:
         return cls(
             **{
                 **value,
-                "connection": reference_from_json(value["connection"]),
+                "connection": connection_ref_from_json(value["connection"]),
                 "table": TableSpec.from_json(value["table"]) if value["table"] else None,
                 "table_name": (named[0], named[1]) if named else None,
                 "keys": tuple(value["keys"]),
@@ -163,7 +163,7 @@ class StreamTargetSpec:
         )
 
 
-_PLAIN = (
+_PLAIN_TARGET_FIELDS = (
     "prefix",
     "topic",
     "queue",
@@ -190,20 +190,20 @@ class DeadLetterSpec:
     max_attempts: int = 3
 
     def __post_init__(self) -> None:
-        require_reference(self.connection)
+        require_connection_ref(self.connection)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "store": self.store,
             "topic": self.topic,
             "table": self.table,
-            "connection": reference_to_json(self.connection),
+            "connection": connection_ref_to_json(self.connection),
             "max_attempts": self.max_attempts,
         }
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> DeadLetterSpec:
-        return cls(**{**value, "connection": reference_from_json(value["connection"])})
+        return cls(**{**value, "connection": connection_ref_from_json(value["connection"])})
 
 
 @dataclass(frozen=True)
@@ -217,14 +217,14 @@ class LookupSpec:
     refresh_interval_ms: int | None = None
 
     def __post_init__(self) -> None:
-        require_reference(self.connection)
+        require_connection_ref(self.connection)
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "connection": reference_to_json(self.connection)}
+        return {**asdict(self), "connection": connection_ref_to_json(self.connection)}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> LookupSpec:
-        return cls(**{**value, "connection": reference_from_json(value["connection"])})
+        return cls(**{**value, "connection": connection_ref_from_json(value["connection"])})
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ class StreamSpec:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            **{name: getattr(self, name) for name in _SPEC_PLAIN},
+            **{name: getattr(self, name) for name in _PLAIN_STREAM_FIELDS},
             "sources": [s.to_json() for s in self.sources],
             "targets": [t.to_json() for t in self.targets],
             "lookups": [lookup.to_json() for lookup in self.lookups],
@@ -280,7 +280,7 @@ class StreamSpec:
         )
 
 
-_SPEC_PLAIN = (
+_PLAIN_STREAM_FIELDS = (
     "name",
     "transform_sql",
     "dialect",

@@ -21,11 +21,11 @@ DELETED_AT = "_deleted_at"
 VALID_FROM, VALID_TO, IS_CURRENT, ROW_HASH = "valid_from", "valid_to", "is_current", "row_hash"
 EVENT_AT, IS_DELETE = "_event_at", "_is_delete"
 COMPANION_COLUMNS = (EVENT_AT, IS_DELETE, ROW_HASH, LOADED_AT, BATCH_ID)  # beyond the declared ones
-_COMPANION, _NAME_BYTES = "__events", 63
+_COMPANION_SUFFIX, _NAME_BYTES = "__events", 63
 
 # What a table keeps beside its declared columns: plain rows; rows with the moment at which they were
 # deleted; versions by the time of the load; versions by the time of events, which may come late.
-Keeps = Literal["rows", "soft_deletes", "versions", "events"]
+TableContents = Literal["rows", "soft_deletes", "versions", "events"]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class TableSpec:
     natural_keys: tuple[tuple[str, ...], ...] = ()
     doc: str | None = None
     where: SourceLocation | None = field(default=None, compare=False)
-    keeps: Keeps = "rows"  # set by the planner from the mode of the load
+    keeps: TableContents = "rows"  # set by the planner from the mode of the load
     stamped: bool = True  # False: a table of others, which is loaded as it is, without load columns
 
     def __post_init__(self) -> None:
@@ -190,7 +190,7 @@ class TableSpec:
             ColumnSpec(LOADED_AT, moment),
             ColumnSpec(BATCH_ID, DataType("uuid")),
         )
-        return TableSpec(self.schema, _beside(self.name), values + extra, where=self.where)
+        return TableSpec(self.schema, _companion_name(self.name), values + extra, where=self.where)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -220,13 +220,13 @@ class TableSpec:
         )
 
 
-def _beside(name: str) -> str:
+def _companion_name(name: str) -> str:
     """The companion's name; it keeps within the 63 bytes that databases allow."""
-    if len(name.encode()) + len(_COMPANION) <= _NAME_BYTES:
-        return name + _COMPANION
+    if len(name.encode()) + len(_COMPANION_SUFFIX) <= _NAME_BYTES:
+        return name + _COMPANION_SUFFIX
     digest = hashlib.blake2b(name.encode(), digest_size=4).hexdigest()
-    room = _NAME_BYTES - len(_COMPANION) - len(digest) - 1
-    return f"{name.encode()[:room].decode(errors='ignore')}_{digest}{_COMPANION}"
+    room = _NAME_BYTES - len(_COMPANION_SUFFIX) - len(digest) - 1
+    return f"{name.encode()[:room].decode(errors='ignore')}_{digest}{_COMPANION_SUFFIX}"
 
 
 _BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")

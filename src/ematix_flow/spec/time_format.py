@@ -75,7 +75,7 @@ _MOST_FIELDS = 9  # groups of a regular expression that a replacement can name; 
 
 
 @dataclass(frozen=True)
-class Element:
+class FormatElement:
     """A field of a format, or with ``field`` empty a literal ``text``.
 
     ``fixed``: the field has all its digits, because digits stand next to it; else a leading zero may
@@ -88,7 +88,7 @@ class Element:
 
 
 @lru_cache(maxsize=256)
-def read_format(form: str) -> tuple[Element, ...]:
+def read_format(form: str) -> tuple[FormatElement, ...]:
     """The elements of a format; DeclarationError when it cannot give a date."""
     elements = _read_strptime(form) if "%" in form else _read_template(form)
     fields = [e.field for e in elements if e.field]
@@ -122,8 +122,8 @@ def read_format(form: str) -> tuple[Element, ...]:
 _HELP = "tokens: " + " ".join(_TEMPLATE) + ", or those of strptime, or ISO8601"
 
 
-def _read_template(form: str) -> list[Element]:
-    out: list[Element] = []
+def _read_template(form: str) -> list[FormatElement]:
+    out: list[FormatElement] = []
     position = 0
     while position < len(form):
         # a token in any case, as in Postgres; "T" alone is the letter between date and time
@@ -135,31 +135,31 @@ def _read_template(form: str) -> list[Element]:
         text = found[0]
         position = found.end()
         if text in _TEMPLATE:
-            out.append(Element(_TEMPLATE[text]))
+            out.append(FormatElement(_TEMPLATE[text]))
         elif text.startswith('"'):
-            out.append(Element("", form[found.start() + 1 : found.end() - 1]))
+            out.append(FormatElement("", form[found.start() + 1 : found.end() - 1]))
         elif text != "FM":
-            out.append(Element("", text))
+            out.append(FormatElement("", text))
     return out
 
 
-def _read_strptime(form: str) -> list[Element]:
+def _read_strptime(form: str) -> list[FormatElement]:
     for short, long in _STRPTIME_SHORT.items():
         form = form.replace(f"%{short}", long)
-    out: list[Element] = []
+    out: list[FormatElement] = []
     position = 0
     while position < len(form):
         char = form[position]
         position += 1
         if char != "%":
-            out.append(Element("", char))
+            out.append(FormatElement("", char))
             continue
         token = form[position : position + 1]
         position += 1
         if token == "%":
-            out.append(Element("", "%"))
+            out.append(FormatElement("", "%"))
         elif token in _STRPTIME:
-            out.append(Element(_STRPTIME[token]))
+            out.append(FormatElement(_STRPTIME[token]))
         else:
             raise DeclarationError(
                 f"the format {form!r} holds %{token}, which is not understood", next_step=_HELP
@@ -167,7 +167,7 @@ def _read_strptime(form: str) -> list[Element]:
     return out
 
 
-def _with_widths(elements: list[Element]) -> tuple[Element, ...]:
+def _with_widths(elements: list[FormatElement]) -> tuple[FormatElement, ...]:
     def is_digits(place: int) -> bool:
         if not 0 <= place < len(elements):
             return False
@@ -175,5 +175,6 @@ def _with_widths(elements: list[Element]) -> tuple[Element, ...]:
         return element.field in _DIGITS if element.field else element.text[:1].isdigit()
 
     return tuple(
-        Element(e.field, e.text, fixed=is_digits(i - 1) or is_digits(i + 1)) for i, e in enumerate(elements)
+        FormatElement(e.field, e.text, fixed=is_digits(i - 1) or is_digits(i + 1))
+        for i, e in enumerate(elements)
     )

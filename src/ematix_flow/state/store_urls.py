@@ -11,7 +11,7 @@ from ematix_flow.spec.connections.urls import mask_url, split_url
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
-def without_options(url: str, own: Collection[str], *, only: bool = False) -> tuple[str, dict[str, str]]:
+def split_options(url: str, own: Collection[str], *, only: bool = False) -> tuple[str, dict[str, str]]:
     """The URL without these options, and their values. With ``only`` any other option is refused."""
     query = split_url(url).query
     if query is None:
@@ -33,7 +33,7 @@ def without_options(url: str, own: Collection[str], *, only: bool = False) -> tu
     return f"{plain}?{'&'.join(rest)}" if rest else plain, found
 
 
-def truth(name: str, text: str | None, default: bool = True) -> bool:
+def parse_flag(name: str, text: str | None, default: bool = True) -> bool:
     """``true`` or ``false``, in one of the ways in which they are written."""
     if text is None:
         return default

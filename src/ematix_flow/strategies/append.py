@@ -8,24 +8,24 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from ematix_flow.spec.naming import own_name
+from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.strategies.sql import (
-    Dialect,
-    Incoming,
-    Step,
-    aliased,
+    IncomingRows,
+    StrategyDialect,
+    StrategyStep,
     ascending,
-    called,
     column,
     insert_rows,
     subquery,
+    table_as,
+    with_alias,
 )
 
-_COPY = own_name("copy")
+_COPY = internal_name("copy")
 
 
-def steps(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step]:
+def steps(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) -> list[StrategyStep]:
     if incoming.low is None:
         return [insert_rows(dialect, table, incoming)]
     low = dialect.literal(incoming.low.value, incoming.low.type)
@@ -36,25 +36,29 @@ def steps(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step]:
         )
         return [insert_rows(dialect, table, incoming, condition)]
     later = exp.GT(this=mark, expression=low)
-    at_boundary = Incoming(
+    at_boundary = IncomingRows(
         _unmatched_copies(dialect, table, incoming, low), incoming.run_id, incoming.loaded_at
     )
     return [insert_rows(dialect, table, incoming, later), insert_rows(dialect, table, at_boundary)]
 
 
-def _key_is_present(dialect: Dialect, table: TableSpec, incoming: Incoming, low: exp.Expr) -> exp.Expr:
+def _key_is_present(
+    dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows, low: exp.Expr
+) -> exp.Expr:
     assert incoming.low is not None
     matches = [exp.EQ(this=column(k, "t"), expression=column(k, "s")) for k in table.primary_key]
     matches.append(exp.EQ(this=column(incoming.low.column, "t"), expression=low))
-    target = aliased(dialect.table(table.schema, table.name), "t")
+    target = table_as(dialect.table(table.schema, table.name), "t")
     return exp.Exists(this=exp.select("1").from_(target).where(*matches))
 
 
-def _unmatched_copies(dialect: Dialect, table: TableSpec, incoming: Incoming, low: exp.Expr) -> exp.Expr:
+def _unmatched_copies(
+    dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows, low: exp.Expr
+) -> exp.Expr:
     """Boundary rows whose n-th equal copy is not in the target yet."""
     assert incoming.low is not None
     names = table.column_names
-    target = aliased(dialect.table(table.schema, table.name), "t")
+    target = table_as(dialect.table(table.schema, table.name), "t")
 
     def numbered(source: exp.Expr, alias: str) -> exp.Select:
         same = [dialect.comparable(column(n, alias), table.column(n).type) for n in names]
@@ -65,7 +69,7 @@ def _unmatched_copies(dialect: Dialect, table: TableSpec, incoming: Incoming, lo
         select = exp.select(*[column(n, alias) for n in names], exp.alias_(number, _COPY, quoted=True))
         return select.from_(source).where(at_low)
 
-    rows = called(exp.Subquery(this=incoming.select.copy()), "r")
+    rows = with_alias(exp.Subquery(this=incoming.select.copy()), "r")
     present, coming = subquery(numbered(target, "t"), "p"), subquery(numbered(rows, "r"), "c")
     equal: list[exp.Expr] = [
         exp.NullSafeEQ(

@@ -10,32 +10,32 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from ematix_flow.spec.naming import own_name
+from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.tables import DELETED_AT, LOADED_AT, ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
-from ematix_flow.strategies.matched import deletion_guard, differs, guards, last_of_each_key
+from ematix_flow.strategies.key_guards import deletion_guard, key_guards, last_of_each_key, rows_differ
 from ematix_flow.strategies.sql import (
-    Dialect,
-    Guard,
-    Incoming,
-    Step,
-    aliased,
+    IncomingRows,
+    LoadGuard,
+    StrategyDialect,
+    StrategyStep,
     column,
     equal_keys,
     insert_into,
     insert_rows,
-    stamped,
-    stamps,
+    load_column_values,
+    load_columns_of,
     subquery,
+    table_as,
 )
 
 CHANGED = "changed"
 GONE = "gone"
-_IS_STORED = own_name("stored")
+_IS_STORED = internal_name("stored")
 _BOOLEAN, _MOMENT = DataType("boolean"), DataType("timestamp_tz")
 
 
-def work_tables(table: TableSpec, incoming: Incoming) -> dict[str, TableSpec]:
+def work_tables(table: TableSpec, incoming: IncomingRows) -> dict[str, TableSpec]:
     """Rows to write; with soft deletes, also the keys to mark."""
     matching = incoming.matching
     columns = tuple(ColumnSpec(c.name, c.type, nullable=True) for c in table.columns)
@@ -47,28 +47,32 @@ def work_tables(table: TableSpec, incoming: Incoming) -> dict[str, TableSpec]:
     return tables
 
 
-def steps(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step | Guard]:
+def steps(
+    dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows
+) -> list[StrategyStep | LoadGuard]:
     matching = incoming.matching
     order = matching.order
-    out: list[Step | Guard] = [*guards(dialect, table, incoming, one_row_a_key=order is None)]
+    out: list[StrategyStep | LoadGuard] = [*key_guards(dialect, table, incoming, one_row_a_key=order is None)]
     rows = incoming.select if order is None else last_of_each_key(dialect, table, incoming, order)
     if incoming.into_empty:
         return [*out, insert_rows(dialect, table, replace(incoming, select=rows))]
-    out.append(Step("work", _changed(dialect, table, incoming, rows)))
+    out.append(StrategyStep("work", _insert_changed(dialect, table, incoming, rows)))
     if matching.update or table.keeps == "soft_deletes":
-        out.append(Step("update", _update(dialect, table, incoming)))
+        out.append(StrategyStep("update", _update(dialect, table, incoming)))
     if matching.deletes is not None:
-        out += _deletes(dialect, table, incoming)
-    out.append(Step("insert", _insert(dialect, table, incoming)))
+        out += _delete_steps(dialect, table, incoming)
+    out.append(StrategyStep("insert", _insert(dialect, table, incoming)))
     return out
 
 
-def _changed(dialect: Dialect, table: TableSpec, incoming: Incoming, rows: exp.Expr) -> exp.Insert:
+def _insert_changed(
+    dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows, rows: exp.Expr
+) -> exp.Insert:
     """The rows that are new or differ from the stored ones, and which of the two."""
     names, keys = table.column_names, incoming.matching.keys
-    target = aliased(dialect.table(table.schema, table.name), "t")
+    target = table_as(dialect.table(table.schema, table.name), "t")
     is_new = exp.Is(this=column(keys[0], "t"), expression=exp.Null())
-    reasons = [is_new.copy(), differs(dialect, table, incoming.matching.compare, "s", "t")]
+    reasons = [is_new.copy(), rows_differ(dialect, table, incoming.matching.compare, "s", "t")]
     if table.keeps == "soft_deletes":
         reasons.append(exp.not_(exp.Is(this=column(DELETED_AT, "t"), expression=exp.Null())))
     stored = exp.Case(
@@ -84,9 +88,9 @@ def _changed(dialect: Dialect, table: TableSpec, incoming: Incoming, rows: exp.E
     return insert_into(incoming.work[CHANGED], [*names, _IS_STORED], select)
 
 
-def _update(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Expr:
+def _update(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) -> exp.Expr:
     sets: dict[str, exp.Expr] = {n: column(n, "s") for n in incoming.matching.update}
-    sets |= stamped(dialect, table, incoming)
+    sets |= load_columns_of(dialect, table, incoming)
     if table.keeps == "soft_deletes":
         sets[DELETED_AT] = dialect.literal(None, _MOMENT)
     is_stored = exp.EQ(this=column(_IS_STORED, "s"), expression=dialect.literal(True, _BOOLEAN))
@@ -95,18 +99,20 @@ def _update(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Expr:
     return dialect.update_from(target, incoming.work[CHANGED], sets, condition)
 
 
-def _insert(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Insert:
+def _insert(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) -> exp.Insert:
     names = list(table.column_names)
     values: list[exp.Expr] = [column(n, "s") for n in names]
-    for name, value in stamped(dialect, table, incoming).items():
+    for name, value in load_columns_of(dialect, table, incoming).items():
         names.append(name)
         values.append(value)
     is_new = exp.EQ(this=column(_IS_STORED, "s"), expression=dialect.literal(False, _BOOLEAN))
-    select = exp.select(*values).from_(aliased(incoming.work[CHANGED], "s")).where(is_new)
+    select = exp.select(*values).from_(table_as(incoming.work[CHANGED], "s")).where(is_new)
     return insert_into(dialect.table(table.schema, table.name), names, select)
 
 
-def _deletes(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step | Guard]:
+def _delete_steps(
+    dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows
+) -> list[StrategyStep | LoadGuard]:
     """Before the insert, so that only rows from before this load are asked about."""
     keys = incoming.matching.keys
     target = dialect.table(table.schema, table.name)
@@ -114,22 +120,24 @@ def _deletes(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Ste
         this=exp.select("1").from_(subquery(incoming.select, "s")).where(*equal_keys(keys, "s", "t"))
     )
     alive: list[exp.Expr] = [exp.not_(present)]
-    living_rows = exp.select(exp.Count(this=exp.Star())).from_(aliased(target, "t"))
+    living_rows = exp.select(exp.Count(this=exp.Star())).from_(table_as(target, "t"))
     if table.keeps == "soft_deletes":
         living = exp.Is(this=column(DELETED_AT, "t"), expression=exp.Null())
         alive.append(living)
         living_rows = living_rows.where(living.copy())
-    missing = exp.select(*[column(k, "t") for k in keys]).from_(aliased(target, "t")).where(*alive)
-    fill = Step("work", insert_into(incoming.work[GONE], keys, missing))
+    missing = exp.select(*[column(k, "t") for k in keys]).from_(table_as(target, "t")).where(*alive)
+    fill = StrategyStep("work", insert_into(incoming.work[GONE], keys, missing))
     if table.keeps == "soft_deletes":
-        sets = {DELETED_AT: stamps(dialect, incoming)[LOADED_AT]}
+        sets = {DELETED_AT: load_column_values(dialect, incoming)[LOADED_AT]}
         condition = exp.and_(*equal_keys(keys, "t", "s"))
-        gone = Step("delete", dialect.update_from(target, incoming.work[GONE], sets, condition))
+        gone = StrategyStep("delete", dialect.update_from(target, incoming.work[GONE], sets, condition))
     else:
-        gone = Step("delete", dialect.delete_from(target, incoming.work[GONE], {k: k for k in keys}, None))
+        gone = StrategyStep(
+            "delete", dialect.delete_from(target, incoming.work[GONE], {k: k for k in keys}, None)
+        )
     assert incoming.shrinking is not None
-    lost = exp.select(exp.Count(this=exp.Star())).from_(aliased(incoming.work[GONE], "g"))
+    lost = exp.select(exp.Count(this=exp.Star())).from_(table_as(incoming.work[GONE], "g"))
     is_new = exp.EQ(this=column(_IS_STORED, "c"), expression=dialect.literal(False, _BOOLEAN))
-    fresh = exp.select(exp.Count(this=exp.Star())).from_(aliased(incoming.work[CHANGED], "c")).where(is_new)
+    fresh = exp.select(exp.Count(this=exp.Star())).from_(table_as(incoming.work[CHANGED], "c")).where(is_new)
     kept = exp.select(exp.Sub(this=exp.Subquery(this=living_rows), expression=exp.Subquery(this=lost.copy())))
     return [fill, deletion_guard(kept, lost, fresh, incoming.shrinking), gone]

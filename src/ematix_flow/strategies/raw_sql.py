@@ -44,7 +44,9 @@ def one_statement(sql: str, dialect: str) -> str:
     return sql[: ends[0].start]
 
 
-def expression(raw: str, dialect: str, *, value: exp.Expression | None = None, what: str) -> exp.Expression:
+def parse_expression(
+    raw: str, dialect: str, *, value: exp.Expression | None = None, what: str
+) -> exp.Expression:
     """An expression in parentheses, word for word, but ``col`` replaced by ``value`` when there is one."""
     try:
         tokens = _tokens(raw, dialect)
@@ -78,7 +80,7 @@ class Ordering:
     nulls_first: bool | None
 
 
-def orderings(raw: str, dialect: str) -> list[Ordering]:
+def parse_orderings(raw: str, dialect: str) -> list[Ordering]:
     """The items of ``a desc, lower(b) nulls first``."""
     what = "order_by"
     try:
@@ -94,10 +96,10 @@ def orderings(raw: str, dialect: str) -> list[Ordering]:
             items.append([])
         else:
             items[-1].append(token)
-    return [_ordering(item, raw) for item in items]
+    return [_parse_ordering(item, raw) for item in items]
 
 
-def _ordering(item: list[Token], raw: str) -> Ordering:
+def _parse_ordering(item: list[Token], raw: str) -> Ordering:
     nulls_first, descending = None, False
     words = [t.text.upper() for t in item]
     if words[-2:] in (["NULLS", "FIRST"], ["NULLS", "LAST"]):
@@ -111,9 +113,11 @@ def _ordering(item: list[Token], raw: str) -> Ordering:
     return Ordering(raw[item[0].start : item[-1].end + 1], descending, nulls_first)
 
 
-def ordered(item: Ordering, columns: Sequence[str], dialect: str) -> exp.Ordered:
+def ordering_tree(item: Ordering, columns: Sequence[str], dialect: str) -> exp.Ordered:
     """The item as a tree. Nulls come last unless the user says so: the same row wins on every engine."""
-    this = column(item.text) if item.text in columns else expression(item.text, dialect, what="order_by")
+    this = (
+        column(item.text) if item.text in columns else parse_expression(item.text, dialect, what="order_by")
+    )
     return exp.Ordered(this=this, desc=item.descending, nulls_first=bool(item.nulls_first))
 
 

@@ -65,11 +65,11 @@ def row_hash(values: Mapping[str, Any], types: Mapping[str, DataType]) -> bytes:
     for name in sorted(values):
         text = canonical_text(values[name], types[name])
         if text is not None:
-            pieces.append(f"{prefix(name, types[name])}{len(text.encode())}:{text}")
+            pieces.append(f"{column_prefix(name, types[name])}{len(text.encode())}:{text}")
     return hashlib.sha256("".join(pieces).encode()).digest()
 
 
-def prefix(name: str, data_type: DataType) -> str:
+def column_prefix(name: str, data_type: DataType) -> str:
     """The constant beginning of a column's piece."""
     return f"{len(name.encode())}:{name}{TAGS[data_type.kind]}"
 
@@ -93,11 +93,11 @@ def canonical_text(value: Any, data_type: DataType) -> str | None:
         moment = value.astimezone(dt.timezone.utc) if value.tzinfo else value
         return str(moment.replace(tzinfo=None).isoformat(timespec="microseconds"))
     if tag == "j":
-        return normal_json(value)
+        return canonical_json(value)
     return str(uuid.UUID(str(value))) if tag == "u" else str(value)
 
 
-def normal_json(text: Any) -> str:
+def canonical_json(text: Any) -> str:
     """As PostgreSQL's jsonb and MySQL write it: shorter keys first, then by bytes; ``", "`` and ``": "``."""
 
     def ordered(value: Any) -> Any:
@@ -134,7 +134,7 @@ def _significant(number: float) -> str:
     return f"{'-' if sign else ''}{text.rstrip('0')}e{point}"
 
 
-def hash_of(
+def row_hash_sql(
     columns: Columns,
     *,
     text: Callable[[exp.Expr, DataType], exp.Expr],
@@ -148,7 +148,7 @@ def hash_of(
         shown = text(value.copy(), data_type)
         piece = concat(
             [
-                exp.Literal.string(prefix(name, data_type)),
+                exp.Literal.string(column_prefix(name, data_type)),
                 size(shown.copy()),
                 exp.Literal.string(":"),
                 shown,

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 
 from sqlglot import exp
 
-from ematix_flow.spec.naming import own_name
+from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.tables import (
     BATCH_ID,
     EVENT_AT,
@@ -35,8 +35,8 @@ from ematix_flow.spec.tables import (
 )
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies import scd2_ttl
-from ematix_flow.strategies.matched import deletion_guard, guards
-from ematix_flow.strategies.scd2_counts import Points, tallies
+from ematix_flow.strategies.key_guards import deletion_guard, key_guards
+from ematix_flow.strategies.scd2_counts import HistoryPoints, row_tallies
 from ematix_flow.strategies.scd2_events import (
     AT,
     EVENTS,
@@ -44,7 +44,7 @@ from ematix_flow.strategies.scd2_events import (
     HASH,
     IS_NEW,
     IS_STORED,
-    content,
+    content_hash,
     delete_events,
     event_columns,
     new_events,
@@ -52,32 +52,32 @@ from ematix_flow.strategies.scd2_events import (
     one_row_a_key,
 )
 from ematix_flow.strategies.sql import (
-    Dialect,
-    Guard,
-    Incoming,
-    Step,
-    Tally,
-    aliased,
+    IncomingRows,
+    LoadGuard,
+    RowTally,
+    StrategyDialect,
+    StrategyStep,
     ascending,
     column,
     equal_keys,
     insert_into,
-    same,
-    stamps,
+    load_column_values,
+    null_safe_equal,
     subquery,
+    table_as,
 )
 
 TOUCHED, HISTORY = "touched", "history"
-_UNTIL, _KIND, _FROM_TABLE = own_name("until"), own_name("kind"), own_name("derived")
-_PLACE = own_name("place")
-_HASH_BEFORE, _GONE_BEFORE = own_name("hash_before"), own_name("gone_before")
-_AT_BEFORE = own_name("at_before")
-_ENDED = own_name("ended")  # where the stored version ends so far
+_UNTIL, _KIND, _FROM_TABLE = internal_name("until"), internal_name("kind"), internal_name("derived")
+_PLACE = internal_name("place")
+_HASH_BEFORE, _GONE_BEFORE = internal_name("hash_before"), internal_name("gone_before")
+_AT_BEFORE = internal_name("at_before")
+_ENDED = internal_name("ended")  # where the stored version ends so far
 _VERSION, _SAME, _DELETE = 0, 1, 2
 _BOOLEAN, _MOMENT = DataType("boolean"), DataType("timestamp_tz")
 
 
-def work_tables(table: TableSpec, incoming: Incoming) -> dict[str, TableSpec]:
+def work_tables(table: TableSpec, incoming: IncomingRows) -> dict[str, TableSpec]:
     keys = incoming.matching.keys
     events = event_columns(table)
     history = (
@@ -98,36 +98,40 @@ def work_tables(table: TableSpec, incoming: Incoming) -> dict[str, TableSpec]:
     return tables
 
 
-def steps(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step | Guard | Tally]:
+def steps(
+    dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows
+) -> list[StrategyStep | LoadGuard | RowTally]:
     matching = incoming.matching
     by_event = matching.event is not None
     ordered = by_event or matching.order is not None
-    out: list[Step | Guard | Tally] = [*guards(dialect, table, incoming, one_row_a_key=not ordered)]
+    out: list[StrategyStep | LoadGuard | RowTally] = [
+        *key_guards(dialect, table, incoming, one_row_a_key=not ordered)
+    ]
     if by_event:
         out.append(null_event_times(table, incoming))
     elif incoming.into_empty:
-        return [*out, Step("insert", _first_versions(dialect, table, incoming))]
-    out.append(Step("work", new_events(dialect, table, incoming)))
+        return [*out, StrategyStep("insert", _first_versions(dialect, table, incoming))]
+    out.append(StrategyStep("work", new_events(dialect, table, incoming)))
     if matching.deletes is not None:
         assert incoming.shrinking is not None
         out += delete_events(dialect, table, incoming)
         out.append(deletion_guard(*_open_keys(dialect, table, incoming), incoming.shrinking))
     keys = matching.keys
     distinct = (
-        exp.select(*[column(k, "e") for k in keys]).distinct().from_(aliased(incoming.work[EVENTS], "e"))
+        exp.select(*[column(k, "e") for k in keys]).distinct().from_(table_as(incoming.work[EVENTS], "e"))
     )
-    out.append(Step("work", insert_into(incoming.work[TOUCHED], keys, distinct)))
-    out.append(Step("work", _history(dialect, table, incoming)))
+    out.append(StrategyStep("work", insert_into(incoming.work[TOUCHED], keys, distinct)))
+    out.append(StrategyStep("work", _history(dialect, table, incoming)))
     if by_event:
-        points = Points(incoming.work[HISTORY], _KIND, _VERSION)
-        out += tallies(dialect, table, incoming, points)
-    out += _write(dialect, table, incoming)
+        points = HistoryPoints(incoming.work[HISTORY], _KIND, _VERSION)
+        out += row_tallies(dialect, table, incoming, points)
+    out += _write_steps(dialect, table, incoming)
     if matching.ttl_seconds is not None:
         out += scd2_ttl.steps(dialect, table, incoming, incoming.work[TOUCHED])
     return out
 
 
-def _first_versions(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Insert:
+def _first_versions(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) -> exp.Insert:
     """Into a table without rows: every row is an open version."""
     names = table.column_names
     values: dict[str, exp.Expr] = {
@@ -135,23 +139,23 @@ def _first_versions(dialect: Dialect, table: TableSpec, incoming: Incoming) -> e
         VALID_FROM: dialect.literal(incoming.loaded_at, _MOMENT),
         VALID_TO: dialect.literal(None, _MOMENT),
         IS_CURRENT: dialect.literal(True, _BOOLEAN),
-        ROW_HASH: content(dialect, table, incoming.matching.compare, "s"),
-        **stamps(dialect, incoming),
+        ROW_HASH: content_hash(dialect, table, incoming.matching.compare, "s"),
+        **load_column_values(dialect, incoming),
     }
     rows = exp.select(*values.values()).from_(subquery(one_row_a_key(dialect, table, incoming), "s"))
     return insert_into(dialect.table(table.schema, table.name), list(values), rows)
 
 
 def _open_keys(
-    dialect: Dialect, table: TableSpec, incoming: Incoming
+    dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows
 ) -> tuple[exp.Select, exp.Select, exp.Select]:
     """How many keys are open: that stay so, that this load deletes, that it opens."""
     keys = incoming.matching.keys
     true, false = dialect.literal(True, _BOOLEAN), dialect.literal(False, _BOOLEAN)
-    events = aliased(incoming.work[EVENTS], "e")
+    events = table_as(incoming.work[EVENTS], "e")
     is_gone = exp.EQ(this=column(GONE, "e"), expression=true.copy())
     current = exp.EQ(this=column(IS_CURRENT, "t"), expression=true)
-    target = aliased(dialect.table(table.schema, table.name), "t")
+    target = table_as(dialect.table(table.schema, table.name), "t")
     matched = equal_keys(keys, "e", "t")
     deleted = exp.Exists(this=exp.select("1").from_(events.copy()).where(is_gone.copy(), *matched))
     stored = exp.Exists(this=exp.select("1").from_(target.copy()).where(current.copy(), *matched))
@@ -168,7 +172,7 @@ def _open_keys(
 # ------------------------------------------------------------------ every point of the touched keys
 
 
-def _points(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Expr:
+def _points(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) -> exp.Expr:
     """All points in time of the touched keys, stored and new, several of one moment included."""
     names, keys = table.column_names, incoming.matching.keys
     false, true = dialect.literal(False, _BOOLEAN), dialect.literal(True, _BOOLEAN)
@@ -176,7 +180,7 @@ def _points(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Expr:
 
     def touched(source: exp.Expr) -> exp.Select:
         on = exp.and_(*equal_keys(keys, "p", "k"))
-        return exp.select().from_(source).join(aliased(incoming.work[TOUCHED], "k"), on=on)
+        return exp.select().from_(source).join(table_as(incoming.work[TOUCHED], "k"), on=on)
 
     def labelled(*values: exp.Expr) -> list[exp.Expr]:
         labels = (AT, HASH, GONE, IS_STORED, IS_NEW, LOADED_AT, BATCH_ID, _FROM_TABLE, _ENDED)
@@ -186,12 +190,12 @@ def _points(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Expr:
     new = exp.select(
         *[column(n, "p") for n in names],
         *labelled(*[column(f, "p") for f in fields], false.copy(), dialect.literal(None, _MOMENT)),
-    ).from_(aliased(incoming.work[EVENTS], "p"))
-    versions = touched(aliased(target, "p")).select(
+    ).from_(table_as(incoming.work[EVENTS], "p"))
+    versions = touched(table_as(target, "p")).select(
         *[column(n, "p") for n in names],
         *labelled(
             column(VALID_FROM, "p"),
-            content(dialect, table, incoming.matching.compare, "p"),
+            content_hash(dialect, table, incoming.matching.compare, "p"),
             false.copy(),
             true.copy(),
             false.copy(),
@@ -207,7 +211,7 @@ def _points(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Expr:
         nothing: list[exp.Expr] = [
             column(n, "p") if n in keys else _null(dialect, table.column(n).type, n) for n in names
         ]
-        ends = touched(aliased(target, "p")).select(
+        ends = touched(table_as(target, "p")).select(
             *nothing,
             *labelled(
                 column(VALID_TO, "p"),
@@ -224,11 +228,11 @@ def _points(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Expr:
         parts.append(ends.where(exp.not_(exp.Is(this=column(VALID_TO, "p"), expression=exp.Null()))))
     companion = table.companion()
     if companion is not None:
-        others = touched(aliased(dialect.table(companion.schema, companion.name), "p")).select(
+        others = touched(table_as(dialect.table(companion.schema, companion.name), "p")).select(
             *[column(n, "p") for n in names],
             *labelled(
                 column(EVENT_AT, "p"),
-                content(dialect, table, incoming.matching.compare, "p"),
+                content_hash(dialect, table, incoming.matching.compare, "p"),
                 column(IS_DELETE, "p"),
                 false.copy(),
                 false.copy(),
@@ -242,11 +246,11 @@ def _points(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Expr:
     return exp.union(*parts, distinct=False)
 
 
-def _null(dialect: Dialect, data_type: DataType, name: str) -> exp.Expr:
+def _null(dialect: StrategyDialect, data_type: DataType, name: str) -> exp.Expr:
     return exp.alias_(dialect.literal(None, data_type), name, quoted=True)
 
 
-def _history(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Insert:
+def _history(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) -> exp.Insert:
     """One value a moment, consecutive equal ones joined, and where each version ends."""
     matching, names = incoming.matching, table.column_names
     true = dialect.literal(True, _BOOLEAN)
@@ -296,7 +300,7 @@ def _history(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Inse
         exp.NEQ(this=column(_HASH_BEFORE, "p"), expression=column(HASH, "p")),
     ]
     if table.keeps == "events" and matching.ttl_seconds is not None:
-        expired = dialect.shifted(column(_AT_BEFORE, "p"), matching.ttl_seconds)
+        expired = dialect.add_seconds(column(_AT_BEFORE, "p"), matching.ttl_seconds)
         opens.append(exp.GT(this=column(AT, "p"), expression=expired))
     kind = exp.Case(
         ifs=[
@@ -321,7 +325,7 @@ def _history(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Inse
     until = exp.Window(this=exp.Min(this=boundary), **in_order(at.copy()), spec=following)
     ends = selected(kinds, (*fields, _KIND), {_UNTIL: until})
     if table.keeps == "events" and matching.ttl_seconds is not None:
-        ends = scd2_ttl.ended(
+        ends = scd2_ttl.end_expired_versions(
             dialect,
             incoming,
             ends,
@@ -340,7 +344,9 @@ def _history(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Inse
 # ------------------------------------------------------------------ making the tables equal to it
 
 
-def _write(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step | Guard]:
+def _write_steps(
+    dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows
+) -> list[StrategyStep | LoadGuard]:
     target, history = dialect.table(table.schema, table.name), incoming.work[HISTORY]
     keys, names = incoming.matching.keys, table.column_names
     true, false = dialect.literal(True, _BOOLEAN), dialect.literal(False, _BOOLEAN)
@@ -362,7 +368,7 @@ def _write(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step 
         BATCH_ID: column(BATCH_ID, "s"),
     }
     is_new = exp.EQ(this=column(IS_NEW, "s"), expression=true.copy())
-    ends_elsewhere = exp.not_(same(dialect, column(_ENDED, "s"), column(_UNTIL, "s"), _MOMENT))
+    ends_elsewhere = exp.not_(null_safe_equal(dialect, column(_ENDED, "s"), column(_UNTIL, "s"), _MOMENT))
     changed = exp.and_(
         is_version.copy(),
         is_stored.copy(),
@@ -374,19 +380,21 @@ def _write(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step 
     unstored = exp.EQ(this=column(IS_STORED, "s"), expression=false.copy())
     opened = (
         exp.select(*[v.copy() for v in inserted.values()])
-        .from_(aliased(history, "s"))
+        .from_(table_as(history, "s"))
         .where(is_version.copy(), unstored)
     )
-    out: list[Step | Guard] = [
-        Step("delete", absorbed),
-        Step("update", dialect.update_from(target, history, values, changed)),
-        Step("insert", insert_into(target, list(inserted), opened)),
+    out: list[StrategyStep | LoadGuard] = [
+        StrategyStep("delete", absorbed),
+        StrategyStep("update", dialect.update_from(target, history, values, changed)),
+        StrategyStep("insert", insert_into(target, list(inserted), opened)),
     ]
     companion = table.companion()
     if companion is not None:
         beside = dialect.table(companion.schema, companion.name)
         out.append(
-            Step("work", dialect.delete_from(beside, incoming.work[TOUCHED], {k: k for k in keys}, None))
+            StrategyStep(
+                "work", dialect.delete_from(beside, incoming.work[TOUCHED], {k: k for k in keys}, None)
+            )
         )
         derived = exp.EQ(this=column(_FROM_TABLE, "s"), expression=true.copy())
         kept = {
@@ -399,8 +407,8 @@ def _write(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step 
         }
         others = (
             exp.select(*kept.values())
-            .from_(aliased(history, "s"))
+            .from_(table_as(history, "s"))
             .where(exp.not_(is_version.copy()), exp.not_(derived))
         )
-        out.append(Step("work", insert_into(beside, list(kept), others)))
+        out.append(StrategyStep("work", insert_into(beside, list(kept), others)))
     return out

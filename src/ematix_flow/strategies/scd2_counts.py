@@ -13,15 +13,23 @@ from sqlglot import exp
 
 from ematix_flow.spec.tables import EVENT_AT, IS_DELETE, VALID_FROM, TableSpec
 from ematix_flow.spec.types import DataType
-from ematix_flow.strategies.matched import differs
+from ematix_flow.strategies.key_guards import rows_differ
 from ematix_flow.strategies.scd2_events import AT, EVENTS, GONE, IS_NEW, dated_rows
-from ematix_flow.strategies.sql import Dialect, Incoming, Tally, aliased, column, equal_keys, subquery
+from ematix_flow.strategies.sql import (
+    IncomingRows,
+    RowTally,
+    StrategyDialect,
+    column,
+    equal_keys,
+    subquery,
+    table_as,
+)
 
 _BOOLEAN = DataType("boolean")
 
 
 @dataclass(frozen=True)
-class Points:
+class HistoryPoints:
     """The points in time of the touched keys, one a moment; ``kind`` is ``version`` where one opens."""
 
     table: exp.Table
@@ -29,14 +37,18 @@ class Points:
     version: int
 
 
-def tallies(dialect: Dialect, table: TableSpec, incoming: Incoming, points: Points) -> list[Tally]:
+def row_tallies(
+    dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows, points: HistoryPoints
+) -> list[RowTally]:
     return [
-        Tally("brought", _brought(dialect, table, incoming, points)),
-        Tally("outranked", _outranked(dialect, table, incoming, points)),
+        RowTally("brought", _count_brought(dialect, table, incoming, points)),
+        RowTally("outranked", _count_outranked(dialect, table, incoming, points)),
     ]
 
 
-def _brought(dialect: Dialect, table: TableSpec, incoming: Incoming, points: Points) -> exp.Select:
+def _count_brought(
+    dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows, points: HistoryPoints
+) -> exp.Select:
     """Points of this batch that hold a version. A row that returns may be two: it counts once."""
 
     def opens(alias: str) -> list[exp.Expr]:
@@ -45,13 +57,13 @@ def _brought(dialect: Dialect, table: TableSpec, incoming: Incoming, points: Poi
             exp.EQ(this=column(IS_NEW, alias), expression=dialect.literal(True, _BOOLEAN)),
         ]
 
-    found = _count().from_(aliased(points.table, "h")).where(*opens("h"))
+    found = _select_count().from_(table_as(points.table, "h")).where(*opens("h"))
     if incoming.matching.deletes is None:
         return found
     moment = _moment_of_event(dialect, table, incoming, "h")
     own = (
         exp.select("1")
-        .from_(aliased(points.table, "o"))
+        .from_(table_as(points.table, "o"))
         .where(
             *equal_keys(incoming.matching.keys, "o", "h"),
             exp.EQ(this=column(AT, "o"), expression=moment.copy()),
@@ -62,7 +74,9 @@ def _brought(dialect: Dialect, table: TableSpec, incoming: Incoming, points: Poi
     return found.where(exp.paren(exp.or_(is_own, exp.not_(exp.Exists(this=own)))))
 
 
-def _outranked(dialect: Dialect, table: TableSpec, incoming: Incoming, points: Points) -> exp.Select:
+def _count_outranked(
+    dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows, points: HistoryPoints
+) -> exp.Select:
     """Rows that differ from what holds at their moment: a point of a touched key, or else what is stored."""
     matching, companion = incoming.matching, table.companion()
     assert companion is not None
@@ -78,17 +92,17 @@ def _outranked(dialect: Dialect, table: TableSpec, incoming: Incoming, points: P
 
     def other(alias: str) -> exp.Expr:
         is_there = exp.not_(exp.Is(this=column(keys[0], alias), expression=exp.Null()))
-        return exp.and_(is_there, differs(dialect, table, values, "i", alias))
+        return exp.and_(is_there, rows_differ(dialect, table, values, "i", alias))
 
     def missing(alias: str) -> exp.Expr:
         return exp.Is(this=column(keys[0], alias), expression=exp.Null())
 
     found = (
-        _count()
+        _select_count()
         .from_(subquery(dated_rows(dialect, table, incoming), "i"))
-        .join(aliased(points.table, "h"), on=at_its_moment("h", AT, GONE), join_type="left")
-        .join(aliased(stored, "v"), on=at_its_moment("v", VALID_FROM, None), join_type="left")
-        .join(aliased(beside, "e"), on=at_its_moment("e", EVENT_AT, IS_DELETE), join_type="left")
+        .join(table_as(points.table, "h"), on=at_its_moment("h", AT, GONE), join_type="left")
+        .join(table_as(stored, "v"), on=at_its_moment("v", VALID_FROM, None), join_type="left")
+        .join(table_as(beside, "e"), on=at_its_moment("e", EVENT_AT, IS_DELETE), join_type="left")
         .where(
             exp.paren(
                 exp.or_(
@@ -108,12 +122,12 @@ def _outranked(dialect: Dialect, table: TableSpec, incoming: Incoming, points: P
         own = exp.EQ(this=column(begins, "o"), expression=_moment_of_event(dialect, table, incoming, "o"))
         return exp.Exists(
             this=exp.select("1")
-            .from_(aliased(source, "o"))
+            .from_(table_as(source, "o"))
             .where(
                 *equal_keys(keys, "o", "i"),
                 *event,
                 exp.not_(own),
-                exp.not_(differs(dialect, table, values, "i", "o")),
+                exp.not_(rows_differ(dialect, table, values, "i", "o")),
             )
         )
 
@@ -124,11 +138,13 @@ def _outranked(dialect: Dialect, table: TableSpec, incoming: Incoming, points: P
     )
 
 
-def _moment_of_event(dialect: Dialect, table: TableSpec, incoming: Incoming, alias: str) -> exp.Expr:
+def _moment_of_event(
+    dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows, alias: str
+) -> exp.Expr:
     event = incoming.matching.event
     assert event is not None
     return dialect.moment(column(event, alias), table.column(event).type)
 
 
-def _count() -> exp.Select:
+def _select_count() -> exp.Select:
     return exp.select(exp.Count(this=exp.Star()))

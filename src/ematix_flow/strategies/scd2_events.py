@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from ematix_flow.errors import RowRejected
-from ematix_flow.spec.naming import own_name
+from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.tables import (
     BATCH_ID,
     EVENT_AT,
@@ -18,25 +18,25 @@ from ematix_flow.spec.tables import (
     TableSpec,
 )
 from ematix_flow.spec.types import DataType
-from ematix_flow.strategies.matched import differs, last_of_each_key
+from ematix_flow.strategies.key_guards import last_of_each_key, rows_differ
 from ematix_flow.strategies.sql import (
-    Dialect,
-    Guard,
-    Incoming,
-    Step,
-    aliased,
+    IncomingRows,
+    LoadGuard,
+    StrategyDialect,
+    StrategyStep,
     column,
     equal_keys,
     insert_into,
-    stamps,
+    load_column_values,
     subquery,
+    table_as,
 )
 
 EVENTS = "events"
-AT, HASH, GONE = own_name("at"), own_name("hash"), own_name("gone")
-IS_STORED, IS_NEW = own_name("stored"), own_name("new")
-_RANK, _PLACE, _CLOSED = own_name("rank"), own_name("place"), own_name("closed")
-_FILLED = own_name("filled")
+AT, HASH, GONE = internal_name("at"), internal_name("hash"), internal_name("gone")
+IS_STORED, IS_NEW = internal_name("stored"), internal_name("new")
+_RANK, _PLACE, _CLOSED = internal_name("rank"), internal_name("place"), internal_name("closed")
+_FILLED = internal_name("filled")
 _ORDER = (_FILLED, HASH, _RANK)  # of events at one moment the greatest holds
 _BOOLEAN, _MOMENT, _BYTES = DataType("boolean"), DataType("timestamp_tz"), DataType("bytes")
 _TICK = 0.000001
@@ -56,7 +56,7 @@ def event_columns(table: TableSpec) -> tuple[ColumnSpec, ...]:
     )
 
 
-def null_event_times(table: TableSpec, incoming: Incoming) -> Guard:
+def null_event_times(table: TableSpec, incoming: IncomingRows) -> LoadGuard:
     event = incoming.matching.event
     assert event is not None
     missing = exp.Is(this=column(event, "s"), expression=exp.Null())
@@ -78,10 +78,10 @@ def null_event_times(table: TableSpec, incoming: Incoming) -> Guard:
             next_step="filter these rows out in the source SQL, or choose a column that is never null",
         )
 
-    return Guard(query, judge)
+    return LoadGuard(query, judge)
 
 
-def new_events(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Insert:
+def new_events(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) -> exp.Insert:
     """Into ``events``: by event time every event that is not known; else each row that differs from now."""
     columns = [c.name for c in event_columns(table)]
     if incoming.matching.event is None:
@@ -91,27 +91,27 @@ def new_events(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.In
     return insert_into(incoming.work[EVENTS], columns, select)
 
 
-def one_row_a_key(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Expr:
+def one_row_a_key(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) -> exp.Expr:
     order = incoming.matching.order
     return incoming.select if order is None else last_of_each_key(dialect, table, incoming, order)
 
 
-def content(dialect: Dialect, table: TableSpec, names: tuple[str, ...], alias: str) -> exp.Expr:
+def content_hash(dialect: StrategyDialect, table: TableSpec, names: tuple[str, ...], alias: str) -> exp.Expr:
     return dialect.row_hash([(n, table.column(n).type, column(n, alias)) for n in names])
 
 
-def _changes_now(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Select:
+def _changes_now(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) -> exp.Select:
     """Rows that differ from the open version of their key. They hold from the moment of this load on."""
     matching, names = incoming.matching, table.column_names
     keys = matching.keys
     true, false = dialect.literal(True, _BOOLEAN), dialect.literal(False, _BOOLEAN)
     rows = one_row_a_key(dialect, table, incoming)
     is_open = exp.EQ(this=column(IS_CURRENT, "t"), expression=true.copy())
-    target = aliased(dialect.table(table.schema, table.name), "t")
+    target = table_as(dialect.table(table.schema, table.name), "t")
     is_new_key = exp.Is(this=column(keys[0], "t"), expression=exp.Null())
     ended = (
         exp.select(exp.Max(this=column(VALID_TO, "c")))
-        .from_(aliased(dialect.table(table.schema, table.name), "c"))
+        .from_(table_as(dialect.table(table.schema, table.name), "c"))
         .where(*equal_keys(keys, "c", "s"))
     )
     begun = exp.Case(
@@ -121,26 +121,26 @@ def _changes_now(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.
         exp.select(
             *[column(n, "s") for n in names],
             _now_after(dialect, incoming, begun),
-            content(dialect, table, matching.compare, "s"),
+            content_hash(dialect, table, matching.compare, "s"),
             false.copy(),
             false.copy(),
             true.copy(),
-            *[stamps(dialect, incoming)[n] for n in (LOADED_AT, BATCH_ID)],
+            *[load_column_values(dialect, incoming)[n] for n in (LOADED_AT, BATCH_ID)],
         )
         .from_(subquery(rows, "s"))
         .join(target, on=exp.and_(is_open, *equal_keys(keys, "t", "s")), join_type="left")
-        .where(exp.or_(is_new_key, differs(dialect, table, matching.compare, "s", "t")))
+        .where(exp.or_(is_new_key, rows_differ(dialect, table, matching.compare, "s", "t")))
     )
 
 
-def _now_after(dialect: Dialect, incoming: Incoming, begun: exp.Expr) -> exp.Expr:
+def _now_after(dialect: StrategyDialect, incoming: IncomingRows, begun: exp.Expr) -> exp.Expr:
     """The moment of this load; just after what has begun or ended, should a clock have gone back."""
     now = dialect.literal(incoming.loaded_at, _MOMENT)
     late = exp.GTE(this=begun.copy(), expression=now.copy())
-    return exp.Case(ifs=[exp.If(this=late, true=dialect.shifted(begun.copy(), _TICK))], default=now)
+    return exp.Case(ifs=[exp.If(this=late, true=dialect.add_seconds(begun.copy(), _TICK))], default=now)
 
 
-def _unknown_events(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Select:
+def _unknown_events(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) -> exp.Select:
     """Events that neither a version nor the companion table knows, or that outrank what they know."""
     matching, names = incoming.matching, table.column_names
     keys, companion = matching.keys, table.companion()
@@ -149,17 +149,17 @@ def _unknown_events(dialect: Dialect, table: TableSpec, incoming: Incoming) -> e
     rest = tuple(n for n in names if n not in (*keys, *matching.compare, matching.event))
 
     def ranked(alias: str) -> exp.Expr:
-        return content(dialect, table, rest, alias) if rest else dialect.literal(b"", _BYTES)
+        return content_hash(dialect, table, rest, alias) if rest else dialect.literal(b"", _BYTES)
 
     def filled(alias: str) -> exp.Expr:
         return _values_in([column(n, alias) for n in (*matching.compare, *rest)])
 
     dated: exp.Expr = exp.select(
         *[column(n, "r") for n in (*names, AT)],
-        exp.alias_(content(dialect, table, matching.compare, "r"), HASH, quoted=True),
+        exp.alias_(content_hash(dialect, table, matching.compare, "r"), HASH, quoted=True),
         exp.alias_(ranked("r"), _RANK, quoted=True),
         exp.alias_(filled("r"), _FILLED, quoted=True),
-    ).from_(subquery(_not_stored(dialect, table, incoming), "r"))
+    ).from_(subquery(_rows_not_stored(dialect, table, incoming), "r"))
     if matching.deletes is not None:
         dated = _with_returns(dialect, table, incoming, dated)
     by_moment = [dialect.comparable(column(k, "r"), table.column(k).type) for k in keys]
@@ -178,7 +178,7 @@ def _unknown_events(dialect: Dialect, table: TableSpec, incoming: Incoming) -> e
         on = exp.and_(
             *equal_keys(keys, alias, "s"), exp.EQ(this=column(begins, alias), expression=column(AT, "s"))
         )
-        stored_hash = content(dialect, table, matching.compare, alias)
+        stored_hash = content_hash(dialect, table, matching.compare, alias)
         more: exp.Expr = exp.GT(this=column(HASH, "s"), expression=stored_hash)
         if rest:
             tied = exp.EQ(this=column(HASH, "s"), expression=stored_hash.copy())
@@ -203,15 +203,15 @@ def _unknown_events(dialect: Dialect, table: TableSpec, incoming: Incoming) -> e
     )
     stored = exp.Case(ifs=[exp.If(this=has_version.copy(), true=true.copy())], default=false.copy())
     first = exp.EQ(this=column(_PLACE, "s"), expression=exp.Literal.number(1))
-    versions = aliased(dialect.table(table.schema, table.name), "v")
-    others = aliased(dialect.table(companion.schema, companion.name), "e")
+    versions = table_as(dialect.table(table.schema, table.name), "v")
+    others = table_as(dialect.table(companion.schema, companion.name), "e")
     return (
         exp.select(
             *[column(n, "s") for n in (*names, AT, HASH)],
             false.copy(),
             stored,
             true.copy(),
-            *[stamps(dialect, incoming)[n] for n in (LOADED_AT, BATCH_ID)],
+            *[load_column_values(dialect, incoming)[n] for n in (LOADED_AT, BATCH_ID)],
         )
         .from_(subquery(numbered, "s"), copy=False)
         .join(versions, on=to_version, join_type="left", copy=False)
@@ -231,7 +231,7 @@ def _values_in(columns: list[exp.Expr]) -> exp.Expr:
     return exp.paren(total)
 
 
-def dated_rows(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Select:
+def dated_rows(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) -> exp.Select:
     """The rows of the batch with the moment of their event."""
     event = incoming.matching.event
     assert event is not None
@@ -240,7 +240,7 @@ def dated_rows(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Se
     return exp.select(*values).from_(subquery(incoming.select, "i"))
 
 
-def _not_stored(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Select:
+def _rows_not_stored(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) -> exp.Select:
     """The rows with their moment, but for those that an open version has already, column by column.
 
     A source that is read as a whole brings mostly these; what is left is worth a hash.
@@ -258,12 +258,14 @@ def _not_stored(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.S
     return (
         exp.select(*[column(n, "i") for n in (*names, AT)])
         .from_(subquery(moments, "i"))
-        .join(aliased(dialect.table(table.schema, table.name), "o"), on=on, join_type="left")
-        .where(exp.or_(unknown, differs(dialect, table, others, "i", "o")))
+        .join(table_as(dialect.table(table.schema, table.name), "o"), on=on, join_type="left")
+        .where(exp.or_(unknown, rows_differ(dialect, table, others, "i", "o")))
     )
 
 
-def _began_with_its_event(dialect: Dialect, table: TableSpec, incoming: Incoming, alias: str) -> exp.Expr:
+def _began_with_its_event(
+    dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows, alias: str
+) -> exp.Expr:
     """False for the version of a key that had been deleted and came back with an older row."""
     event = incoming.matching.event
     assert event is not None
@@ -271,7 +273,9 @@ def _began_with_its_event(dialect: Dialect, table: TableSpec, incoming: Incoming
     return exp.EQ(this=column(VALID_FROM, alias), expression=moment)
 
 
-def _with_returns(dialect: Dialect, table: TableSpec, incoming: Incoming, dated: exp.Expr) -> exp.Expr:
+def _with_returns(
+    dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows, dated: exp.Expr
+) -> exp.Expr:
     """The events, and each key that was deleted and is in the snapshot again without anything newer.
 
     Such a key holds from now on, with its last row, whatever the event time of that; and should that
@@ -285,7 +289,7 @@ def _with_returns(dialect: Dialect, table: TableSpec, incoming: Incoming, dated:
             *[column(k, "c") for k in keys],
             exp.alias_(exp.Max(this=column(EVENT_AT, "c")), _CLOSED, quoted=True),
         )
-        .from_(aliased(dialect.table(companion.schema, companion.name), "c"))
+        .from_(table_as(dialect.table(companion.schema, companion.name), "c"))
         .where(exp.EQ(this=column(IS_DELETE, "c"), expression=dialect.literal(True, _BOOLEAN)))
         .group_by(*[column(k, "c") for k in keys])
     )
@@ -299,7 +303,7 @@ def _with_returns(dialect: Dialect, table: TableSpec, incoming: Incoming, dated:
 
     opened_since = exp.Exists(
         this=exp.select("1")
-        .from_(aliased(dialect.table(table.schema, table.name), "v"))
+        .from_(table_as(dialect.table(table.schema, table.name), "v"))
         .where(
             *equal_keys(keys, "v", "n"),
             exp.GT(this=column(VALID_FROM, "v"), expression=column(_CLOSED, "d")),
@@ -336,11 +340,11 @@ def _with_returns(dialect: Dialect, table: TableSpec, incoming: Incoming, dated:
     changed = (
         exp.select(*again)
         .from_(ranked(), copy=False)
-        .join(aliased(dialect.table(table.schema, table.name), "v"), on=open_again, copy=False)
+        .join(table_as(dialect.table(table.schema, table.name), "v"), on=open_again, copy=False)
         .where(
             exp.EQ(this=column(_PLACE, "n"), expression=exp.Literal.number(1)),
             exp.LT(this=column(AT, "n"), expression=column(VALID_FROM, "v")),
-            differs(dialect, table, incoming.matching.compare, "n", "v"),
+            rows_differ(dialect, table, incoming.matching.compare, "n", "v"),
             copy=False,
         )
     )
@@ -348,7 +352,9 @@ def _with_returns(dialect: Dialect, table: TableSpec, incoming: Incoming, dated:
     return exp.union(events, returned, changed, distinct=False)
 
 
-def delete_events(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step | Guard]:
+def delete_events(
+    dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows
+) -> list[StrategyStep | LoadGuard]:
     """Into ``events``: a delete, now, of each key that is open and that the snapshot no longer has."""
     keys = incoming.matching.keys
     true, false = dialect.literal(True, _BOOLEAN), dialect.literal(False, _BOOLEAN)
@@ -363,7 +369,7 @@ def delete_events(dialect: Dialect, table: TableSpec, incoming: Incoming) -> lis
     if companion is not None:  # the version may have been confirmed since, also for a time to come
         confirmed = (
             exp.select(exp.Max(this=column(EVENT_AT, "c")))
-            .from_(aliased(dialect.table(companion.schema, companion.name), "c"))
+            .from_(table_as(dialect.table(companion.schema, companion.name), "c"))
             .where(
                 *equal_keys(keys, "c", "t"),
                 exp.GT(this=column(EVENT_AT, "c"), expression=column(VALID_FROM, "t")),
@@ -378,10 +384,10 @@ def delete_events(dialect: Dialect, table: TableSpec, incoming: Incoming) -> lis
             true.copy(),
             false.copy(),
             true.copy(),
-            *[stamps(dialect, incoming)[n] for n in (LOADED_AT, BATCH_ID)],
+            *[load_column_values(dialect, incoming)[n] for n in (LOADED_AT, BATCH_ID)],
         )
-        .from_(aliased(dialect.table(table.schema, table.name), "t"))
+        .from_(table_as(dialect.table(table.schema, table.name), "t"))
         .where(exp.EQ(this=column(IS_CURRENT, "t"), expression=true.copy()), exp.not_(present))
     )
     columns = [c.name for c in event_columns(table)]
-    return [Step("work", insert_into(incoming.work[EVENTS], columns, select))]
+    return [StrategyStep("work", insert_into(incoming.work[EVENTS], columns, select))]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
-from ematix_flow.spec.naming import own_name
+from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.tables import (
     EVENT_AT,
     IS_CURRENT,
@@ -23,31 +23,36 @@ from ematix_flow.spec.tables import (
 )
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.sql import (
-    Dialect,
-    Guard,
-    Incoming,
-    Step,
-    aliased,
+    IncomingRows,
+    LoadGuard,
+    StrategyDialect,
+    StrategyStep,
     ascending,
     column,
     equal_keys,
     insert_into,
     subquery,
+    table_as,
 )
 
 EXPIRED = "expired"
-_RUN, _LAST, _BEGAN, _ENDS = own_name("run"), own_name("last"), own_name("began"), own_name("ends")
+_RUN, _LAST, _BEGAN, _ENDS = (
+    internal_name("run"),
+    internal_name("last"),
+    internal_name("began"),
+    internal_name("ends"),
+)
 _BOOLEAN, _MOMENT = DataType("boolean"), DataType("timestamp_tz")
 
 
-def work_table(table: TableSpec, incoming: Incoming) -> TableSpec:
+def work_table(table: TableSpec, incoming: IncomingRows) -> TableSpec:
     keys = tuple(ColumnSpec(k, table.column(k).type) for k in incoming.matching.keys)
     return TableSpec(None, EXPIRED, (*keys, ColumnSpec(_BEGAN, _MOMENT), ColumnSpec(_ENDS, _MOMENT)))
 
 
-def ended(
-    dialect: Dialect,
-    incoming: Incoming,
+def end_expired_versions(
+    dialect: StrategyDialect,
+    incoming: IncomingRows,
     points: exp.Select,
     fields: tuple[str, ...],
     by_key: Sequence[exp.Expr],
@@ -78,7 +83,7 @@ def ended(
         this=exp.Max(this=confirmed), partition_by=[*[k.copy() for k in by_key], column(_RUN, "p")]
     )
     lasting = exp.select(*carried, exp.alias_(last, _LAST, quoted=True)).from_(subquery(runs, "p"))
-    ends = dialect.shifted(column(_LAST, "p"), ttl)
+    ends = dialect.add_seconds(column(_LAST, "p"), ttl)
     now = dialect.literal(incoming.loaded_at, _MOMENT)
     goes_on = exp.Is(this=column(until, "p"), expression=exp.Null())
     is_over = exp.or_(
@@ -93,7 +98,9 @@ def ended(
     return exp.select(*kept, exp.alias_(shortened, until, quoted=True)).from_(subquery(lasting, "p"))
 
 
-def steps(dialect: Dialect, table: TableSpec, incoming: Incoming, touched: exp.Table) -> list[Step | Guard]:
+def steps(
+    dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows, touched: exp.Table
+) -> list[StrategyStep | LoadGuard]:
     """End the open versions of all other keys, not those touched, whose time is over."""
     keys = incoming.matching.keys
     target = dialect.table(table.schema, table.name)
@@ -107,19 +114,21 @@ def steps(dialect: Dialect, table: TableSpec, incoming: Incoming, touched: exp.T
     began = exp.EQ(this=column(VALID_FROM, "t"), expression=column(_BEGAN, "s"))
     condition = exp.and_(*equal_keys(keys, "t", "s"), began)
     update = dialect.update_from(target, incoming.work[EXPIRED], sets, condition)
-    return [Step("work", fill), Step("update", update)]
+    return [StrategyStep("work", fill), StrategyStep("update", update)]
 
 
-def _overdue(dialect: Dialect, table: TableSpec, incoming: Incoming, touched: exp.Table) -> exp.Select:
+def _overdue(
+    dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows, touched: exp.Table
+) -> exp.Select:
     matching, companion = incoming.matching, table.companion()
     ttl, keys = matching.ttl_seconds, matching.keys
     assert ttl is not None
     now = dialect.literal(incoming.loaded_at, _MOMENT)
-    target = aliased(dialect.table(table.schema, table.name), "t")
+    target = table_as(dialect.table(table.schema, table.name), "t")
     is_open = exp.EQ(this=column(IS_CURRENT, "t"), expression=dialect.literal(True, _BOOLEAN))
     place = [column(k, "t") for k in keys] + [column(VALID_FROM, "t")]
-    long_ago = exp.LTE(this=dialect.shifted(column(VALID_FROM, "t"), ttl), expression=now.copy())
-    is_touched = exp.select("1").from_(aliased(touched, "k")).where(*equal_keys(keys, "k", "t"))
+    long_ago = exp.LTE(this=dialect.add_seconds(column(VALID_FROM, "t"), ttl), expression=now.copy())
+    is_touched = exp.select("1").from_(table_as(touched, "k")).where(*equal_keys(keys, "k", "t"))
     other = exp.not_(exp.Exists(this=is_touched))
     if companion is None:
         brought = exp.Exists(
@@ -132,11 +141,11 @@ def _overdue(dialect: Dialect, table: TableSpec, incoming: Incoming, touched: ex
         exp.GT(this=column(EVENT_AT, "e"), expression=column(VALID_FROM, "t")),
     )
     latest = exp.Max(this=exp.Coalesce(this=column(EVENT_AT, "e"), expressions=[column(VALID_FROM, "t")]))
-    ends = dialect.shifted(latest, ttl)
+    ends = dialect.add_seconds(latest, ttl)
     return (
         exp.select(*place, ends)
         .from_(target)
-        .join(aliased(dialect.table(companion.schema, companion.name), "e"), on=confirms, join_type="left")
+        .join(table_as(dialect.table(companion.schema, companion.name), "e"), on=confirms, join_type="left")
         .where(is_open, long_ago, other)
         .group_by(*[p.copy() for p in place])
         .having(exp.LTE(this=ends.copy(), expression=now))

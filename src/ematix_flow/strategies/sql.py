@@ -15,7 +15,7 @@ import sqlglot
 from sqlglot import exp
 
 from ematix_flow.errors import FlowError
-from ematix_flow.spec.naming import own_name
+from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.tables import BATCH_ID, LOADED_AT, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import Watermark
@@ -24,7 +24,7 @@ from ematix_flow.strategies.matching import Matching
 Rows = TypeVar("Rows", exp.Table, exp.Subquery)
 
 
-class Dialect(Protocol):
+class StrategyDialect(Protocol):
     """The part of a backend's SQL that differs from system to system."""
 
     name: str
@@ -39,7 +39,7 @@ class Dialect(Protocol):
         """The column in a form that can be grouped and compared (JSON as text, for one)."""
         ...
 
-    def ranged(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
+    def range_operand(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
         """A source's own column in the form that `literal` is compared with: loose text made canonical."""
         return column
 
@@ -47,7 +47,7 @@ class Dialect(Protocol):
         """A timestamp or date as a ``timestamp_tz``: what has no zone is UTC."""
         ...
 
-    def shifted(self, moment: exp.Expr, seconds: float) -> exp.Expr:
+    def add_seconds(self, moment: exp.Expr, seconds: float) -> exp.Expr:
         """A ``timestamp_tz`` so many seconds later, exact to the microsecond."""
         ...
 
@@ -76,7 +76,7 @@ class Dialect(Protocol):
 
 
 @dataclass(frozen=True)
-class Step:
+class StrategyStep:
     """One statement of a strategy and which count its affected rows belong to."""
 
     action: Literal["insert", "update", "delete", "work"]
@@ -84,7 +84,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Guard:
+class LoadGuard:
     """A question whose answer may stop the load. ``judge`` gets the rows and the counts so far."""
 
     query: exp.Expr
@@ -92,7 +92,7 @@ class Guard:
 
 
 @dataclass(frozen=True)
-class Tally:
+class RowTally:
     """A question how many of the batch's rows had one fate. Asked while rows remain without one."""
 
     fate: Literal["brought", "outranked"]
@@ -100,7 +100,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Shrinking:
+class ShrinkLimit:
     """How far a load may empty a table before it is stopped."""
 
     label: str
@@ -109,7 +109,7 @@ class Shrinking:
 
 
 @dataclass(frozen=True)
-class Incoming:
+class IncomingRows:
     """The rows of this batch: a SELECT of the declared columns, and the load's stamp.
 
     ``work`` are the strategy's own work tables by name; they are there and empty.
@@ -122,7 +122,7 @@ class Incoming:
     matching: Matching = field(default_factory=Matching)
     work: Mapping[str, exp.Table] = field(default_factory=dict)
     into_empty: bool = False  # whether the target has no row yet
-    shrinking: Shrinking | None = None
+    shrinking: ShrinkLimit | None = None
 
 
 def identifier(name: str) -> exp.Identifier:
@@ -139,16 +139,16 @@ def alias_name(alias: str) -> exp.Identifier:
 
     Spark takes ``t.x`` for the field ``x`` of a column ``t`` where there is one.
     """
-    return identifier(own_name(alias))
+    return identifier(internal_name(alias))
 
 
-def called(rows: Rows, alias: str) -> Rows:
+def with_alias(rows: Rows, alias: str) -> Rows:
     """The rows under an alias, in place."""
     rows.set("alias", exp.TableAlias(this=alias_name(alias)))
     return rows
 
 
-def filled(template: str, value: exp.Expr, dialect: str) -> exp.Expr:
+def fill_template(template: str, value: exp.Expr, dialect: str) -> exp.Expr:
     """A piece of our own SQL in which the column ``v`` stands for ``value``."""
     tree = _template(template, dialect).copy()
     for node in [n for n in tree.find_all(exp.Column) if n.name == "v"]:
@@ -166,7 +166,7 @@ def _template(template: str, dialect: str) -> exp.Expr:
     return tree
 
 
-def joined(parts: Sequence[exp.Expr]) -> exp.Expr:
+def concat_texts(parts: Sequence[exp.Expr]) -> exp.Expr:
     """Texts one after the other, with ``||``."""
     text = parts[0]
     for part in parts[1:]:
@@ -179,14 +179,14 @@ def verbatim(sql: str) -> exp.Subquery:
     return exp.Subquery(this=exp.Var(this=f"\n{sql}\n"))
 
 
-def aliased(table: exp.Table, alias: str) -> exp.Table:
-    return called(table.copy(), alias)
+def table_as(table: exp.Table, alias: str) -> exp.Table:
+    return with_alias(table.copy(), alias)
 
 
 def subquery(select: exp.Expr, alias: str) -> exp.Subquery:
     # the first to use a tree takes it as it is: copies of copies are most of the cost of a small load
     taken = select if select.parent is None else select.copy()
-    return called(exp.Subquery(this=taken), alias)
+    return with_alias(exp.Subquery(this=taken), alias)
 
 
 def equal_keys(keys: Sequence[str], left: str, right: str) -> list[exp.Expr]:
@@ -199,14 +199,16 @@ def ascending(tree: exp.Expr) -> exp.Ordered:
     return exp.Ordered(this=tree, nulls_first=True)
 
 
-def same(dialect: Dialect, left: exp.Expr, right: exp.Expr, data_type: DataType) -> exp.Expr:
+def null_safe_equal(
+    dialect: StrategyDialect, left: exp.Expr, right: exp.Expr, data_type: DataType
+) -> exp.Expr:
     """Equal, or both null."""
     return exp.NullSafeEQ(
         this=dialect.comparable(left, data_type), expression=dialect.comparable(right, data_type)
     )
 
 
-def stamps(dialect: Dialect, incoming: Incoming) -> dict[str, exp.Expr]:
+def load_column_values(dialect: StrategyDialect, incoming: IncomingRows) -> dict[str, exp.Expr]:
     """The load columns of a row that this load writes."""
     return {
         LOADED_AT: dialect.literal(incoming.loaded_at, DataType("timestamp_tz")),
@@ -214,11 +216,13 @@ def stamps(dialect: Dialect, incoming: Incoming) -> dict[str, exp.Expr]:
     }
 
 
-def stamped(dialect: Dialect, table: TableSpec, incoming: Incoming) -> dict[str, exp.Expr]:
+def load_columns_of(
+    dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows
+) -> dict[str, exp.Expr]:
     """The load columns that this table has beside its declared ones, with their values."""
     if not table.stamped:
         return {}
-    return {k: v for k, v in stamps(dialect, incoming).items() if k not in table.column_names}
+    return {k: v for k, v in load_column_values(dialect, incoming).items() if k not in table.column_names}
 
 
 def insert_into(table: exp.Table, columns: Sequence[str], select: exp.Expr) -> exp.Insert:
@@ -227,16 +231,16 @@ def insert_into(table: exp.Table, columns: Sequence[str], select: exp.Expr) -> e
 
 
 def insert_rows(
-    dialect: Dialect, table: TableSpec, incoming: Incoming, condition: exp.Expr | None = None
-) -> Step:
+    dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows, condition: exp.Expr | None = None
+) -> StrategyStep:
     """INSERT of the incoming rows with their load columns."""
     names: Sequence[str] = table.column_names
     values: list[exp.Expr] = [column(n, "s") for n in names]
     columns = list(names)
-    for name, value in stamped(dialect, table, incoming).items():
+    for name, value in load_columns_of(dialect, table, incoming).items():
         columns.append(name)
         values.append(value)
     select = exp.select(*values).from_(subquery(incoming.select, "s"))
     if condition is not None:
         select = select.where(condition)
-    return Step("insert", insert_into(dialect.table(table.schema, table.name), columns, select))
+    return StrategyStep("insert", insert_into(dialect.table(table.schema, table.name), columns, select))

@@ -10,14 +10,14 @@ from sqlglot import exp
 
 from ematix_flow.errors import ShrinkRefused
 from ematix_flow.spec.tables import TableSpec
-from ematix_flow.strategies.sql import Dialect, Incoming, Step, insert_rows
+from ematix_flow.strategies.sql import IncomingRows, StrategyDialect, StrategyStep, insert_rows
 
 SHRINK_CHECKED_ABOVE = 1_000
 
 
-def steps(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step]:
+def steps(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) -> list[StrategyStep]:
     delete = exp.Delete(this=dialect.table(table.schema, table.name))
-    return [Step("delete", delete), insert_rows(dialect, table, incoming)]
+    return [StrategyStep("delete", delete), insert_rows(dialect, table, incoming)]
 
 
 def check_shrink(label: str, before: int, after: int, *, max_shrink: float, allow_empty: bool) -> None:

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from ematix_flow import faults
-from ematix_flow.backends.base import Backend, StagedRows, Target
+from ematix_flow.backends.base import Backend, BatchTarget, StagedRows
 from ematix_flow.errors import PipelineLocked, RowRejected, ShrinkRefused, TargetFailed
 from ematix_flow.spec.tables import BATCH_ID, LOADED_AT, ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange
-from ematix_flow.testing.loads import PIPELINE, TARGET, incremental, load_rows, new_load, prepare
+from ematix_flow.testing.loads import PIPELINE, TARGET, load_incremental, load_rows, new_load, prepare
 from ematix_flow.testing.samples import HOSTILE_NAMES, every_type, every_value
 
 APPLY_POINTS = (
@@ -45,11 +45,11 @@ _EVENTS = TableSpec(
 )
 
 
-def _named(first: int, last: int, prefix: str = "n") -> list[dict[str, Any]]:
+def _named_rows(first: int, last: int, prefix: str = "n") -> list[dict[str, Any]]:
     return [{"id": i, "name": f"{prefix}{i}"} for i in range(first, last)]
 
 
-def _at(minute: int, what: str | None) -> dict[str, Any]:
+def _event_row(minute: int, what: str | None) -> dict[str, Any]:
     return {"at": dt.datetime(2026, 1, 1, 12, minute, tzinfo=dt.timezone.utc), "what": what}
 
 
@@ -69,7 +69,7 @@ class TargetContract:
         raise NotImplementedError("a subclass gives the backend under test")
 
     @pytest.fixture
-    def target(self, backend: Backend) -> Target:
+    def target(self, backend: Backend) -> BatchTarget:
         target = backend.target()
         assert target is not None
         return target
@@ -84,7 +84,7 @@ class TargetContract:
 
     # ---------------------------------------------------------------- values
 
-    def test_every_type_and_null_arrives_unchanged(self, backend: Backend, target: Target) -> None:
+    def test_every_type_and_null_arrives_unchanged(self, backend: Backend, target: BatchTarget) -> None:
         table = every_type()
         applied = load_rows(target, new_load(table), every_value())
         assert applied.rows_inserted == 4
@@ -93,14 +93,16 @@ class TargetContract:
             for column, value in expected.items():
                 assert found[expected["id"]][column] == value, column
 
-    def test_rows_carry_their_run_and_the_moment_of_the_load(self, backend: Backend, target: Target) -> None:
+    def test_rows_carry_their_run_and_the_moment_of_the_load(
+        self, backend: Backend, target: BatchTarget
+    ) -> None:
         load = new_load(_SMALL)
-        load_rows(target, load, _named(0, 2))
+        load_rows(target, load, _named_rows(0, 2))
         for row in self.read_rows(backend, _SMALL.with_load_columns()):
             assert row[BATCH_ID] == str(load.run_id)
             assert row[LOADED_AT] == load.loaded_at
 
-    def test_hostile_column_names_round_trip(self, backend: Backend, target: Target) -> None:
+    def test_hostile_column_names_round_trip(self, backend: Backend, target: BatchTarget) -> None:
         columns = tuple(ColumnSpec(name, DataType("text"), nullable=True) for name in self.hostile_names)
         table = TableSpec("contract", "hostile", (ColumnSpec("id", DataType("big_int")), *columns))
         row: dict[str, Any] = {"id": 1, **{name: f"value of {name}" for name in self.hostile_names}}
@@ -108,17 +110,17 @@ class TargetContract:
         assert self.read_rows(backend, table) == [row]
 
     @pytest.mark.parametrize("name", ["order", "Mixed Case", 'quo"te', "sno☃man", "semi;colon"])
-    def test_hostile_table_names_round_trip(self, backend: Backend, target: Target, name: str) -> None:
+    def test_hostile_table_names_round_trip(self, backend: Backend, target: BatchTarget, name: str) -> None:
         table = replace(_SMALL, name=name)
-        load_rows(target, new_load(table), _named(0, 3))
-        load_rows(target, new_load(table, "truncate"), _named(5, 7))
-        assert self.rows(backend, table) == _named(5, 7)
+        load_rows(target, new_load(table), _named_rows(0, 3))
+        load_rows(target, new_load(table, "truncate"), _named_rows(5, 7))
+        assert self.rows(backend, table) == _named_rows(5, 7)
 
     def test_a_hundred_thousand_rows_in_several_parts_arrive_once_each(
-        self, backend: Backend, target: Target
+        self, backend: Backend, target: BatchTarget
     ) -> None:
         parts = 4 if backend.capabilities.parallel_write else 1
-        applied = load_rows(target, new_load(_SMALL), _named(0, 100_000), parts=parts)
+        applied = load_rows(target, new_load(_SMALL), _named_rows(0, 100_000), parts=parts)
         assert applied.rows_inserted == 100_000
         found = self.read_rows(backend, _SMALL)
         assert len(found) == 100_000
@@ -126,47 +128,49 @@ class TargetContract:
 
     # ---------------------------------------------------------------- append
 
-    def test_append_adds_to_what_is_there(self, backend: Backend, target: Target) -> None:
-        load_rows(target, new_load(_SMALL), _named(0, 3))
-        load_rows(target, new_load(_SMALL), _named(3, 5))
-        assert self.rows(backend, _SMALL) == _named(0, 5)
+    def test_append_adds_to_what_is_there(self, backend: Backend, target: BatchTarget) -> None:
+        load_rows(target, new_load(_SMALL), _named_rows(0, 3))
+        load_rows(target, new_load(_SMALL), _named_rows(3, 5))
+        assert self.rows(backend, _SMALL) == _named_rows(0, 5)
 
     def test_an_empty_append_creates_the_table_and_changes_nothing(
-        self, backend: Backend, target: Target
+        self, backend: Backend, target: BatchTarget
     ) -> None:
         applied = load_rows(target, new_load(_SMALL), [])
         assert applied.rows_inserted == 0
         assert target.inspect(_SMALL) is not None
-        load_rows(target, new_load(_SMALL), _named(0, 1))
+        load_rows(target, new_load(_SMALL), _named_rows(0, 1))
         load_rows(target, new_load(_SMALL), [])
-        assert self.rows(backend, _SMALL) == _named(0, 1)
+        assert self.rows(backend, _SMALL) == _named_rows(0, 1)
 
     def test_a_batch_whose_key_is_in_the_ledger_is_not_applied_again(
-        self, backend: Backend, target: Target
+        self, backend: Backend, target: BatchTarget
     ) -> None:
-        load_rows(target, new_load(_SMALL, batch_key="slot:1"), _named(0, 3))
-        again = load_rows(target, new_load(_SMALL, batch_key="slot:1"), _named(3, 6))
+        load_rows(target, new_load(_SMALL, batch_key="slot:1"), _named_rows(0, 3))
+        again = load_rows(target, new_load(_SMALL, batch_key="slot:1"), _named_rows(3, 6))
         assert again.duplicate
-        assert self.rows(backend, _SMALL) == _named(0, 3)
+        assert self.rows(backend, _SMALL) == _named_rows(0, 3)
 
-    def test_a_part_whose_answer_never_came_is_not_applied(self, backend: Backend, target: Target) -> None:
+    def test_a_part_whose_answer_never_came_is_not_applied(
+        self, backend: Backend, target: BatchTarget
+    ) -> None:
         import pyarrow as pa
 
         load = new_load(_SMALL)
         prepare(target, _SMALL)
         staging = target.create_staging(load, _SMALL.arrow_schema())
         schema = _SMALL.arrow_schema()
-        lost = staging.write("lost", [pa.RecordBatch.from_pylist(_named(0, 2), schema=schema)])
-        kept = staging.write("kept", [pa.RecordBatch.from_pylist(_named(0, 2), schema=schema)])
+        lost = staging.write("lost", [pa.RecordBatch.from_pylist(_named_rows(0, 2), schema=schema)])
+        kept = staging.write("kept", [pa.RecordBatch.from_pylist(_named_rows(0, 2), schema=schema)])
         assert (lost.rows, kept.rows) == (2, 2)
         applied = target.apply(load, StagedRows(staging, (kept,)))
         target.drop_staging(staging)
         assert applied.rows_inserted == 2
-        assert self.rows(backend, _SMALL) == _named(0, 2)
+        assert self.rows(backend, _SMALL) == _named_rows(0, 2)
 
-    def test_the_ledger_tells_what_each_batch_did(self, target: Target) -> None:
+    def test_the_ledger_tells_what_each_batch_did(self, target: BatchTarget) -> None:
         load = new_load(_SMALL, batch_key="slot:7")
-        load_rows(target, load, _named(0, 3))
+        load_rows(target, load, _named_rows(0, 3))
         (entry,) = target.ledger(PIPELINE, TARGET)
         assert (entry.batch_key, entry.run_id) == ("slot:7", str(load.run_id))
         assert (entry.rows_in, entry.rows_inserted, entry.rows_deleted) == (3, 3, 0)
@@ -175,52 +179,56 @@ class TargetContract:
 
     # ---------------------------------------------------------------- truncate
 
-    def test_truncate_replaces_every_row(self, backend: Backend, target: Target) -> None:
-        load_rows(target, new_load(_SMALL), _named(0, 10))
-        applied = load_rows(target, new_load(_SMALL, "truncate"), _named(2, 9, "new"))
+    def test_truncate_replaces_every_row(self, backend: Backend, target: BatchTarget) -> None:
+        load_rows(target, new_load(_SMALL), _named_rows(0, 10))
+        applied = load_rows(target, new_load(_SMALL, "truncate"), _named_rows(2, 9, "new"))
         assert (applied.rows_inserted, applied.rows_deleted) == (7, 10)
-        assert self.rows(backend, _SMALL) == _named(2, 9, "new")
+        assert self.rows(backend, _SMALL) == _named_rows(2, 9, "new")
 
-    def test_an_empty_source_does_not_empty_a_table_unasked(self, backend: Backend, target: Target) -> None:
-        load_rows(target, new_load(_SMALL), _named(0, 3))
+    def test_an_empty_source_does_not_empty_a_table_unasked(
+        self, backend: Backend, target: BatchTarget
+    ) -> None:
+        load_rows(target, new_load(_SMALL), _named_rows(0, 3))
         with pytest.raises(ShrinkRefused):
             load_rows(target, new_load(_SMALL, "truncate"), [])
-        assert self.rows(backend, _SMALL) == _named(0, 3)
+        assert self.rows(backend, _SMALL) == _named_rows(0, 3)
         load_rows(target, new_load(_SMALL, "truncate", allow_empty=True), [])
         assert self.rows(backend, _SMALL) == []
 
-    def test_a_great_fall_of_rows_is_refused_unless_allowed(self, backend: Backend, target: Target) -> None:
-        load_rows(target, new_load(_SMALL), _named(0, 2_000))
+    def test_a_great_fall_of_rows_is_refused_unless_allowed(
+        self, backend: Backend, target: BatchTarget
+    ) -> None:
+        load_rows(target, new_load(_SMALL), _named_rows(0, 2_000))
         with pytest.raises(ShrinkRefused):
-            load_rows(target, new_load(_SMALL, "truncate"), _named(0, 999))
+            load_rows(target, new_load(_SMALL, "truncate"), _named_rows(0, 999))
         assert len(self.read_rows(backend, _SMALL)) == 2_000
-        load_rows(target, new_load(_SMALL, "truncate", max_shrink=1.0), _named(0, 999))
+        load_rows(target, new_load(_SMALL, "truncate", max_shrink=1.0), _named_rows(0, 999))
         assert len(self.read_rows(backend, _SMALL)) == 999
 
     # ---------------------------------------------------------------- incremental
 
-    def test_the_watermark_is_typed_and_moves_with_the_rows(self, target: Target) -> None:
+    def test_the_watermark_is_typed_and_moves_with_the_rows(self, target: BatchTarget) -> None:
         assert target.watermark(PIPELINE, TARGET, "at") is None
-        incremental(target, _EVENTS, "at", [_at(1, "a"), _at(5, "b")])
+        load_incremental(target, _EVENTS, "at", [_event_row(1, "a"), _event_row(5, "b")])
         mark = target.watermark(PIPELINE, TARGET, "at")
         assert mark is not None
-        assert mark.value == _at(5, "b")["at"]
+        assert mark.value == _event_row(5, "b")["at"]
         assert mark.type == DataType("timestamp_tz")
 
     def test_ties_at_the_boundary_are_neither_lost_nor_doubled_without_a_key(
-        self, backend: Backend, target: Target
+        self, backend: Backend, target: BatchTarget
     ) -> None:
-        source = [_at(1, "a"), _at(5, "b"), _at(5, "b"), _at(5, None)]
-        incremental(target, _EVENTS, "at", source)
-        source += [_at(5, "b"), _at(5, None), _at(5, "late tie"), _at(9, "c")]
-        incremental(target, _EVENTS, "at", source)
-        nothing = incremental(target, _EVENTS, "at", source)
+        source = [_event_row(1, "a"), _event_row(5, "b"), _event_row(5, "b"), _event_row(5, None)]
+        load_incremental(target, _EVENTS, "at", source)
+        source += [_event_row(5, "b"), _event_row(5, None), _event_row(5, "late tie"), _event_row(9, "c")]
+        load_incremental(target, _EVENTS, "at", source)
+        nothing = load_incremental(target, _EVENTS, "at", source)
         assert nothing.rows_inserted == 0
         found = sorted((row["at"], row["what"] or "") for row in self.read_rows(backend, _EVENTS))
         assert found == sorted((row["at"], row["what"] or "") for row in source)
 
     def test_ties_at_the_boundary_are_matched_by_the_primary_key(
-        self, backend: Backend, target: Target
+        self, backend: Backend, target: BatchTarget
     ) -> None:
         table = TableSpec(
             "contract",
@@ -228,53 +236,53 @@ class TargetContract:
             (ColumnSpec("id", DataType("big_int"), primary_key=True), ColumnSpec("seq", DataType("integer"))),
         )
         source = [{"id": 1, "seq": 1}, {"id": 2, "seq": 2}]
-        incremental(target, table, "seq", source)
+        load_incremental(target, table, "seq", source)
         source += [{"id": 3, "seq": 2}, {"id": 4, "seq": 3}]
-        applied = incremental(target, table, "seq", source)
+        applied = load_incremental(target, table, "seq", source)
         assert applied.rows_inserted == 2
         assert self.rows(backend, table) == source
 
-    def test_late_ties_that_come_one_by_one_all_arrive(self, backend: Backend, target: Target) -> None:
-        source = [_at(5, "first")]
+    def test_late_ties_that_come_one_by_one_all_arrive(self, backend: Backend, target: BatchTarget) -> None:
+        source = [_event_row(5, "first")]
         for what in ("second", "third", "fourth"):
-            incremental(target, _EVENTS, "at", source)
-            source.append(_at(5, what))
-        incremental(target, _EVENTS, "at", source)
+            load_incremental(target, _EVENTS, "at", source)
+            source.append(_event_row(5, what))
+        load_incremental(target, _EVENTS, "at", source)
         assert len(self.read_rows(backend, _EVENTS)) == 4
 
     def test_a_load_from_a_position_that_another_run_has_moved_is_refused(
-        self, backend: Backend, target: Target
+        self, backend: Backend, target: BatchTarget
     ) -> None:
-        incremental(target, _EVENTS, "at", [_at(1, "a")])
+        load_incremental(target, _EVENTS, "at", [_event_row(1, "a")])
         low = target.watermark(PIPELINE, TARGET, "at")
         stale = new_load(_EVENTS, range=SourceRange("at", low), batch_key=None)
-        incremental(target, _EVENTS, "at", [_at(1, "a"), _at(2, "b")])
+        load_incremental(target, _EVENTS, "at", [_event_row(1, "a"), _event_row(2, "b")])
         with pytest.raises(TargetFailed, match="another run came between"):
-            load_rows(target, stale, [_at(1, "a"), _at(2, "b"), _at(3, "c")])
+            load_rows(target, stale, [_event_row(1, "a"), _event_row(2, "b"), _event_row(3, "c")])
         assert len(self.read_rows(backend, _EVENTS)) == 2
 
-    def test_nothing_new_writes_no_ledger_entry(self, target: Target) -> None:
-        incremental(target, _EVENTS, "at", [_at(1, "a")])
-        applied = incremental(target, _EVENTS, "at", [_at(1, "a")])
+    def test_nothing_new_writes_no_ledger_entry(self, target: BatchTarget) -> None:
+        load_incremental(target, _EVENTS, "at", [_event_row(1, "a")])
+        applied = load_incremental(target, _EVENTS, "at", [_event_row(1, "a")])
         assert applied.rows_inserted == 0
         assert len(target.ledger(PIPELINE, TARGET)) == 1
 
-    def test_a_null_watermark_stops_the_load(self, backend: Backend, target: Target) -> None:
+    def test_a_null_watermark_stops_the_load(self, backend: Backend, target: BatchTarget) -> None:
         table = replace(_EVENTS, columns=(replace(_EVENTS.columns[0], nullable=True), _EVENTS.columns[1]))
         load = new_load(table, range=SourceRange("at", None), batch_key=None)
         with pytest.raises(RowRejected):
-            load_rows(target, load, [_at(1, "a"), {"at": None, "what": "when?"}])
+            load_rows(target, load, [_event_row(1, "a"), {"at": None, "what": "when?"}])
         assert self.read_rows(backend, table) == []
 
     # ---------------------------------------------------------------- crashes, locks, leftovers
 
     @pytest.mark.parametrize("mode", ["append", "truncate"])
     def test_a_crash_at_any_commit_point_leaves_before_or_after_and_the_ledger_agrees(
-        self, backend: Backend, target: Target, mode: str
+        self, backend: Backend, target: BatchTarget, mode: str
     ) -> None:
-        load_rows(target, new_load(_SMALL), _named(0, 4))
+        load_rows(target, new_load(_SMALL), _named_rows(0, 4))
         before = self.rows(backend, _SMALL)
-        batch = _named(4, 8)
+        batch = _named_rows(4, 8)
         after = [*before, *batch] if mode == "append" else batch
         for point in self.points:
             load = new_load(_SMALL, mode)
@@ -283,12 +291,12 @@ class TargetContract:
             found = self.rows(backend, _SMALL)
             committed = bool(target.ledger(PIPELINE, TARGET, run_id=str(load.run_id)))
             assert found == (after if committed else before), point
-            target.sweep(PIPELINE, TARGET)
-            assert target.sweep(PIPELINE, TARGET) == []
+            target.sweep_staging(PIPELINE, TARGET)
+            assert target.sweep_staging(PIPELINE, TARGET) == []
             if committed:
                 load_rows(target, new_load(_SMALL, "truncate", max_shrink=1.0), before)
 
-    def test_a_second_run_of_the_same_pipeline_is_locked_out(self, target: Target) -> None:
+    def test_a_second_run_of_the_same_pipeline_is_locked_out(self, target: BatchTarget) -> None:
         with target.lock(PIPELINE, TARGET, uuid.uuid4()):
             with pytest.raises(PipelineLocked), target.lock(PIPELINE, TARGET, uuid.uuid4()):
                 pass
@@ -297,38 +305,40 @@ class TargetContract:
         with target.lock(PIPELINE, TARGET, uuid.uuid4()):
             pass
 
-    def test_staging_that_a_crash_left_is_swept_and_other_pipelines_keep_theirs(self, target: Target) -> None:
+    def test_staging_that_a_crash_left_is_swept_and_other_pipelines_keep_theirs(
+        self, target: BatchTarget
+    ) -> None:
         prepare(target, _SMALL)
         mine = target.create_staging(new_load(_SMALL), _SMALL.arrow_schema())
         other = target.create_staging(new_load(_SMALL, pipeline="another"), _SMALL.arrow_schema())
         assert mine is not None
-        assert len(target.sweep(PIPELINE, TARGET)) == 1
-        assert target.sweep(PIPELINE, TARGET) == []
-        assert len(target.sweep("another", TARGET)) == 1
+        assert len(target.sweep_staging(PIPELINE, TARGET)) == 1
+        assert target.sweep_staging(PIPELINE, TARGET) == []
+        assert len(target.sweep_staging("another", TARGET)) == 1
         target.drop_staging(other)
 
-    def test_a_dry_run_counts_and_changes_nothing(self, backend: Backend, target: Target) -> None:
-        load_rows(target, new_load(_SMALL), _named(0, 4))
-        applied = load_rows(target, new_load(_SMALL, "truncate", dry_run=True), _named(0, 3))
+    def test_a_dry_run_counts_and_changes_nothing(self, backend: Backend, target: BatchTarget) -> None:
+        load_rows(target, new_load(_SMALL), _named_rows(0, 4))
+        applied = load_rows(target, new_load(_SMALL, "truncate", dry_run=True), _named_rows(0, 3))
         assert (applied.rows_inserted, applied.rows_deleted) == (3, 4)
-        assert self.rows(backend, _SMALL) == _named(0, 4)
+        assert self.rows(backend, _SMALL) == _named_rows(0, 4)
         assert len(target.ledger(PIPELINE, TARGET)) == 1
 
-    def test_a_dry_run_of_a_batch_that_was_committed_refuses_no_row_of_it(self, target: Target) -> None:
+    def test_a_dry_run_of_a_batch_that_was_committed_refuses_no_row_of_it(self, target: BatchTarget) -> None:
         load = new_load(_SMALL, batch_key="slot:1")
-        load_rows(target, load, _named(0, 3))
-        again = load_rows(target, replace(load, dry_run=True), _named(0, 3))
+        load_rows(target, load, _named_rows(0, 3))
+        again = load_rows(target, replace(load, dry_run=True), _named_rows(0, 3))
         assert again.duplicate
 
     # ---------------------------------------------------------------- tables
 
-    def test_a_table_that_fits_needs_no_change(self, target: Target) -> None:
+    def test_a_table_that_fits_needs_no_change(self, target: BatchTarget) -> None:
         table = every_type()
         prepare(target, table)
         plan = target.plan_table(table, target.inspect(table))
         assert (plan.changes, plan.differences) == ((), ())
 
-    def test_a_column_of_another_type_is_a_difference(self, target: Target) -> None:
+    def test_a_column_of_another_type_is_a_difference(self, target: BatchTarget) -> None:
         prepare(target, _SMALL)
         changed = replace(
             _SMALL, columns=(_SMALL.columns[0], ColumnSpec("name", DataType("integer"), nullable=True))
@@ -336,8 +346,8 @@ class TargetContract:
         plan = target.plan_table(changed, target.inspect(changed))
         assert any("'name'" in difference for difference in plan.differences)
 
-    def test_a_new_nullable_column_can_be_added(self, backend: Backend, target: Target) -> None:
-        load_rows(target, new_load(_SMALL), _named(0, 1))
+    def test_a_new_nullable_column_can_be_added(self, backend: Backend, target: BatchTarget) -> None:
+        load_rows(target, new_load(_SMALL), _named_rows(0, 1))
         wider = replace(
             _SMALL, columns=(*_SMALL.columns, ColumnSpec("extra", DataType("integer"), nullable=True))
         )

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ematix_flow import faults
-from ematix_flow.backends.base import Applied, Backend, Load, TablePlan, Target
+from ematix_flow.backends.base import Backend, BatchTarget, Load, LoadResult, TablePlan
 from ematix_flow.errors import LoadError, RowRejected, SchemaMismatch
 from ematix_flow.spec.tables import (
     ColumnSpec,
@@ -64,14 +64,14 @@ REFUSALS: tuple[tuple[DataType, DataType], ...] = (
 )
 
 
-def evolving(
-    target: Target, load: Load, rows: Sequence[dict[str, Any]], plan: TablePlan | None = None
-) -> Applied:
+def load_with_changes(
+    target: BatchTarget, load: Load, rows: Sequence[dict[str, Any]], plan: TablePlan | None = None
+) -> LoadResult:
     """A load whose table changes in its own transaction, as a run's does."""
     matching = load.matching if load.matching.keys else None
     plan = plan or target.plan_table(load.table, target.inspect(load.table), matching)
     assert plan.differences == ()
-    return load_rows(target, replace(load, changes=plan), rows, change=False)
+    return load_rows(target, replace(load, table_plan=plan), rows, change=False)
 
 
 def table_of(*columns: ColumnSpec, name: str = "evolving", **options: Any) -> TableSpec:
@@ -92,7 +92,7 @@ class EvolutionContract:
         raise NotImplementedError("a subclass gives the backend under test")
 
     @pytest.fixture
-    def target(self, backend: Backend) -> Target:
+    def target(self, backend: Backend) -> BatchTarget:
         target = backend.target()
         assert target is not None
         return target
@@ -104,13 +104,13 @@ class EvolutionContract:
         found = self.read_rows(backend, table)
         return sorted(found, key=lambda row: tuple(str(row[c]) for c in table.column_names))
 
-    def fits(self, target: Target, table: TableSpec, matching: Matching | None = None) -> bool:
+    def fits(self, target: BatchTarget, table: TableSpec, matching: Matching | None = None) -> bool:
         plan = target.plan_table(table, target.inspect(table), matching)
         return (plan.changes, plan.differences) == ((), ())
 
     # ---------------------------------------------------------------- what loses nothing
 
-    def test_types_are_widened_and_keep_their_values(self, backend: Backend, target: Target) -> None:
+    def test_types_are_widened_and_keep_their_values(self, backend: Backend, target: BatchTarget) -> None:
         def every(place: int) -> TableSpec:
             return table_of(*[value_column(pair[place], name=f"v{n}") for n, pair in enumerate(WIDENINGS)])
 
@@ -119,14 +119,14 @@ class EvolutionContract:
             return {"id": number, **values}
 
         load_rows(target, new_load(every(0)), [row(1, 2), row(2, None)])
-        evolving(target, new_load(every(1)), [row(3, 3)])
+        load_with_changes(target, new_load(every(1)), [row(3, 3)])
         assert self.fits(target, every(1))
         found = {found["id"]: found for found in self.rows(backend, every(1))}
         for expected in (row(1, 2), row(2, None), row(3, 3)):
             for name, value in expected.items():
                 assert found[expected["id"]][name] == value, name
 
-    def test_a_key_is_widened_and_stays_a_key(self, backend: Backend, target: Target) -> None:
+    def test_a_key_is_widened_and_stays_a_key(self, backend: Backend, target: BatchTarget) -> None:
         def keyed(data_type: DataType) -> TableSpec:
             columns = (
                 ColumnSpec("k", data_type, primary_key=True),
@@ -137,21 +137,21 @@ class EvolutionContract:
 
         load_rows(target, new_load(keyed(DataType("integer"))), [{"k": 1, "u": 1, "v": "a"}])
         wider = keyed(BIG)
-        evolving(target, new_load(wider), [{"k": 2**40, "u": 2**41, "v": "b"}])
+        load_with_changes(target, new_load(wider), [{"k": 2**40, "u": 2**41, "v": "b"}])
         assert self.fits(target, wider)
         for row in ({"k": 2**40, "u": 5, "v": "x"}, {"k": 6, "u": 2**41, "v": "x"}):
             with pytest.raises(LoadError):
                 load_rows(target, new_load(wider), [row])
         assert len(self.rows(backend, wider)) == 2
 
-    def test_a_column_may_become_nullable(self, backend: Backend, target: Target) -> None:
+    def test_a_column_may_become_nullable(self, backend: Backend, target: BatchTarget) -> None:
         load_rows(target, new_load(table_of(value_column(TEXT, nullable=False))), [{"id": 1, "value": "a"}])
         relaxed = table_of(value_column(TEXT))
-        evolving(target, new_load(relaxed), [{"id": 2, "value": None}])
+        load_with_changes(target, new_load(relaxed), [{"id": 2, "value": None}])
         assert self.fits(target, relaxed)
         assert [row["value"] for row in self.rows(backend, relaxed)] == ["a", None]
 
-    def test_several_changes_come_together(self, backend: Backend, target: Target) -> None:
+    def test_several_changes_come_together(self, backend: Backend, target: BatchTarget) -> None:
         before = table_of(
             value_column(_string(5), nullable=False), value_column(DataType("integer"), name="n")
         )
@@ -163,7 +163,9 @@ class EvolutionContract:
             value_column(DataType("timestamp_tz"), name="at"),
         )
         at = dt.datetime(2026, 1, 2, 3, 4, 5, 6, _UTC)
-        evolving(target, new_load(after), [{"id": 2, "value": None, "n": 2**40, "added": "abc", "at": at}])
+        load_with_changes(
+            target, new_load(after), [{"id": 2, "value": None, "n": 2**40, "added": "abc", "at": at}]
+        )
         assert self.fits(target, after)
         assert self.rows(backend, after) == [
             {"id": 1, "value": "a", "n": 1, "added": None, "at": None},
@@ -174,7 +176,7 @@ class EvolutionContract:
             with pytest.raises(RowRejected):
                 load_rows(target, new_load(after), [row | wrong])
 
-    def test_a_column_that_is_not_declared_is_left_alone(self, backend: Backend, target: Target) -> None:
+    def test_a_column_that_is_not_declared_is_left_alone(self, backend: Backend, target: BatchTarget) -> None:
         wide = table_of(value_column(TEXT), value_column(TEXT, name="more"))
         load_rows(target, new_load(wide), [{"id": 1, "value": "a", "more": "kept"}])
         narrow = table_of(value_column(TEXT))
@@ -184,29 +186,29 @@ class EvolutionContract:
         load_rows(target, new_load(narrow), [{"id": 2, "value": "b"}])
         assert [row["more"] for row in self.rows(backend, wide)] == ["kept", None]
 
-    def test_a_column_without_nulls_is_added_to_a_table_without_rows(self, target: Target) -> None:
+    def test_a_column_without_nulls_is_added_to_a_table_without_rows(self, target: BatchTarget) -> None:
         load_rows(target, new_load(table_of(value_column(TEXT))), [])
         fuller = table_of(value_column(TEXT), value_column(BIG, nullable=False, name="needed"))
-        evolving(target, new_load(fuller), [{"id": 1, "value": "a", "needed": 7}])
+        load_with_changes(target, new_load(fuller), [{"id": 1, "value": "a", "needed": 7}])
         assert self.fits(target, fuller)
 
-    def test_a_unique_key_is_added_and_holds(self, target: Target) -> None:
+    def test_a_unique_key_is_added_and_holds(self, target: BatchTarget) -> None:
         plain = table_of(value_column(BIG))
         load_rows(target, new_load(plain), [{"id": 1, "value": 1}, {"id": 2, "value": None}])
         unique = replace(plain, unique=(("value",),))
-        evolving(target, new_load(unique), [{"id": 3, "value": 3}])
+        load_with_changes(target, new_load(unique), [{"id": 3, "value": 3}])
         assert self.fits(target, unique)
         with pytest.raises(LoadError):
             load_rows(target, new_load(unique), [{"id": 4, "value": 3}])
 
-    def test_rows_that_stand_in_the_way_of_a_unique_key_are_named(self, target: Target) -> None:
+    def test_rows_that_stand_in_the_way_of_a_unique_key_are_named(self, target: BatchTarget) -> None:
         plain = table_of(value_column(BIG))
         load_rows(target, new_load(plain), [{"id": 1, "value": 77}, {"id": 2, "value": 77}])
         unique = replace(plain, unique=(("value",),))
         plan = target.plan_table(unique, target.inspect(unique))
         assert any("77" in text and "(value)" in text for text in plan.differences)
 
-    def test_keys_that_rows_are_merged_by_become_unique(self, target: Target) -> None:
+    def test_keys_that_rows_are_merged_by_become_unique(self, target: BatchTarget) -> None:
         columns = (ColumnSpec("a", BIG), ColumnSpec("b", BIG), ColumnSpec("v", TEXT, nullable=True))
         table = TableSpec("contract", "merged", columns, merge_keys=("a", "b"))
         load_rows(target, new_load(table), [{"a": 1, "b": 1, "v": "x"}, {"a": 1, "b": 2, "v": "y"}])
@@ -216,7 +218,7 @@ class EvolutionContract:
 
     # ---------------------------------------------------------------- what is refused
 
-    def test_types_that_would_lose_values_are_refused_with_what_to_run(self, target: Target) -> None:
+    def test_types_that_would_lose_values_are_refused_with_what_to_run(self, target: BatchTarget) -> None:
         def every(place: int) -> TableSpec:
             return table_of(*[value_column(pair[place], name=f"v{n}") for n, pair in enumerate(REFUSALS)])
 
@@ -228,13 +230,13 @@ class EvolutionContract:
             told = plan.differences[number]
             assert f"'v{number}'" in told and str(declared) in told and "By hand: " in told
 
-    def test_a_column_without_nulls_is_not_added_to_rows(self, backend: Backend, target: Target) -> None:
+    def test_a_column_without_nulls_is_not_added_to_rows(self, backend: Backend, target: BatchTarget) -> None:
         load_rows(target, new_load(table_of(value_column(TEXT))), [{"id": 1, "value": "a"}])
         table = table_of(value_column(TEXT), value_column(BIG, nullable=False, name="needed"))
         (told,) = target.plan_table(table, target.inspect(table)).differences
         assert "'needed'" in told and "ADD COLUMN" in told and "UPDATE" in told
 
-    def test_another_primary_key_is_refused(self, target: Target) -> None:
+    def test_another_primary_key_is_refused(self, target: BatchTarget) -> None:
         load_rows(target, new_load(table_of(value_column(BIG, nullable=False))), [])
         columns = (ColumnSpec("id", BIG), ColumnSpec("value", BIG, primary_key=True))
         table = TableSpec("contract", "evolving", columns)
@@ -244,36 +246,36 @@ class EvolutionContract:
     # ---------------------------------------------------------------- together with the rows
 
     def test_a_crash_leaves_the_table_as_it_was_or_ready_for_the_next_run(
-        self, backend: Backend, target: Target
+        self, backend: Backend, target: BatchTarget
     ) -> None:
         before = table_of(value_column(_string(5), nullable=False))
         load_rows(target, new_load(before), [{"id": 1, "value": "a"}])
         after = table_of(value_column(_string(9)), value_column(BIG, name="added"))
         load = new_load(after)
         with pytest.raises(faults.InjectedCrash), faults.inject("apply.before_commit", "crash"):
-            evolving(target, load, [{"id": 2, "value": "b", "added": 1}])
+            load_with_changes(target, load, [{"id": 2, "value": "b", "added": 1}])
         if getattr(target, "transactional_ddl", True):
             assert self.fits(target, before)
         assert self.rows(backend, before) == [{"id": 1, "value": "a"}]
-        evolving(target, new_load(after), [{"id": 2, "value": "b", "added": 1}])
+        load_with_changes(target, new_load(after), [{"id": 2, "value": "b", "added": 1}])
         assert len(self.rows(backend, after)) == 2
 
     def test_a_change_that_another_run_has_just_made_is_not_made_again(
-        self, backend: Backend, target: Target
+        self, backend: Backend, target: BatchTarget
     ) -> None:
         before = table_of(value_column(_string(5)))
         load_rows(target, new_load(before), [{"id": 1, "value": "a"}])
         after = table_of(value_column(_string(9)), value_column(BIG, name="added"))
         plan = target.plan_table(after, target.inspect(after))
         for number in (2, 3):  # both planned before either ran
-            evolving(target, new_load(after), [{"id": number, "value": "b", "added": 1}], plan)
+            load_with_changes(target, new_load(after), [{"id": number, "value": "b", "added": 1}], plan)
         assert [row["id"] for row in self.rows(backend, after)] == [1, 2, 3]
 
     # ---------------------------------------------------------------- names
 
     @pytest.mark.parametrize("table_name", ["select", 'Quoted "and` so', "x" * 63])
     def test_hostile_names_evolve_as_table_column_and_key(
-        self, backend: Backend, target: Target, table_name: str
+        self, backend: Backend, target: BatchTarget, table_name: str
     ) -> None:
         for name in self.never_named:
             with pytest.raises(SchemaMismatch):
@@ -288,12 +290,15 @@ class EvolutionContract:
         first, second = ({n: text for n in names} for text in ("a", "b" * 9))
         load_rows(target, new_load(hostile(_string(5))), [first])
         wider = hostile(_string(9), value_column(TEXT, name="new; new"))
-        evolving(target, new_load(wider), [second | {"new; new": "c"}])
+        load_with_changes(target, new_load(wider), [second | {"new; new": "c"}])
         assert self.fits(target, wider)
         assert self.rows(backend, wider) == [first | {"new; new": None}, second | {"new; new": "c"}]
         matching = Matching(keys=keys, compare=(*grouped, *rest, "new; new"))
         history = replace(wider, keeps="versions", merge_keys=keys)
         changed = first | {"new; new": "changed", rest[0]: None}
-        assert evolving(target, new_load(history, "scd2", matching=matching), [changed]).rows_inserted == 1
+        assert (
+            load_with_changes(target, new_load(history, "scd2", matching=matching), [changed]).rows_inserted
+            == 1
+        )
         assert self.fits(target, history, matching)
         assert len(self.rows(backend, history)) == 3

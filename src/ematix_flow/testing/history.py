@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ematix_flow import faults
-from ematix_flow.backends.base import Backend, Target
+from ematix_flow.backends.base import Backend, BatchTarget
 from ematix_flow.spec.tables import (
     IS_CURRENT,
     LOADED_AT,
@@ -19,7 +19,7 @@ from ematix_flow.spec.tables import (
     VALID_FROM,
     VALID_TO,
     ColumnSpec,
-    Keeps,
+    TableContents,
     TableSpec,
 )
 from ematix_flow.spec.types import DataType
@@ -29,7 +29,7 @@ from ematix_flow.testing.evolution import (
     BIG,
     TEXT,
     EvolutionContract,
-    evolving,
+    load_with_changes,
     numeric,
     table_of,
     value_column,
@@ -60,7 +60,7 @@ class HistoryContract(EvolutionContract):
 
     @pytest.mark.parametrize("mode", ["merge", "append"])
     def test_rows_become_versions_that_begin_when_they_were_loaded(
-        self, backend: Backend, target: Target, mode: str
+        self, backend: Backend, target: BatchTarget, mode: str
     ) -> None:
         table = table_of(value_column(TEXT))
         matching = Matching(keys=("id",), compare=("value",), update=("value",))
@@ -69,9 +69,9 @@ class HistoryContract(EvolutionContract):
         history = replace(table, keeps="versions", merge_keys=("id",))
         second = new_load(history, "scd2", matching=matching)
         plan = target.plan_table(history, target.inspect(history), matching)
-        assert plan.becomes_history and plan.differences == ()
+        assert plan.converts_to_scd2 and plan.differences == ()
         rows = [{"id": 1, "value": "v1"}, {"id": 2, "value": "changed"}, {"id": 3, "value": "new"}]
-        evolving(target, second, rows)
+        load_with_changes(target, second, rows)
         began, now = first.loaded_at, second.loaded_at
         assert self.versions(backend, history) == [
             (1, "v1", began, None, True),
@@ -83,7 +83,9 @@ class HistoryContract(EvolutionContract):
             assert row[ROW_HASH] == row_hash({"value": row["value"]}, {"value": TEXT})
         assert self.fits(target, history, matching)
 
-    def test_rows_become_versions_that_begin_at_their_events(self, backend: Backend, target: Target) -> None:
+    def test_rows_become_versions_that_begin_at_their_events(
+        self, backend: Backend, target: BatchTarget
+    ) -> None:
         def at(hour: int) -> dt.datetime:
             return dt.datetime(2026, 1, 1, hour, tzinfo=_UTC)
 
@@ -92,7 +94,7 @@ class HistoryContract(EvolutionContract):
         load_rows(
             target, new_load(table, "merge", matching=merged), [{"id": 1, "value": "noon", "at": at(12)}]
         )
-        keeps: Keeps = "events"
+        keeps: TableContents = "events"
         history = replace(table, keeps=keeps, merge_keys=("id",))
         matching = Matching(keys=("id",), compare=("value",), update=("value", "at"), order="at", event="at")
         events = [
@@ -100,7 +102,7 @@ class HistoryContract(EvolutionContract):
             {"id": 1, "value": "evening", "at": at(18)},
             {"id": 1, "value": "morning", "at": at(6)},  # late
         ]
-        evolving(target, new_load(history, "scd2", matching=matching), events)
+        load_with_changes(target, new_load(history, "scd2", matching=matching), events)
         assert self.versions(backend, history) == [
             (1, "evening", at(18), None, True),
             (1, "morning", at(6), at(12), False),
@@ -108,8 +110,10 @@ class HistoryContract(EvolutionContract):
         ]
         assert self.fits(target, history, matching)
 
-    def test_rows_marked_as_deleted_become_closed_versions(self, backend: Backend, target: Target) -> None:
-        keeps: Keeps = "soft_deletes"
+    def test_rows_marked_as_deleted_become_closed_versions(
+        self, backend: Backend, target: BatchTarget
+    ) -> None:
+        keeps: TableContents = "soft_deletes"
         table = replace(table_of(value_column(TEXT)), keeps=keeps, merge_keys=("id",))
         matching = Matching(keys=("id",), compare=("value",), update=("value",), deletes="soft")
         first = new_load(table, "merge", matching=matching)
@@ -117,22 +121,22 @@ class HistoryContract(EvolutionContract):
         second = new_load(table, "merge", matching=matching, max_shrink=1.0)
         load_rows(target, second, [{"id": 1, "value": "a"}])
         history = replace(table, keeps="versions")
-        evolving(target, new_load(history, "scd2", matching=matching), [{"id": 1, "value": "a"}])
+        load_with_changes(target, new_load(history, "scd2", matching=matching), [{"id": 1, "value": "a"}])
         assert self.versions(backend, history) == [
             (1, "a", first.loaded_at, None, True),
             (2, "b", first.loaded_at, second.loaded_at, False),
         ]
 
     def test_a_mark_of_deletion_ends_the_version_also_under_a_time_to_live(
-        self, backend: Backend, target: Target
+        self, backend: Backend, target: BatchTarget
     ) -> None:
         history, matching = self._marked_rows(target)
         later = new_load(history, "scd2", matching=matching, loaded_at=_day(21))
-        evolving(target, later, [{"id": 1, "value": "b", "at": _day(20)}])
+        load_with_changes(target, later, [{"id": 1, "value": "b", "at": _day(20)}])
         assert self.versions(backend, history) == _ENDED_BY_THE_MARK
 
     def test_a_switch_to_versions_that_dies_before_its_last_changes_keeps_the_marks_of_deletion(
-        self, backend: Backend, target: Target, left: Sequence[int] = (2, 1, 0)
+        self, backend: Backend, target: BatchTarget, left: Sequence[int] = (2, 1, 0)
     ) -> None:
         """It dies with so many changes of the table ``left`` to make, one time after the other."""
         history, matching = self._marked_rows(target)
@@ -142,14 +146,14 @@ class HistoryContract(EvolutionContract):
             dying = new_load(history, "scd2", matching=matching, loaded_at=_day(21))
             nth = max(1, len(plan.changes) - number)
             with faults.inject("apply.table_changed", "crash", nth), pytest.raises(faults.InjectedCrash):
-                evolving(target, dying, rows, plan)
-        evolving(target, new_load(history, "scd2", matching=matching, loaded_at=_day(21)), rows)
+                load_with_changes(target, dying, rows, plan)
+        load_with_changes(target, new_load(history, "scd2", matching=matching, loaded_at=_day(21)), rows)
         assert self.versions(backend, history) == _ENDED_BY_THE_MARK
         assert self.fits(target, history, matching)
 
-    def _marked_rows(self, target: Target) -> tuple[TableSpec, Matching]:
+    def _marked_rows(self, target: BatchTarget) -> tuple[TableSpec, Matching]:
         """Two merged rows, one of them marked as deleted on day 3; and the history they are to become."""
-        keeps: Keeps = "soft_deletes"
+        keeps: TableContents = "soft_deletes"
         moment = ColumnSpec("at", DataType("timestamp_tz"), nullable=True)
         plain = table_of(value_column(TEXT))
         table = replace(plain, columns=(*plain.columns, moment), keeps=keeps, merge_keys=("id",))
@@ -163,43 +167,43 @@ class HistoryContract(EvolutionContract):
         )
         return replace(table, keeps="events"), matching
 
-    def test_a_soft_delete_column_is_added_to_merged_rows(self, target: Target) -> None:
+    def test_a_soft_delete_column_is_added_to_merged_rows(self, target: BatchTarget) -> None:
         table = table_of(value_column(TEXT))
         load_rows(target, new_load(table), [{"id": 1, "value": "a"}])
-        keeps: Keeps = "soft_deletes"
+        keeps: TableContents = "soft_deletes"
         plan = target.plan_table(replace(table, keeps=keeps), target.inspect(table))
         assert [c.action for c in plan.changes] == ["add_column"] and plan.differences == ()
 
     def test_keys_by_which_rows_were_merged_keep_their_versions_apart(
-        self, backend: Backend, target: Target
+        self, backend: Backend, target: BatchTarget
     ) -> None:
         columns = (ColumnSpec("id", BIG), value_column(TEXT))
         table = TableSpec("contract", "evolving", columns, merge_keys=("id",))
         matching = Matching(keys=("id",), compare=("value",), update=("value",))
         load_rows(target, new_load(table, "merge", matching=matching), [{"id": 1, "value": "a"}])
         history = replace(table, keeps="versions")
-        evolving(target, new_load(history, "scd2", matching=matching), [{"id": 1, "value": "b"}])
+        load_with_changes(target, new_load(history, "scd2", matching=matching), [{"id": 1, "value": "b"}])
         assert [row[:2] for row in self.versions(backend, history)] == [(1, "a"), (1, "b")]
         assert self.fits(target, history, matching)
 
-    def test_several_rows_of_one_key_cannot_become_versions(self, target: Target) -> None:
+    def test_several_rows_of_one_key_cannot_become_versions(self, target: BatchTarget) -> None:
         table = TableSpec("contract", "evolving", (ColumnSpec("id", BIG), value_column(TEXT)))
         load_rows(target, new_load(table), [{"id": 5, "value": "a"}, {"id": 5, "value": "b"}])
         history = replace(table, keeps="versions", merge_keys=("id",))
         plan = target.plan_table(history, target.inspect(history), Matching(keys=("id",), compare=("value",)))
         assert any("several rows" in text for text in plan.differences)
 
-    def test_versions_do_not_become_plain_rows(self, target: Target) -> None:
+    def test_versions_do_not_become_plain_rows(self, target: BatchTarget) -> None:
         table = table_of(value_column(TEXT))
         history = replace(table, keeps="versions", merge_keys=("id",))
         matching = Matching(keys=("id",), compare=("value",), update=("value",))
         load_rows(target, new_load(history, "scd2", matching=matching), [{"id": 1, "value": "a"}])
         plan = target.plan_table(table, target.inspect(table), matching)
         (told,) = plan.differences
-        assert "keeps versions" in told and "mode='scd2'" in told and plan.stops
+        assert "keeps versions" in told and "mode='scd2'" in told and plan.blockers
 
     def test_a_whole_number_that_becomes_a_numeric_keeps_its_history(
-        self, backend: Backend, target: Target
+        self, backend: Backend, target: BatchTarget
     ) -> None:
         matching = Matching(keys=("id",), compare=("value",), update=("value",))
 
@@ -209,7 +213,7 @@ class HistoryContract(EvolutionContract):
         narrow, wide = history(DataType("integer")), history(numeric(20, 2))
         load_rows(target, new_load(narrow, "scd2", matching=matching), [{"id": 1, "value": 100}])
         again = new_load(wide, "scd2", matching=matching)
-        applied = evolving(target, again, [{"id": 1, "value": Decimal("100.00")}])
+        applied = load_with_changes(target, again, [{"id": 1, "value": Decimal("100.00")}])
         assert applied.rows_inserted == 0
         (row,) = self.read_rows(backend, wide.with_load_columns())
         assert row[ROW_HASH] == row_hash({"value": Decimal("100.00")}, {"value": numeric(20, 2)})

@@ -8,8 +8,8 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from ematix_flow.backends.base import Applied, Load, StagedRows, TablePlan, Target
-from ematix_flow.backends.conform import conform
+from ematix_flow.backends.arrow.batch_casts import cast_batch
+from ematix_flow.backends.base import BatchTarget, Load, LoadResult, StagedRows, TablePlan
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.watermarks import SourceRange
 from ematix_flow.strategies.matching import Matching
@@ -32,20 +32,20 @@ def new_load(table: TableSpec, mode: str = "append", **changes: Any) -> Load:
     return Load(**{**values, **changes})
 
 
-def prepare(target: Target, table: TableSpec, matching: Matching | None = None) -> None:
+def prepare(target: BatchTarget, table: TableSpec, matching: Matching | None = None) -> None:
     """Create what the table needs, as the plan's first stage does."""
     target.change_table(table, target.plan_table(table, target.inspect(table), matching))
 
 
 def load_rows(
-    target: Target,
+    target: BatchTarget,
     load: Load,
     rows: Sequence[dict[str, Any]],
     *,
     parts: int = 1,
     drop: bool = True,
     change: bool = True,
-) -> Applied:
+) -> LoadResult:
     """Stage the rows in so many parts and apply them. The staging handle is pickled, as for a task.
 
     Without ``change`` the table is left to the load's own transaction.
@@ -61,8 +61,8 @@ def load_rows(
     staged = []
     for number in range(parts):
         share = list(rows[number::parts])
-        batch = pa.RecordBatch.from_pylist(share, schema=_lenient(load.table))
-        staged.append(in_task.write(f"part{number}", iter([conform(batch, load.table)] if share else [])))
+        batch = pa.RecordBatch.from_pylist(share, schema=_nullable_table(load.table))
+        staged.append(in_task.write(f"part{number}", iter([cast_batch(batch, load.table)] if share else [])))
     try:
         return target.apply(load, StagedRows(staging, tuple(staged)))
     finally:
@@ -70,7 +70,9 @@ def load_rows(
             target.drop_staging(staging)
 
 
-def incremental(target: Target, table: TableSpec, column: str, rows: Sequence[dict[str, Any]]) -> Applied:
+def load_incremental(
+    target: BatchTarget, table: TableSpec, column: str, rows: Sequence[dict[str, Any]]
+) -> LoadResult:
     """One incremental run over a source that holds ``rows``: read from the watermark on, apply."""
     low = target.watermark(PIPELINE, TARGET, column)
     read = [row for row in rows if low is None or row[column] >= low.value]
@@ -78,7 +80,7 @@ def incremental(target: Target, table: TableSpec, column: str, rows: Sequence[di
     return load_rows(target, load, read)
 
 
-def _lenient(table: TableSpec) -> Any:
+def _nullable_table(table: TableSpec) -> Any:
     import pyarrow as pa
 
     return pa.schema([pa.field(c.name, c.type.arrow(), True) for c in table.columns])

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from sqlglot import exp
 
-from ematix_flow.backends.base import Applied, SameDatabaseRows, SparkTarget, Target
-from ematix_flow.backends.relational import RelationalTarget
-from ematix_flow.spec.tables import ColumnSpec, Keeps, TableSpec
+from ematix_flow.backends.base import BatchTarget, LoadResult, SameDatabaseRows, SparkTarget
+from ematix_flow.backends.sql.target import RelationalTarget
+from ematix_flow.spec.tables import ColumnSpec, TableContents, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange
 from ematix_flow.strategies.matching import Matching
@@ -21,14 +21,14 @@ from ematix_flow.testing.loads import PIPELINE, TARGET, load_rows, new_load, pre
 PATHS = ("staged", "same_db")
 
 
-def keyed(table: TableSpec, mode: str, **options: Any) -> tuple[TableSpec, Matching]:
+def resolve_keys(table: TableSpec, mode: str, **options: Any) -> tuple[TableSpec, Matching]:
     """The table with what it keeps, and the options of merge or scd2 with every default."""
     keys = table.merge_keys or table.primary_key
     event = options.get("event")
     values = tuple(n for n in table.column_names if n not in keys)
     update = options.get("update", values)
     compare = tuple(n for n in values if n != event) if mode == "scd2" else update
-    keeps: Keeps
+    keeps: TableContents
     if mode == "scd2":
         keeps = "versions" if event is None else "events"
     else:
@@ -38,7 +38,7 @@ def keyed(table: TableSpec, mode: str, **options: Any) -> tuple[TableSpec, Match
 
 
 def load_matched(
-    target: Target,
+    target: BatchTarget,
     table: TableSpec,
     mode: str,
     rows: Sequence[dict[str, Any]],
@@ -46,16 +46,18 @@ def load_matched(
     path: str = "staged",
     load: dict[str, Any] | None = None,
     **options: Any,
-) -> Applied:
+) -> LoadResult:
     """One load; ``options`` are of `Matching`, ``load`` of `Load`."""
-    stored, matching = keyed(table, mode, **options)
+    stored, matching = resolve_keys(table, mode, **options)
     made = new_load(stored, mode, matching=matching, **(load or {}))
     if path == "staged":
         return load_rows(target, made, rows)
     if isinstance(target, SparkTarget):
         pytest.skip("never: such a target computes no rows by itself, Spark does")
     assert isinstance(target, RelationalTarget)
-    source = TableSpec(table.schema, f"{table.name}_source", tuple(_loose(c) for c in table.columns))
+    source = TableSpec(
+        table.schema, f"{table.name}_source", tuple(_nullable_column(c) for c in table.columns)
+    )
     refill = new_load(source, "truncate", pipeline="source", max_shrink=1.0, allow_empty=True)
     load_rows(target, refill, rows)
     prepare(target, stored, matching)
@@ -64,9 +66,14 @@ def load_matched(
     return target.apply(made, SameDatabaseRows(sql))
 
 
-def poll_matched(
-    target: Target, table: TableSpec, mode: str, mark: str, rows: Sequence[dict[str, Any]], **options: Any
-) -> Applied:
+def load_matched_incremental(
+    target: BatchTarget,
+    table: TableSpec,
+    mode: str,
+    mark: str,
+    rows: Sequence[dict[str, Any]],
+    **options: Any,
+) -> LoadResult:
     """One incremental run over a source that holds ``rows``."""
     low = target.watermark(PIPELINE, TARGET, mark)
     read = [row for row in rows if low is None or row[mark] >= low.value]
@@ -81,5 +88,5 @@ def table_of(name: str, keys: dict[str, DataType], values: dict[str, DataType]) 
     return TableSpec("contract", name, tuple(columns))
 
 
-def _loose(spec: ColumnSpec) -> ColumnSpec:
+def _nullable_column(spec: ColumnSpec) -> ColumnSpec:
     return replace(spec, primary_key=False, nullable=True)

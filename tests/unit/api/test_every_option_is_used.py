@@ -31,7 +31,7 @@ from ematix_flow import (
     pk,
 )
 from ematix_flow.api.streaming import stream_spec
-from ematix_flow.api.unread_names import SETTINGS
+from ematix_flow.api.unknown_class_names import TABLE_SETTINGS
 from ematix_flow.errors import DeclarationError
 from ematix_flow.graph.registry import Registry, use_registry
 from ematix_flow.normalize import derive, trim
@@ -297,7 +297,7 @@ def test_a_table_may_have_methods_and_constants() -> None:
 
 
 def test_every_setting_of_a_table_is_known() -> None:
-    assert {name for name in SETTINGS if name not in ("__tablename__",)} <= set(vars(ManagedTable))
+    assert {name for name in TABLE_SETTINGS if name not in ("__tablename__",)} <= set(vars(ManagedTable))
 
 
 def test_an_option_of_a_class_statement_is_refused() -> None:

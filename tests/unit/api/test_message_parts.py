@@ -20,7 +20,7 @@ from ematix_flow import (
 )
 from ematix_flow.api.streaming import stream_spec
 from ematix_flow.errors import DeclarationError
-from ematix_flow.plan.stream_abilities import check_read_parts, check_sent_parts
+from ematix_flow.plan.stream_capabilities import check_source_message_parts, check_target_message_parts
 from ematix_flow.spec.streams import StreamSpec
 
 KAFKA = KafkaConnection(name="kafka", bootstrap_servers="localhost:9092")
@@ -132,12 +132,12 @@ def test_a_lookup_may_have_a_column_of_that_name() -> None:
 def test_a_connection_that_is_known_later_is_judged_then() -> None:
     """Planning asks the same with the kinds that it finds."""
     read = declare(source="later", transform_sql="SELECT _headers FROM source")
-    check_read_parts(read, ["kafka"])
+    check_source_message_parts(read, ["kafka"])
     with pytest.raises(DeclarationError, match="a message of kinesis has no headers"):
-        check_read_parts(read, ["kinesis"])
+        check_source_message_parts(read, ["kinesis"])
     (target,) = declare(
         target="later", target_table=None, target_topic="x", target_partition_column="p"
     ).targets
-    check_sent_parts(target, "kafka", None)
+    check_target_message_parts(target, "kafka", None)
     with pytest.raises(DeclarationError, match="a message of pubsub has no partition"):
-        check_sent_parts(target, "pubsub", None)
+        check_target_message_parts(target, "pubsub", None)

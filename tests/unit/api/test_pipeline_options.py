@@ -153,14 +153,14 @@ def test_both_spellings_of_retry_say_how_long_to_wait() -> None:
     ours = declare(retry={"max_attempts": 4, "backoff_seconds": 30, "backoff_factor": 2.0}, name="a").retry
     theirs = {"max_attempts": 4, "backoff": "linear", "base_secs": 10, "max_backoff_secs": 25}
     other = declare(retry=theirs, name="b").retry
-    assert [ours.delay(n) for n in (1, 2, 3)] == [30, 60, 120]
-    assert [other.delay(n) for n in (1, 2, 3)] == [10, 20, 25]
+    assert [ours.delay_seconds(n) for n in (1, 2, 3)] == [30, 60, 120]
+    assert [other.delay_seconds(n) for n in (1, 2, 3)] == [10, 20, 25]
     assert RetryPolicy().max_attempts == 1
 
 
 def test_a_retry_waits_thirty_days_at_most_however_it_grows() -> None:
     grown = RetryPolicy.from_mapping({"max_attempts": 9_999, "backoff_seconds": 60, "backoff_factor": 10.0})
-    assert grown.delay(3) == 6_000 and grown.delay(9_000) == 30 * 86_400
+    assert grown.delay_seconds(3) == 6_000 and grown.delay_seconds(9_000) == 30 * 86_400
 
 
 @pytest.mark.parametrize(

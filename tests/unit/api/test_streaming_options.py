@@ -102,10 +102,10 @@ def test_several_sources_and_targets_keep_their_order_and_their_own_options() ->
     )
     assert [s.label for s in spec.sources] == ["kafka_prod:a", "rabbit:b"]
     assert spec.sources[1].options == (("prefetch", "10"),)
-    assert [t.place for t in spec.targets] == ["shop.orders", "raw", "out", "work"]
+    assert [t.destination for t in spec.targets] == ["shop.orders", "raw", "out", "work"]
     assert spec.targets[0].keys == ("order_id",)
     assert spec.targets[1].files.parquet_compression == "zstd"
-    assert [t.sends for t in spec.targets] == [False, False, True, True]
+    assert [t.is_broker for t in spec.targets] == [False, False, True, True]
 
 
 def test_modes_and_keys_of_the_stream_are_taken_where_a_target_is_silent() -> None:

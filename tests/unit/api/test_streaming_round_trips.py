@@ -28,7 +28,7 @@ from ematix_flow import (
 )
 from ematix_flow.api.stream_options import build_stream
 from ematix_flow.api.stream_toml import stream_from_text
-from ematix_flow.api.stream_toml_text import toml_of_stream
+from ematix_flow.api.stream_toml_writer import stream_to_toml
 from ematix_flow.api.streaming import StreamingPipeline, stream_spec
 from ematix_flow.errors import ConfigError, DeclarationError, DuplicateName, UnknownName
 from ematix_flow.graph.connections import resolve_for_use
@@ -159,7 +159,7 @@ def test_a_stream_comes_back_from_json(options: dict[str, Any]) -> None:
 def test_a_stream_comes_back_from_toml(options: dict[str, Any]) -> None:
     spec = built(options)
     if spec is not None:
-        assert without_masks(stream_from_text(toml_of_stream(spec))) == without_masks(spec)
+        assert without_masks(stream_from_text(stream_to_toml(spec))) == without_masks(spec)
 
 
 def test_the_text_of_a_stream_is_what_a_person_would_write() -> None:
@@ -173,7 +173,7 @@ def test_the_text_of_a_stream_is_what_a_person_would_write() -> None:
         transform_sql="SELECT *\nFROM source",
     )
     assert (
-        toml_of_stream(spec)
+        stream_to_toml(spec)
         == '''\
 pipeline_name = "clean"
 source_query = "events"
@@ -230,7 +230,7 @@ def test_what_only_python_can_say_is_no_toml() -> None:
 
     spec = stream_spec(None, name="x", source=PLAIN, source_query="a", target=WAREHOUSE, target_table=Trimmed)
     with pytest.raises(DeclarationError, match="is normalised, which a TOML file cannot say"):
-        toml_of_stream(spec)
+        stream_to_toml(spec)
 
 
 def test_streams_are_registered_listed_and_found_by_name() -> None:

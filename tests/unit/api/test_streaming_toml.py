@@ -12,7 +12,7 @@ import pytest
 
 from ematix_flow import KafkaConnection, PostgresConnection, SchemaRegistryConnection, Target, run_pipeline
 from ematix_flow.api.stream_toml import KEYS, stream_from_text, stream_from_toml
-from ematix_flow.api.stream_toml_places import TARGET_KEYS
+from ematix_flow.api.stream_toml_endpoints import TARGET_KEYS
 from ematix_flow.api.streaming import StreamingPipeline, stream_spec
 from ematix_flow.errors import CannotConnect, ConfigError, DeclarationError, FlowError, MissingSecret
 from ematix_flow.graph.connections import resolve_for_use
@@ -440,16 +440,16 @@ def test_an_error_of_a_connection_in_the_file_points_at_its_table_and_names_a_st
     spec = stream_from_text(WITH_PLACES)
     error = CannotConnect(
         "connection 'target' cannot reach PostgreSQL", next_step="flow connections check target, then again"
-    ).at(spec.where)
+    ).with_location(spec.where)
     assert str(error.where) == "<config_str>:8"
     assert error.next_step == "mend 'target' at <config_str>:8, and run it again"
 
 
 def test_an_error_of_a_connection_that_has_a_name_keeps_its_next_step() -> None:
     spec = stream_from_text(WITH_PLACES)
-    error = CannotConnect("connection 'other' is away", next_step="flow connections check other").at(
-        spec.where
-    )
+    error = CannotConnect(
+        "connection 'other' is away", next_step="flow connections check other"
+    ).with_location(spec.where)
     assert (str(error.where), error.next_step) == ("<config_str>:1", "flow connections check other")
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ematix_flow.backends.payloads.base import Decoded
-from ematix_flow.backends.streams import message_schema
+from ematix_flow.backends.messages.contract import message_schema
+from ematix_flow.backends.payloads.base import DecodedBatch
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import DataType
 
@@ -50,15 +50,15 @@ def messages(values: Sequence[bytes | None], **others: Sequence[Any]) -> pa.Reco
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def covers(decoded: Decoded, count: int) -> None:
+def covers(decoded: DecodedBatch, count: int) -> None:
     """Every message is exactly one of taken, bad and empty, and the rows are those taken, in order."""
-    taken = decoded.taken.to_pylist()
+    taken = decoded.indexes.to_pylist()
     bad = [each.index for each in decoded.bad]
     assert decoded.rows.num_rows == len(taken)
     assert taken == sorted(taken) and bad == sorted(bad)
     both = [*taken, *bad]
     assert len(set(both)) == len(both) and set(both) <= set(range(count))
-    assert len(both) + decoded.empty == count
+    assert len(both) + decoded.empty_count == count
     decoded.rows.validate(full=True)
     assert all(isinstance(each.reason, str) and each.reason for each in decoded.bad)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ematix_flow.backends.delta.stream import DeltaStream
-from ematix_flow.backends.stores.local import LocalStore
-from ematix_flow.backends.streams import Reading
+from ematix_flow.backends.messages.contract import ReadRequest
+from ematix_flow.backends.stores.local_store import LocalStore
 from ematix_flow.errors import DeclarationError, SourceFailed
 
 
@@ -34,7 +34,7 @@ def test_options_that_make_no_sense_are_refused(
     stream: DeltaStream, options: dict[str, str], said: str
 ) -> None:
     with pytest.raises(DeclarationError, match=said):
-        stream.check(Reading("sales.orders", options=options))
+        stream.check(ReadRequest("sales.orders", options=options))
 
 
 @pytest.mark.parametrize(
@@ -46,17 +46,22 @@ def test_options_that_make_no_sense_are_refused(
     ],
 )
 def test_options_are_known_by_our_names_and_by_deltas(stream: DeltaStream, options: dict[str, str]) -> None:
-    stream.check(Reading("sales/orders", options=options))
+    stream.check(ReadRequest("sales/orders", options=options))
 
 
 @pytest.mark.parametrize("query", ["../orders", ".hidden.orders", "sales..orders"])
 def test_names_that_lead_elsewhere_are_refused(stream: DeltaStream, query: str) -> None:
     with pytest.raises(SourceFailed):
-        stream.check(Reading(query))
+        stream.check(ReadRequest(query))
 
 
 def test_what_is_not_deltas_is_left_to_others(stream: DeltaStream) -> None:
-    assert stream.failure(Reading("sales.orders"), "java.lang.OutOfMemoryError: Java heap space") is None
-    other = stream.failure(Reading("sales.orders"), "[DELTA_SOMETHING_NEW] It is\nodd. SQLSTATE: XXKST\n===")
+    assert (
+        stream.explain_failure(ReadRequest("sales.orders"), "java.lang.OutOfMemoryError: Java heap space")
+        is None
+    )
+    other = stream.explain_failure(
+        ReadRequest("sales.orders"), "[DELTA_SOMETHING_NEW] It is\nodd. SQLSTATE: XXKST\n==="
+    )
     assert isinstance(other, SourceFailed)
     assert other.what == "the stream of 'sales.orders' failed: It is odd"

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from ematix_flow.backends.base import Load
-from ematix_flow.backends.embedded import (
+from ematix_flow.backends.embedded.database_file import (
     DatabaseFile,
     create_staging_folder,
-    drop_folder,
+    drop_staging_folder,
     part_file,
-    sweep_folders,
+    sweep_staging_folders,
 )
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.errors import CannotConnect, PipelineLocked, TargetFailed, Unsupported
@@ -138,7 +138,7 @@ def test_a_part_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
 
 def test_a_task_that_outlives_its_run_does_not_bring_staging_back(tmp_path: Path) -> None:
     folder = create_staging_folder(file_at(tmp_path / "x.db"), load())
-    drop_folder(folder)
+    drop_staging_folder(folder)
     with pytest.raises(TargetFailed, match="is not there"), part_file(folder, "p1", ".bin"):
         pass
     assert not Path(folder).exists()
@@ -148,10 +148,10 @@ def test_a_sweep_takes_the_pipelines_own_leftovers_and_no_others(tmp_path: Path)
     file = file_at(tmp_path / "x.db")
     mine, again, other = (create_staging_folder(file, load(name)) for name in ("p", "p", "p_b"))
     neighbour = create_staging_folder(file_at(tmp_path / "y.db"), load("p"))
-    assert sweep_folders(file, "p", "wh:s.t") == sorted(Path(path).name for path in (mine, again))
+    assert sweep_staging_folders(file, "p", "wh:s.t") == sorted(Path(path).name for path in (mine, again))
     assert Path(other).exists()
     assert Path(neighbour).exists()
-    assert sweep_folders(file, "p", "wh:s.t") == []
+    assert sweep_staging_folders(file, "p", "wh:s.t") == []
 
 
 @KINDS

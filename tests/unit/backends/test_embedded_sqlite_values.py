@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlglot import exp
 
-from ematix_flow.backends.sqlite.canonical import canonical
-from ematix_flow.backends.sqlite.columns import from_arrow, to_arrow
+from ematix_flow.backends.sqlite.arrow_columns import from_arrow, to_arrow
+from ematix_flow.backends.sqlite.canonical_sql import canonical_value
 from ematix_flow.backends.sqlite.dialect import SQLiteDialect
 from ematix_flow.backends.sqlite.value_function import register
-from ematix_flow.backends.sqlite.values import Misfit, parse, stored
+from ematix_flow.backends.sqlite.values import UnfitSQLiteValue, parse_value, to_stored
 from ematix_flow.errors import RowRejected, Unsupported
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.sql import column
@@ -62,7 +62,7 @@ def typed(kind: str, **more: int) -> DataType:
     ],
 )
 def test_a_stored_value_is_read_as_what_it_means(value: Any, data_type: DataType, meaning: Any) -> None:
-    assert parse(value, data_type) == meaning
+    assert parse_value(value, data_type) == meaning
     assert to_arrow([None, value], "c", data_type, 0).to_pylist() == [None, meaning]
 
 
@@ -96,8 +96,8 @@ def test_a_stored_value_is_read_as_what_it_means(value: Any, data_type: DataType
 def test_a_value_that_does_not_fit_is_refused_with_its_column_row_and_reason(
     value: Any, data_type: DataType, why: str
 ) -> None:
-    with pytest.raises(Misfit, match=why):
-        parse(value, data_type)
+    with pytest.raises(UnfitSQLiteValue, match=why):
+        parse_value(value, data_type)
     with pytest.raises(RowRejected, match=r"column 'c', row 1,002 .*" + why):
         to_arrow([None, value], "c", data_type, 1000)
 
@@ -115,7 +115,7 @@ def test_decimals_come_back_digit_by_digit(data_type: DataType, data: st.DataObj
     numbers = [Decimal(f"{n}e-{data_type.scale}") for n in data.draw(st.lists(digits, max_size=20))]
     column_in = pa.array([None, *numbers], type=data_type.arrow())
     kept = from_arrow(column_in, "c", data_type, 0)
-    assert kept == [stored(n, data_type) for n in [None, *numbers]]
+    assert kept == [to_stored(n, data_type) for n in [None, *numbers]]
     with sqlite3.connect(":memory:") as connection:
         connection.execute(f"CREATE TABLE t (c {SQLiteDialect().native_type(data_type)})")
         connection.executemany("INSERT INTO t VALUES (?)", [(v,) for v in kept])
@@ -131,7 +131,7 @@ def test_a_decimal_constant_equals_the_kept_number(number: int, scale: int) -> N
     value = Decimal(f"{number}e-{scale}")
     literal = SQLiteDialect().literal(value, data_type).sql(dialect="sqlite")
     with sqlite3.connect(":memory:") as connection:
-        equal = connection.execute(f"SELECT {literal} = ?", (stored(value, data_type),)).fetchone()
+        equal = connection.execute(f"SELECT {literal} = ?", (to_stored(value, data_type),)).fetchone()
     connection.close()
     assert equal == (1,)
 
@@ -206,12 +206,12 @@ def test_inside_the_database_a_loose_value_becomes_what_we_would_have_written(
     failures: list[RowRejected] = []
     connection = sqlite3.connect(":memory:")
     register(connection, failures)
-    tree = exp.select(canonical(column(name), data_type, name)).from_("t")
+    tree = exp.select(canonical_value(column(name), data_type, name)).from_("t")
     connection.execute(f"CREATE TABLE t ({SQLiteDialect().quote(name)})")
     connection.execute("INSERT INTO t VALUES (?)", (value,))
     found = connection.execute(tree.sql(dialect="sqlite", identify=True)).fetchone()[0]
     connection.close()
-    wanted = stored(parse(value, data_type), data_type)
+    wanted = to_stored(parse_value(value, data_type), data_type)
     assert (found, type(found)) == (wanted, type(wanted))
 
 
@@ -219,7 +219,7 @@ def test_inside_the_database_a_misfit_is_refused_with_its_column() -> None:
     failures: list[RowRejected] = []
     connection = sqlite3.connect(":memory:")
     register(connection, failures)
-    tree = exp.select(canonical(column("v"), typed("date"), "born")).from_("t")
+    tree = exp.select(canonical_value(column("v"), typed("date"), "born")).from_("t")
     connection.execute("CREATE TABLE t (v)")
     connection.execute("INSERT INTO t VALUES ('2024-02-31')")
     with pytest.raises(sqlite3.OperationalError):

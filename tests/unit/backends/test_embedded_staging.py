@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ematix_flow.backends.duckdb.staging import DuckDBStaging
-from ematix_flow.backends.sqlite.collector import no_collection
+from ematix_flow.backends.sqlite.garbage_collection import pause_garbage_collection
 from ematix_flow.backends.sqlite.staging import SQLiteStaging
 from ematix_flow.errors import RowRejected
 from ematix_flow.spec.types import DataType
@@ -69,7 +69,7 @@ def test_a_value_that_cannot_be_kept_is_counted_from_the_start_of_the_part(tmp_p
 
 def test_the_collector_is_on_again_after_a_bulk_of_rows() -> None:
     assert gc.isenabled()
-    with pytest.raises(KeyError), no_collection(), no_collection():
+    with pytest.raises(KeyError), pause_garbage_collection(), pause_garbage_collection():
         assert not gc.isenabled()
         raise KeyError
     assert gc.isenabled()
@@ -81,7 +81,7 @@ def test_a_task_imports_little(tmp_path: Path) -> None:
         import datetime, sqlite3, sys
         from decimal import Decimal
         from pathlib import Path
-        from ematix_flow.backends.embedded import DatabaseFile
+        from ematix_flow.backends.embedded.database_file import DatabaseFile
         from ematix_flow.backends.sqlite.split import SQLiteSplit
         from ematix_flow.backends.sqlite.staging import SQLiteStaging
         from ematix_flow.backends.duckdb.staging import DuckDBStaging

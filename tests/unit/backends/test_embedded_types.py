@@ -8,9 +8,9 @@ import duckdb
 import pytest
 
 from ematix_flow.backends.duckdb.dialect import DuckDBDialect
-from ematix_flow.backends.duckdb.handles import catalog_name
+from ematix_flow.backends.duckdb.shared_connections import catalog_name
 from ematix_flow.backends.duckdb.types import export_cast, source_type
-from ematix_flow.backends.sql_session import SqlDialect
+from ematix_flow.backends.sql.session import SqlDialect
 from ematix_flow.backends.sqlite import types as sqlite_types
 from ematix_flow.backends.sqlite.dialect import SQLiteDialect, table_name
 from ematix_flow.spec.types import KINDS, DataType
@@ -28,7 +28,7 @@ def test_a_table_we_made_holds_the_type_it_was_made_for(dialect: SqlDialect, dat
     native = dialect.native_type(data_type)
     live = dialect.canonical_type(native)
     assert live is not None
-    assert dialect.holds(data_type, live, native)
+    assert dialect.can_hold(data_type, live, native)
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow.backends.objectstore.catalog import FilesCatalog
-from ematix_flow.backends.objectstore.places import Place, place_of, stem
-from ematix_flow.backends.objectstore.trees import LocalTree
+from ematix_flow.backends.objectstore.layout.table_paths import TablePaths, locate_table, safe_file_name
+from ematix_flow.backends.objectstore.reading.catalog import FilesCatalog
+from ematix_flow.backends.objectstore.reading.file_tree import LocalFileTree
 from ematix_flow.errors import PlanError, SourceFailed
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
@@ -32,7 +32,7 @@ COLUMNS = (ColumnSpec("id", DataType("big_int")),)
 )
 def test_a_table_is_the_folder_of_its_name(schema: str | None, name: str, folder: str) -> None:
     root = Path("/lake")
-    assert place_of(root, TableSpec(schema, name, COLUMNS)).folder == root / folder
+    assert locate_table(root, TableSpec(schema, name, COLUMNS)).folder == root / folder
 
 
 @pytest.mark.parametrize(
@@ -53,27 +53,27 @@ def test_a_table_is_the_folder_of_its_name(schema: str | None, name: str, folder
 )
 def test_a_name_that_leads_elsewhere_is_refused(schema: str | None, name: str) -> None:
     with pytest.raises(PlanError, match="cannot be the name of a folder"):
-        place_of(Path("/lake"), TableSpec(schema, name, COLUMNS))
+        locate_table(Path("/lake"), TableSpec(schema, name, COLUMNS))
 
 
 def test_a_table_inside_another_table_is_refused(tmp_path: Path) -> None:
-    outer = Place(tmp_path, ("events",))
-    (outer.home / "00000001-x" / "data").mkdir(parents=True)
-    outer.folder.symlink_to(outer.home / "00000001-x" / "data")
+    outer = TablePaths(tmp_path, ("events",))
+    (outer.versions_folder / "00000001-x" / "data").mkdir(parents=True)
+    outer.folder.symlink_to(outer.versions_folder / "00000001-x" / "data")
     with pytest.raises(PlanError, match="inside 'events'"):
-        Place(tmp_path, ("events", "raw")).require_separate()
+        TablePaths(tmp_path, ("events", "raw")).require_separate()
 
 
 def test_a_link_of_the_users_own_is_no_table_of_another_root(tmp_path: Path) -> None:
     for number, target in enumerate((Path("/"), Path("/tmp"), tmp_path)):
         (tmp_path / f"events{number}").symlink_to(target)
-        Place(tmp_path, (f"events{number}",)).require_own()
+        TablePaths(tmp_path, (f"events{number}",)).require_own_root()
 
 
 def test_names_that_look_alike_have_different_stems() -> None:
-    assert stem("a/b") != stem("a-b")
-    assert stem("a", "b") != stem("a,b")
-    assert stem("\U0001f600").startswith("table-")
+    assert safe_file_name("a/b") != safe_file_name("a-b")
+    assert safe_file_name("a", "b") != safe_file_name("a,b")
+    assert safe_file_name("\U0001f600").startswith("table-")
 
 
 # ------------------------------------------------------------------ names in SQL
@@ -84,7 +84,7 @@ def lake(root: Path, *files: str) -> FilesCatalog:
         path = root / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x")
-    return FilesCatalog(LocalTree(root), "parquet")
+    return FilesCatalog(LocalFileTree(root), "parquet")
 
 
 def test_a_name_finds_a_folder_a_file_or_a_folder_of_a_schema(tmp_path: Path) -> None:
@@ -194,12 +194,12 @@ def test_a_name_that_is_a_folder_and_a_file_is_ambiguous(tmp_path: Path) -> None
 
 def test_a_missing_root_says_so(tmp_path: Path) -> None:
     with pytest.raises(SourceFailed, match="is not there"):
-        FilesCatalog(LocalTree(tmp_path / "nowhere"), "parquet").find(("events",))
+        FilesCatalog(LocalFileTree(tmp_path / "nowhere"), "parquet").find(("events",))
 
 
 def test_a_connection_to_one_file_has_one_table(tmp_path: Path) -> None:
     (tmp_path / "orders.csv").write_text("a\n1\n")
-    catalog = FilesCatalog(LocalTree(tmp_path / "orders.csv"), "csv")
+    catalog = FilesCatalog(LocalFileTree(tmp_path / "orders.csv"), "csv")
     assert [file.name for file in catalog.find(("orders",)).files] == ["orders.csv"]
     with pytest.raises(SourceFailed, match="Did you mean 'orders'"):
         catalog.find(("order",))

@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from ematix_flow.errors import DeclarationError
-from ematix_flow.spec.files import CsvReading, check_file_options, check_place, null_pattern
+from ematix_flow.spec.file_options import (
+    CsvReadOptions,
+    check_file_options,
+    check_folder_options,
+    null_pattern,
+)
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.pipelines import FileOptions
 
@@ -82,8 +87,14 @@ def test_a_wrong_mix_is_refused_with_the_reason(
 
 def test_line_ends_that_every_reader_knows_are_no_terminator_of_their_own() -> None:
     for given in ("\n", "\r\n"):
-        assert CsvReading.of(FileOptions(csv_read_options=(("terminator", given),))) == CsvReading()
-    assert CsvReading.of(FileOptions(csv_read_options=(("terminator", "|"),))).terminator == "|"
+        assert (
+            CsvReadOptions.from_file_options(FileOptions(csv_read_options=(("terminator", given),)))
+            == CsvReadOptions()
+        )
+    assert (
+        CsvReadOptions.from_file_options(FileOptions(csv_read_options=(("terminator", "|"),))).terminator
+        == "|"
+    )
 
 
 def test_the_pattern_of_nulls_is_written_for_each_engine() -> None:
@@ -103,5 +114,5 @@ def test_a_folder_in_a_system_without_folders_is_refused(
     kind: str, prefix: str | None, partition_by: tuple[str, ...], words: str
 ) -> None:
     with pytest.raises(DeclarationError, match=words):
-        check_place(kind, prefix, partition_by)
-    check_place("object_store_local", "events", ("day",))
+        check_folder_options(kind, prefix, partition_by)
+    check_folder_options("object_store_local", "events", ("day",))

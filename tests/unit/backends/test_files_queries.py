@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ematix_flow.backends.objectstore.csvtypes import type_of, type_of_texts
+from ematix_flow.backends.objectstore.formats.text_types import infer_type_of_texts, type_from_facts
 from ematix_flow.backends.objectstore.spark import LocalFilesSource
-from ematix_flow.backends.query_tables import place_tables
+from ematix_flow.backends.spark_sql.query_tables import parse_query_template
 from ematix_flow.errors import SourceFailed
 
 
@@ -48,7 +48,7 @@ from ematix_flow.errors import SourceFailed
     ],
 )
 def test_only_the_names_of_tables_are_replaced(sql: str, placed: str, tables: list[tuple[str, ...]]) -> None:
-    found = place_tables(sql)
+    found = parse_query_template(sql)
     assert found is not None
     assert sorted(found.tables.values()) == sorted(tables)
     numbers = {name: f"t{tables.index(name)}" for name in tables}
@@ -59,13 +59,13 @@ def test_only_the_names_of_tables_are_replaced(sql: str, placed: str, tables: li
 
 
 def test_sql_that_cannot_be_parsed_is_left_to_spark() -> None:
-    assert place_tables("SELEC * FORM events") is None
+    assert parse_query_template("SELEC * FORM events") is None
 
 
 @pytest.mark.parametrize("sql", ["DROP TABLE events", "SELECT 1; SELECT 2", "INSERT INTO a SELECT * FROM b"])
 def test_anything_but_one_query_is_refused(sql: str) -> None:
     with pytest.raises(SourceFailed, match="must be one query"):
-        place_tables(sql)
+        parse_query_template(sql)
 
 
 def test_a_table_query_quotes_every_name() -> None:
@@ -94,7 +94,7 @@ def test_a_table_query_quotes_every_name() -> None:
 )
 def test_a_column_of_csv_gets_a_type_that_loses_nothing(facts: dict[str, object], spark_type: str) -> None:
     counts = {"whole_digits": 0, "most_places": 0, "fewest_places": 0}
-    assert type_of({"cells": 1, **counts, **facts}) == spark_type
+    assert type_from_facts({"cells": 1, **counts, **facts}) == spark_type
 
 
 FLOATS = [
@@ -133,4 +133,4 @@ FLOATS = [
 def test_the_names_of_partition_folders_get_types_by_the_same_rules(
     texts: list[str | None], spark_type: str
 ) -> None:
-    assert type_of_texts(texts) == spark_type
+    assert infer_type_of_texts(texts) == spark_type

@@ -5,12 +5,17 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from ematix_flow.backends.objectstore.footers import FileColumn, Footer
-from ematix_flow.backends.objectstore.sourcefiles import LocalFile, is_dated
-from ematix_flow.backends.objectstore.spark.columnar import table_columns
-from ematix_flow.backends.objectstore.storedtypes import ddl, read_as, reads_itself, seen
-from ematix_flow.backends.objectstore.widertypes import wider
-from ematix_flow.backends.refusals import refused_in
+from ematix_flow.backends.objectstore.formats.common_types import common_type
+from ematix_flow.backends.objectstore.formats.footers import FileColumn, Footer
+from ematix_flow.backends.objectstore.formats.stored_types import (
+    query_type,
+    reads_without_cast,
+    storage_ddl,
+    to_ddl,
+)
+from ematix_flow.backends.objectstore.layout.source_files import LocalFile, is_date_folder
+from ematix_flow.backends.objectstore.spark.columnar_frames import table_columns
+from ematix_flow.backends.spark_sql.row_refusals import find_refusal
 from ematix_flow.errors import SourceFailed
 
 
@@ -51,9 +56,9 @@ from ematix_flow.errors import SourceFailed
 def test_two_types_have_the_narrowest_that_loses_nothing_or_none(
     one: pa.DataType, other: pa.DataType, both: pa.DataType | None
 ) -> None:
-    assert wider(one, other) == both
+    assert common_type(one, other) == both
     if not pa.types.is_struct(one):  # the names of fields are those that came first
-        assert wider(other, one) == both
+        assert common_type(other, one) == both
 
 
 @pytest.mark.parametrize(
@@ -70,9 +75,9 @@ def test_two_types_have_the_narrowest_that_loses_nothing_or_none(
     ],
 )
 def test_a_type_is_read_in_a_form_that_spark_has(stored: pa.DataType, read: str, seen_as: str | None) -> None:
-    assert read_as(stored) == read
-    assert seen_as is None or ddl(seen(stored)) == seen_as
-    assert reads_itself(stored, seen(stored), widens=True) == (read == seen_as)
+    assert storage_ddl(stored) == read
+    assert seen_as is None or to_ddl(query_type(stored)) == seen_as
+    assert reads_without_cast(stored, query_type(stored), widens=True) == (read == seen_as)
 
 
 def footer(**columns: pa.DataType) -> Footer:
@@ -113,12 +118,12 @@ def test_a_clash_names_the_column_and_both_files() -> None:
     ],
 )
 def test_dates_are_told_from_names(name: str, expected: bool) -> None:
-    assert is_dated(name) is expected
+    assert is_date_folder(name) is expected
 
 
 def test_a_refusal_is_found_in_what_spark_says() -> None:
     said = "[RAISED] <<ematix_flow source: column 'a' of \x02file:///x/a%20b\x02 is 5%20 ;; mend it>> SQL"
-    error = refused_in(said)
+    error = find_refusal(said)
     assert error is not None
     assert (error.what, error.next_step) == ("column 'a' of /x/a b is 5%20", "mend it")
-    assert refused_in("something else") is None
+    assert find_refusal("something else") is None

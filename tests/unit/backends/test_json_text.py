@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ematix_flow.backends.json_text import json_texts
+from ematix_flow.backends.arrow.json_text import to_json_text
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ from ematix_flow.backends.json_text import json_texts
     ],
 )  # fmt: skip
 def test_a_nested_value_is_exact_json(value: Any, kind: pa.DataType, text: str) -> None:
-    (found, null) = json_texts(pa.array([value, None], kind)).to_pylist()
+    (found, null) = to_json_text(pa.array([value, None], kind)).to_pylist()
     assert found == text
     assert null is None
     json.loads(found)

@@ -10,9 +10,15 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from ematix_flow.backends.kafka import cluster as cluster_module
-from ematix_flow.backends.kafka.cluster import Cluster
-from ematix_flow.backends.kafka.error_codes import AWAY, MISSING, OUT_OF_RANGE, is_away, passes
-from ematix_flow.backends.kafka.ranges import OpenReader, Range, Reader, _Place
+from ematix_flow.backends.kafka.cluster import KafkaCluster
+from ematix_flow.backends.kafka.error_codes import (
+    MISSING,
+    OUT_OF_RANGE,
+    UNREACHABLE,
+    is_transient,
+    is_unreachable,
+)
+from ematix_flow.backends.kafka.offset_ranges import OffsetRange, OpenRangeReader, RangeReader, _RangeProgress
 from ematix_flow.errors import CannotConnect, FlowError, SourceFailed
 from ematix_flow.spec.connections.brokers import KafkaConnection
 
@@ -86,18 +92,18 @@ def test_every_code_is_decided_once() -> None:
 
 @pytest.mark.parametrize("name", sorted(CODES))
 def test_a_code_passes_by_itself_or_does_not(name: str) -> None:
-    assert passes(KafkaError(CODES[name])) == (name in PASSING)
+    assert is_transient(KafkaError(CODES[name])) == (name in PASSING)
 
 
 def test_what_is_retriable_by_its_flag_passes_and_what_is_fatal_never_does() -> None:
-    assert passes(KafkaError(KafkaError._STATE, "said so", retriable=True))
-    assert not passes(KafkaError(KafkaError._TRANSPORT, "said so", fatal=True))
+    assert is_transient(KafkaError(KafkaError._STATE, "said so", retriable=True))
+    assert not is_transient(KafkaError(KafkaError._TRANSPORT, "said so", fatal=True))
 
 
 @pytest.fixture(scope="module")
 def reader() -> Any:
-    opened = OpenReader(
-        Reader(NOWHERE, {"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0})
+    opened = OpenRangeReader(
+        RangeReader(NOWHERE, {"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0})
     )
     yield opened
     opened.close()
@@ -111,15 +117,15 @@ class At:
 
 
 @pytest.mark.parametrize("name", sorted(set(CODES) - {"NO_ERROR"}))
-def test_a_reader_waits_for_what_passes_and_raises_what_does_not(reader: OpenReader, name: str) -> None:
-    place = _Place(Range("t", 0, 5, 9))
-    left, error = {place.range.place: place}, KafkaError(CODES[name])
+def test_a_reader_waits_for_what_passes_and_raises_what_does_not(reader: OpenRangeReader, name: str) -> None:
+    place = _RangeProgress(OffsetRange("t", 0, 5, 9))
+    left, error = {place.range.topic_partition: place}, KafkaError(CODES[name])
     if name in LASTING:
         with pytest.raises(SourceFailed, match="t/0"):
-            reader._complain(error, At(), place, left)
+            reader._handle_error(error, At(), place, left)
         return
-    reader._complain(error, At(), place, left)
-    assert left and place.doubted is not None
+    reader._handle_error(error, At(), place, left)
+    assert left and place.suspected_since is not None
     assert place.stalled == (name in PASSING)
     assert place.stuck == (CODES[name] in OUT_OF_RANGE)
 
@@ -144,25 +150,25 @@ def answered(*said: Any) -> Any:
 def test_a_question_is_asked_again_while_its_refusal_passes(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_module, "_AGAIN_SECONDS", 0)
-    code, cluster = CODES[name], Cluster(NOWHERE, seconds=0.1)
-    if name in PASSING and code not in AWAY:
-        assert cluster.answers(answered(code, code, "well"), "ask") == {"t": "well"}
+    monkeypatch.setattr(cluster_module, "_RETRY_SECONDS", 0)
+    code, cluster = CODES[name], KafkaCluster(NOWHERE, seconds=0.1)
+    if name in PASSING and code not in UNREACHABLE:
+        assert cluster.ask_all(answered(code, code, "well"), "ask") == {"t": "well"}
         return
     with pytest.raises(FlowError) as failure:
-        cluster.answers(answered(code, "well"), "ask")
-    assert isinstance(failure.value, CannotConnect) == is_away(KafkaError(code))
+        cluster.ask_all(answered(code, "well"), "ask")
+    assert isinstance(failure.value, CannotConnect) == is_unreachable(KafkaError(code))
 
 
 def test_a_question_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_module, "_AGAIN_SECONDS", 0)
+    monkeypatch.setattr(cluster_module, "_RETRY_SECONDS", 0)
     clock = iter(range(1_000))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
     again = [KafkaError.LEADER_NOT_AVAILABLE] * 100
     with pytest.raises(SourceFailed, match="Leader not available"):
-        Cluster(NOWHERE, patience=30.0).answers(answered(*again), "ask")
+        KafkaCluster(NOWHERE, patience=30.0).ask_all(answered(*again), "ask")
 
 
 def test_what_is_missing_may_be_left_out() -> None:
     ask = answered(KafkaError.UNKNOWN_TOPIC_OR_PART)
-    assert Cluster(NOWHERE).answers(ask, "ask", left_out=MISSING) == {}
+    assert KafkaCluster(NOWHERE).ask_all(ask, "ask", left_out=MISSING) == {}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from confluent_kafka import KafkaError
 
-from ematix_flow.backends.kafka.failures import not_committed
+from ematix_flow.backends.kafka.failures import commit_refusal
 
 
 def test_a_group_that_another_consumer_is_in_is_told_with_the_remedy() -> None:
-    said = not_committed(KafkaError(KafkaError.UNKNOWN_MEMBER_ID))
+    said = commit_refusal(KafkaError(KafkaError.UNKNOWN_MEMBER_ID))
     assert "Unknown member" in said
     assert "another consumer is a member of that group; give this connection a group_id of its own" in said
 
 
 def test_another_refusal_is_told_as_it_is() -> None:
-    assert "group_id" not in not_committed(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))
+    assert "group_id" not in commit_refusal(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))

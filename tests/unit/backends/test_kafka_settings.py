@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ematix_flow.backends.kafka.backend import KafkaBackend
-from ematix_flow.backends.kafka.settings import client_settings, jaas, msk_token, spark_options
-from ematix_flow.engine.jars import jar_lock
+from ematix_flow.backends.kafka.backend import KafkaStreamBackend
+from ematix_flow.backends.kafka.settings import client_settings, jaas_line, msk_token, spark_options
+from ematix_flow.engine.jvm.jars import jar_lock
 from ematix_flow.errors import ConfigError
 from ematix_flow.spec.connections.brokers import KafkaConnection
 
@@ -67,7 +67,7 @@ def test_a_login_is_written_for_both_clients(fields: dict[str, str], mechanism: 
     [('a"b', r'"a\"b"'), ("a\\b", r'"a\\b"'), ("a;b'c", '"a;b\'c"'), ('\\"', r'"\\\""'), ("", '""')],
 )
 def test_a_password_of_any_text_stays_one_value_for_java(password: str, quoted: str) -> None:
-    assert jaas("Module", password=password) == f"Module required password={quoted};"
+    assert jaas_line("Module", password=password) == f"Module required password={quoted};"
 
 
 def test_certificates_go_to_java_as_text_and_to_librdkafka_as_paths(tmp_path: Path) -> None:
@@ -116,10 +116,10 @@ def test_amazons_login_is_a_token_for_librdkafka_and_a_class_for_java(
 
 
 def test_amazons_login_brings_its_jars_and_no_other_connection_does() -> None:
-    assert KafkaBackend(made()).jar_groups == ("kafka",)
-    groups = KafkaBackend(made(msk_iam_region="eu-west-1")).jar_groups
+    assert KafkaStreamBackend(made()).jar_groups == ("kafka",)
+    groups = KafkaStreamBackend(made(msk_iam_region="eu-west-1")).jar_groups
     assert {"kafka", "msk"} <= set(groups)
-    assert "aws-msk-iam-auth" in {artifact.name for artifact in jar_lock().of(groups)}
+    assert "aws-msk-iam-auth" in {artifact.name for artifact in jar_lock().artifacts_of(groups)}
 
 
 def test_properties_go_to_the_client_that_knows_them() -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from ematix_flow import faults
 from ematix_flow.backends.base import LedgerEntry
-from ematix_flow.backends.lake import folded, journal
+from ematix_flow.backends.lake import journal, journal_segments
 from ematix_flow.backends.lake.journal import Journal, open_journal
-from ematix_flow.backends.stores.local import LocalStore
+from ematix_flow.backends.stores.local_store import LocalStore
 from ematix_flow.errors import TargetFailed
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import Watermark
@@ -48,9 +48,9 @@ def load(store: LocalStore, number: int) -> None:
         MOMENT,
     )
     mark = Watermark("id", DataType("big_int"), number)
-    commit = found.next()
-    found.prepare(commit, entry, mark)
-    found.settle(commit, entry, mark)
+    commit = found.next_commit()
+    found.write_entry(commit, entry, mark)
+    found.mark_committed(commit, entry, mark)
 
 
 def known(store: LocalStore, last: int) -> tuple[object, ...]:
@@ -58,10 +58,10 @@ def known(store: LocalStore, last: int) -> tuple[object, ...]:
     found = opened(store)
     target = "lake:sales.orders"
     return (
-        found.number,
+        found.last_number,
         [[entry.run_id for entry in found.entries(pipeline, target)] for pipeline in PIPELINES],
-        [found.holds(PIPELINES[n % 2], target, f"slot:{n}") for n in range(last + 2)],
-        [found.holds(PIPELINES[(n + 1) % 2], target, f"slot:{n}") for n in range(last + 2)],
+        [found.has_batch(PIPELINES[n % 2], target, f"slot:{n}") for n in range(last + 2)],
+        [found.has_batch(PIPELINES[(n + 1) % 2], target, f"slot:{n}") for n in range(last + 2)],
         [found.watermark(pipeline, target, "id") for pipeline in PIPELINES],
     )
 
@@ -101,7 +101,7 @@ def test_the_newest_entry_is_never_folded_because_it_has_the_positions(store: Lo
 def test_a_full_segment_is_left_alone(
     store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folded, "FULL", 4)
+    monkeypatch.setattr(journal_segments, "FULL_SEGMENT_ENTRIES", 4)
     for number in range(1, 15):
         load(store, number)
         if number % 3 == 0:
@@ -148,7 +148,7 @@ def test_a_reader_that_began_before_a_fold_ends_as_if_there_were_none(store: Loc
     opened(store).fold(keep=1)
     seen += [entry.run_id for entry in runs]
     assert seen == [f"run {n}" for n in (8, 6, 4, 2)]
-    assert reader.holds("orders", "lake:sales.orders", "slot:2")
+    assert reader.has_batch("orders", "lake:sales.orders", "slot:2")
 
 
 def test_an_entry_whose_load_is_under_way_is_left_alone(store: LocalStore) -> None:
@@ -156,12 +156,12 @@ def test_an_entry_whose_load_is_under_way_is_left_alone(store: LocalStore) -> No
         load(store, number)
     entry = LedgerEntry("orders", "lake:sales.orders", "slot:5", "run 5", None, None, 1, 1, 0, 0, MOMENT)
     running = opened(store)
-    commit = running.next()
-    running.prepare(commit, entry, None)
+    commit = running.next_commit()
+    running.write_entry(commit, entry, None)
     opened(store).fold(keep=1)
     found = open_journal(store, "sales/orders", lambda token: token == commit.token)
-    assert found.number == 5
-    assert found.holds("orders", "lake:sales.orders", "slot:5")
+    assert found.last_number == 5
+    assert found.has_batch("orders", "lake:sales.orders", "slot:5")
 
 
 def test_a_missing_or_damaged_file_is_told_and_never_taken_for_nothing(
@@ -175,10 +175,10 @@ def test_a_missing_or_damaged_file_is_told_and_never_taken_for_nothing(
     whole = segment.read_text()
     segment.write_text(whole[:-5])
     with pytest.raises(TargetFailed, match="is damaged"):
-        opened(store).holds("orders", "lake:sales.orders", "slot:99")
+        opened(store).has_batch("orders", "lake:sales.orders", "slot:99")
     segment.write_text(whole.replace('"format": 1', '"format": 2'))
     with pytest.raises(TargetFailed, match="format 2"):
-        opened(store).holds("orders", "lake:sales.orders", "slot:99")
+        opened(store).has_batch("orders", "lake:sales.orders", "slot:99")
     segment.write_text(whole)
     found = opened(store)
     next(folder.glob("000000000006-*.json")).unlink()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from ematix_flow.backends.lake.statements import place_statement
+from ematix_flow.backends.lake.statements import resolve_tables
 from ematix_flow.errors import Unsupported
 
 
 def placed(sql: str) -> tuple[str, str]:
-    found = place_statement(sql, lambda name: f"<{'/'.join(name)}>")
-    return found.sql, ".".join(found.written)
+    found = resolve_tables(sql, lambda name: f"<{'/'.join(name)}>")
+    return found.sql, ".".join(found.changed_table)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow.backends.stores.local import LocalStore
+from ematix_flow.backends.stores.local_store import LocalStore
 
 
 @pytest.fixture

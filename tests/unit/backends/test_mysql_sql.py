@@ -8,18 +8,18 @@ import pyarrow as pa
 import pytest
 from sqlglot import exp
 
-from ematix_flow.backends.mysql.address import address_of
+from ematix_flow.backends.mysql.address import parse_address
+from ematix_flow.backends.mysql.create_table import with_key_lengths
 from ematix_flow.backends.mysql.dialect import MySQLDialect
-from ematix_flow.backends.mysql.encoding import encoded
-from ematix_flow.backends.mysql.failures import diagnose, is_conflict, rejection, target_failure
-from ematix_flow.backends.mysql.inserts import insert_values
-from ematix_flow.backends.mysql.names import require_names, split_name
-from ematix_flow.backends.mysql.tables import sized_keys
+from ematix_flow.backends.mysql.failures import diagnose, find_rejection, is_conflict, target_failure
+from ematix_flow.backends.mysql.insert_values import insert_values
+from ematix_flow.backends.mysql.load_data_text import encode_rows
+from ematix_flow.backends.mysql.names import parse_table_name, require_names
 from ematix_flow.errors import ConfigError, RowRejected, SchemaMismatch, SourceFailed, TargetFailed
 from ematix_flow.spec.connections import MySQLConnection
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import KINDS, DataType
-from ematix_flow.strategies.functions.zone_offsets import offsets
+from ematix_flow.strategies.functions.zone_offsets import utc_offsets
 from ematix_flow.strategies.sql import ascending, column
 
 
@@ -42,7 +42,7 @@ def of_kind(kind: str) -> DataType:
 def test_a_column_that_we_made_holds_what_was_declared(kind):
     declared = of_kind(kind)
     native = DIALECT.native_type(declared).lower().partition(" character")[0]
-    assert DIALECT.holds(declared, TEXT, native)
+    assert DIALECT.can_hold(declared, TEXT, native)
 
 
 @pytest.mark.parametrize(
@@ -62,16 +62,16 @@ def test_a_column_that_we_made_holds_what_was_declared(kind):
     ],
 )
 def test_a_live_column_is_taken_for_what_it_holds(declared, native, holds):
-    assert DIALECT.holds(declared, TEXT, native) is holds
+    assert DIALECT.can_hold(declared, TEXT, native) is holds
 
 
 def test_text_and_bytes_in_keys_get_a_length_that_fits():
     columns = [ColumnSpec(name, TEXT, primary_key=True) for name in "abcd"]
     columns += [ColumnSpec("at", DataType("timestamp"), primary_key=True), ColumnSpec("free", TEXT)]
-    sized = sized_keys(TableSpec(None, "t", tuple(columns)))
+    sized = with_key_lengths(TableSpec(None, "t", tuple(columns)))
     assert {c.type.length for c in sized.columns if c.primary_key and c.name != "at"} == {190}
     assert sized.column("free").type == TEXT
-    lone = sized_keys(TableSpec(None, "t", (ColumnSpec("a", DataType("bytes"), primary_key=True),)))
+    lone = with_key_lengths(TableSpec(None, "t", (ColumnSpec("a", DataType("bytes"), primary_key=True),)))
     assert DIALECT.native_type(lone.column("a").type) == "VARBINARY(255)"
 
 
@@ -82,11 +82,11 @@ def test_names_that_mysql_cannot_keep_are_refused(name):
 
 
 def test_a_name_may_hold_dots_and_quotes_when_it_is_quoted():
-    assert split_name("shop.orders") == ["shop", "orders"]
-    assert split_name("`a.b`.`c``d`") == ["a.b", "c`d"]
-    assert split_name('"x"') == ["x"]
+    assert parse_table_name("shop.orders") == ["shop", "orders"]
+    assert parse_table_name("`a.b`.`c``d`") == ["a.b", "c`d"]
+    assert parse_table_name('"x"') == ["x"]
     with pytest.raises(SourceFailed):
-        split_name("a.b.c")
+        parse_table_name("a.b.c")
 
 
 def test_updates_and_deletes_are_joined():
@@ -109,8 +109,8 @@ def test_rows_are_written_as_load_data_reads_them():
     batch = pa.record_batch(
         {"a": ["x\ty", None, "\\N"], "b": [b"\x00\xff", b"", None], "c": [True, None, False]}
     )
-    assert bytes(encoded(batch, "7")) == b"x\\ty\t00FF\t1\t7\n\\N\t\t\\N\t7\n\\\\N\t\\N\t0\t7\n"
-    assert bytes(encoded(batch.slice(1, 1), "7")) == b"\\N\t\t\\N\t7\n"
+    assert bytes(encode_rows(batch, "7")) == b"x\\ty\t00FF\t1\t7\n\\N\t\t\\N\t7\n\\\\N\t\\N\t0\t7\n"
+    assert bytes(encode_rows(batch.slice(1, 1), "7")) == b"\\N\t\t\\N\t7\n"
 
 
 def test_rows_are_written_as_constants_where_files_are_forbidden():
@@ -135,7 +135,7 @@ def test_rows_are_written_as_constants_where_files_are_forbidden():
     ],
 )
 def test_a_server_elsewhere_must_prove_who_it_is_unless_told_otherwise(url, fields, mode):
-    address = address_of(MySQLConnection(name="x", url=url, **fields))
+    address = parse_address(MySQLConnection(name="x", url=url, **fields))
     assert address.sslmode == mode
     assert "p@" not in repr(address)
 
@@ -143,7 +143,7 @@ def test_a_server_elsewhere_must_prove_who_it_is_unless_told_otherwise(url, fiel
 @pytest.mark.parametrize("option", ["sslmode=perhaps", "no_such=1", "connect_timeout=soon"])
 def test_a_wrong_option_is_named(option):
     with pytest.raises(ConfigError, match=option.partition("=")[0]):
-        address_of(MySQLConnection(name="x", url=f"mysql://h/d?{option}"))
+        parse_address(MySQLConnection(name="x", url=f"mysql://h/d?{option}"))
 
 
 @pytest.mark.parametrize(
@@ -172,14 +172,17 @@ def test_an_error_of_the_server_becomes_ours(number, message, kind, word):
     assert word in str(failure)
     failure.__cause__ = cause
     assert is_conflict(failure) is (number == 1213)
-    assert diagnose(cause).lost is (number == 2013)
+    assert diagnose(cause).connection_lost is (number == 2013)
 
 
 def test_a_refusal_of_ours_is_found_even_when_it_was_cut():
     whole = "User-level lock name '<<ematix_flow: column 'n': 'x' is no number>>   ' should not exceed"
-    assert rejection(whole) == "column 'n': 'x' is no number"
-    assert rejection("Identifier name '<<ematix_flow: column 'n': 'xx...' is too long") == "column 'n': 'xx…"
-    assert rejection("connection refused") is None
+    assert find_rejection(whole) == "column 'n': 'x' is no number"
+    assert (
+        find_rejection("Identifier name '<<ematix_flow: column 'n': 'xx...' is too long")
+        == "column 'n': 'xx…"
+    )
+    assert find_rejection("connection refused") is None
 
 
 def test_the_offsets_of_a_zone_are_those_of_its_own_rules():
@@ -188,7 +191,7 @@ def test_the_offsets_of_a_zone_are_those_of_its_own_rules():
     from zoneinfo import ZoneInfo
 
     zone = "America/New_York"
-    found = offsets(zone)
+    found = utc_offsets(zone)
     starts = [start for start, _ in found]
     for moment in (dt.datetime(1850, 1, 1), dt.datetime(1943, 7, 1), dt.datetime(2026, 3, 8, 6, 59, 59)):
         for later in (dt.timedelta(), dt.timedelta(seconds=1), dt.timedelta(days=200)):

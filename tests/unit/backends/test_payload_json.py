@@ -13,11 +13,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ematix_flow.backends.payloads import json_payload
-from ematix_flow.backends.payloads.base import Payload
+from ematix_flow.backends.payloads import json_decoding
+from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.backends.payloads.codecs import decoder_for, encoder_for
 from ematix_flow.backends.payloads.json_block import read_block
-from ematix_flow.backends.payloads.json_payload import JsonDecoder
+from ematix_flow.backends.payloads.json_decoding import JsonDecoder
 from ematix_flow.spec.tables import ColumnSpec
 from tests.unit.backends.payload_messages import ALL_KINDS, column, covers, messages, numeric, utc
 
@@ -150,15 +150,15 @@ def test_a_value_that_does_not_fit_is_refused_in_words(
 
 
 def test_messages_without_a_payload_give_no_row() -> None:
-    decoder = decoder_for(Payload(), [column("x", "integer")], numeric_positions=True)
+    decoder = decoder_for(PayloadSpec(), [column("x", "integer")], numeric_positions=True)
     decoded = decoder.decode(messages([b'{"x":1}', None, b"", b'{"x":2}']))
     covers(decoded, 4)
-    assert decoded.empty == 2
-    assert decoded.taken.to_pylist() == [0, 3]
+    assert decoded.empty_count == 2
+    assert decoded.indexes.to_pylist() == [0, 3]
 
 
 def test_no_messages_give_no_rows_of_the_wanted_types() -> None:
-    decoded = decoder_for(Payload(), ALL_KINDS, numeric_positions=True).decode(messages([]))
+    decoded = decoder_for(PayloadSpec(), ALL_KINDS, numeric_positions=True).decode(messages([]))
     covers(decoded, 0)
     assert [f.type for f in decoded.rows.schema] == [c.type.arrow() for c in ALL_KINDS]
 
@@ -182,7 +182,7 @@ def test_one_poisoned_message_among_many_costs_one_small_block(monkeypatch: pyte
 
 
 def test_payloads_are_read_in_blocks_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_payload, "_BLOCK_BYTES", 50)
+    monkeypatch.setattr(json_decoding, "_BLOCK_BYTES", 50)
     values = [b'{"x":%d}' % i for i in range(100)]
     decoded = JsonDecoder((column("x", "integer"),)).read(pa.array(values, pa.binary()))
     covers(decoded, 100)
@@ -350,8 +350,8 @@ _rows = st.fixed_dictionaries(
 def test_what_is_written_as_json_is_read_back_as_it_was(rows: list[dict[str, Any]]) -> None:
     schema = pa.schema([(c.name, c.type.arrow()) for c in ALL_KINDS])
     batch = pa.RecordBatch.from_pylist(rows, schema=schema)
-    encoder = pickle.loads(pickle.dumps(encoder_for(Payload(), ALL_KINDS)))
-    decoder = pickle.loads(pickle.dumps(decoder_for(Payload(), ALL_KINDS, numeric_positions=False)))
+    encoder = pickle.loads(pickle.dumps(encoder_for(PayloadSpec(), ALL_KINDS)))
+    decoder = pickle.loads(pickle.dumps(decoder_for(PayloadSpec(), ALL_KINDS, numeric_positions=False)))
     decoded = decoder.decode(messages(encoder.encode(batch).to_pylist()))
     covers(decoded, len(rows))
     assert not decoded.bad
@@ -367,7 +367,7 @@ def test_json_is_written_with_exact_numbers_zones_and_embedded_documents() -> No
     ]
     rows = [{"n": Decimal("12345678901234567890.1234567890"), "at": utc(2024, 1, 2), "d": '{"a": 1.50}'}]
     schema = pa.schema([(c.name, c.type.arrow()) for c in columns])
-    written = encoder_for(Payload(), columns).encode(pa.RecordBatch.from_pylist(rows, schema=schema))
+    written = encoder_for(PayloadSpec(), columns).encode(pa.RecordBatch.from_pylist(rows, schema=schema))
     assert written.to_pylist() == [
         b'{"n":12345678901234567890.1234567890,"at":"2024-01-02T00:00:00Z","d":{"a": 1.50},"none":null}'
     ]
@@ -376,6 +376,6 @@ def test_json_is_written_with_exact_numbers_zones_and_embedded_documents() -> No
 def test_a_json_column_that_holds_no_json_is_rejected_with_its_row() -> None:
     from ematix_flow.errors import RowRejected
 
-    encoder = encoder_for(Payload(), [column("d", "json")])
+    encoder = encoder_for(PayloadSpec(), [column("d", "json")])
     with pytest.raises(RowRejected, match="row 2: column 'd' is no valid JSON"):
         encoder.encode(pa.RecordBatch.from_pydict({"d": ["1", "{oops"]}))

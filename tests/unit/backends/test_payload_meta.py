@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ematix_flow.backends.payloads.base import META_COLUMNS, Payload
+from ematix_flow.backends.payloads.base import META_COLUMNS, PayloadSpec
 from ematix_flow.backends.payloads.codecs import (
     decoder_for,
-    describe,
+    describe_subject,
     encoder_for,
-    infer_json,
+    infer_json_columns,
     meta_columns,
 )
 from ematix_flow.errors import ConfigError, SchemaMismatch
@@ -27,7 +27,7 @@ AT = utc(2024, 1, 2, 3, 4, 5)
 
 
 def read(columns: Any, values: list[bytes | None], form: str = "json", **meta: Any) -> Any:
-    decoder = decoder_for(Payload(form), columns, numeric_positions=True)
+    decoder = decoder_for(PayloadSpec(form), columns, numeric_positions=True)
     decoded = pickle.loads(pickle.dumps(decoder)).decode(messages(values, **meta))
     covers(decoded, len(values))
     return decoded
@@ -131,7 +131,7 @@ def test_a_key_that_does_not_fit_is_bad_and_the_rest_goes_on(
 
 def test_a_position_that_is_no_number_is_bad() -> None:
     for numeric in (True, False):
-        decoder = decoder_for(Payload(), (column("_offset", "big_int"),), numeric_positions=numeric)
+        decoder = decoder_for(PayloadSpec(), (column("_offset", "big_int"),), numeric_positions=numeric)
         decoded = decoder.decode(messages([b"{}", b"{}"], position=["shard-7", "8"]))
         covers(decoded, 2)
         assert decoded.bad[0].reason == "field '_offset' is 'shard-7', which is no BigInt"
@@ -161,14 +161,16 @@ def test_raw_payloads_may_be_left_out_and_only_metadata_read() -> None:
 def test_a_raw_payload_does_not_fill_other_columns() -> None:
     with pytest.raises(SchemaMismatch, match="no value for 'id'"):
         decoder_for(
-            Payload("raw_bytes"), (column("id", "text"), column("value", "bytes")), numeric_positions=False
+            PayloadSpec("raw_bytes"),
+            (column("id", "text"), column("value", "bytes")),
+            numeric_positions=False,
         )
     with pytest.raises(SchemaMismatch, match="column 'id' is BigInt"):
-        encoder_for(Payload("raw_bytes"), (column("id", "big_int"),))
+        encoder_for(PayloadSpec("raw_bytes"), (column("id", "big_int"),))
 
 
 def test_raw_rows_are_written_as_they_are() -> None:
-    encoder = encoder_for(Payload("raw_bytes"), (column("body", "text"),))
+    encoder = encoder_for(PayloadSpec("raw_bytes"), (column("body", "text"),))
     assert encoder.encode(pa.RecordBatch.from_pydict({"body": ["é", None]})).to_pylist() == [
         "é".encode(),
         None,
@@ -177,14 +179,14 @@ def test_raw_rows_are_written_as_they_are() -> None:
 
 def test_an_unknown_format_gets_a_hint() -> None:
     with pytest.raises(ConfigError, match="Did you mean 'avro'"):
-        decoder_for(Payload("avroo"), (column("x", "text"),), numeric_positions=False)
+        decoder_for(PayloadSpec("avroo"), (column("x", "text"),), numeric_positions=False)
 
 
 # ------------------------------------------------------------------ columns from samples
 
 
 def kinds(*values: bytes | None) -> dict[str, str]:
-    found = infer_json(values)
+    found = infer_json_columns(values)
     assert all(each.nullable for each in found)
     return {each.name: str(each.type) for each in found}
 
@@ -225,11 +227,11 @@ def test_of_names_that_differ_in_case_only_the_usual_one_counts(
 
 def test_bad_samples_say_nothing() -> None:
     assert kinds(None, b"", b"[1]", b"\xff", b'{"":1,"\\ud800":2,"ok":1}') == {"ok": "BigInt"}
-    assert infer_json([]) == ()
+    assert infer_json_columns([]) == ()
 
 
 def test_without_a_registry_nothing_is_described() -> None:
-    assert describe(Payload()) is None
+    assert describe_subject(PayloadSpec()) is None
 
 
 @settings(max_examples=100)
@@ -252,10 +254,10 @@ def test_without_a_registry_nothing_is_described() -> None:
     )
 )
 def test_every_sample_fits_the_columns_that_were_found_from_it(rows: list[dict[str, Any]]) -> None:
-    from ematix_flow.backends.payloads.json_writing import json_bytes
+    from ematix_flow.backends.payloads.json_values import json_bytes
 
     values: list[bytes | None] = [json_bytes(row) for row in rows]
-    columns = infer_json(values)
-    assert columns == infer_json(values)
+    columns = infer_json_columns(values)
+    assert columns == infer_json_columns(values)
     decoded = read(columns, values)
     assert not decoded.bad and decoded.rows.num_rows == len(rows)

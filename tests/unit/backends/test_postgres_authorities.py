@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from ematix_flow.backends.postgres.address import address_of
+from ematix_flow.backends.postgres.address import parse_address
 from ematix_flow.spec.connections import PostgresConnection
 
 
@@ -23,7 +23,7 @@ def trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def believed(url: str, **fields: Any) -> tuple[object, object]:
-    found = conninfo_to_dict(address_of(PostgresConnection(name="x", url=url, **fields)).conninfo())
+    found = conninfo_to_dict(parse_address(PostgresConnection(name="x", url=url, **fields)).conninfo())
     return found.get("sslmode"), found.get("sslrootcert")
 
 

@@ -13,15 +13,15 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from ematix_flow.backends.postgres.address import address_of, cannot_connect
+from ematix_flow.backends.postgres.address import connect_error, parse_address
 from ematix_flow.backends.postgres.dialect import PostgresDialect
-from ematix_flow.backends.postgres.exports import ResultColumn, export, numeric_type
-from ematix_flow.backends.postgres.failures import caret
+from ematix_flow.backends.postgres.failures import caret_lines
 from ematix_flow.backends.postgres.lock import lock_key
-from ematix_flow.backends.postgres.source import PostgresSource, split_name
+from ematix_flow.backends.postgres.result_types import ResultColumn, column_export, numeric_type
+from ematix_flow.backends.postgres.source import PostgresSource, parse_table_name
+from ematix_flow.backends.postgres.source_sql import parse_plain_select
 from ematix_flow.backends.postgres.staging import part_number
 from ematix_flow.backends.postgres.staging_table import staging_prefix, wire_type
-from ematix_flow.backends.postgres.statement import plain_select
 from ematix_flow.errors import PlanError, SourceFailed
 from ematix_flow.spec.connections import PostgresConnection
 from ematix_flow.spec.types import KINDS, DataType
@@ -112,7 +112,7 @@ def test_the_type_modifier_of_a_numeric_is_read(typmod: int, expected: str | Non
 
 def test_a_type_without_data_is_refused_by_name() -> None:
     with pytest.raises(SourceFailed, match=r"'nothing' .* void"):
-        export(ResultColumn("nothing", 2278, -1, "void", "p", "P"))
+        column_export(ResultColumn("nothing", 2278, -1, "void", "p", "P"))
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,9 @@ def test_a_type_without_data_is_refused_by_name() -> None:
     ],
 )
 def test_a_plain_select_takes_one_more_condition(sql: str, expected: str) -> None:
-    plain = plain_select(sql)
+    plain = parse_plain_select(sql)
     assert plain is not None
-    assert plain.restricted("C") == expected
+    assert plain.with_condition("C") == expected
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_a_plain_select_takes_one_more_condition(sql: str, expected: str) -> Non
     ],
 )
 def test_anything_else_is_left_whole(sql: str) -> None:
-    assert plain_select(sql) is None
+    assert parse_plain_select(sql) is None
 
 
 @pytest.mark.parametrize(
@@ -171,28 +171,30 @@ def test_anything_else_is_left_whole(sql: str) -> None:
     ],
 )
 def test_the_table_of_a_plain_select_is_named_as_the_server_reads_it(sql: str, relation: str) -> None:
-    plain = plain_select(sql)
+    plain = parse_plain_select(sql)
     assert plain is not None
     assert plain.relation == relation
 
 
 def test_the_caret_stands_under_the_place_even_in_a_long_line() -> None:
-    assert caret("SELECT a,\n\tnope FROM t", 12) == "  line 2: \tnope FROM t\n          \t^"
+    assert caret_lines("SELECT a,\n\tnope FROM t", 12) == "  line 2: \tnope FROM t\n          \t^"
     long = "SELECT " + "a, " * 100 + "nope"
-    shown, under = caret(long, long.index("nope") + 1).splitlines()
+    shown, under = caret_lines(long, long.index("nope") + 1).splitlines()
     assert shown[under.index("^") :].startswith("nope")
     assert len(shown) < 130
-    assert caret("SELECT", 7).endswith("^")
+    assert caret_lines("SELECT", 7).endswith("^")
 
 
 def test_names_of_tables_are_split_at_dots_outside_quotes() -> None:
-    assert split_name("a.b") == ["a", "b"]
-    assert split_name('"a.b"."c""d"') == ["a.b", 'c"d']
-    assert split_name("Mixed Case") == ["Mixed Case"]
+    assert parse_table_name("a.b") == ["a", "b"]
+    assert parse_table_name('"a.b"."c""d"') == ["a.b", 'c"d']
+    assert parse_table_name("Mixed Case") == ["Mixed Case"]
 
 
 def test_an_address_pickles_whole_and_shows_no_password() -> None:
-    address = address_of(PostgresConnection(name="wh", url="postgresql://me:s3cr3t@db.example.com:6543/shop"))
+    address = parse_address(
+        PostgresConnection(name="wh", url="postgresql://me:s3cr3t@db.example.com:6543/shop")
+    )
     assert pickle.loads(pickle.dumps(address)).conninfo() == address.conninfo()
     assert "s3cr3t" in address.conninfo()
     assert "sslmode='verify-full'" in address.conninfo()
@@ -202,12 +204,12 @@ def test_an_address_pickles_whole_and_shows_no_password() -> None:
 
 
 def test_a_refused_connection_is_told_without_the_drivers_noise() -> None:
-    address = address_of(PostgresConnection(name="wh", url="postgresql://me@localhost/shop"))
+    address = parse_address(PostgresConnection(name="wh", url="postgresql://me@localhost/shop"))
     error = psycopg.OperationalError(
         'connection failed: connection to server at "127.0.0.1", port 5432 failed: FATAL:  '
         'password authentication failed for user "me"'
     )
-    told = cannot_connect(address, error)
+    told = connect_error(address, error)
     assert told.what == (
         "connection 'wh' cannot reach PostgreSQL at localhost:5432/shop as user 'me': "
         'password authentication failed for user "me"'
@@ -233,7 +235,7 @@ def test_staging_refuses_what_has_no_exact_binary_form() -> None:
 def test_a_task_starts_without_what_only_the_driver_needs() -> None:
     """Each of these costs a fresh worker up to a second."""
     code = (
-        "import sys, ematix_flow.backends.postgres.splits, ematix_flow.backends.postgres.staging;"
+        "import sys, ematix_flow.backends.postgres.split, ematix_flow.backends.postgres.staging;"
         "print(*{'pandas', 'psycopg', 'sqlglot', 'pyarrow.dataset'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

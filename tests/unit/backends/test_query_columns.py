@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ematix_flow.backends.query_columns import columns_handed_on
+from ematix_flow.backends.spark_sql.query_columns import unchanged_columns
 
 RESULTS = ("a", "B", "c", "a.b")
 
@@ -38,8 +38,8 @@ RESULTS = ("a", "B", "c", "a.b")
     ],
 )
 def test_a_column_is_handed_on_when_nothing_else_looks_at_it(sql: str, handed_on: set[str]) -> None:
-    assert columns_handed_on(sql, RESULTS) == handed_on
+    assert unchanged_columns(sql, RESULTS) == handed_on
 
 
 def test_nothing_is_asked_for_nothing() -> None:
-    assert columns_handed_on("SELECT * FROM t", ()) == frozenset()
+    assert unchanged_columns("SELECT * FROM t", ()) == frozenset()

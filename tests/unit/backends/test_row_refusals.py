@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from ematix_flow.backends.mysql.failures import target_failure
-from ematix_flow.backends.postgres.diagnosis import Diagnosis
-from ematix_flow.backends.postgres.storable import storable_texts
+from ematix_flow.backends.postgres.diagnosis import PostgresDiagnosis
+from ematix_flow.backends.postgres.row_check import zero_character_check
 from ematix_flow.errors import RowRejected, TargetFailed
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
@@ -15,24 +15,24 @@ from ematix_flow.spec.types import DataType
 
 @pytest.mark.parametrize("state", ["22P05", "22003", "23502", "23503", "23505", "23514", "23P01", "44000"])
 def test_postgres_blames_a_row_for_its_values_and_constraints(state: str) -> None:
-    assert Diagnosis(state, "no").is_about_a_row
+    assert PostgresDiagnosis(state, "no").is_about_a_row
 
 
 @pytest.mark.parametrize("state", ["P0001", "P0004", "38000", "54000", "54001"])
 def test_postgres_blames_a_row_for_what_a_trigger_or_a_limit_refuses(state: str) -> None:
-    assert Diagnosis(state, "no").is_about_a_row
+    assert PostgresDiagnosis(state, "no").is_about_a_row
 
 
 @pytest.mark.parametrize(
     "state", ["", "08006", "40001", "40P01", "42501", "42P01", "42601", "53100", "53200", "57014", "57P01"]
 )
 def test_postgres_blames_no_row_for_the_server_the_disk_or_a_right(state: str) -> None:
-    assert not Diagnosis(state, "permission denied for table events").is_about_a_row
+    assert not PostgresDiagnosis(state, "permission denied for table events").is_about_a_row
 
 
 def test_a_row_that_a_policy_refuses_is_no_missing_right() -> None:
     told = 'new row violates row-level security policy for table "events"'
-    assert Diagnosis("42501", told).is_about_a_row
+    assert PostgresDiagnosis("42501", told).is_about_a_row
 
 
 @pytest.mark.parametrize("number", [1048, 1062, 1264, 1366, 1406, 1452, 1526, 1644, 3140, 3157, 3819, 4025])
@@ -60,7 +60,7 @@ def test_mysql_blames_no_row_for_the_server_the_disk_or_a_right(number: int) -> 
     ],
 )
 def test_the_character_zero_is_refused_where_postgres_has_none(kind: str, text: str, held: bool) -> None:
-    check = storable_texts(TableSpec(None, "t", (ColumnSpec("c", DataType(kind), nullable=True),)))
+    check = zero_character_check(TableSpec(None, "t", (ColumnSpec("c", DataType(kind), nullable=True),)))
     assert check is not None
     batch = pa.RecordBatch.from_pydict({"c": ["a", None, text]})
     if held:

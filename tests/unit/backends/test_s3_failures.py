@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError, SSLError
 
-from ematix_flow.backends.stores.s3 import S3Store
-from ematix_flow.backends.stores.s3_failures import understood
+from ematix_flow.backends.stores.s3_failures import translate_errors
+from ematix_flow.backends.stores.s3_store import S3Store
 from ematix_flow.errors import CannotConnect, ConfigError, FlowError, TargetFailed
 from ematix_flow.spec.connections import ObjectStoreS3Connection
 
@@ -16,7 +16,7 @@ LAKE = ObjectStoreS3Connection(name="lake", bucket="company", region="us-east-1"
 
 
 def told(error: Exception, *, reaching: bool = False) -> FlowError:
-    with pytest.raises(FlowError) as raised, understood(LAKE, "to write x", reaching=reaching):
+    with pytest.raises(FlowError) as raised, translate_errors(LAKE, "to write x", reaching=reaching):
         raise error
     return raised.value
 

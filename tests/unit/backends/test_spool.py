@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from ematix_flow import faults
-from ematix_flow.backends import spool_intake
-from ematix_flow.backends.spool import Spool
-from ematix_flow.backends.spool_intake import digest_of
-from ematix_flow.backends.streams import Message, message_schema
+from ematix_flow.backends.messages.contract import Message, message_schema
+from ematix_flow.backends.spool import known_messages
+from ematix_flow.backends.spool.known_messages import digest_of
+from ematix_flow.backends.spool.spool import Spool
 from ematix_flow.errors import CannotConnect, PipelineLocked, SourceFailed
 from tests.property.broker_model import Broker, BrokerReceiver, Log
 
@@ -45,7 +45,7 @@ def broker_with(*values: bytes) -> Broker:
 
 
 def values_in(spool: Spool) -> list[bytes]:
-    tables = [pq.read_table(spool.segments / name) for name in spool.pending()]
+    tables = [pq.read_table(spool.segments / name) for name in spool.pending_segments()]
     return [value for table in tables for value in table.column("value").to_pylist()]
 
 
@@ -57,8 +57,8 @@ def test_a_segment_holds_every_column_of_a_message(tmp_path: Path) -> None:
         Message(None),
     ]
     spool = driven(tmp_path, BrokerReceiver(broker))
-    spool.turn()
-    table = pq.read_table(spool.segments / spool.pending()[0])
+    spool.run_once()
+    table = pq.read_table(spool.segments / spool.pending_segments()[0])
     assert table.schema.equals(message_schema())
     assert table.to_pylist() == [
         {
@@ -78,12 +78,12 @@ def test_a_segment_holds_every_column_of_a_message(tmp_path: Path) -> None:
 def test_a_message_is_acknowledged_when_its_segment_is_settled_and_not_before(tmp_path: Path) -> None:
     broker = broker_with(b"a", b"b", b"c")
     spool = driven(tmp_path, BrokerReceiver(broker), max_rows=2)
-    spool.turn()
-    spool.turn()
+    spool.run_once()
+    spool.run_once()
     assert len(broker.unacknowledged) == 3
-    spool.settle(spool.pending()[:1])
+    spool.settle(spool.pending_segments()[:1])
     assert len(broker.unacknowledged) == 3
-    spool.turn()
+    spool.run_once()
     assert [message.value for message in broker.unacknowledged.values()] == [b"c"]
     assert spool.pending_rows() == 1
     spool.close()
@@ -91,9 +91,9 @@ def test_a_message_is_acknowledged_when_its_segment_is_settled_and_not_before(tm
 
 def test_the_files_of_settled_segments_go_with_the_next_settling(tmp_path: Path) -> None:
     spool = driven(tmp_path, BrokerReceiver(broker_with(b"a", b"b")), max_rows=1)
-    spool.turn()
-    spool.turn()
-    first, second = spool.pending()
+    spool.run_once()
+    spool.run_once()
+    first, second = spool.pending_segments()
     spool.settle([str(spool.segments / first)])
     assert (spool.segments / first).exists()
     spool.settle([f"file://{spool.segments}/{second}"])
@@ -109,10 +109,10 @@ def test_the_files_of_settled_segments_go_with_the_next_settling(tmp_path: Path)
 def test_a_spool_that_was_used_long_keeps_a_small_index(tmp_path: Path) -> None:
     values = [b"%d" % n for n in range(200)]
     spool = driven(tmp_path, BrokerReceiver(broker_with(*values)), max_rows=5)
-    while not spool.drained(0):
-        spool.turn(timeout=0)
-        spool.settle(spool.pending())
-    spool.turn(timeout=0)
+    while not spool.is_drained(0):
+        spool.run_once(timeout=0)
+        spool.settle(spool.pending_segments())
+    spool.run_once(timeout=0)
     spool.settle([])
     spool.close()
     with sqlite3.connect(tmp_path / "index.db") as connection:
@@ -133,15 +133,15 @@ def test_a_crash_at_any_commit_point_loses_and_doubles_nothing(tmp_path: Path, p
 
     def work(turns: int) -> None:
         for _ in range(turns):
-            spool.turn(timeout=0)
-            for name in spool.pending():
+            spool.run_once(timeout=0)
+            for name in spool.pending_segments():
                 rows = pq.read_table(spool.segments / name).column("value").to_pylist()
                 assert committed.setdefault(name, rows) == rows
-            spool.settle(spool.pending())
+            spool.settle(spool.pending_segments())
 
     with faults.inject(point, "crash") as fault, pytest.raises(faults.InjectedCrash):
         work(5)
-    assert fault.fired
+    assert fault.has_fired
     spool._failure = RuntimeError("dead")
     spool.close()
     spool = driven(tmp_path, BrokerReceiver(broker), max_rows=2)
@@ -158,13 +158,13 @@ def test_positions_move_with_the_messages_before_them(tmp_path: Path, point: str
     spool = driven(tmp_path, Log(values, {}), max_rows=2)
     with faults.inject(point, "crash", nth=2), pytest.raises(faults.InjectedCrash):
         for _ in range(3):
-            spool.turn(timeout=0)
+            spool.run_once(timeout=0)
     spool._failure = RuntimeError("dead")
     spool.close()
     spool = Spool(tmp_path).open()
     assert spool.progress() == {"log": "2" if point == "spool.written" else "4"}
     spool.follow(Log(values, spool.progress()), thread=False, linger=0)
-    spool.turn(timeout=0)
+    spool.run_once(timeout=0)
     assert values_in(spool) == values
     spool.close()
 
@@ -172,12 +172,12 @@ def test_positions_move_with_the_messages_before_them(tmp_path: Path, point: str
 def test_a_message_that_comes_again_is_acknowledged_with_its_first_copy(tmp_path: Path) -> None:
     broker = broker_with(b"a", b"b")
     spool = driven(tmp_path, BrokerReceiver(broker))
-    spool.turn()
+    spool.run_once()
     broker.disconnect()
-    spool.turn()
+    spool.run_once()
     assert values_in(spool) == [b"a", b"b"]
-    spool.settle(spool.pending())
-    spool.turn()
+    spool.settle(spool.pending_segments())
+    spool.run_once()
     assert not broker.unacknowledged and not broker.ready
     spool.close()
 
@@ -185,14 +185,14 @@ def test_a_message_that_comes_again_is_acknowledged_with_its_first_copy(tmp_path
 def test_a_message_that_comes_again_after_it_was_settled_is_acknowledged_at_once(tmp_path: Path) -> None:
     broker = broker_with(b"a")
     spool = driven(tmp_path, BrokerReceiver(broker))
-    spool.turn()
-    spool.settle(spool.pending())
+    spool.run_once()
+    spool.settle(spool.pending_segments())
     spool._failure = RuntimeError("dead")  # before it was acknowledged
     spool.close()
     spool = driven(tmp_path, BrokerReceiver(broker))
-    spool.turn()
-    spool.turn()
-    assert spool.pending() == []
+    spool.run_once()
+    spool.run_once()
+    assert spool.pending_segments() == []
     assert not broker.unacknowledged and not broker.ready
     spool.close()
 
@@ -200,10 +200,10 @@ def test_a_message_that_comes_again_after_it_was_settled_is_acknowledged_at_once
 def test_a_new_message_that_equals_an_unsettled_one_is_kept(tmp_path: Path) -> None:
     broker = broker_with(b"a", b"a")
     spool = driven(tmp_path, BrokerReceiver(broker))
-    spool.turn()
+    spool.run_once()
     broker.disconnect()
     broker.publish(b"a")
-    spool.turn()
+    spool.run_once()
     assert values_in(spool) == [b"a", b"a", b"a"]
     spool.close()
 
@@ -211,10 +211,10 @@ def test_a_new_message_that_equals_an_unsettled_one_is_kept(tmp_path: Path) -> N
 def test_a_rejected_message_is_refused_at_its_source(tmp_path: Path) -> None:
     broker = broker_with(b"good", b"bad")
     spool = driven(tmp_path, BrokerReceiver(broker))
-    spool.turn()
-    (name,) = spool.pending()
+    spool.run_once()
+    (name,) = spool.pending_segments()
     spool.settle([name], rejected=[(name, 1)])
-    spool.turn()
+    spool.run_once()
     assert [message.value for message in broker.refused] == [b"bad"]
     assert not broker.unacknowledged
     spool.close()
@@ -224,14 +224,14 @@ def test_settled_messages_are_forgotten_in_time(tmp_path: Path, monkeypatch: pyt
     broker = Broker()
     broker.publish(b"a", "id-1")
     spool = driven(tmp_path, BrokerReceiver(broker))
-    spool.turn()
-    spool.settle(spool.pending())
-    spool.turn()
-    assert len(spool._known.held) == 1
-    monkeypatch.setattr(spool_intake, "FORGET_AFTER", 0.0)
-    spool._kept = 0
-    spool.turn()
-    assert spool._known.held == {}
+    spool.run_once()
+    spool.settle(spool.pending_segments())
+    spool.run_once()
+    assert len(spool._known_messages.segments) == 1
+    monkeypatch.setattr(known_messages, "FORGET_AFTER", 0.0)
+    spool._kept_alive_at = 0
+    spool.run_once()
+    assert spool._known_messages.segments == {}
     spool.close()
 
 
@@ -245,8 +245,8 @@ def test_files_that_the_index_does_not_know_are_deleted_if_they_are_a_spools(tmp
 
 def test_a_segment_that_vanished_is_told_with_what_to_do(tmp_path: Path) -> None:
     spool = driven(tmp_path, BrokerReceiver(broker_with(b"a")))
-    spool.turn()
-    (spool.segments / spool.pending()[0]).unlink()
+    spool.run_once()
+    (spool.segments / spool.pending_segments()[0]).unlink()
     spool.close()
     with pytest.raises(SourceFailed, match=r"has lost 0+1.parquet, with 1 messages") as failure:
         Spool(tmp_path).open()
@@ -284,13 +284,13 @@ def test_nothing_is_received_while_too_much_waits_and_leases_are_kept(tmp_path: 
     receiver = Kept(broker)
     spool = driven(tmp_path, receiver, max_rows=2, max_pending_rows=4)
     for _ in range(5):
-        spool._kept = 0
-        spool.turn(timeout=0)
+        spool._kept_alive_at = 0
+        spool.run_once(timeout=0)
     assert spool.pending_rows() == 4
     assert receiver.kept >= 3
-    assert not spool.drained(0)
-    spool.settle(spool.pending())
-    spool.turn(timeout=0)
+    assert not spool.is_drained(0)
+    spool.settle(spool.pending_segments())
+    spool.run_once(timeout=0)
     assert spool.pending_rows() == 2
     spool.close()
 
@@ -299,8 +299,8 @@ def test_segments_are_closed_by_bytes(tmp_path: Path) -> None:
     broker = broker_with(*(b"x" * 1000 for _ in range(30)))
     spool = driven(tmp_path, BrokerReceiver(broker, prefetch=100), max_bytes=10_000, linger=60)
     for _ in range(60):
-        spool.turn(timeout=0)
-    rows = [pq.read_metadata(spool.segments / name).num_rows for name in spool.pending()]
+        spool.run_once(timeout=0)
+    rows = [pq.read_metadata(spool.segments / name).num_rows for name in spool.pending_segments()]
     assert len(rows) >= 2
     assert max(rows) <= 12
     spool.close()
@@ -314,11 +314,11 @@ def test_a_thread_receives_settles_and_drains(tmp_path: Path) -> None:
         seen: list[bytes] = []
 
         def work() -> bool:
-            names = spool.pending()
+            names = spool.pending_segments()
             for name in names:
                 seen.extend(pq.read_table(spool.segments / name).column("value").to_pylist())
             spool.settle(names)
-            return spool.drained(0.1) and spool.pending_rows() == 0
+            return spool.is_drained(0.1) and spool.pending_rows() == 0
 
         until(work)
         until(lambda: not broker.unacknowledged)
@@ -332,9 +332,9 @@ def test_a_source_that_cannot_tell_is_drained_when_nothing_comes(tmp_path: Path)
             return None
 
     spool = driven(tmp_path, Silent(Broker()))
-    spool.turn(timeout=0)
-    assert not spool.drained(60)
-    assert spool.drained(0)
+    spool.run_once(timeout=0)
+    assert not spool.is_drained(60)
+    assert spool.is_drained(0)
     spool.close()
 
 
@@ -346,7 +346,7 @@ def test_lag_is_told_in_the_unit_of_its_source(tmp_path: Path) -> None:
             return {"s/0": 1200}
 
     spool = driven(tmp_path, Timed(Broker()))
-    spool.turn(timeout=0)
+    spool.run_once(timeout=0)
     assert (spool.lag(), spool.lag_unit) == ({"s/0": 1200}, "milliseconds")
     spool.close()
 
@@ -361,9 +361,9 @@ def test_what_ends_the_receiving_is_raised_where_the_stream_looks(tmp_path: Path
         spool.follow(Broken(Broker()))
         until(lambda: spool.failure is not None)
         with pytest.raises((CannotConnect, SourceFailed), match=r"the broker is away|ValueError: odd"):
-            spool.check()
+            spool.raise_failure()
         with pytest.raises((CannotConnect, SourceFailed)):
-            spool.drained(0)
+            spool.is_drained(0)
 
 
 def test_what_a_message_consists_of_makes_its_digest(tmp_path: Path) -> None:
@@ -387,15 +387,15 @@ def test_what_a_message_consists_of_makes_its_digest(tmp_path: Path) -> None:
 def test_messages_of_two_connections_do_not_share_a_segment(tmp_path: Path) -> None:
     broker = broker_with(b"a")
     spool = driven(tmp_path, BrokerReceiver(broker), linger=60)
-    spool.turn(timeout=0)
+    spool.run_once(timeout=0)
     broker.disconnect()
     broker.publish(b"b")
-    spool.turn(timeout=0)
+    spool.run_once(timeout=0)
     assert values_in(spool) == [b"a"]
-    spool._making._linger = 0
-    spool.turn(timeout=0)
-    spool.settle(spool.pending())
-    spool.turn(timeout=0)
+    spool._segment_writer._linger = 0
+    spool.run_once(timeout=0)
+    spool.settle(spool.pending_segments())
+    spool.run_once(timeout=0)
     assert not broker.unacknowledged and not broker.ready
     spool.close()
 
@@ -412,10 +412,10 @@ def test_lag_counts_what_waits_at_the_source_and_what_lies_in_the_spool(tmp_path
     spool = driven(tmp_path, Counting(broker), max_rows=4)
     seen = set()
     while spool.pending_rows() < 10:
-        spool.turn(timeout=0)
+        spool.run_once(timeout=0)
         seen.add(spool.lag()["q"])
     assert seen == {10}  # wherever they are, none is in a target
-    spool.settle(spool.pending())
+    spool.settle(spool.pending_segments())
     assert spool.lag() == {"q": 0}
     spool.close()
 
@@ -427,7 +427,7 @@ def test_lag_that_the_source_does_not_tell_is_unknown_whatever_lies_in_the_spool
 
     spool = driven(tmp_path, Silent(broker_with(b"1", b"2")))
     while not spool.pending_rows():
-        spool.turn(timeout=0)
+        spool.run_once(timeout=0)
     assert spool.lag() == {}
     spool.close()
 
@@ -440,12 +440,12 @@ def test_lag_in_time_adds_how_long_the_oldest_message_waits_in_the_spool(tmp_pat
             return {"s/0": 1200}
 
     spool = driven(tmp_path, Timed(broker_with(b"1")), linger=0)
-    while not spool.pending():
-        spool.turn(timeout=0)
-    segment = spool.segments / spool.pending()[0]
+    while not spool.pending_segments():
+        spool.run_once(timeout=0)
+    segment = spool.segments / spool.pending_segments()[0]
     long_ago = time.time() - 60
     os.utime(segment, (long_ago, long_ago))
     assert spool.lag()["s/0"] >= 61_200
-    spool.settle(spool.pending())
+    spool.settle(spool.pending_segments())
     assert spool.lag() == {"s/0": 1200}
     spool.close()

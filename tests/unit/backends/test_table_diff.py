@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from ematix_flow.backends.alterations import CannotAlter, altered
 from ematix_flow.backends.base import LiveTable
-from ematix_flow.backends.planned_changes import matched_by_key
 from ematix_flow.backends.postgres.dialect import PostgresDialect
-from ematix_flow.backends.rebuild import Created, rebuilt
+from ematix_flow.backends.sql.alterations import CannotAlter, alter_table_changes
+from ematix_flow.backends.sql.create_table import create_table_sql, unique_groups
+from ematix_flow.backends.sql.rebuild import CreateTableStatement, rebuild_changes
+from ematix_flow.backends.sql.table_diff import TableDiff, compare_tables
+from ematix_flow.backends.sql.table_plans import matching_by_key
+from ematix_flow.backends.sql.type_widening import takes_exactly_or_rejects, widens
 from ematix_flow.backends.sqlite.dialect import SQLiteDialect
-from ematix_flow.backends.table_diff import TableDiff, compare_tables
-from ematix_flow.backends.table_plans import create_table_sql, unique_groups
-from ematix_flow.backends.widening import rejects, widens
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 
@@ -87,7 +87,7 @@ def test_a_type_widens_only_what_it_holds_whole(live: DataType, declared: DataTy
 def test_a_narrow_column_refuses_or_changes_what_does_not_fit(
     live: DataType, declared: DataType, expected: bool
 ) -> None:
-    assert rejects(live, declared) is expected
+    assert takes_exactly_or_rejects(live, declared) is expected
 
 
 def declared(*columns: ColumnSpec, **options: Any) -> TableSpec:
@@ -106,7 +106,7 @@ def live(*columns: ColumnSpec, **options: Any) -> LiveTable:
 
 def compared(wanted: TableSpec, there: LiveTable, *answers: list[tuple[Any, ...]]) -> TableDiff:
     given = iter(answers)
-    return compare_tables(POSTGRES, wanted, there, matched_by_key(wanted), lambda _: next(given, []))
+    return compare_tables(POSTGRES, wanted, there, matching_by_key(wanted), lambda _: next(given, []))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,9 @@ def test_a_change_that_loses_nothing_is_an_alter(
 ) -> None:
     diff = compared(declared(item), live(*[there] if there else []))
     assert diff.differences == []
-    assert [c.sql for c in altered(POSTGRES, diff)] == [f'ALTER TABLE "shop"."orders" {text}' for text in sql]
+    assert [c.sql for c in alter_table_changes(POSTGRES, diff)] == [
+        f'ALTER TABLE "shop"."orders" {text}' for text in sql
+    ]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +148,7 @@ def test_a_change_that_could_lose_is_refused_in_words(
     there: ColumnSpec, item: ColumnSpec | None, told: str
 ) -> None:
     diff = compared(declared(*[item] if item else []), live(there))
-    assert not diff.is_pending
+    assert not diff.has_changes
     (text,) = diff.differences
     assert told in text
 
@@ -187,7 +189,7 @@ def test_rows_become_versions_in_an_order_that_survives_a_crash() -> None:
     loaded = (ColumnSpec("_loaded_at", ZONED), ColumnSpec("_batch_id", DataType("uuid")))
     there = live(ColumnSpec("c", TEXT, nullable=True), *loaded)
     diff = compared(table.with_load_columns(), there)
-    changes = altered(POSTGRES, diff)
+    changes = alter_table_changes(POSTGRES, diff)
     assert [c.action for c in changes] == ["add_column"] * 4 + ["fill", "change_key"]
     assert not any("NOT NULL" in c.sql for c in changes[:4])
     assert 'ADD PRIMARY KEY ("id", "valid_from")' in changes[-1].sql
@@ -196,7 +198,7 @@ def test_rows_become_versions_in_an_order_that_survives_a_crash() -> None:
         columns=(*there.columns, *[replace(c, nullable=True) for c in diff.added]),
         native={**there.native, **{c.name: _live_name(c.type) for c in diff.added}},
     )
-    rest = altered(POSTGRES, compared(table.with_load_columns(), half_way))
+    rest = alter_table_changes(POSTGRES, compared(table.with_load_columns(), half_way))
     assert [c.action for c in rest] == ["fill", "change_key"]
     assert rest[-1].sql == changes[-1].sql
 
@@ -215,23 +217,23 @@ def test_a_unique_index_that_no_constraint_owns_is_left_to_a_person() -> None:
     natives = {"k": "bigint", "_loaded_at": "timestamp with time zone", "_batch_id": "uuid"}
     there = LiveTable(columns, (), (("k",),), natives)
     diff = compare_tables(
-        POSTGRES, table, there, replace(matched_by_key(table), keys=("k",), compare=()), lambda _: []
+        POSTGRES, table, there, replace(matching_by_key(table), keys=("k",), compare=()), lambda _: []
     )
     with pytest.raises(CannotAlter, match="no constraint owns"):
-        altered(POSTGRES, diff)
+        alter_table_changes(POSTGRES, diff)
 
 
 # ------------------------------------------------------------------ tables that are made anew
 
 
 def test_definitions_are_cut_where_the_statement_says_so() -> None:
-    created = Created.parse(
+    created = CreateTableStatement.parse(
         'CREATE TABLE "t, (x" ("a,b" TEXT DEFAULT (\'(,\') , -- a comment, here\n'
         " check_in DATE, [c d] INT CHECK ([c d] IN (1, 2)), CHECK (check_in > '2000'),"
         ' PRIMARY KEY ("a,b")) WITHOUT ROWID'
     )
-    assert [d.words[0] for d in created.definitions] == ["a,b", "check_in", "c d", "check", "primary"]
-    assert [d.is_column for d in created.definitions] == [True, True, True, False, False]
+    assert [d.words[0] for d in created.elements] == ["a,b", "check_in", "c d", "check", "primary"]
+    assert [d.is_column for d in created.elements] == [True, True, True, False, False]
     assert created.tail == "WITHOUT ROWID"
 
 
@@ -242,10 +244,13 @@ def _sqlite_diff(created: str, wanted: ColumnSpec, there: ColumnSpec, native: st
         dialect,
         table,
         LiveTable((there,), native={there.name: native}, limits={there.name: there.type}),
-        matched_by_key(table),
+        matching_by_key(table),
         lambda _: [],
     )
-    return [c.sql for c in rebuilt(dialect, diff, Created.parse(created), ["AGAIN"], "BEFORE")]
+    return [
+        c.sql
+        for c in rebuild_changes(dialect, diff, CreateTableStatement.parse(created), ["AGAIN"], "BEFORE")
+    ]
 
 
 def test_a_rebuilt_table_keeps_every_word_that_does_not_change() -> None:

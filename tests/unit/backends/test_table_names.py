@@ -11,25 +11,25 @@ import pytest
 from sqlglot import exp
 
 from ematix_flow import DuckDBConnection, SQLiteConnection, ematix, register_connection
-from ematix_flow.backends.applying import STRATEGIES, WORK_TABLES
 from ematix_flow.backends.duckdb.dialect import DuckDBDialect
-from ematix_flow.backends.lake.companion import refuse_lifetime_names
+from ematix_flow.backends.lake.companion_table import refuse_lifetime_names
 from ematix_flow.backends.lake.dialect import LakeDialect
 from ematix_flow.backends.mysql.dialect import MySQLDialect
 from ematix_flow.backends.mysql.names import require_names
 from ematix_flow.backends.postgres.dialect import PostgresDialect
 from ematix_flow.backends.registry import open_backend
+from ematix_flow.backends.sql.load_transaction import STRATEGIES, WORK_TABLES
+from ematix_flow.backends.sql.table_names import require_distinct_names, require_table_names
 from ematix_flow.backends.sqlite.dialect import SQLiteDialect
-from ematix_flow.backends.table_names import require_names_apart, require_table_names
 from ematix_flow.errors import FlowError, SchemaMismatch
-from ematix_flow.spec.naming import RESERVED, own_name
+from ematix_flow.spec.generated_names import RESERVED_PREFIX, internal_name
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange, Watermark
 from ematix_flow.strategies.matching import Matching
 from ematix_flow.strategies.projection import build_projection
-from ematix_flow.strategies.ranges import restrict
-from ematix_flow.strategies.sql import Incoming, Shrinking, Step
+from ematix_flow.strategies.ranges import restrict_to_range
+from ematix_flow.strategies.sql import IncomingRows, ShrinkLimit, StrategyStep
 from ematix_flow.transforms import deduplicate_by, filter_where, limit
 
 
@@ -78,18 +78,18 @@ def test_every_name_that_a_strategy_makes_has_the_reserved_beginning(load: str, 
     known = {*table.with_load_columns().column_names}
     companion = table.companion()
     known |= set(companion.column_names) if companion else set()
-    incoming = Incoming(exp.select("*").from_("staged"), "0" * 32, NOW, matching=matching)
-    incoming = replace(incoming, shrinking=Shrinking("t", 0.5, False))
+    incoming = IncomingRows(exp.select("*").from_("staged"), "0" * 32, NOW, matching=matching)
+    incoming = replace(incoming, shrinking=ShrinkLimit("t", 0.5, False))
     for low in (None, Watermark("at", AT, NOW)):
         for keyed in (table, replace(table, columns=tuple(replace(c, primary_key=False) for c in COLUMNS))):
             given = replace(incoming, low=low)
             work = WORK_TABLES[mode](keyed, given) if mode in WORK_TABLES else {}
             for spec in work.values():
-                assert all(name in known or name.startswith(RESERVED) for name in spec.column_names)
+                assert all(name in known or name.startswith(RESERVED_PREFIX) for name in spec.column_names)
             given = replace(given, work={name: exp.Table(this=exp.to_identifier(name)) for name in work})
             for step in STRATEGIES[mode](dialect, keyed, given):
-                tree = step.statement if isinstance(step, Step) else step.query
-                assert not {n for n in made_names(tree) - known if not n.startswith(RESERVED)}
+                tree = step.statement if isinstance(step, StrategyStep) else step.query
+                assert not {n for n in made_names(tree) - known if not n.startswith(RESERVED_PREFIX)}
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda d: d.name)
@@ -103,13 +103,13 @@ def test_every_alias_around_the_users_sql_has_the_reserved_beginning(dialect: An
         pre=[filter_where("k > 0"), deduplicate_by("k"), limit(3)],
         dialect=dialect.name,
     )
-    ranged = restrict(sql, SourceRange("at", Watermark("at", AT, NOW)), dialect)
+    ranged = restrict_to_range(sql, SourceRange("at", Watermark("at", AT, NOW)), dialect)
     names = made_names(sqlglot.parse_one(ranged, dialect=dialect.name)) - {"k", "at", "v"}
     assert names
-    assert all(name.startswith(RESERVED) for name in names)
+    assert all(name.startswith(RESERVED_PREFIX) for name in names)
 
 
-@pytest.mark.parametrize("name", [own_name("part"), "_EMATIX_S", "_ematix_"])
+@pytest.mark.parametrize("name", [internal_name("part"), "_EMATIX_S", "_ematix_"])
 def test_a_declared_name_that_could_be_ours_is_refused(name: str) -> None:
     for table in (table_of("id", name), table_of("id", name=name)):
         with pytest.raises(SchemaMismatch, match="begins with '_ematix_'") as refused:
@@ -139,14 +139,14 @@ def test_a_plan_refuses_such_a_name_in_the_table_and_in_the_source(tmp_path: Pat
 @pytest.mark.parametrize("keeps", ["rows", "versions", "events", "soft_deletes"])
 def test_columns_that_differ_in_case_alone_are_refused_those_of_a_load_among_them(keeps: Any) -> None:
     table = TableSpec("s", "t", COLUMNS, keeps=keeps, merge_keys=("k",))
-    require_names_apart(table, "Spark")
+    require_distinct_names(table, "Spark")
     added = [c.name for c in table.with_load_columns().columns if c.name not in table.column_names]
     companion = table.companion()
     added += [c.name for c in companion.columns if c.name not in table.column_names] if companion else []
     for name in ("V", *[name.upper() for name in added]):
         wider = replace(table, columns=(*COLUMNS, ColumnSpec(name, DataType("text"), nullable=True)))
         with pytest.raises(SchemaMismatch, match="differ in case alone, and Spark"):
-            require_names_apart(wider, "Spark")
+            require_distinct_names(wider, "Spark")
 
 
 @pytest.mark.parametrize("connection", [SQLiteConnection, DuckDBConnection])
@@ -160,7 +160,7 @@ def test_sqlite_and_duckdb_keep_letters_beyond_ascii_apart(connection: Any, tmp_
     with pytest.raises(SchemaMismatch):
         target.plan_table(table_of("a", "A"), target.inspect(table_of("a", "A")))
     with pytest.raises(SchemaMismatch):
-        require_names_apart(table_of("é", "É"), "Spark")
+        require_distinct_names(table_of("é", "É"), "Spark")
 
 
 def test_mysql_takes_a_capital_i_with_a_dot_for_an_i() -> None:

@@ -27,7 +27,7 @@ from benchmarks.fingerprint import Fingerprint, family, fingerprint
 from benchmarks.place import Place
 from benchmarks.results import Run
 from benchmarks.rivals import LOCK_FILE, PACKAGES, SHARED
-from ematix_flow.engine.jars import jar_lock, session_conf
+from ematix_flow.engine.jvm.jars import jar_lock, jar_session_conf
 
 Rows = list[tuple[Any, ...]]
 COLUMNS, NAMES = ORDERS.columns, ORDERS.names
@@ -226,7 +226,7 @@ def test_the_files_and_lakes_are_loaded_as_the_cases_say() -> None:
 
 def test_the_rivals_take_the_products_own_jars_of_lakes_and_are_told_of_them_alike() -> None:
     assert set(SHARED) <= set(jar_lock().groups)
-    assert session_conf(["delta"]) == DELTA
+    assert jar_session_conf(["delta"]) == DELTA
 
 
 def test_spark_is_told_the_types_of_a_file_in_its_own_words() -> None:

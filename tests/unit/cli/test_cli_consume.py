@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from ematix_flow.api.streaming import StreamingPipeline
-from ematix_flow.engine import session
-from ematix_flow.engine.streams.stream import Stream
+from ematix_flow.engine.spark import session
+from ematix_flow.engine.streams.stream_runner import StreamRunner
 from ematix_flow.errors import EngineError, FlowError, TargetFailed
-from ematix_flow.schedule import streams as schedule_streams
+from ematix_flow.streams import running_stream as schedule_streams
 
 STREAMS = '''
 from ematix_flow import KafkaConnection, PostgresConnection, ematix
@@ -252,12 +252,12 @@ def test_streams_of_one_command_start_spark_with_the_jars_of_all_of_them(flow, t
         asked.append(set(jar_groups))
         raise EngineError("no Spark here")
 
-    class Started(Stream):
+    class Started(StreamRunner):
         def run(self):
-            self.world.spark()
+            self.connections.spark()
 
     monkeypatch.setattr(session, "spark_session", spark_session)
-    monkeypatch.setattr(schedule_streams, "Stream", Started)
+    monkeypatch.setattr(schedule_streams, "StreamRunner", Started)
     lake = TOML.replace("from_file", "lake").replace('"kafka"', '"delta_local"')
     lake = lake.replace('bootstrap_servers = "localhost:9092"', f'path = "{tmp_path}/lake"')
     (tmp_path / "one.toml").write_text(TOML)

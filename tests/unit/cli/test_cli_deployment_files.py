@@ -17,7 +17,7 @@ import yaml
 
 from ematix_flow.cli.main import command_names
 from ematix_flow.observe.observer import CLOSE_SECONDS
-from ematix_flow.schedule.executors.subprocesses import END_SECONDS
+from ematix_flow.schedule.executors.subprocesses import STOP_SECONDS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -184,7 +184,7 @@ def test_the_image_does_not_run_as_root_and_takes_no_data_along(shop):
 def test_a_unit_gives_runs_the_time_that_the_scheduler_does(shop):
     service = unit(shop, "flow.service")["Service"]
     grace = int(re.search(r"--grace (\d+)", service["ExecStart"])[1])
-    last = grace + END_SECONDS + CLOSE_SECONDS  # runs are asked to stop, and what is left is told
+    last = grace + STOP_SECONDS + CLOSE_SECONDS  # runs are asked to stop, and what is left is told
     assert int(service["TimeoutStopSec"]) >= last + 10
     pod = yaml.safe_load((shop / "deploy/scheduler.yaml").read_text())["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] >= last + 10

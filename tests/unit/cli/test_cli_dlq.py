@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from ematix_flow.backends.dead_letters import open_dead_letters
-from ematix_flow.schedule import dead_letters as replaying
-from ematix_flow.state.dead_letters import DeadLetter, Selection
+from ematix_flow.backends.state_stores.dead_letters import open_dead_letters
+from ematix_flow.state.dead_letters.base import DeadLetter, LetterSelection
+from ematix_flow.streams import dead_letter_replay as replaying
 
 STREAMS = """
 from ematix_flow.graph.registry import DeclaredStream, current_registry
@@ -29,7 +29,7 @@ def streams(tmp_path):
 def keep(count: int = 1, pipeline: str = "orders", table: str | None = None, **given) -> list[str]:
     """Letters as a stream would have left them; their ids."""
     letters = [
-        DeadLetter.of(
+        DeadLetter.create(
             pipeline,
             **{
                 "stage": "decode",
@@ -225,7 +225,7 @@ def test_letters_of_several_streams_are_not_mixed(flow):
 
 def test_the_store_is_chosen_by_url_and_table(flow, tmp_path):
     with open_dead_letters(f"duckdb://{tmp_path}/dw.duckdb", env={}, table="shop.rejected") as store:
-        store.add([DeadLetter.of("orders", "write", "x", payload=b"", position="9")])
+        store.add([DeadLetter.create("orders", "write", "x", payload=b"", position="9")])
     options = ("--store", f"duckdb://{tmp_path}/dw.duckdb", "--table", "shop.rejected")
     assert listed(flow, *options) == [("9", "pending")]
     assert listed(flow) == []
@@ -256,7 +256,7 @@ def running(monkeypatch):
     def run(letters: Sequence[DeadLetter]) -> Mapping[str, str | None]:
         return {each.id: "still bad" if int(each.position or 0) % 2 else None for each in letters}
 
-    monkeypatch.setattr(replaying, "runner_for", lambda declared, watched: run)
+    monkeypatch.setattr(replaying, "letter_runner", lambda declared, watched: run)
 
 
 def test_a_replay_tells_what_became_of_the_letters(flow, streams, running):
@@ -284,5 +284,5 @@ def test_a_replay_without_letters_is_no_failure(flow, streams, running):
 
 
 def test_the_choice_in_the_store_is_the_same_as_in_the_command():
-    assert Selection(first=1).takes() == ("pending",)
-    assert Selection(ids=("a",)).takes() == ("pending", "parked")
+    assert LetterSelection(first=1).replayable_statuses() == ("pending",)
+    assert LetterSelection(ids=("a",)).replayable_statuses() == ("pending", "parked")

@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from ematix_flow.cli.moments import parse_since, took, until
+from ematix_flow.cli.local_time import format_duration, format_time_until, parse_since
 from ematix_flow.errors import LoadError, UsageError
-from ematix_flow.schedule.standings import next_due
+from ematix_flow.schedule.status import next_fire_time
 from ematix_flow.spec.location import SourceLocation
-from ematix_flow.state.records import RunRecord
-from ematix_flow.state.runlog import open_run_log
+from ematix_flow.state.run_records import RunRecord
+from ematix_flow.state.runlog.base import open_run_log
 
 NOW = dt.datetime(2026, 3, 28, 12, 0, tzinfo=dt.timezone.utc)
 
@@ -138,7 +138,7 @@ def test_the_status_of_a_run_whose_process_is_gone_says_so(flow, project):
 
 
 def test_a_schedule_fires_in_its_own_time_zone_across_a_change_of_clocks():
-    due = next_due("0 6 * * *", "Europe/Berlin", NOW)  # the clocks go forward in the night between
+    due = next_fire_time("0 6 * * *", "Europe/Berlin", NOW)  # the clocks go forward in the night between
     assert due is not None
     assert due.astimezone(dt.timezone.utc) == dt.datetime(2026, 3, 29, 4, 0, tzinfo=dt.timezone.utc)
 
@@ -166,12 +166,12 @@ def test_a_since_that_is_neither_is_refused():
     ("seconds", "expected"), [(0.04, "0.0 s"), (59.9, "59.9 s"), (75, "1 min 15 s"), (7300, "2 h 1 min")]
 )
 def test_durations_are_short(seconds, expected):
-    assert took(dt.timedelta(seconds=seconds)) == expected
+    assert format_duration(dt.timedelta(seconds=seconds)) == expected
 
 
 @pytest.mark.parametrize(("hours", "expected"), [(0.1, "in 6 min"), (5, "in 5 h"), (72, "in 3 days")])
 def test_what_is_due_is_said_in_words(hours, expected):
-    assert until(NOW + dt.timedelta(hours=hours), NOW) == expected
+    assert format_time_until(NOW + dt.timedelta(hours=hours), NOW) == expected
 
 
 def test_the_stages_of_a_run_are_drawn_along_its_time(flow):

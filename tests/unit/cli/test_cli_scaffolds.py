@@ -120,10 +120,10 @@ def test_the_shop_has_100_000_orders_and_10_000_customers_and_changes(tmp_path):
 def test_the_demo_leaves_a_folder_with_files_of_its_own_alone(tmp_path):
     import sys
 
-    from ematix_flow.cli.story.demo import Demo
+    from ematix_flow.cli.demo.runner import Demo
 
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "pipelines.py").write_text("mine")
     with pytest.raises(UsageError, match=r"has files of its own: pipelines\.py"):
-        Demo(tmp_path / "mine", force=False, engine=None, stream=sys.stdout).tell()
+        Demo(tmp_path / "mine", force=False, engine=None, stream=sys.stdout).run()
     assert (tmp_path / "mine" / "pipelines.py").read_text() == "mine"

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow.backends.run_logs import open_slots
-from ematix_flow.cli.slots import slots_url
-from ematix_flow.schedule.workflows import Firing
-from ematix_flow.state.slots import Slot
+from ematix_flow.backends.state_stores.run_logs import open_slots
+from ematix_flow.cli.slot_runners import slots_url
+from ematix_flow.schedule.workflows import WorkflowFiring
+from ematix_flow.state.slots.base import Slot
 
 PIPELINES = """
 from pathlib import Path
@@ -101,10 +101,10 @@ def test_old_rows_of_workflows_are_forgotten_with_those_of_their_jobs(flow, shop
     fired = [Slot("workflow:after:firings", first + dt.timedelta(seconds=number)) for number in (1, 2)]
     with open_slots(slots_url(None), env=os.environ) as store:
         store.open(old, "succeeded")
-        store.open(fired, "succeeded", Firing(1, now - dt.timedelta(days=3)).to_text())
+        store.open(fired, "succeeded", WorkflowFiring(1, now - dt.timedelta(days=3)).to_text())
     assert flow("run-due").code == 0
     with open_slots(slots_url(None), env=os.environ) as store:
-        assert store.many([*old, *fired]) == {}
+        assert store.get_many([*old, *fired]) == {}
         assert store.newest(["workflow:after:firings"])  # the newest of all stays
 
 
@@ -292,7 +292,7 @@ def test_a_dry_run_tells_what_would_be_skipped_and_given_up(flow):
 def test_a_dry_run_tells_of_a_retry(flow):
     with open_slots(slots_url(None), env=os.environ) as store:
         store.open([Slot("apart", at) for at in minutes()[:1]])
-        store.wait(store.claim(store.unended(["apart"])[0], "host/1", 300), 300, "broken")
+        store.retry_later(store.claim(store.unended(["apart"])[0], "host/1", 300), 300, "broken")
     would, why = foretold(flow)["apart"]
     assert would == "wait" and why.startswith("attempt 1 of 1 failed: broken; again at ")
 

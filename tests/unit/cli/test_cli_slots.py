@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from ematix_flow.backends.run_logs import open_slots
-from ematix_flow.cli.slots import slots_url
+from ematix_flow.backends.state_stores.run_logs import open_slots
+from ematix_flow.cli.slot_runners import slots_url
 from ematix_flow.observe.metrics import memory_metrics
-from ematix_flow.state.records import RunRecord
-from ematix_flow.state.runlog import open_run_log
-from ematix_flow.state.slots import Slot, SlotStore
+from ematix_flow.state.run_records import RunRecord
+from ematix_flow.state.runlog.base import open_run_log
+from ematix_flow.state.slots.base import Slot, SlotStore
 
 HOUR = dt.timedelta(hours=1)
 SHOP = """
@@ -99,7 +99,7 @@ def test_a_slot_that_waits_for_its_next_attempt_is_no_backlog(flow, shop) -> Non
         assert seen is not None
         claim = store.claim(seen, "me", 60)
         assert claim is not None
-        store.wait(claim, 300, "it failed")
+        store.retry_later(claim, 300, "it failed")
 
     in_store(fail)
     assert "backlog" not in flow("status").out

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ematix_flow.cli.main import COMMANDS, main
-from ematix_flow.cli.masked_streams import MaskedStream, remember_variables
+from ematix_flow.cli.masked_streams import MaskedStream, mask_secret_variables
 from ematix_flow.spec import redaction
 from tests.unit.cli.conftest import Flow
 
@@ -106,7 +106,7 @@ EACH = [call for calls in CALLS.values() for call in calls]
 
 @pytest.fixture(autouse=True)
 def forgotten_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redaction, "_known", set())
+    monkeypatch.setattr(redaction, "_remembered", set())
 
 
 @pytest.fixture
@@ -198,11 +198,13 @@ def test_the_streams_are_as_before_when_a_command_has_ended(project: Path) -> No
 
 
 def test_a_variable_that_holds_a_common_word_masks_no_messages() -> None:
-    remember_variables({"POSTGRES_PASSWORD": "postgres", "API_TOKEN": "abc-123-x", "CACHE_KEY": "/etc/key"})
+    mask_secret_variables(
+        {"POSTGRES_PASSWORD": "postgres", "API_TOKEN": "abc-123-x", "CACHE_KEY": "/etc/key"}
+    )
     assert redaction.mask("postgres abc-123-x /etc/key") == "postgres *** /etc/key"
 
 
 @pytest.mark.parametrize("value", ["correcthorsebattery", "4929123412341234"])
 def test_a_long_value_of_a_variable_that_is_called_like_a_secret_is_masked(value: str) -> None:
-    remember_variables({"PGPASSWORD": value})
+    mask_secret_variables({"PGPASSWORD": value})
     assert redaction.mask(f"it is {value}") == "it is ***"

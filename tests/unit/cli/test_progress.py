@@ -15,39 +15,39 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow.cli.pace import Pace, clock
-from ematix_flow.cli.watching import LineView, choose_view
+from ematix_flow.cli.run_views import LineView, choose_view
+from ematix_flow.cli.throughput import Throughput, format_clock
 from ematix_flow.observe.listener import Attempt, Progress
 
 ATTEMPT = Attempt("orders", "r-1")
 
 
 def test_the_pace_is_that_of_the_last_seconds() -> None:
-    pace = Pace(0.0)
-    pace.take(100.0, Progress(10, 1_000_000))  # the wait for the first rows does not count
+    pace = Throughput(0.0)
+    pace.record(100.0, Progress(10, 1_000_000))  # the wait for the first rows does not count
     for second in range(1, 21):
-        pace.take(100.0 + second, Progress(10 + 5 * second, 1_000_000 + 2_000_000 * second))
-    assert (pace.rows_a_second, pace.bytes_a_second) == (5.0, 2_000_000.0)
-    assert pace.words() == "110 rows, 5/s, 41.0 MB, 2.0 MB/s"
+        pace.record(100.0 + second, Progress(10 + 5 * second, 1_000_000 + 2_000_000 * second))
+    assert (pace.rows_per_second, pace.bytes_per_second) == (5.0, 2_000_000.0)
+    assert pace.describe() == "110 rows, 5/s, 41.0 MB, 2.0 MB/s"
 
 
 def test_the_time_left_is_told_when_the_source_knows_how_many_rows_there_are() -> None:
-    pace = Pace(0.0)
-    pace.take(1.0, Progress(1_000, 0, 100_000))
-    pace.take(2.0, Progress(2_000, 0, 100_000))
-    assert pace.words() == "2,000 rows, 1,000/s, 1:38 left"
+    pace = Throughput(0.0)
+    pace.record(1.0, Progress(1_000, 0, 100_000))
+    pace.record(2.0, Progress(2_000, 0, 100_000))
+    assert pace.describe() == "2,000 rows, 1,000/s, 1:38 left"
 
 
 def test_an_expectation_that_proves_wrong_is_dropped() -> None:
-    pace = Pace(0.0)
-    pace.take(1.0, Progress(1_000, 0, 900))
+    pace = Throughput(0.0)
+    pace.record(1.0, Progress(1_000, 0, 900))
     assert (pace.expected_rows, pace.seconds_left) == (None, None)
-    assert pace.words() == "1,000 rows, 1,000/s"
+    assert pace.describe() == "1,000 rows, 1,000/s"
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0.2, "0:00"), (59.6, "1:00"), (3723, "1:02:03")])
 def test_a_time_is_told_as_a_clock_shows_it(seconds: float, shown: str) -> None:
-    assert clock(seconds) == shown
+    assert format_clock(seconds) == shown
 
 
 def test_lines_come_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_a_stream_that_is_no_terminal_gets_no_bar() -> None:
 
 BAR = """
 import time
-from ematix_flow.cli.watching import choose_view
+from ematix_flow.cli.run_views import choose_view
 from ematix_flow.observe.listener import Attempt, Progress
 view = choose_view(["orders", "customers"])
 with view.shown():
@@ -157,7 +157,7 @@ def test_a_narrow_terminal_keeps_the_bar_on_one_line() -> None:
 def test_maintenance_shows_its_step_with_its_time(tmp_path: Path) -> None:
     code = """
 import time
-from ematix_flow.cli.working import working
+from ematix_flow.cli.step_progress import working
 with working() as at:
     at("lake.orders"); time.sleep(0.3)
 """

@@ -6,8 +6,8 @@ import io
 
 import pytest
 
-from ematix_flow.cli import stream_watching
-from ematix_flow.cli.stream_watching import (
+from ematix_flow.cli import stream_views
+from ematix_flow.cli.stream_views import (
     LineStreamView,
     LiveStreamView,
     QuietStreamView,
@@ -15,7 +15,7 @@ from ematix_flow.cli.stream_watching import (
     choose_stream_view,
 )
 from ematix_flow.errors import TargetFailed
-from ematix_flow.observe.stream_watch import StreamWatch
+from ematix_flow.observe.stream_listener import StreamListener
 
 
 class Terminal(io.StringIO):
@@ -33,7 +33,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(stream_watching, "time", found)
+    monkeypatch.setattr(stream_views, "time", found)
     return found
 
 
@@ -46,27 +46,27 @@ def said(view: LineStreamView) -> list[str]:
 def test_a_log_gets_a_line_every_ten_seconds_in_which_something_happened(clock: Clock) -> None:
     view = LineStreamView(["a"], io.StringIO())
     view.started("a", "")
-    view.batch("a", 0, 10, 10, 2.0, {})
+    view.batch_committed("a", 0, 10, 10, 2.0, {})
     view.tick()
     assert said(view) == ["a: started"]
     clock.now += 10
-    view.batch("a", 1, 20, 20, 2.0, {"p": 5})
+    view.batch_committed("a", 1, 20, 20, 2.0, {"p": 5})
     view.tick()
     line = "a: batch=1 rows_read=30 rows_written=30 rows_per_second=10 batch_seconds=2.00 lag=5"
     assert said(view)[1:] == [line]
     clock.now += 10
     view.tick()
     assert said(view)[2:] == []
-    view.dead_letters("a", 3)
+    view.dead_letters_added("a", 3)
     view.tick()
     assert said(view)[2:] == [f"{line} dead_letters=3"]
 
 
 def test_lag_in_time_is_that_of_the_latest_partition(clock: Clock) -> None:
     state = StreamState("a")
-    state.take(1, 5, 5, 1.0, {"s/0": 1500, "s/1": 4000}, "milliseconds")
-    assert state.fields().endswith(" lag_ms=4000")
-    assert ", lag 4.0 s," in state.sentence()
+    state.record_batch(1, 5, 5, 1.0, {"s/0": 1500, "s/1": 4000}, "milliseconds")
+    assert state.key_values().endswith(" lag_ms=4000")
+    assert ", lag 4.0 s," in state.summary()
 
 
 def test_a_log_says_restarts_and_the_end_at_once(clock: Clock) -> None:
@@ -81,10 +81,10 @@ def test_a_log_says_restarts_and_the_end_at_once(clock: Clock) -> None:
 
 def test_a_terminal_gets_one_line_for_each_stream() -> None:
     view = LiveStreamView(["a", "b"], Terminal())
-    with view.shown():
+    with view.display():
         view.started("a", "")
-        view.batch("a", 4, 1000, 1000, 0.5, {"0": 7})
-        view.dead_letters("a", 2)
+        view.batch_committed("a", 4, 1000, 1000, 0.5, {"0": 7})
+        view.dead_letters_added("a", 2)
         view._progress.refresh()
         view.stopped("a")
         view.failed("b", TargetFailed("the disk is full"))
@@ -98,7 +98,7 @@ def test_a_terminal_gets_one_line_for_each_stream() -> None:
 def test_quiet_says_only_what_failed_for_good() -> None:
     view = QuietStreamView(["a", "b"], io.StringIO())
     view.started("a", "")
-    view.batch("a", 1, 1, 1, 1.0, {})
+    view.batch_committed("a", 1, 1, 1, 1.0, {})
     view.note("x")
     view.restarting("a", TargetFailed("again"), 1)
     view.failed("b", TargetFailed("the disk is full"))
@@ -122,10 +122,10 @@ def test_the_stream_decides_which_view_it_gets() -> None:
 
 
 def test_a_watch_may_look_at_nothing() -> None:
-    watch = StreamWatch()
+    watch = StreamListener()
     watch.started("a", "")
-    watch.batch("a", 1, 1, 1, 1.0, {})
-    watch.dead_letters("a", 1)
+    watch.batch_committed("a", 1, 1, 1, 1.0, {})
+    watch.dead_letters_added("a", 1)
     watch.restarting("a", RuntimeError(), 1.0)
     watch.stopped("a")
     watch.note("x")

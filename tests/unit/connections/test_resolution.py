@@ -9,7 +9,7 @@ import pytest
 
 from ematix_flow import config
 from ematix_flow.api.connection import register_connection
-from ematix_flow.config.resolution import Surroundings, env_variable, resolve_connection
+from ematix_flow.config.connection_resolution import ConfigSources, env_variable, resolve_connection
 from ematix_flow.connections import resolve, resolve_with_origin
 from ematix_flow.errors import ConfigError, MissingSecret, UnknownConnection
 from ematix_flow.graph.connections import resolve_for_use
@@ -193,7 +193,7 @@ def test_the_list_shows_winner_origin_and_what_is_hidden(
     monkeypatch.setenv("EMATIX_FLOW_DSN_RAW_DB", "postgres://u:hunter2@raw/d")
     listed = {entry.name: entry for entry in config.connection_definitions()}
     assert sorted(listed) == ["bad", "code", "raw_db", "wh"]
-    assert listed["wh"].target == "postgres://u:${UNSET}@h/d"
+    assert listed["wh"].destination == "postgres://u:${UNSET}@h/d"
     assert str(listed["wh"].origin) == ".ematix-flow.toml:1"
     assert [origin.source for origin in listed["wh"].shadowed] == ["user_file"]
     assert listed["raw_db"].kind == "postgres"
@@ -264,7 +264,7 @@ def test_the_places_can_be_given_by_hand(tmp_path: Path) -> None:
     (tmp_path / "p" / ".ematix-flow.toml").write_text('[connections.a]\nurl = "postgres://p"\n')
     found = resolve_connection("a", registered={}, env={}, cwd=tmp_path / "p", home=tmp_path)
     assert found.connection.url == "postgres://p"
-    assert Surroundings({}, {"EMATIX_FLOW_DSN_Z": "postgres://z"}, tmp_path / "p", tmp_path).names() == (
+    assert ConfigSources({}, {"EMATIX_FLOW_DSN_Z": "postgres://z"}, tmp_path / "p", tmp_path).names() == (
         "a",
         "z",
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ematix_flow.engine.gateway import UTC_CLOCK, local_command
-from ematix_flow.engine.java import find_java
-from ematix_flow.engine.session_conf import session_conf
-from ematix_flow.engine.settings import EngineSettings
+from ematix_flow.engine.jvm.java_process import UTC_CLOCK, local_command
+from ematix_flow.engine.jvm.java_runtime import find_java
+from ematix_flow.engine.spark.session_conf import session_conf
+from ematix_flow.engine.spark.settings import EngineSettings
 
 
 def test_the_local_jvm_runs_on_utc() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow.engine.doctor import Finding, diagnose
-from ematix_flow.engine.session_conf import describe, session_conf
-from ematix_flow.engine.settings import EngineSettings
+from ematix_flow.engine.doctor import DoctorFinding, diagnose
+from ematix_flow.engine.spark.session_conf import describe_session, session_conf
+from ematix_flow.engine.spark.settings import EngineSettings
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def env(tmp_path: Path) -> dict[str, str]:
     return {"EMATIX_FLOW_CACHE": str(tmp_path / "cache"), "PATH": "", "HOME": str(tmp_path)}
 
 
-def of(findings: list[Finding], subject: str) -> list[Finding]:
+def of(findings: list[DoctorFinding], subject: str) -> list[DoctorFinding]:
     return [f for f in findings if f.subject == subject]
 
 
@@ -75,7 +75,7 @@ def test_every_choice_is_told_with_a_reason() -> None:
         env={},
         config={"engine": {"memory": "2g", "conf": {"spark.x.password": "hunter22"}}},
     )
-    choices = {choice.name: choice for choice in describe(settings, {})}
+    choices = {choice.name: choice for choice in describe_session(settings, {})}
     assert choices["engine"].value == "local[3]"
     assert choices["driver memory"].value == "2g"
     assert choices["shuffle partitions"].value == "3"

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from ematix_flow.engine.session_conf import HIDDEN
+from ematix_flow.engine.spark.session_conf import HIDDEN
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow.engine import ivy, jars
-from ematix_flow.engine.jars import Artifact, JarLock, jar_lock, jars_for, session_conf, status
+from ematix_flow.engine.jvm import ivy, jars
+from ematix_flow.engine.jvm.jars import JarArtifact, JarLock, jar_lock, jar_session_conf, jar_status, jars_for
 from ematix_flow.errors import JarsUnavailable, UnknownName
 
 
 def lock_of(content: bytes) -> JarLock:
     digest = hashlib.sha256(content).hexdigest()
-    artifact = Artifact("demo", "org.example", "demo", "1.0", len(content), digest)
+    artifact = JarArtifact("demo", "org.example", "demo", "1.0", len(content), digest)
     return JarLock("4.1.3", (artifact,), {"demo": "a demo"}, {})
 
 
@@ -39,11 +39,11 @@ def test_the_lock_is_for_the_spark_that_is_installed() -> None:
 
 def test_an_unknown_group_gets_a_did_you_mean() -> None:
     with pytest.raises(UnknownName, match="Did you mean 'kafka'"):
-        jar_lock().of(["kafak"])
+        jar_lock().artifacts_of(["kafak"])
 
 
 def test_the_extensions_of_two_groups_add_up() -> None:
-    conf = session_conf(["iceberg", "delta", "avro"])
+    conf = jar_session_conf(["iceberg", "delta", "avro"])
     assert len(conf["spark.sql.extensions"].split(",")) == 2
     assert conf["spark.sql.catalog.spark_catalog"].endswith("DeltaCatalog")
 
@@ -55,14 +55,14 @@ def test_no_group_needs_no_jar_and_no_network() -> None:
 def test_the_status_tells_what_is_there_and_whether_it_is_whole(tmp_path: Path) -> None:
     env, lock = {"EMATIX_FLOW_CACHE": str(tmp_path)}, lock_of(b"jar")
     path = tmp_path / "jars" / "demo-1.0.jar"
-    assert [s.present for s in status(env=env, lock=lock)] == [False]
+    assert [s.present for s in jar_status(env=env, lock=lock)] == [False]
     path.write_bytes(b"jax")
-    assert [s.present for s in status(env=env, lock=lock)] == [True]
-    assert [s.present for s in status(env=env, lock=lock, verify=True)] == [False]
+    assert [s.present for s in jar_status(env=env, lock=lock)] == [True]
+    assert [s.present for s in jar_status(env=env, lock=lock, verify=True)] == [False]
     path.write_bytes(b"jar")
-    assert [s.present for s in status(env=env, lock=lock, verify=True)] == [True]
+    assert [s.present for s in jar_status(env=env, lock=lock, verify=True)] == [True]
     path.write_bytes(b"j")
-    assert [s.present for s in status(env=env, lock=lock)] == [False]
+    assert [s.present for s in jar_status(env=env, lock=lock)] == [False]
 
 
 def test_offline_without_the_jars_says_how_to_fetch_them(tmp_path: Path) -> None:

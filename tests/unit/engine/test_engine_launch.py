@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow.engine.java import find_java
-from ematix_flow.engine.launch import cluster_launch, local_launch
-from ematix_flow.engine.scratch import new_scratch, remove_orphans
-from ematix_flow.engine.session import import_path
-from ematix_flow.engine.session_conf import session_conf
-from ematix_flow.engine.settings import EngineSettings
-from ematix_flow.engine.shipping import package_zip
+from ematix_flow.engine.jvm.java_runtime import find_java
+from ematix_flow.engine.spark.launch import cluster_launch, local_launch
+from ematix_flow.engine.spark.package_zip import build_package_zip
+from ematix_flow.engine.spark.scratch_folder import create_scratch_folder, remove_orphaned_folders
+from ematix_flow.engine.spark.session import import_path
+from ematix_flow.engine.spark.session_conf import session_conf
+from ematix_flow.engine.spark.settings import EngineSettings
 
 
 def test_a_local_start_is_java_itself_with_the_jars_in_the_environment(
@@ -77,10 +77,10 @@ def test_workers_get_the_import_path_without_what_they_have_anyway(
 
 def test_the_packages_zip_can_be_imported_and_is_made_once(tmp_path: Path) -> None:
     env = {"EMATIX_FLOW_CACHE": str(tmp_path)}
-    made = package_zip(env)
-    assert package_zip(env) == made
+    made = build_package_zip(env)
+    assert build_package_zip(env) == made
     with zipfile.ZipFile(made) as archive:
-        assert "ematix_flow/engine/jars.lock.toml" in archive.namelist()
+        assert "ematix_flow/engine/jvm/jars.lock.toml" in archive.namelist()
     code = "import ematix_flow.errors as e; print(e.__file__)"
     answer = subprocess.run(
         [sys.executable, "-S", "-c", code],
@@ -97,7 +97,7 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    mine = new_scratch()
+    mine = create_scratch_folder()
     assert mine.stat().st_mode & 0o077 == 0
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
@@ -105,5 +105,5 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(
     elsewhere = tmp_path / f"ematix-flow-spark-otherhost-{gone.pid}-abc"
     for folder in (orphan, elsewhere, tmp_path / "something"):
         (folder / "deep").mkdir(parents=True)
-    remove_orphans()
+    remove_orphaned_folders()
     assert {path.name for path in tmp_path.iterdir()} == {mine.name, elsewhere.name, "something"}

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from ematix_flow.backends.base import StagedPart
-from ematix_flow.engine.tee import ROOM, Stopped, Writer, tee
+from ematix_flow.engine.execution.tee import QUEUE_SIZE, Writer, WriterStopped, tee
 from ematix_flow.errors import SourceFailed, TargetFailed
 
 
@@ -63,7 +63,7 @@ def test_a_slow_writer_holds_the_read_back_so_that_memory_stays_bounded() -> Non
 
     tee(read(), [collecting(fast), collecting(slow, pause=0.005)], go_on=False)
     assert fast == slow == list(range(20))
-    assert furthest <= ROOM + 1  # those that wait, and the one that is being written
+    assert furthest <= QUEUE_SIZE + 1  # those that wait, and the one that is being written
 
 
 @pytest.mark.parametrize("at", [0, 3])
@@ -87,7 +87,7 @@ def test_a_failing_writer_stops_the_read_and_the_others_otherwise() -> None:
 
     failed, other = tee(endless(), [failing_at(3), collecting([])], go_on=False)
     assert isinstance(failed, TargetFailed)
-    assert isinstance(other, Stopped)
+    assert isinstance(other, WriterStopped)
     assert len(read) < 20
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from ematix_flow.engine import session, usage
-from ematix_flow.engine.session import spark_session
-from ematix_flow.engine.settings import EngineSettings
-from ematix_flow.engine.usage import using_spark
+from ematix_flow.engine.spark import session, usage
+from ematix_flow.engine.spark.session import spark_session
+from ematix_flow.engine.spark.settings import EngineSettings
+from ematix_flow.engine.spark.usage import using_spark
 from ematix_flow.errors import EngineError
 
 SETTINGS = EngineSettings.resolve(engine="local", env={})
@@ -48,9 +48,9 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     made = Engine()
     monkeypatch.setattr(session, "_running", None)
     monkeypatch.setattr(session, "_start", made.start)
-    monkeypatch.setattr(session, "_end", made.end)
+    monkeypatch.setattr(session, "_end_session", made.end)
     monkeypatch.setattr(session, "_share_import_path", lambda running: None)
-    monkeypatch.setattr(usage, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(usage, "_POLL_SECONDS", 0.01)
     yield made
     assert usage._holders == []
 
@@ -143,7 +143,7 @@ def test_jobs_and_queries_of_who_says_nothing_are_not_ended_either(engine: Engin
 
 def test_after_java_has_died_all_jars_are_there_again(engine: Engine) -> None:
     spark_session(SETTINGS, jar_groups=["kafka"])
-    session._running.alive = False  # type: ignore[union-attr,misc]
+    session._running.is_alive = False  # type: ignore[union-attr,misc]
     spark_session(SETTINGS, jar_groups=["delta"])
     assert engine.started[-1] == {"delta", "kafka"}
 
@@ -153,7 +153,7 @@ def test_a_run_within_a_run_is_a_part_of_it(engine: Engine) -> None:
         spark_session(SETTINGS, jar_groups=["kafka"])
         with using_spark("inner"):
             spark_session(SETTINGS, jar_groups=["delta"])
-        assert [each.what for each in usage._holders] == ["outer"]
+        assert [each.name for each in usage._holders] == ["outer"]
 
 
 def _wait(is_so: Callable[[], bool]) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from ematix_flow.engine.streams import lag as lag_module
-from ematix_flow.engine.streams.following import Followed
-from ematix_flow.engine.streams.lag import LagOfParts, LagWatch
+from ematix_flow.engine.streams.followed_sources import FollowedSource
+from ematix_flow.engine.streams.lag import LagWatch, StreamLag
 from ematix_flow.errors import CannotConnect
 
 
-class Source(Followed):
+class Source(FollowedSource):
     """A source of which only the lag counts."""
 
     def __init__(self) -> None:
@@ -30,10 +30,10 @@ class Source(Followed):
     def frame(self, spark: Any) -> Any:
         raise NotImplementedError
 
-    def batch(self, frame: Any, before: str | None, after: str | None) -> Any:
+    def read_batch(self, frame: Any, before: str | None, after: str | None) -> Any:
         raise NotImplementedError
 
-    def committed(self, before: str | None, after: str) -> None:
+    def mark_committed(self, before: str | None, after: str) -> None:
         raise NotImplementedError
 
 
@@ -80,7 +80,7 @@ def test_many_small_batches_ask_once() -> None:
 
 
 def test_of_targets_that_move_apart_the_one_that_is_furthest_behind_counts() -> None:
-    parts = LagOfParts()
-    assert parts.put("one", {"t/0": 5, "t/1": 0}) == {"t/0": 5, "t/1": 0}
-    assert parts.put("two", {"t/0": 1, "t/1": 7}) == {"t/0": 5, "t/1": 7}
-    assert parts.put("one", {}) == {"t/0": 1, "t/1": 7}
+    parts = StreamLag()
+    assert parts.update("one", {"t/0": 5, "t/1": 0}) == {"t/0": 5, "t/1": 0}
+    assert parts.update("two", {"t/0": 1, "t/1": 7}) == {"t/0": 5, "t/1": 7}
+    assert parts.update("one", {}) == {"t/0": 1, "t/1": 7}

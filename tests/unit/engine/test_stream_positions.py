@@ -7,34 +7,40 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow.backends.kafka.positions import ids_in, replaced_topics
-from ematix_flow.engine.streams.checkpoint import Checkpoint, joined, least, separate, write_checkpoint
+from ematix_flow.backends.kafka.positions import recreated_topics, topic_ids_in
+from ematix_flow.engine.streams.checkpoint import (
+    Checkpoint,
+    join_positions,
+    lowest_position,
+    split_positions,
+    write_checkpoint,
+)
 from ematix_flow.errors import EngineError
 
 
 def test_positions_of_all_sources_go_into_one_text_and_out_again() -> None:
     positions = ('{"t":{"0":3}}', None)
-    assert separate(joined(positions), 2) == ('{"t": {"0": 3}}', None)
+    assert split_positions(join_positions(positions), 2) == ('{"t": {"0": 3}}', None)
 
 
 def test_a_text_of_other_sources_says_nothing() -> None:
-    assert separate(joined(('{"t":{"0":3}}',)), 2) == (None, None)
-    assert separate("broken", 1) == (None,)
+    assert split_positions(join_positions(('{"t":{"0":3}}',)), 2) == (None, None)
+    assert split_positions("broken", 1) == (None,)
 
 
 def test_the_least_position_is_that_of_each_partition() -> None:
     one, other = '[{"t":{"0":12,"1":5}}]', '[{"t":{"0":9,"1":7}}]'
-    assert json.loads(least([one, other])) == [{"t": {"0": 9, "1": 5}}]
+    assert json.loads(lowest_position([one, other])) == [{"t": {"0": 9, "1": 5}}]
 
 
 def test_a_partition_that_one_has_not_begun_is_left_out() -> None:
-    assert json.loads(least(['{"t":{"0":1,"1":5}}', '{"t":{"0":2}}'])) == {"t": {"0": 1}}
+    assert json.loads(lowest_position(['{"t":{"0":1,"1":5}}', '{"t":{"0":2}}'])) == {"t": {"0": 1}}
 
 
 def test_a_version_and_the_place_within_it_are_compared_as_one() -> None:
     earlier = {"reservoirVersion": 4, "index": 9}
     later = {"reservoirVersion": 5, "index": 0}
-    assert json.loads(least([json.dumps(later), json.dumps(earlier)])) == earlier
+    assert json.loads(lowest_position([json.dumps(later), json.dumps(earlier)])) == earlier
 
 
 def test_a_checkpoint_tells_what_spark_wrote(tmp_path: Path) -> None:
@@ -49,8 +55,8 @@ def test_a_checkpoint_tells_what_spark_wrote(tmp_path: Path) -> None:
     (tmp_path / "commits" / ".0.crc").write_text("")
     assert not checkpoint.is_new
     assert checkpoint.positions(1) == ('{"t":{"0":5}}', '{"u":{"0":1}}')
-    assert checkpoint.before(1) == ('{"t":{"0":3}}', None)
-    assert checkpoint.before(0) == ()
+    assert checkpoint.positions_before(1) == ('{"t":{"0":3}}', None)
+    assert checkpoint.positions_before(0) == ()
     assert checkpoint.last_committed() == 0
 
 
@@ -76,20 +82,26 @@ def test_the_first_batch_begins_where_kafkas_connector_noted_it(tmp_path: Path) 
         (tmp_path / "offsets").mkdir(exist_ok=True)
         (tmp_path / "offsets" / batch).write_text('v1\n{}\n{"t":{"0":9}}')
     checkpoint = Checkpoint(tmp_path)
-    assert checkpoint.began(0) == (None,)
+    assert checkpoint.start_positions(0) == (None,)
     (tmp_path / "sources" / "0").mkdir(parents=True)
     (tmp_path / "sources" / "0" / "0").write_bytes(b'\0v1\n{"t":{"0":4}}')
-    assert checkpoint.began(0) == ('{"t":{"0":4}}',)
-    assert checkpoint.began(1) == ('{"t":{"0":9}}',)
-    assert checkpoint.began(5) == (None,)  # the batch before it is forgotten, and it is not the first
+    assert checkpoint.start_positions(0) == ('{"t":{"0":4}}',)
+    assert checkpoint.start_positions(1) == ('{"t":{"0":9}}',)
+    assert checkpoint.start_positions(5) == (
+        None,
+    )  # the batch before it is forgotten, and it is not the first
     (tmp_path / "sources" / "0" / "0").write_bytes(b"\0v2\nsomething else")
-    assert checkpoint.began(0) == (None,)
+    assert checkpoint.start_positions(0) == (None,)
 
 
 def test_targets_that_know_different_ids_of_a_topic_do_not_go_on_in_either() -> None:
     old, new = '{"t":{"0":9},"place ids":{"t":"old"}}', '{"t":{"0":2},"place ids":{"t":"new"}}'
     unknown = '{"t":{"0":4}}'
-    assert ids_in(least([old, new])) == {"t": None}
-    assert replaced_topics(ids_in(least([old, new])), {"t": "new"}).keys() == {"t"}
-    assert ids_in(least([old, unknown])) == ids_in(least([unknown, old])) == {"t": "old"}
-    assert replaced_topics({"t": "old"}, {"t": "old"}) == replaced_topics({"t": "old"}, {}) == {}
+    assert topic_ids_in(lowest_position([old, new])) == {"t": None}
+    assert recreated_topics(topic_ids_in(lowest_position([old, new])), {"t": "new"}).keys() == {"t"}
+    assert (
+        topic_ids_in(lowest_position([old, unknown]))
+        == topic_ids_in(lowest_position([unknown, old]))
+        == {"t": "old"}
+    )
+    assert recreated_topics({"t": "old"}, {"t": "old"}) == recreated_topics({"t": "old"}, {}) == {}

@@ -16,8 +16,8 @@ from ematix_flow.errors import (
     UnknownName,
     UsageError,
 )
-from ematix_flow.graph.loading import load_module
-from ematix_flow.graph.order import find_cycle, topological
+from ematix_flow.graph.dependency_order import find_cycle, topological_order
+from ematix_flow.graph.module_loading import load_module
 from ematix_flow.graph.registry import Registry, current_registry, use_registry
 
 
@@ -108,8 +108,8 @@ def test_the_order_puts_upstreams_first_and_keeps_the_declared_order_otherwise()
     declare("report", "orders", "customers")
     declare("orders")
     declare("customers")
-    assert current_registry().order() == ["orders", "customers", "report"]
-    assert current_registry().order(["report", "orders"]) == ["orders", "report"]
+    assert current_registry().dependency_order() == ["orders", "customers", "report"]
+    assert current_registry().dependency_order(["report", "orders"]) == ["orders", "report"]
 
 
 def test_a_transform_reference_must_name_something() -> None:
@@ -196,7 +196,7 @@ def test_a_circle_through_post_load_references_is_refused() -> None:
 
 def test_graph_questions_on_plain_edges() -> None:
     edges = {"a": (), "b": ("a",), "c": ("b",), "d": ("a",)}
-    assert topological(edges) == ["a", "b", "d", "c"]
+    assert topological_order(edges) == ["a", "b", "d", "c"]
     assert find_cycle(edges) is None
 
 

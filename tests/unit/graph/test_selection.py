@@ -6,7 +6,7 @@ import pytest
 
 from ematix_flow import Annotated, BigInt, ManagedTable, ematix, pk
 from ematix_flow.errors import DeclarationError, FlowError, UnknownName, UsageError
-from ematix_flow.graph.order import levels, within
+from ematix_flow.graph.dependency_order import parallel_levels, upstreams_within
 from ematix_flow.graph.registry import current_registry
 from ematix_flow.graph.selection import select
 
@@ -127,6 +127,6 @@ def test_a_tag_that_no_selector_could_name_is_refused(tags: object) -> None:
 
 def test_the_order_of_a_selection_knows_what_lies_between() -> None:
     edges = {"a": (), "b": ("a",), "c": ("b",), "d": ("a",), "e": ("c", "d")}
-    assert within(edges, {"a", "c", "e"}) == {"a": (), "c": ("a",), "e": ("c", "a")}
-    assert levels(within(edges, set(edges))) == [["a"], ["b", "d"], ["c"], ["e"]]
-    assert levels(within(edges, {"c", "d"})) == [["d", "c"]]
+    assert upstreams_within(edges, {"a", "c", "e"}) == {"a": (), "c": ("a",), "e": ("c", "a")}
+    assert parallel_levels(upstreams_within(edges, set(edges))) == [["a"], ["b", "d"], ["c"], ["e"]]
+    assert parallel_levels(upstreams_within(edges, {"c", "d"})) == [["d", "c"]]

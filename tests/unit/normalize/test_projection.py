@@ -8,7 +8,7 @@ from ematix_flow.errors import PlanError, SchemaMismatch, Unsupported
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
-from ematix_flow.strategies.functions.base import rejection_in
+from ematix_flow.strategies.functions.base import find_rejection
 from ematix_flow.strategies.projection import build_projection, check_columns, needs_projection
 
 TEXT, BIG_INT, MOMENT = DataType("text"), DataType("big_int"), DataType("timestamp_tz")
@@ -223,5 +223,5 @@ def test_an_engine_without_functions_is_refused():
 
 def test_our_words_are_found_in_a_drivers_error():
     driver = "invalid input syntax for type bigint: \"<<ematix_flow: column 'n': 'x' is no number>>\"\nLINE 1"
-    assert rejection_in(driver) == "column 'n': 'x' is no number"
-    assert rejection_in("connection refused") is None
+    assert find_rejection(driver) == "column 'n': 'x' is no number"
+    assert find_rejection("connection refused") is None

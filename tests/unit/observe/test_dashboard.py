@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.exposition import generate_latest
 
-from ematix_flow.observe.metrics import KINDS
-from ematix_flow.observe.observer import Tick
+from ematix_flow.observe.metrics import SCHEMES
+from ematix_flow.observe.observer import SchedulerTick
 from ematix_flow.observe.run_metrics import RunMetrics
 from ematix_flow.observe.stream_metrics import StreamMetrics
 from ematix_flow.observe.traces import KINDS as TRACE_KINDS
@@ -19,7 +19,7 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "metrics.md"
 
 def known_text() -> str:
     runs = RunMetrics()
-    runs.ticked(Tick(0.1), 1.0)
+    runs.scheduler_ticked(SchedulerTick(0.1), 1.0)
     return (generate_latest(runs.registry) + generate_latest(StreamMetrics().registry)).decode()
 
 
@@ -45,8 +45,8 @@ def test_every_metric_that_dashboard_and_rules_name_exists(where: str) -> None:
 
 def test_every_outcome_that_dashboard_and_rules_ask_for_exists() -> None:
     runs = RunMetrics()
-    runs.ticked(Tick(0.1), 1.0)
-    runs.expect(["orders"])
+    runs.scheduler_ticked(SchedulerTick(0.1), 1.0)
+    runs.start_at_zero(["orders"])
     asked = {
         (name, outcome)
         for expression in expressions().values()
@@ -75,7 +75,7 @@ def test_the_page_lists_every_metric_with_its_kind_and_labels() -> None:
     rows = re.findall(r"^\| `([a-z_]+)` \| (\w+) \|([^|]*)\|", PAGE.read_text(encoding="utf-8"), re.M)
     listed = {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
     runs, streams = RunMetrics(), StreamMetrics()
-    runs.ticked(Tick(0.1), 1.0)
+    runs.scheduler_ticked(SchedulerTick(0.1), 1.0)
     there = {}
     for registry in (runs.registry, streams.registry):
         for collector in {*registry._names_to_collectors.values()}:
@@ -87,4 +87,4 @@ def test_the_page_lists_every_metric_with_its_kind_and_labels() -> None:
 
 def test_the_page_names_every_sink() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert [kind for kind in (*KINDS, *TRACE_KINDS) if f"`{kind}://" not in text] == []
+    assert [kind for kind in (*SCHEMES, *TRACE_KINDS) if f"`{kind}://" not in text] == []

@@ -10,17 +10,17 @@ from urllib.request import urlopen
 import pytest
 
 from ematix_flow.errors import ConfigError
-from ematix_flow.observe.endpoints import endpoint
-from ematix_flow.observe.exposition import families_in
+from ematix_flow.observe.metric_families import parse_families
 from ematix_flow.observe.metrics import CountingObserver, open_metrics
-from ematix_flow.observe.observer import Ending, Tick
+from ematix_flow.observe.observer import RunEnd, SchedulerTick
 from ematix_flow.observe.run_follower import OVERLAP, RunFollower
 from ematix_flow.observe.settings import METRICS_VARIABLE, Observability
+from ematix_flow.observe.sink_urls import parse_sink_url
 from ematix_flow.observe.traces import open_traces
 from ematix_flow.schedule.executors.base import CannotDispatch
-from ematix_flow.schedule.unstarted import RunsDied
-from ematix_flow.state.records import RunRecord, utc_now
-from ematix_flow.state.runlog import NullRunLog, RunLog, open_run_log
+from ematix_flow.schedule.unstarted_runs import RunsDied
+from ematix_flow.state.run_records import RunRecord, utc_now
+from ematix_flow.state.runlog.base import NullRunLog, RunLog, open_run_log
 from tests.services.process import free_port
 from tests.watched_runs import loaded, orders_pipeline
 
@@ -73,7 +73,7 @@ def test_a_password_in_a_url_is_not_shown() -> None:
     with pytest.raises(ConfigError) as refused:
         open_metrics("prometheus+push://me:hunter2@gateway?nothing=1", NO_LOG)
     assert "hunter2" not in str(refused.value)
-    assert "hunter2" not in repr(endpoint("prometheus+push://me:hunter2@gateway", "metrics", 1))
+    assert "hunter2" not in repr(parse_sink_url("prometheus+push://me:hunter2@gateway", "metrics", 1))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_password_in_a_url_is_not_shown() -> None:
     ],
 )
 def test_only_this_machine_is_spoken_to_without_tls_unless_one_asks_for_it(url: str, is_plain: bool) -> None:
-    assert endpoint(url, "metrics", 4318).plain is is_plain
+    assert parse_sink_url(url, "metrics", 4318).is_plaintext is is_plain
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_numbers_are_printed_on_stderr_because_stdout_is_for_data(
 def test_an_endpoint_is_there_while_the_process_lives(log: RunLog) -> None:
     port = free_port()
     sink = open_metrics(f"prometheus://:{port}/numbers", log)
-    sink.run_finished(_ended(), Ending())
+    sink.run_finished(_ended(), RunEnd())
     with urlopen(f"http://127.0.0.1:{port}/numbers", timeout=10) as answer:
         assert 'pipeline_runs_total{outcome="success",pipeline="orders"} 1.0' in answer.read().decode()
     sink.close()
@@ -174,7 +174,7 @@ def test_many_processes_write_one_file_and_no_count_is_lost(tmp_path: Path, log:
 
     def count(number: int) -> None:
         sink = open_metrics(f"prometheus+file://{file}", log)
-        sink.run_finished(_ended(pipeline=f"p{number % 3}"), Ending())
+        sink.run_finished(_ended(pipeline=f"p{number % 3}"), RunEnd())
         sink.close()
 
     with ThreadPoolExecutor(8) as pool:
@@ -204,27 +204,27 @@ def test_a_follower_gives_each_run_that_ends_once(log: RunLog) -> None:
     log.finish(before.run_id, "succeeded")
     log.start(beside)
     follower = RunFollower(log, utc_now)
-    assert list(follower.look()) == []
+    assert list(follower.poll_ended_runs()) == []
     log.start(later)
-    assert list(follower.look()) == []
+    assert list(follower.poll_ended_runs()) == []
     log.finish(later.run_id, "failed")
-    assert [run.pipeline for run in follower.look()] == ["later"]
+    assert [run.pipeline for run in follower.poll_ended_runs()] == ["later"]
     log.finish(beside.run_id, "succeeded")
-    assert [run.pipeline for run in follower.look()] == ["beside"]
-    assert list(follower.look()) == []
+    assert [run.pipeline for run in follower.poll_ended_runs()] == ["beside"]
+    assert list(follower.poll_ended_runs()) == []
 
 
 def test_a_follower_finds_a_run_that_took_hours(log: RunLog) -> None:
     now = utc_now()
     follower = RunFollower(log, lambda: now)
-    list(follower.look())
+    list(follower.poll_ended_runs())
     long = _running("long")
     log.start(long)
-    assert list(follower.look()) == []
+    assert list(follower.poll_ended_runs()) == []
     now += 10 * OVERLAP
-    assert list(follower.look()) == []
+    assert list(follower.poll_ended_runs()) == []
     log.finish(long.run_id, "succeeded")
-    assert [run.pipeline for run in follower.look()] == ["long"]
+    assert [run.pipeline for run in follower.poll_ended_runs()] == ["long"]
 
 
 def test_a_scheduler_knows_how_pipelines_stood_before_it(log: RunLog) -> None:
@@ -233,14 +233,16 @@ def test_a_scheduler_knows_how_pipelines_stood_before_it(log: RunLog) -> None:
         log.start(run)
         log.finish(run.run_id, status)
     observer = CountingObserver("test", log)
-    observer.ticked(Tick(0.1, attempts={"stood": 1, "new": 1}, promised={"stood": 7200}))
+    observer.scheduler_ticked(
+        SchedulerTick(0.1, max_attempts={"stood": 1, "new": 1}, freshness_slas={"stood": 7200})
+    )
     assert observer.metrics.value("pipeline_freshness_sla_seconds", pipeline="stood") == 7200
     assert observer.metrics.value("pipeline_freshness_sla_seconds", pipeline="new") is None
     assert observer.metrics.value("pipeline_gave_up", pipeline="stood") == 1
     assert observer.metrics.value("pipeline_last_success_timestamp_seconds", pipeline="stood") is not None
     assert observer.metrics.value("pipeline_runs_total", pipeline="stood", outcome="failure") == 0
     assert observer.metrics.value("pipeline_runs_total", pipeline="new", outcome="failure") == 0
-    observer.ticked(Tick(0.1, leads=False))
+    observer.scheduler_ticked(SchedulerTick(0.1, leads=False))
     assert observer.metrics.value("pipeline_gave_up", pipeline="stood") is None  # another tells it now
 
 
@@ -265,14 +267,14 @@ def test_how_many_pipelines_there_are_and_how_many_run_costs_no_more_questions(l
         log.start(_running(name))  # one that died, or a stream: it says nothing for hours
     now, asked = utc_now(), _Asked(log)
     observer = CountingObserver("test", cast(RunLog, asked), clock=lambda: now.timestamp())
-    observer.ticked(Tick(0.1, attempts=dict.fromkeys(names, 1)))
+    observer.scheduler_ticked(SchedulerTick(0.1, max_attempts=dict.fromkeys(names, 1)))
     assert len(asked.asked) < len(names)
     assert observer.metrics.value("pipeline_last_run_succeeded", pipeline="p7") == 0
     assert observer.metrics.value("pipeline_last_success_timestamp_seconds", pipeline="p7") is not None
     now += 10 * OVERLAP
-    observer.ticked(Tick(0.1))
+    observer.scheduler_ticked(SchedulerTick(0.1))
     asked.asked.clear()
-    observer.ticked(Tick(0.1))
+    observer.scheduler_ticked(SchedulerTick(0.1))
     assert asked.asked == ["list", "list"]
 
 
@@ -282,16 +284,16 @@ def test_a_pipeline_that_has_failed_for_long_still_tells_its_last_success(log: R
         log.start(run)
         log.finish(run.run_id, status)
     observer = CountingObserver("test", log)
-    observer.ticked(Tick(0.1, attempts={"failing": 1}))
+    observer.scheduler_ticked(SchedulerTick(0.1, max_attempts={"failing": 1}))
     assert observer.metrics.value("pipeline_last_success_timestamp_seconds", pipeline="failing") is not None
 
 
 def test_a_slot_of_which_the_scheduler_tells_itself_is_counted_once(log: RunLog) -> None:
     observer = CountingObserver("test", log)
-    observer.ticked(Tick(0.1, attempts={"dies": 1}))
+    observer.scheduler_ticked(SchedulerTick(0.1, max_attempts={"dies": 1}))
     told = _unstarted(log, "dies", RunsDied("3 attempts ended without a word"), attempt=3)
-    observer.run_finished(told, Ending(3))
-    observer.ticked(Tick(0.1, attempts={"dies": 1}))
+    observer.run_finished(told, RunEnd(3))
+    observer.scheduler_ticked(SchedulerTick(0.1, max_attempts={"dies": 1}))
     assert observer.metrics.value("pipeline_runs_total", pipeline="dies", outcome="failure") == 1
     assert observer.metrics.value("pipeline_slots_total", pipeline="dies", outcome="gave_up") == 1
     assert observer.metrics.value("pipeline_gave_up", pipeline="dies") == 1
@@ -299,10 +301,10 @@ def test_a_slot_of_which_the_scheduler_tells_itself_is_counted_once(log: RunLog)
 
 def test_a_slot_that_waits_for_an_executor_is_not_given_up_without_a_retry_policy(log: RunLog) -> None:
     observer = CountingObserver("test", log)
-    observer.ticked(Tick(0.1, attempts={"waits": 1}))
+    observer.scheduler_ticked(SchedulerTick(0.1, max_attempts={"waits": 1}))
     told = _unstarted(log, "waits", CannotDispatch("no memory"))
-    observer.run_finished(told, Ending(1, tried_again=True))
-    observer.ticked(Tick(0.1, attempts={"waits": 1}))
+    observer.run_finished(told, RunEnd(1, will_retry=True))
+    observer.scheduler_ticked(SchedulerTick(0.1, max_attempts={"waits": 1}))
     assert observer.metrics.value("pipeline_runs_total", pipeline="waits", outcome="failure") == 1
     assert observer.metrics.value("pipeline_gave_up", pipeline="waits") == 0
     assert observer.metrics.value("pipeline_slots_total", pipeline="waits", outcome="gave_up") == 0
@@ -316,7 +318,7 @@ def _unstarted(log: RunLog, pipeline: str, error: Exception, **fields: Any) -> R
 
 
 def _running(pipeline: str, **fields: Any) -> RunRecord:
-    from ematix_flow.state.records import new_run_id
+    from ematix_flow.state.run_records import new_run_id
 
     return RunRecord(run_id=new_run_id(), pipeline=pipeline, target="dw:t", mode="append", **fields)
 
@@ -331,6 +333,6 @@ def _numbers(file: Path) -> dict[str, float]:
 
     return {
         f"{name}{json.dumps(dict(labels))}": value
-        for family in families_in(file.read_text()).values()
+        for family in parse_families(file.read_text()).values()
         for (name, labels), value in family.series.items()
     }

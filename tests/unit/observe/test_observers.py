@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from ematix_flow.observe import observer
-from ematix_flow.observe.observer import Ending, Observer, Observers
-from ematix_flow.state.records import RunRecord
+from ematix_flow.observe.observer import Observer, Observers, RunEnd
+from ematix_flow.state.run_records import RunRecord
 
 RECORD = RunRecord(run_id="r1", pipeline="orders", target="t", mode="append")
 
@@ -27,9 +27,9 @@ class Hears(Observer):
         self._does()
         self.heard.append(f"started {record.pipeline}")
 
-    def run_finished(self, record: RunRecord, ending: Ending) -> None:
+    def run_finished(self, record: RunRecord, ending: RunEnd) -> None:
         self._does()
-        self.heard.append(f"finished {ending.tried_again}")
+        self.heard.append(f"finished {ending.will_retry}")
 
     def slot_ended(self, pipeline: str, at: dt.datetime, status: str, reason: str | None) -> None:
         self.heard.append(f"{pipeline} {status}: {reason}")
@@ -41,7 +41,7 @@ class Hears(Observer):
 def told(*observers: Observer, seconds: float = 5.0) -> None:
     everyone = Observers(observers)
     everyone.run_started(RECORD)
-    everyone.run_finished(RECORD, Ending(tried_again=True))
+    everyone.run_finished(RECORD, RunEnd(will_retry=True))
     everyone.slot_ended("orders", RECORD.started_at, "skipped", "upstream")
     everyone.close(seconds)
 

@@ -9,9 +9,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from ematix_flow.errors import FlowError
 from ematix_flow.observe.metrics import memory_metrics
-from ematix_flow.observe.observer import Ending, Tick
+from ematix_flow.observe.observer import RunEnd, SchedulerTick
 from ematix_flow.observe.run_metrics import MOST_PIPELINES, RunMetrics
-from ematix_flow.state.records import RunRecord
+from ematix_flow.state.run_records import RunRecord
 from tests.watched_runs import orders_pipeline
 
 UTC = dt.timezone.utc
@@ -53,22 +53,22 @@ def test_a_failure_is_counted_and_leaves_the_last_success_alone(
 
 def test_a_slot_is_given_up_with_its_last_attempt_and_a_success_clears_it() -> None:
     metrics = RunMetrics()
-    metrics.run_finished(ended("failed", slot=SLOT), Ending(2, tried_again=True))
+    metrics.run_finished(ended("failed", slot=SLOT), RunEnd(2, will_retry=True))
     assert metrics.value("pipeline_gave_up", pipeline="orders") is None
-    metrics.run_finished(ended("failed", slot=SLOT, attempt=2), Ending(2))
+    metrics.run_finished(ended("failed", slot=SLOT, attempt=2), RunEnd(2))
     assert metrics.value("pipeline_gave_up", pipeline="orders") == 1
     assert metrics.value("pipeline_slots_total", pipeline="orders", outcome="gave_up") == 1
     assert metrics.value("pipeline_retry_attempt", pipeline="orders") == 2
-    metrics.run_finished(ended(slot=SLOT), Ending())
+    metrics.run_finished(ended(slot=SLOT), RunEnd())
     assert metrics.value("pipeline_gave_up", pipeline="orders") == 0
     assert metrics.value("pipeline_slots_total", pipeline="orders", outcome="succeeded") == 1
 
 
 def test_a_run_that_found_its_pipeline_locked_says_nothing_of_how_it_stands() -> None:
     metrics = RunMetrics()
-    metrics.run_finished(ended(), Ending())
+    metrics.run_finished(ended(), RunEnd())
     locked = ended("locked", slot=SLOT, error_type="PipelineLocked", error_message="it runs already")
-    metrics.run_finished(locked, Ending())
+    metrics.run_finished(locked, RunEnd())
     assert metrics.value("pipeline_last_run_succeeded", pipeline="orders") == 1
     assert metrics.value("pipeline_runs_total", pipeline="orders", outcome="locked") == 1
     assert metrics.value("pipeline_duration_seconds_count", pipeline="orders") == 1
@@ -77,23 +77,25 @@ def test_a_run_that_found_its_pipeline_locked_says_nothing_of_how_it_stands() ->
 
 def test_a_run_with_nothing_new_ended_well() -> None:
     metrics = RunMetrics()
-    metrics.run_finished(ended("skipped", slot=SLOT), Ending())
+    metrics.run_finished(ended("skipped", slot=SLOT), RunEnd())
     assert metrics.value("pipeline_last_success_timestamp_seconds", pipeline="orders") == ENDED.timestamp()
     assert metrics.value("pipeline_slots_total", pipeline="orders", outcome="succeeded") == 1
 
 
 def test_streams_are_counted_by_their_own_numbers_and_not_as_runs() -> None:
     metrics = RunMetrics()
-    metrics.run_finished(ended(mode="stream"), Ending())
+    metrics.run_finished(ended(mode="stream"), RunEnd())
     assert metrics.value("pipeline_runs_total", pipeline="orders", outcome="success") is None
 
 
 def test_the_looks_of_a_scheduler_are_counted() -> None:
     metrics = RunMetrics()
     assert metrics.value("ematix_flow_scheduler_leader") is None  # who never looks shows no scheduler
-    metrics.ticked(Tick(0.1, started=2, lags=(3.0,), refused=1, taken_over=1, attempts={"a": 1}), 1000.0)
-    metrics.ticked(Tick(0.1, failed=True), 1010.0)
-    metrics.ticked(Tick(0.1, leads=False), 1020.0)
+    metrics.scheduler_ticked(
+        SchedulerTick(0.1, started=2, lags=(3.0,), refused=1, taken_over=1, max_attempts={"a": 1}), 1000.0
+    )
+    metrics.scheduler_ticked(SchedulerTick(0.1, failed=True), 1010.0)
+    metrics.scheduler_ticked(SchedulerTick(0.1, leads=False), 1020.0)
     scheduler = "ematix_flow_scheduler"
     for outcome in ("ok", "failed", "idle"):
         assert metrics.value(f"{scheduler}_ticks_total", outcome=outcome) == 1
@@ -120,10 +122,10 @@ def test_labels_are_bounded_and_hold_no_secret() -> None:
 def test_the_names_keep_to_openmetrics() -> None:
     metrics = RunMetrics()
     metrics.run_finished(
-        ended(slot=SLOT, rows_read=3, metrics={"targets": [{"seconds": {"apply": 0.5}}]}), Ending()
+        ended(slot=SLOT, rows_read=3, metrics={"targets": [{"seconds": {"apply": 0.5}}]}), RunEnd()
     )
-    metrics.promise({"orders": 3600.0})
-    metrics.ticked(Tick(0.1, started=1, lags=(1.0,)), 1000.0)
+    metrics.set_freshness_slas({"orders": 3600.0})
+    metrics.scheduler_ticked(SchedulerTick(0.1, started=1, lags=(1.0,)), 1000.0)
     families = {
         each.name: each for each in text_string_to_metric_families(generate_latest(metrics.registry).decode())
     }

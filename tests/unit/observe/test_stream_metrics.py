@@ -15,7 +15,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as prometheus
 
 from ematix_flow.errors import CannotConnect, ConfigError
-from ematix_flow.observe.metrics_server import MOST_ASKING, MetricsServer
+from ematix_flow.observe.metrics_server import MAX_CLIENTS, MetricsServer
 from ematix_flow.observe.stream_metrics import MOST_PARTITIONS, MOST_PIPELINES, MOST_TARGETS, StreamMetrics
 
 P = "ematix_flow_stream_"
@@ -68,8 +68,8 @@ def asked(server: MetricsServer, path: str) -> tuple[int, Any]:
 
 
 def test_a_batch_is_counted_by_pipeline_target_and_phase(metrics: StreamMetrics, clock: Clock) -> None:
-    metrics.batch("orders", 10, {"dw:a": 9, "dw:b": 3}, {"read": 0.2, "apply": 1.5})
-    metrics.batch("orders", 5, {"dw:a": 5}, {"read": 0.1})
+    metrics.count_batch("orders", 10, {"dw:a": 9, "dw:b": 3}, {"read": 0.2, "apply": 1.5})
+    metrics.count_batch("orders", 5, {"dw:a": 5}, {"read": 0.1})
     assert value(metrics, "rows_read_total", pipeline="orders") == 15
     assert value(metrics, "rows_total", pipeline="orders", target="dw:a") == 14
     assert value(metrics, "rows_total", pipeline="orders", target="dw:b") == 3
@@ -80,76 +80,76 @@ def test_a_batch_is_counted_by_pipeline_target_and_phase(metrics: StreamMetrics,
 
 
 def test_only_a_committed_batch_moves_the_time_of_the_last(metrics: StreamMetrics) -> None:
-    metrics.batch("orders", 3, {}, {}, status="failed")
+    metrics.count_batch("orders", 3, {}, {}, status="failed")
     assert value(metrics, "batches_total", pipeline="orders", status="failed") == 1
     assert value(metrics, "last_batch_timestamp_seconds", pipeline="orders") is None
 
 
 def test_lag_is_by_partition_and_forgets_those_that_are_gone(metrics: StreamMetrics) -> None:
-    metrics.lag("orders", {"a/b/0": 5, "a/b/1": 7, "queue": 3})
-    assert value(metrics, "lag", pipeline="orders", topic="a/b", partition="1") == 7
-    assert value(metrics, "lag", pipeline="orders", topic="queue", partition="") == 3
-    metrics.lag("orders", {"a/b/0": 1})
-    assert value(metrics, "lag", pipeline="orders", topic="a/b", partition="0") == 1
-    assert value(metrics, "lag", pipeline="orders", topic="a/b", partition="1") is None
+    metrics.set_lag("orders", {"a/b/0": 5, "a/b/1": 7, "queue": 3})
+    assert value(metrics, "set_lag", pipeline="orders", topic="a/b", partition="1") == 7
+    assert value(metrics, "set_lag", pipeline="orders", topic="queue", partition="") == 3
+    metrics.set_lag("orders", {"a/b/0": 1})
+    assert value(metrics, "set_lag", pipeline="orders", topic="a/b", partition="0") == 1
+    assert value(metrics, "set_lag", pipeline="orders", topic="a/b", partition="1") is None
 
 
 def test_lag_that_a_source_tells_as_time_is_not_shown_as_messages(metrics: StreamMetrics) -> None:
-    metrics.lag("orders", {"events/shard-0": 2500, "events/shard-1": 0}, "milliseconds")
+    metrics.set_lag("orders", {"events/shard-0": 2500, "events/shard-1": 0}, "milliseconds")
     assert value(metrics, "lag_seconds", pipeline="orders", topic="events", partition="shard-0") == 2.5
     assert value(metrics, "lag_seconds", pipeline="orders", topic="events", partition="shard-1") == 0
-    assert value(metrics, "lag", pipeline="orders", topic="events", partition="shard-0") is None
-    metrics.lag("orders", {"events/shard-0": 3})
+    assert value(metrics, "set_lag", pipeline="orders", topic="events", partition="shard-0") is None
+    metrics.set_lag("orders", {"events/shard-0": 3})
     assert value(metrics, "lag_seconds", pipeline="orders", topic="events", partition="shard-0") is None
-    assert value(metrics, "lag", pipeline="orders", topic="events", partition="shard-0") == 3
-    metrics.lag("late", {f"topic/{n:05}": n for n in range(MOST_PARTITIONS + 4)}, "milliseconds")
+    assert value(metrics, "set_lag", pipeline="orders", topic="events", partition="shard-0") == 3
+    metrics.set_lag("late", {f"topic/{n:05}": n for n in range(MOST_PARTITIONS + 4)}, "milliseconds")
     longest = (MOST_PARTITIONS + 3) / 1000
     assert value(metrics, "lag_seconds", pipeline="late", topic="other", partition="other") == longest
 
 
 def test_the_other_numbers_are_counted(metrics: StreamMetrics) -> None:
-    metrics.dead_letter("orders", "decode", 3)
-    metrics.skipped("orders", 2)
-    metrics.tombstones("orders")
-    metrics.watermark_lag("orders", 12.5)
-    metrics.restarted("orders", "CannotConnect")
-    metrics.state("orders", "running")
+    metrics.count_dead_letters("orders", "decode", 3)
+    metrics.count_skipped("orders", 2)
+    metrics.count_tombstones("orders")
+    metrics.set_watermark_lag("orders", 12.5)
+    metrics.count_restart("orders", "CannotConnect")
+    metrics.set_state("orders", "running")
     assert value(metrics, "dead_letters_total", pipeline="orders", stage="decode") == 3
     assert value(metrics, "skipped_total", pipeline="orders") == 2
     assert value(metrics, "tombstones_total", pipeline="orders") == 1
     assert value(metrics, "watermark_lag_seconds", pipeline="orders") == 12.5
     assert value(metrics, "restarts_total", pipeline="orders") == 1
     assert value(metrics, "up", pipeline="orders") == 1
-    metrics.state("orders", "stopped")
+    metrics.set_state("orders", "stopped")
     assert value(metrics, "up", pipeline="orders") == 0
 
 
 def test_labels_are_bounded_and_the_rest_is_counted_together(metrics: StreamMetrics) -> None:
-    metrics.batch("orders", 0, {f"t{n}": 1 for n in range(MOST_TARGETS + 3)}, {})
+    metrics.count_batch("orders", 0, {f"t{n}": 1 for n in range(MOST_TARGETS + 3)}, {})
     assert value(metrics, "rows_total", pipeline="orders", target="other") == 3
-    metrics.lag("orders", {f"topic/{n:05}": 1 for n in range(MOST_PARTITIONS + 4)})
-    assert value(metrics, "lag", pipeline="orders", topic="other", partition="other") == 4
+    metrics.set_lag("orders", {f"topic/{n:05}": 1 for n in range(MOST_PARTITIONS + 4)})
+    assert value(metrics, "set_lag", pipeline="orders", topic="other", partition="other") == 4
     for number in range(MOST_PIPELINES + 5):
-        metrics.skipped(f"p{number}")
+        metrics.count_skipped(f"p{number}")
     assert value(metrics, "skipped_total", pipeline="other") == 6  # orders is one of them
-    metrics.batch("orders", 0, {}, {"nonsense": 1.0}, status="nonsense")
+    metrics.count_batch("orders", 0, {}, {"nonsense": 1.0}, status="nonsense")
     assert value(metrics, "batch_seconds_count", pipeline="orders", phase="other") == 1
 
 
 def test_nonsense_is_no_error_and_no_secret_becomes_a_label(metrics: StreamMetrics) -> None:
-    metrics.batch("orders", -5, {"t": -1}, {"read": float("nan"), "apply": -1.0})
-    metrics.lag("orders", {"": -2})
-    metrics.watermark_lag("orders", float("inf"))
-    metrics.state("orders", "nonsense")  # type: ignore[arg-type]
-    metrics.dead_letter("\udce9" + "x" * 1000, "nonsense", -1)
-    metrics.batch("orders", 1, {"postgres://ann:hunter22@db/x": 1}, {})
+    metrics.count_batch("orders", -5, {"t": -1}, {"read": float("nan"), "apply": -1.0})
+    metrics.set_lag("orders", {"": -2})
+    metrics.set_watermark_lag("orders", float("inf"))
+    metrics.set_state("orders", "nonsense")  # type: ignore[arg-type]
+    metrics.count_dead_letters("\udce9" + "x" * 1000, "nonsense", -1)
+    metrics.count_batch("orders", 1, {"postgres://ann:hunter22@db/x": 1}, {})
     assert value(metrics, "rows_read_total", pipeline="orders") == 1
     assert value(metrics, "rows_total", pipeline="orders", target="postgres://ann:***@db/x") == 1
 
 
 def test_two_of_them_do_not_meet() -> None:
     first, second = StreamMetrics(), StreamMetrics()
-    first.skipped("orders")
+    first.count_skipped("orders")
     assert value(second, "skipped_total", pipeline="orders") is None
 
 
@@ -159,8 +159,8 @@ def test_two_of_them_do_not_meet() -> None:
 def test_the_numbers_are_shown_as_prometheus_text_and_as_openmetrics(
     metrics: StreamMetrics, server: MetricsServer
 ) -> None:
-    metrics.batch("ord\n\"ers'\\", 3, {"dw:a": 3}, {"read": 0.5})
-    metrics.state("ord\n\"ers'\\", "running")
+    metrics.count_batch("ord\n\"ers'\\", 3, {"dw:a": 3}, {"read": 0.5})
+    metrics.set_state("ord\n\"ers'\\", "running")
     status, text, headers = ask(server, "/metrics")
     assert (status, headers["Content-Type"].partition(";")[0]) == (200, "text/plain")
     found = {family.name: family for family in prometheus(text)}
@@ -175,10 +175,10 @@ def test_health_tells_how_each_pipeline_is(
     metrics: StreamMetrics, server: MetricsServer, clock: Clock
 ) -> None:
     assert asked(server, "/health") == (200, {"status": "ok", "pipelines": {}})
-    metrics.state("orders", "running")
-    metrics.batch("orders", 1, {}, {})
+    metrics.set_state("orders", "running")
+    metrics.count_batch("orders", 1, {}, {})
     clock.now += 5
-    metrics.restarted("orders", CannotConnect("no route to amqp://ann:hunter22@mq", next_step="wait"))
+    metrics.count_restart("orders", CannotConnect("no route to amqp://ann:hunter22@mq", next_step="wait"))
     clock.now += 2
     status, told = asked(server, "/health")
     assert (status, told["status"]) == (200, "ok")
@@ -196,7 +196,7 @@ def test_health_tells_how_each_pipeline_is(
 def test_a_target_that_fails_alone_degrades_its_pipeline_until_it_is_back(
     metrics: StreamMetrics, server: MetricsServer, clock: Clock
 ) -> None:
-    metrics.state("orders", "running")
+    metrics.set_state("orders", "running")
     metrics.target_failed("orders", "dw:a", CannotConnect("no route to amqp://ann:hunter22@mq"))
     clock.now += 4
     metrics.target_failed("orders", "dw:a", CannotConnect("still none to amqp://ann:hunter22@mq"))
@@ -215,10 +215,10 @@ def test_a_target_that_fails_alone_degrades_its_pipeline_until_it_is_back(
 
 def test_what_failed_before_a_restart_is_not_said_of_the_new_start(metrics: StreamMetrics) -> None:
     metrics.target_failed("orders", "dw:a", "away")
-    metrics.state("orders", "failed", "broken")
+    metrics.set_state("orders", "failed", "broken")
     assert metrics.health().status == "failed"
-    metrics.state("orders", "starting")
-    assert (metrics.health().status, metrics.health().well) == ("ok", True)
+    metrics.set_state("orders", "starting")
+    assert (metrics.health().status, metrics.health().is_healthy) == ("ok", True)
 
 
 def test_failing_targets_are_told_up_to_a_bound(metrics: StreamMetrics) -> None:
@@ -230,8 +230,8 @@ def test_failing_targets_are_told_up_to_a_bound(metrics: StreamMetrics) -> None:
 def test_a_pipeline_that_failed_for_good_is_not_healthy(
     metrics: StreamMetrics, server: MetricsServer
 ) -> None:
-    metrics.state("orders", "running")
-    metrics.state("returns", "failed", ConfigError("no such topic"))
+    metrics.set_state("orders", "running")
+    metrics.set_state("returns", "failed", ConfigError("no such topic"))
     status, told = asked(server, "/health")
     assert (status, told["status"]) == (503, "failed")
     assert told["pipelines"]["returns"]["last_error"] == "ConfigError: no such topic"
@@ -239,11 +239,11 @@ def test_a_pipeline_that_failed_for_good_is_not_healthy(
 
 def test_it_is_ready_when_every_pipeline_runs(metrics: StreamMetrics, server: MetricsServer) -> None:
     assert asked(server, "/ready")[0] == 503
-    metrics.state("orders", "starting")
+    metrics.set_state("orders", "starting")
     assert asked(server, "/ready")[0] == 503
-    metrics.state("orders", "running")
+    metrics.set_state("orders", "running")
     assert asked(server, "/ready")[0] == 200
-    metrics.state("returns", "starting")
+    metrics.set_state("returns", "starting")
     status, told = asked(server, "/ready")
     assert (status, told["status"]) == (503, "not ready")
     assert {name: each["ready"] for name, each in told["pipelines"].items()} == {
@@ -255,16 +255,16 @@ def test_it_is_ready_when_every_pipeline_runs(metrics: StreamMetrics, server: Me
 def test_a_pipeline_that_looks_for_no_batch_any_more_is_not_ready(
     metrics: StreamMetrics, server: MetricsServer, clock: Clock
 ) -> None:
-    metrics.state("orders", "running")
+    metrics.set_state("orders", "running")
     clock.now += 31
     assert asked(server, "/ready")[0] == 503
-    metrics.idle("orders")
+    metrics.mark_alive("orders")
     clock.now += 30
     assert asked(server, "/ready")[0] == 200
     clock.now += 1
     assert asked(server, "/ready")[0] == 503
-    metrics.restarted("orders", "x")
-    metrics.state("orders", "running")
+    metrics.count_restart("orders", "x")
+    metrics.set_state("orders", "running")
     assert asked(server, "/ready")[0] == 200
 
 
@@ -277,7 +277,7 @@ def test_other_questions_are_answered_and_harmless(server: MetricsServer) -> Non
 
 
 def test_those_who_connect_and_say_nothing_do_not_stop_the_others_for_long(server: MetricsServer) -> None:
-    silent = [socket.create_connection((server.host, server.port)) for _ in range(MOST_ASKING - 1)]
+    silent = [socket.create_connection((server.host, server.port)) for _ in range(MAX_CLIENTS - 1)]
     try:
         assert ask(server, "/health")[0] == 200
     finally:
@@ -326,8 +326,8 @@ def test_it_also_listens_on_the_new_protocol(metrics: StreamMetrics) -> None:
 def test_many_threads_may_count_while_others_ask(metrics: StreamMetrics, server: MetricsServer) -> None:
     def count(number: int) -> None:
         for turn in range(50):
-            metrics.batch("orders", 1, {f"t{number}": 1}, {"read": 0.1})
-            metrics.lag("orders", {f"topic/{turn}": turn})
+            metrics.count_batch("orders", 1, {f"t{number}": 1}, {"read": 0.1})
+            metrics.set_lag("orders", {f"topic/{turn}": turn})
 
     threads = [threading.Thread(target=count, args=(number,)) for number in range(4)]
     for thread in threads:

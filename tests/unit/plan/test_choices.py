@@ -8,10 +8,10 @@ import pytest
 
 from ematix_flow.backends.capabilities import Capabilities
 from ematix_flow.errors import GuaranteeRefused, Unsupported
-from ematix_flow.plan.endpoints import Endpoints
-from ematix_flow.plan.paths import choose_path, derive_guarantee
+from ematix_flow.plan.connection_comparison import ConnectionComparison
+from ematix_flow.plan.load_paths import choose_path, derive_guarantee
 from ematix_flow.plan.spark_types import from_spark, to_spark
-from ematix_flow.plan.tuning import Shape, choose, value
+from ematix_flow.plan.tuning import LoadShape, choose_tuning, tuned_value
 from ematix_flow.spec.pipelines import PipelineSpec, SourceSpec, TargetSpec
 from ematix_flow.spec.types import DataType
 
@@ -29,7 +29,7 @@ def spec(**options: Any) -> PipelineSpec:
 
 def path(force_path: str | None = None, **facts: Any) -> str:
     known: dict[str, Any] = {
-        "endpoints": Endpoints(False),
+        "endpoints": ConnectionComparison(False),
         "native_source": False,
         "computes": None,
         "target": DATABASE,
@@ -38,8 +38,8 @@ def path(force_path: str | None = None, **facts: Any) -> str:
 
 
 def test_one_database_computes_by_itself() -> None:
-    assert path(endpoints=Endpoints(True)) == "same_db"
-    assert path(endpoints=Endpoints(True), computes="normalisation of email") == "same_db"
+    assert path(endpoints=ConnectionComparison(True)) == "same_db"
+    assert path(endpoints=ConnectionComparison(True), computes="normalisation of email") == "same_db"
 
 
 def test_two_systems_copy_unless_something_must_be_computed() -> None:
@@ -49,10 +49,10 @@ def test_two_systems_copy_unless_something_must_be_computed() -> None:
 
 
 def test_a_path_can_be_forced_where_it_is_possible() -> None:
-    assert path("copy", endpoints=Endpoints(True)) == "copy"
+    assert path("copy", endpoints=ConnectionComparison(True)) == "copy"
     assert path("spark") == "spark"
-    assert path("cross_db", endpoints=Endpoints(True)) == "copy"
-    assert path("cross_db", endpoints=Endpoints(True), computes="x") == "spark"
+    assert path("cross_db", endpoints=ConnectionComparison(True)) == "copy"
+    assert path("cross_db", endpoints=ConnectionComparison(True), computes="x") == "spark"
     assert path("cross_db") == "copy"
 
 
@@ -106,11 +106,11 @@ def test_a_lag_is_what_the_promise_then_rests_on() -> None:
 def test_tasks_follow_what_both_ends_can_do(
     source: Capabilities, target: Capabilities, tasks: int, parts: int
 ) -> None:
-    chosen = choose(Shape("copy", source, target, 8))
-    assert value(chosen, "read tasks", -1) == tasks
-    assert value(chosen, "staging parts", 0) == parts
+    chosen = choose_tuning(LoadShape("copy", source, target, 8))
+    assert tuned_value(chosen, "read tasks", -1) == tasks
+    assert tuned_value(chosen, "staging parts", 0) == parts
     assert all(choice.reason for choice in chosen)
-    assert choose(Shape("same_db", source, target, 8)) == ()
+    assert choose_tuning(LoadShape("same_db", source, target, 8)) == ()
 
 
 FILES = Capabilities(source=True, strategies=frozenset({"append"}), transactions=True, file_bytes=256 << 20)
@@ -121,7 +121,7 @@ FILES = Capabilities(source=True, strategies=frozenset({"append"}), transactions
     [(0, 1, "0 KB"), (5 << 20, 1, "5 MB"), (100 << 20, 6, "100 MB"), (10 << 30, 640, "10,240 MB")],
 )
 def test_a_load_of_files_into_files_leaves_no_small_ones(size: int, parts: int, why: str) -> None:
-    chosen = {c.name: c for c in choose(Shape("spark", FILES, FILES, 8, size, ("day",)))}
+    chosen = {c.name: c for c in choose_tuning(LoadShape("spark", FILES, FILES, 8, size, ("day",)))}
     assert chosen["staging parts"].value == str(parts)
     assert f"of the source's {why}" in chosen["staging parts"].reason
     assert chosen["rows together by"].value == "day"
@@ -129,9 +129,11 @@ def test_a_load_of_files_into_files_leaves_no_small_ones(size: int, parts: int, 
 
 
 def test_what_is_not_known_of_a_source_decides_nothing() -> None:
-    names = {c.name for c in choose(Shape("spark", DATABASE, FILES, 8))}
+    names = {c.name for c in choose_tuning(LoadShape("spark", DATABASE, FILES, 8))}
     assert names == {"read tasks", "file size"}
-    assert {c.name for c in choose(Shape("spark", FILES, DATABASE, 8, 5, ("day",)))} == {"read tasks"}
+    assert {c.name for c in choose_tuning(LoadShape("spark", FILES, DATABASE, 8, 5, ("day",)))} == {
+        "read tasks"
+    }
 
 
 @pytest.mark.parametrize(

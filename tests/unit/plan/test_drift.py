@@ -15,7 +15,7 @@ CREATED = TablePlan((TableChange("create_table", "shop.orders", "CREATE"),))
 ADDS = TablePlan(
     (TableChange("add_column", "shop.orders.note", "ALTER"),),
     diff=(DiffLine("+", "note", now="TEXT"),),
-    stops=("column 'note' is declared but not in the table",),
+    blockers=("column 'note' is declared but not in the table",),
 )
 RELAXES = TablePlan(
     (TableChange("relax_null", "shop.orders.note", "ALTER"),),
@@ -26,8 +26,8 @@ LOSSY = TablePlan((), ("'n' is date",), (DiffLine("!", "n", "date"),), ("'n' is 
 HISTORY = TablePlan(
     (TableChange("change_key", "shop.orders", "ALTER"),),
     diff=(DiffLine("~", "primary key", "(id)", "(id, valid_from)"),),
-    stops=("keeps no versions yet",),
-    becomes_history=True,
+    blockers=("keeps no versions yet",),
+    converts_to_scd2=True,
 )
 
 
@@ -72,6 +72,6 @@ def test_rows_become_versions_under_every_policy_but_error() -> None:
 
 @pytest.mark.parametrize("policy", ["warn", "evolve"])
 def test_what_no_change_mends_stops_an_evolving_load_too(policy: str) -> None:
-    both = TablePlan(ADDS.changes, REFUSED.differences, ADDS.diff + REFUSED.diff, ADDS.stops)
+    both = TablePlan(ADDS.changes, REFUSED.differences, ADDS.diff + REFUSED.diff, ADDS.blockers)
     with pytest.raises(SchemaMismatch, match="differs from its declaration"):
         judge_drift(policy, TABLE, both, None)

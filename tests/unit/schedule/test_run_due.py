@@ -39,20 +39,20 @@ from ematix_flow.errors import (
     TargetFailed,
 )
 from ematix_flow.graph.registry import Registry, current_registry, use_registry
-from ematix_flow.schedule.clearing import clearable, reopen
-from ematix_flow.schedule.context import run_context
-from ematix_flow.schedule.dag import run_dag
-from ematix_flow.schedule.foresight import foresee
-from ematix_flow.schedule.run import run_pipeline
-from ematix_flow.schedule.run_due import Runner, SlotOutcome
-from ematix_flow.schedule.slots import LOADED
-from ematix_flow.schedule.standings import standings, workflow_standings
+from ematix_flow.run.context import run_context
+from ematix_flow.run.dag import run_dag
+from ematix_flow.run.pipeline import run_pipeline
+from ematix_flow.schedule.clearing import clearable_slots, reopen_slots
+from ematix_flow.schedule.run_due import SlotOutcome, SlotRunner
+from ematix_flow.schedule.run_due_preview import predict_due_runs
+from ematix_flow.schedule.slot_lifecycle import ALREADY_LOADED
+from ematix_flow.schedule.status import pipeline_statuses, workflow_statuses
 from ematix_flow.schedule.workflows import slot_name
-from ematix_flow.state.holders import holder_is_dead, new_holder
-from ematix_flow.state.records import utc_now
-from ematix_flow.state.runlog import run_log_location
-from ematix_flow.state.runlog_sql import open_slots_file
-from ematix_flow.state.slots import Claim, Slot, SlotRecord, SlotStore
+from ematix_flow.state.process_liveness import holder_is_dead, new_holder
+from ematix_flow.state.run_records import utc_now
+from ematix_flow.state.runlog.base import run_log_location
+from ematix_flow.state.runlog.sql import open_slots_file
+from ematix_flow.state.slots.base import Claim, Slot, SlotRecord, SlotStore
 
 MINUTE = dt.timedelta(minutes=1)
 LOG = "sqlite://log.db"
@@ -96,14 +96,14 @@ def declare(name: str, *depends_on: str, sql: str = "SELECT id FROM raw", **opti
 
 
 @contextmanager
-def runner(only: frozenset[str] | None = None) -> Iterator[Runner]:
+def runner(only: frozenset[str] | None = None) -> Iterator[SlotRunner]:
     store = open_slots_file(run_log_location(LOG, os.environ))
     with run_context(run_log=LOG, trigger="schedule") as context:
-        yield Runner(
+        yield SlotRunner(
             current_registry(),
             store,
             context.run_log,
-            lambda slot: replace(context, slot=slot.at),
+            lambda slot: replace(context, slot=slot.fire_time),
             only=only,
         )
 
@@ -152,8 +152,8 @@ def test_a_workflow_fires_by_its_own_schedule() -> None:
     ematix.workflow("minutely", jobs=["orders"], schedule="* * * * *")
     ran = run_due()
     assert names(ran)[0] == ("orders", "succeeded")
-    assert ran[0].slot.at.second == 0
-    assert status_of(Slot(slot_name("minutely"), ran[0].slot.at))[0] == "succeeded"
+    assert ran[0].slot.fire_time.second == 0
+    assert status_of(Slot(slot_name("minutely"), ran[0].slot.fire_time))[0] == "succeeded"
 
 
 def test_a_job_that_its_own_schedule_fires_at_the_same_moment_runs_once(shop: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_trigger_waits_for_the_transforms_of_a_run_that_died_before_them() -> 
 
     def follows(conn: Any) -> None:
         with runner() as other:
-            other.look(other.agenda(MINUTE))
+            other.poll(other.due_calculator(MINUTE))
             fired.append(len(other.store.unended([workflow])))
 
     orders = declare("orders", transforms_post=[follows])
@@ -252,7 +252,7 @@ def test_a_failed_upstream_starts_nothing_and_the_status_says_so() -> None:
         items.sync(run_log=LOG)
     assert run_due() == []
     with runner() as here:
-        (standing,) = workflow_standings(current_registry(), None, here.store, here.run_log, utc_now())
+        (standing,) = workflow_statuses(current_registry(), None, here.store, here.run_log, utc_now())
     assert standing.outcome == "never"
     waiting, waits = standing.waits_for
     assert waiting == "a success of items"
@@ -266,12 +266,14 @@ def test_the_status_names_a_fire_that_nobody_has_looked_at() -> None:
     open_slot("orders", hour - dt.timedelta(hours=3))
     with runner() as here:
         registry, asked = current_registry(), hour + dt.timedelta(minutes=30)
-        orders, fresh = standings(registry, None, here.store, here.run_log, asked)
-        (early, _) = standings(registry, None, here.store, here.run_log, hour - dt.timedelta(minutes=115))
-    assert orders.unseen == hour - dt.timedelta(hours=2)
+        orders, fresh = pipeline_statuses(registry, None, here.store, here.run_log, asked)
+        (early, _) = pipeline_statuses(
+            registry, None, here.store, here.run_log, hour - dt.timedelta(minutes=115)
+        )
+    assert orders.unpolled_since == hour - dt.timedelta(hours=2)
     assert orders.why.startswith("due since ") and orders.why.endswith("has looked")
-    assert (fresh.unseen, fresh.why) == (None, "")
-    assert early.unseen is None
+    assert (fresh.unpolled_since, fresh.why) == (None, "")
+    assert early.unpolled_since is None
 
 
 def test_many_who_look_at_once_fire_a_trigger_once(shop: Path) -> None:
@@ -356,7 +358,7 @@ def test_a_success_by_hand_lets_what_waits_go_on(shop: Path) -> None:
     orders.sync(run_log=LOG)
     assert names(run_due()) == [("daily", "succeeded")]
     with runner() as here:
-        standing, _ = standings(current_registry(), None, here.store, here.run_log, utc_now())
+        standing, _ = pipeline_statuses(current_registry(), None, here.store, here.run_log, utc_now())
     assert standing.slot is None and standing.why == ""
 
 
@@ -373,7 +375,7 @@ def test_the_late_run_of_an_older_slot_does_not_make_up_for_one_that_was_given_u
     assert status_of(Slot("orders", second))[0] == "gave_up"
     assert status_of(Slot("daily", second))[0] == "skipped"
     with runner() as here:
-        standing, _ = standings(current_registry(), None, here.store, here.run_log, utc_now())
+        standing, _ = pipeline_statuses(current_registry(), None, here.store, here.run_log, utc_now())
     assert standing.slot is not None and standing.slot.status == "gave_up"
 
 
@@ -385,7 +387,7 @@ def test_what_is_foreseen_of_an_older_slot_does_not_make_up_for_one_that_was_giv
     open_slot("daily", second)
     with runner() as here:
         here.store.open([Slot("orders", second)], "gave_up", "no source")
-        found = [(each.slot.pipeline, each.would) for each in foresee(here, MINUTE)]
+        found = [(each.slot.pipeline, each.would) for each in predict_due_runs(here, MINUTE)]
     assert found == [("orders", "run"), ("daily", "be skipped")]
 
 
@@ -408,13 +410,13 @@ def test_what_is_cleared_runs_again_and_its_workflow_ends_anew(shop: Path) -> No
     assert status_of(slot)[0] == "gave_up"
     execute(shop, "ALTER TABLE gone RENAME TO raw")
     with runner() as here:
-        found = clearable(here.store, ["orders", "daily"], None)
+        found = clearable_slots(here.store, ["orders", "daily"], None)
         assert [(each.slot.pipeline, each.status) for each in found] == [
             ("orders", "gave_up"),
             ("daily", "skipped"),
         ]
-        assert len(reopen(here.store, current_registry(), found)) == 2
-        assert reopen(here.store, current_registry(), found) == []
+        assert len(reopen_slots(here.store, current_registry(), found)) == 2
+        assert reopen_slots(here.store, current_registry(), found) == []
     assert names(run_due()) == [("orders", "succeeded"), ("daily", "succeeded")]
     assert status_of(slot)[0] == "succeeded"
 
@@ -427,8 +429,8 @@ def test_a_missed_fire_is_neither_cleared_nor_in_the_way() -> None:
         from ematix_flow.schedule.due import MISSED
 
         here.store.open([Slot("orders", at)], "skipped", MISSED)
-        assert clearable(here.store, ["orders"], None) == []
-        assert clearable(here.store, ["orders"], at - MINUTE) == []
+        assert clearable_slots(here.store, ["orders"], None) == []
+        assert clearable_slots(here.store, ["orders"], at - MINUTE) == []
     current_registry().pipeline("orders").handle.sync(run_log=LOG)
     open_slot("daily", at)
     assert names(run_due()) == [("daily", "succeeded")]
@@ -441,9 +443,11 @@ def test_slots_since_a_moment_are_cleared_oldest_first(shop: Path) -> None:
         open_slot("orders", start + number * MINUTE)
     run_due()
     with runner() as here:
-        found = clearable(here.store, ["orders"], start + MINUTE)
-        assert [each.slot.at for each in found] == [start + MINUTE, start + 2 * MINUTE]
-        assert [each.slot.at for each in clearable(here.store, ["orders"], None)] == [start + 2 * MINUTE]
+        found = clearable_slots(here.store, ["orders"], start + MINUTE)
+        assert [each.slot.fire_time for each in found] == [start + MINUTE, start + 2 * MINUTE]
+        assert [each.slot.fire_time for each in clearable_slots(here.store, ["orders"], None)] == [
+            start + 2 * MINUTE
+        ]
 
 
 # ------------------------------------------------------------------ side by side
@@ -500,7 +504,7 @@ def test_two_slots_of_one_pipeline_never_run_side_by_side() -> None:
         open_slot("orders", at - number * MINUTE)
     outcomes = run_due(workers=3)
     assert names(outcomes) == [("orders", "succeeded")] * 3
-    assert [each.slot.at for each in outcomes] == [at - 2 * MINUTE, at - MINUTE, at]
+    assert [each.slot.fire_time for each in outcomes] == [at - 2 * MINUTE, at - MINUTE, at]
 
 
 def test_a_failure_in_one_branch_leaves_the_other_alone_and_is_recorded() -> None:
@@ -558,7 +562,7 @@ def test_a_slot_waits_for_an_older_one_that_somebody_holds() -> None:
     with runner() as here:
         seen = here.store.get(older)
         assert seen is not None and here.store.claim(seen, "vm/366/0-1", 300) is not None
-        assert [record.slot for record in here.held(["orders"])] == [older]
+        assert [record.slot for record in here.held_slots(["orders"])] == [older]
     (waits,) = run_due()
     assert (waits.slot, waits.status) == (newer, "waiting")
     assert "is held by vm/366 until" in (waits.reason or "")
@@ -606,7 +610,7 @@ def killed_run(slot: Slot) -> None:
     if child == 0:
         try:
             with runner() as here:
-                os._exit(0 if here._begun(claim_of(here, slot)) else 1)
+                os._exit(0 if here._begin_claim(claim_of(here, slot)) else 1)
         finally:
             os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
@@ -628,7 +632,7 @@ def test_a_rehearsal_knows_of_a_run_that_was_killed_on_this_machine() -> None:
     killed_run(slot)
     with runner() as here:
         before = here.store.get(slot)
-        (told,) = foresee(here, MINUTE)
+        (told,) = predict_due_runs(here, MINUTE)
         assert here.store.get(slot) == before
     assert (told.slot, told.would) == (slot, "run")
 
@@ -644,8 +648,8 @@ def test_a_rehearsal_asks_the_ledger_of_a_slot_whose_runs_all_died() -> None:
             assert claim is not None and here.store.begin(claim, 0)
             if number == 0:
                 run_pipeline(here.registry.pipeline("orders"), here.context(slot))
-        (told,) = foresee(here, MINUTE)
-    assert (told.would, told.why) == ("succeed", LOADED)
+        (told,) = predict_due_runs(here, MINUTE)
+    assert (told.would, told.why) == ("succeed", ALREADY_LOADED)
     assert names(run_due()) == [("orders", "succeeded")]
 
 
@@ -658,7 +662,7 @@ def test_of_a_run_on_another_machine_nobody_here_says_that_it_is_dead() -> None:
         assert record is not None and record.holder is not None and holder_is_dead(record.holder)
         elsewhere = record.holder.rpartition("/")[0] + "/0123abcd-1"
         claim = Claim(slot, record.holder, record.fence, 0)
-        assert here.store.wait(claim, 0.0, failed=False)
+        assert here.store.retry_later(claim, 0.0, failed=False)
         record = here.store.get(slot)
         assert record is not None
         taken = here.store.claim(record, elsewhere, 300)
@@ -691,10 +695,10 @@ def test_an_attempt_that_failed_is_said_to_have() -> None:
 # ------------------------------------------------------------------ a store that fails
 
 
-def claim_of(here: Runner, slot: Slot) -> Claim:
+def claim_of(here: SlotRunner, slot: Slot) -> Claim:
     record = here.store.get(slot)
     assert record is not None
-    claim = here.pick(record)
+    claim = here.try_claim(record)
     assert isinstance(claim, Claim)
     return claim
 
@@ -702,7 +706,7 @@ def claim_of(here: Runner, slot: Slot) -> Claim:
 class Failing:
     """A method of a store that fails so often, before or after it has done its work."""
 
-    def __init__(self, here: Runner, name: str, times: int, *, after: bool = False) -> None:
+    def __init__(self, here: SlotRunner, name: str, times: int, *, after: bool = False) -> None:
         self.times, self.after, self.does = times, after, getattr(here.store, name)
         setattr(here.store, name, self)
 
@@ -760,7 +764,7 @@ def test_who_dies_while_it_skips_a_slot_has_recorded_it() -> None:
         record = here.store.get(slot)
         assert record is not None
         with pytest.raises(KeyboardInterrupt):
-            here.pick(record)
+            here.try_claim(record)
         assert [run.status for run in here.run_log.list("orders")] == ["skipped"]
 
 
@@ -922,7 +926,7 @@ def test_a_slot_that_is_loaded_is_not_skipped_for_what_came_after(shop: Path) ->
     with runner() as here:
         record = here.store.get(slot)
         assert record is not None and here.store.claim(record, "dead", 0.0) is not None
-    orders.sync(run_log=LOG, slot=slot.at)  # and its upstream has never succeeded
+    orders.sync(run_log=LOG, slot=slot.fire_time)  # and its upstream has never succeeded
     assert names(run_due()) == [("orders", "succeeded")]
     assert status_of(slot)[0] == "succeeded"
 
@@ -934,11 +938,11 @@ def test_whether_a_slot_is_loaded_is_asked_of_connections_of_its_own_project() -
     with runner() as here:
         record = here.store.get(slot)
         assert record is not None and here.store.claim(record, "dead", 0.0) is not None
-        orders.sync(run_log=LOG, slot=slot.at)
+        orders.sync(run_log=LOG, slot=slot.fire_time)
         record = here.store.get(slot)
         assert record is not None
         with use_registry(Registry()):
-            found = here.pick(record)
+            found = here.try_claim(record)
     assert isinstance(found, SlotOutcome) and found.status == "succeeded"
 
 

@@ -15,16 +15,16 @@ from ematix_flow import BigInt, ManagedTable, SQLiteConnection, ematix
 from ematix_flow.errors import ConfigError
 from ematix_flow.graph.registry import current_registry
 from ematix_flow.observe.metrics import CountingObserver
-from ematix_flow.observe.observer import Observer, Observers, Tick
-from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Ending, Executor, Sight
-from ematix_flow.schedule.run import RunContext
-from ematix_flow.schedule.run_due import Runner
+from ematix_flow.observe.observer import Observer, Observers, SchedulerTick
+from ematix_flow.run.pipeline import RunContext
+from ematix_flow.schedule.executors.base import CannotDispatch, Executor, RunDispatch, WorkerExit, WorkerState
+from ematix_flow.schedule.run_due import SlotRunner
 from ematix_flow.schedule.scheduler import Scheduler
-from ematix_flow.schedule.slots import DEATHS, Ended, conclude, take
+from ematix_flow.schedule.slot_lifecycle import MAX_DEATHS, AttemptEnd, claim_slot, conclude_attempt
 from ematix_flow.spec.pipelines import RetryPolicy
-from ematix_flow.state.runlog import NullRunLog
-from ematix_flow.state.slots import Claim, Slot, SlotRecord
-from ematix_flow.state.slots_memory import MemorySlots
+from ematix_flow.state.runlog.base import NullRunLog
+from ematix_flow.state.slots.base import Claim, Slot, SlotRecord
+from ematix_flow.state.slots.memory import MemorySlotStore
 
 NOON = dt.datetime(2026, 3, 29, 12, tzinfo=dt.timezone.utc)
 YEARLY = "0 0 1 1 *"
@@ -32,8 +32,8 @@ YEARLY = "0 0 1 1 *"
 
 class Notes(Executor):
     def __init__(self) -> None:
-        self.jobs: list[Dispatch] = []
-        self.sight = Sight()
+        self.jobs: list[RunDispatch] = []
+        self.sight = WorkerState()
         self.refuses: Exception | None = None
         self.closed: list[str] = []
         self.places: int | None = None
@@ -41,16 +41,16 @@ class Notes(Executor):
     def check(self, run_log: str, engine: str | None = None) -> None:
         pass
 
-    def room(self) -> int | None:
+    def capacity(self) -> int | None:
         return None if self.places is None else self.places - len(self.jobs)
 
-    def dispatch(self, job: Dispatch) -> None:
+    def dispatch(self, job: RunDispatch) -> None:
         if self.refuses is not None:
             raise self.refuses
         self.jobs.append(job)
 
-    def watch(self) -> Sight:
-        sight, self.sight = self.sight, Sight()
+    def poll_workers(self) -> WorkerState:
+        sight, self.sight = self.sight, WorkerState()
         return sight
 
     def close(self, grace: float) -> None:
@@ -60,7 +60,7 @@ class Notes(Executor):
         self.closed.append("abandoned")
 
 
-class Counted(MemorySlots):
+class Counted(MemorySlotStore):
     """Counts what it is asked."""
 
     def __init__(self, clock: Callable[[], dt.datetime]) -> None:
@@ -109,7 +109,7 @@ class Desk:
     def scheduler(self, holder: str = "me", **more: Any) -> Scheduler:
         log = NullRunLog("none", ConfigError("there is none"))
         context = RunContext(log, _nothing_runs)
-        runner = Runner(current_registry(), self.store, log, lambda slot: context, 300, holder)
+        runner = SlotRunner(current_registry(), self.store, log, lambda slot: context, 300, holder)
         return Scheduler(runner, self.executor, "project", **more)
 
     def open(self, pipeline: str, minutes: int = 0) -> Slot:
@@ -189,7 +189,7 @@ def test_a_slot_that_waits_for_its_next_attempt_holds_no_newer_one_back(desk: De
     first, second = desk.open("orders"), desk.open("orders", 1)
     scheduler = desk.scheduler()
     [claim] = scheduler.tick()
-    desk.store.wait(claim, 3600, "no connection")
+    desk.store.retry_later(claim, 3600, "no connection")
     [claim] = scheduler.tick()
     assert claim.slot == second and desk.store.end(claim, "succeeded")
     desk.clock.pass_(3600)
@@ -229,10 +229,10 @@ def test_a_schedule_that_is_new_looks_back_for_the_interval_alone(desk: Desk) ->
 def test_a_run_that_died_is_tried_again_soon_and_given_up_with_what_was_heard(desk: Desk) -> None:
     desk.declare("orders")
     slot, scheduler = desk.open("orders"), desk.scheduler()
-    for died in range(DEATHS):
+    for died in range(MAX_DEATHS):
         scheduler.tick()
         assert len(desk.executor.jobs) == died + 1
-        desk.executor.sight = Sight([Ending(desk.executor.jobs[-1].claim, "OOMKilled")])
+        desk.executor.sight = WorkerState([WorkerExit(desk.executor.jobs[-1].claim, "OOMKilled")])
         scheduler.tick()
         desk.clock.pass_(30 * 2**died - 1)
         scheduler.tick()
@@ -247,11 +247,13 @@ def test_a_run_that_died_is_tried_again_soon_and_given_up_with_what_was_heard(de
 def test_a_run_that_was_stopped_before_it_began_gives_its_slot_back_and_is_no_death(desk: Desk) -> None:
     desk.declare("orders")
     slot, scheduler = desk.open("orders"), desk.scheduler()
-    for stopped in range(DEATHS + 1):
+    for stopped in range(MAX_DEATHS + 1):
         scheduler.tick()
         assert len(desk.executor.jobs) == stopped + 1
-        desk.executor.sight = Sight([Ending(desk.executor.jobs[-1].claim, "SIGTERM", unbegun=True)])
-        scheduler.look_after()
+        desk.executor.sight = WorkerState(
+            [WorkerExit(desk.executor.jobs[-1].claim, "SIGTERM", never_began=True)]
+        )
+        scheduler.check_runs()
         record = desk.store.get(slot)
         assert record is not None and (record.status, record.deaths) == ("waiting", 0)
 
@@ -260,8 +262,8 @@ def test_a_run_that_said_how_it_ended_is_left_alone(desk: Desk) -> None:
     desk.declare("orders")
     slot, scheduler = desk.open("orders"), desk.scheduler()
     [claim] = scheduler.tick()
-    desk.store.wait(claim, 600, "no connection")
-    desk.executor.sight = Sight([Ending(claim, "exit code 1")])
+    desk.store.retry_later(claim, 600, "no connection")
+    desk.executor.sight = WorkerState([WorkerExit(claim, "exit code 1")])
     scheduler.tick()
     record = desk.store.get(slot)
     assert record is not None and (record.status, record.reason) == ("waiting", "no connection")
@@ -274,7 +276,7 @@ def test_a_claim_is_kept_while_its_run_has_not_begun(desk: Desk) -> None:
     [claim] = scheduler.tick()
     for _ in range(10):
         desk.clock.pass_(200)
-        desk.executor.sight = Sight(starting=[claim])
+        desk.executor.sight = WorkerState(starting=[claim])
         assert scheduler.tick() == []
     assert len(desk.executor.jobs) == 1
 
@@ -298,7 +300,7 @@ def test_a_run_that_began_though_the_answer_to_its_start_was_lost_keeps_its_clai
     desk.declare("orders")
     desk.open("orders")
 
-    def delivered(job: Dispatch) -> None:
+    def delivered(job: RunDispatch) -> None:
         assert desk.store.begin(job.claim, 300)
         desk.executor.jobs.append(job)
         raise CannotDispatch("the read timed out")
@@ -318,10 +320,10 @@ def test_a_run_that_comes_after_its_start_was_refused_does_not_begin(desk: Desk)
 
 def test_a_slot_that_is_reopened_by_hand_is_run(desk: Desk) -> None:
     slot, policy = desk.open("orders"), RetryPolicy()
-    for _ in range(DEATHS + 1):
+    for _ in range(MAX_DEATHS + 1):
         seen = desk.store.get(slot)
         assert seen is not None
-        claim = take(desk.store, seen, "me", 10, policy)
+        claim = claim_slot(desk.store, seen, "me", 10, policy)
         if isinstance(claim, Claim):
             assert desk.store.begin(claim, 10)
         desk.clock.pass_(10)
@@ -330,7 +332,7 @@ def test_a_slot_that_is_reopened_by_hand_is_run(desk: Desk) -> None:
     assert desk.store.reopen(slot)
     seen = desk.store.get(slot)
     assert seen is not None
-    assert isinstance(take(desk.store, seen, "me", 10, policy), Claim)
+    assert isinstance(claim_slot(desk.store, seen, "me", 10, policy), Claim)
 
 
 def test_what_a_look_asks_the_store_does_not_grow_with_the_pipelines(desk: Desk) -> None:
@@ -390,24 +392,24 @@ def test_who_is_interrupted_again_ends_at_once(desk: Desk, monkeypatch: pytest.M
 
 
 def test_attempts_that_end_without_a_word_are_the_only_deaths() -> None:
-    store = MemorySlots(lambda: NOON)
+    store = MemorySlotStore(lambda: NOON)
     slot = Slot("orders", NOON)
     store.open([slot])
-    for _ in range(10 * DEATHS):
+    for _ in range(10 * MAX_DEATHS):
         seen = store.get(slot)
         assert seen is not None
-        claim = take(store, seen, "me", 10, RetryPolicy())
+        claim = claim_slot(store, seen, "me", 10, RetryPolicy())
         assert claim is not None
-        store.wait(claim, 0, "another run has the lock", failed=False)
+        store.retry_later(claim, 0, "another run has the lock", failed=False)
 
 
 def test_what_pipelines_promise_is_told_with_each_look(desk: Desk) -> None:
     desk.declare("fresh", freshness_sla="2h")
     desk.declare("other")
-    heard: list[Tick] = []
+    heard: list[SchedulerTick] = []
 
     class Hears(Observer):
-        def ticked(self, tick: Tick) -> None:
+        def ticked(self, tick: SchedulerTick) -> None:
             heard.append(tick)
 
     observers = Observers([Hears()])
@@ -415,7 +417,9 @@ def test_what_pipelines_promise_is_told_with_each_look(desk: Desk) -> None:
     scheduler.runner = replace(scheduler.runner, observers=observers)
     scheduler.run(looks=1)
     observers.close()
-    assert [(tick.promised, set(tick.attempts)) for tick in heard] == [({"fresh": 7200}, {"fresh", "other"})]
+    assert [(tick.freshness_slas, set(tick.max_attempts)) for tick in heard] == [
+        ({"fresh": 7200}, {"fresh", "other"})
+    ]
 
 
 def test_a_fire_that_was_missed_is_counted_once_whoever_looks(desk: Desk) -> None:
@@ -462,14 +466,14 @@ def test_what_is_due_and_finds_no_room_is_told_with_how_far_behind_it_is(desk: D
     assert numbers() == (4, 3800)  # one runs, and there is no room
     desk.executor.places = 10
     assert numbers() == (2, 3800)  # p0 of the half hour waits for the one that runs, after for p2
-    desk.executor.watch = broken  # type: ignore[method-assign]
+    desk.executor.poll_workers = broken  # type: ignore[method-assign]
     assert numbers() == (2, 3800)  # a look that failed knows no better
-    desk.executor.watch = Sight  # type: ignore[method-assign]
+    desk.executor.poll_workers = WorkerState  # type: ignore[method-assign]
     desk.store.lease("scheduler", "another", 60)
     assert numbers() == (0, 0)  # the one that leads tells it
 
 
-def broken() -> Sight:
+def broken() -> WorkerState:
     raise ConfigError("the executor does not answer")
 
 
@@ -482,7 +486,10 @@ def test_an_attempt_that_failed_while_a_clock_was_ahead_is_tried_again_at_its_pa
     desk.clock.pass_(5 * HOURS)
     (claim,) = desk.scheduler().tick()
     policy = current_registry().pipeline("orders").spec.retry
-    assert conclude(desk.store, claim, Ended(False, "no source"), policy, random.Random(1)) == "waiting"
+    assert (
+        conclude_attempt(desk.store, claim, AttemptEnd(False, "no source"), policy, random.Random(1))
+        == "waiting"
+    )
     desk.clock.pass_(-5 * HOURS)
     (again,) = desk.scheduler().tick()
     assert (again.slot, again.fence, again.failures) == (slot, 2, 1)
@@ -492,7 +499,7 @@ def test_a_pause_that_the_policy_asks_for_is_kept(desk: Desk) -> None:
     desk.declare("orders", retry={"max_attempts": 3, "base_secs": 7200})
     slot = desk.open("orders")
     (claim,) = desk.scheduler().tick()
-    desk.store.wait(claim, 7200 * 1.1, "no source")
+    desk.store.retry_later(claim, 7200 * 1.1, "no source")
     assert desk.scheduler().tick() == []
     found = desk.store.get(slot)
     assert found is not None and found.not_before == NOON + dt.timedelta(seconds=7920)

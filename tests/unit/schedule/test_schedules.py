@@ -12,7 +12,7 @@ from cronsim import CronSim
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ematix_flow.spec.schedules import NAMED, BadSchedule, Schedule
+from ematix_flow.spec.schedules import NAMED_SCHEDULES, BadSchedule, Schedule
 
 UTC = dt.timezone.utc
 MINUTE, HOUR, DAY = dt.timedelta(minutes=1), dt.timedelta(hours=1), dt.timedelta(days=1)
@@ -56,7 +56,7 @@ def utc(*parts: int) -> dt.datetime:
 
 
 def fires(cron: str, zone: str, after: dt.datetime, until: dt.datetime) -> list[dt.datetime]:
-    return list(Schedule(cron, zone).fires(after, until))
+    return list(Schedule(cron, zone).fire_times(after, until))
 
 
 def counted(
@@ -186,19 +186,19 @@ def test_a_star_in_another_field_neither_loses_nor_doubles_a_fire(cron: str, tim
         assert len(fires(cron, "Europe/Berlin", midnight - MINUTE, end - MINUTE)) == times
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", NAMED_SCHEDULES)
 def test_names_stand_for_their_fields(name: str) -> None:
     after = utc(2026, 5, 17, 3, 4)
-    assert Schedule(name).next(after) == Schedule(NAMED[name]).next(after)
-    assert Schedule(name.upper()).next(after) == Schedule(name).next(after)
+    assert Schedule(name).next_fire_time(after) == Schedule(NAMED_SCHEDULES[name]).next_fire_time(after)
+    assert Schedule(name.upper()).next_fire_time(after) == Schedule(name).next_fire_time(after)
 
 
 def test_names_of_days_and_months_are_known() -> None:
-    assert Schedule("0 6 * JAN MON").next(utc(2026, 5, 17)) == utc(2027, 1, 4, 6)
+    assert Schedule("0 6 * JAN MON").next_fire_time(utc(2026, 5, 17)) == utc(2027, 1, 4, 6)
 
 
 def test_the_moment_itself_is_over() -> None:
-    assert Schedule("0 6 * * *").next(utc(2026, 5, 17, 6)) == utc(2026, 5, 18, 6)
+    assert Schedule("0 6 * * *").next_fire_time(utc(2026, 5, 17, 6)) == utc(2026, 5, 18, 6)
     assert fires("0 6 * * *", "UTC", utc(2026, 5, 17, 5, 59), utc(2026, 5, 17, 6)) == [utc(2026, 5, 17, 6)]
 
 
@@ -207,14 +207,14 @@ def test_the_moment_itself_is_over() -> None:
 def test_the_last_fire_is_the_last_of_all(zone: str, cron: str) -> None:
     since, until = utc(2024, 2, 20), utc(2024, 3, 20, 11, 17)
     everything = fires(cron, zone, since, until)
-    assert Schedule(cron, zone).last(until, since) == (everything[-1] if everything else None)
+    assert Schedule(cron, zone).last_fire_time(until, since) == (everything[-1] if everything else None)
 
 
 @pytest.mark.parametrize(("zone", "year"), FIVE_YEARS.items())
 def test_from_wherever_one_looks_around_a_change_the_fires_are_the_same(zone: str, year: int) -> None:
     schedule = Schedule("30 0-3,23 * * *", zone)
     for changed, _ in offsets_of(zone, utc(year, 1, 1), utc(year + 5, 1, 1))[1:]:
-        everything = list(schedule.fires(changed - 9 * DAY, changed + 5 * DAY))
+        everything = list(schedule.fire_times(changed - 9 * DAY, changed + 5 * DAY))
         near = [changed + n * 40 * MINUTE for n in range(-4, 5)]
         for moment in [
             *near,
@@ -223,10 +223,10 @@ def test_from_wherever_one_looks_around_a_change_the_fires_are_the_same(zone: st
         ]:
             before = [each for each in everything if each <= moment]
             later = [each for each in everything if each > moment]
-            assert schedule.next(moment) == later[0], moment
-            assert list(schedule.fires(moment, moment + DAY)) == [n for n in later if n <= moment + DAY]
-            assert schedule.last(moment, changed - 9 * DAY) == before[-1], moment
-            assert schedule.last(moment, before[-1]) is None
+            assert schedule.next_fire_time(moment) == later[0], moment
+            assert list(schedule.fire_times(moment, moment + DAY)) == [n for n in later if n <= moment + DAY]
+            assert schedule.last_fire_time(moment, changed - 9 * DAY) == before[-1], moment
+            assert schedule.last_fire_time(moment, before[-1]) is None
 
 
 def test_what_is_near_is_found_in_a_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,9 +240,9 @@ def test_what_is_near_is_found_in_a_few_steps(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(CronSim, "__next__", counted_step)
     schedule, monday = Schedule("*/5 8-18 * * 1-5", "Europe/Berlin"), utc(2026, 5, 18, 6)
-    assert schedule.next(monday - HOUR) == monday
-    assert list(schedule.fires(monday - MINUTE, monday)) == [monday]
-    assert schedule.last(monday - MINUTE, monday - 9 * DAY) == utc(2026, 5, 15, 16, 55)
+    assert schedule.next_fire_time(monday - HOUR) == monday
+    assert list(schedule.fire_times(monday - MINUTE, monday)) == [monday]
+    assert schedule.last_fire_time(monday - MINUTE, monday - 9 * DAY) == utc(2026, 5, 15, 16, 55)
     assert steps <= 6
 
 
@@ -258,4 +258,4 @@ def test_an_unknown_zone_is_told() -> None:
 
 
 def test_fires_are_computed_as_they_are_asked_for() -> None:
-    assert len(list(islice(Schedule("* * * * *").fires(utc(2026, 1, 1), utc(2999, 1, 1)), 5))) == 5
+    assert len(list(islice(Schedule("* * * * *").fire_times(utc(2026, 1, 1), utc(2999, 1, 1)), 5))) == 5

@@ -16,19 +16,19 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from ematix_flow.backends.dead_letters import open_dead_letters
+from ematix_flow.backends.state_stores.dead_letters import open_dead_letters
 from ematix_flow.errors import ConfigError, TargetFailed, UsageError
-from ematix_flow.state.dead_letters import DeadLetter, Selection, letter_id
-from ematix_flow.state.dead_letters_sql import open_dead_letter_file
-from ematix_flow.state.dead_letters_tables import letter_tables, migrate, stored_version
+from ematix_flow.state.dead_letters.base import DeadLetter, LetterSelection, letter_id
+from ematix_flow.state.dead_letters.sql import open_dead_letter_file
+from ematix_flow.state.dead_letters.tables import letter_tables, migrate, stored_version
 
 # adds letters and dies at the nth statement that writes
 CHILD = """
 import os, signal, sys
 import sqlalchemy as sa
 from pathlib import Path
-from ematix_flow.state.dead_letters import DeadLetter, Selection
-from ematix_flow.state.dead_letters_sql import open_dead_letter_file
+from ematix_flow.state.dead_letters.base import DeadLetter, Selection
+from ematix_flow.state.dead_letters.sql import open_dead_letter_file
 path, work, fatal = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 store = open_dead_letter_file(path)
 seen = 0
@@ -49,7 +49,7 @@ else:
 
 
 def letters(count: int) -> list[DeadLetter]:
-    return [DeadLetter.of("orders", "decode", "x", payload=b"x", position=str(n)) for n in range(count)]
+    return [DeadLetter.create("orders", "decode", "x", payload=b"x", position=str(n)) for n in range(count)]
 
 
 def died(path: Path, work: str, fatal: int) -> None:
@@ -83,7 +83,7 @@ def test_the_same_failure_has_the_same_id_and_another_has_another() -> None:
 
 
 def test_the_reason_shows_no_secret_and_is_cut_at_eight_kibibytes() -> None:
-    letter = DeadLetter.of("p", "write", ConnectionError("no postgres://ann:hunter22@db/x"), payload=b"")
+    letter = DeadLetter.create("p", "write", ConnectionError("no postgres://ann:hunter22@db/x"), payload=b"")
     assert letter.reason == "ConnectionError: no postgres://ann:***@db/x"
     long = replace(letter, reason="é" * 10_000)
     assert len(long.reason.encode()) <= 8192
@@ -108,12 +108,12 @@ def test_a_letter_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
 
 def test_nothing_is_chosen_by_accident() -> None:
     with pytest.raises(UsageError, match="no dead letters are chosen"):
-        Selection()
+        LetterSelection()
     with pytest.raises(UsageError, match="chooses no dead letter"):
-        Selection(first=0)
+        LetterSelection(first=0)
     with pytest.raises(ValueError, match="stage"):
-        Selection(stage="nowhere")  # type: ignore[arg-type]
-    assert Selection(ids=()).ids == ()
+        LetterSelection(stage="nowhere")  # type: ignore[arg-type]
+    assert LetterSelection(ids=()).ids == ()
 
 
 # ------------------------------------------------------------------ the file
@@ -148,9 +148,9 @@ def test_sudden_death_during_a_replay_leaves_the_letters_to_the_next_when_the_le
     with open_dead_letter_file(path) as store:
         store.add(letters(7))
         died(path, "take", 99)
-        assert len(store.take("orders", Selection(all=True)).letters) == 2
+        assert len(store.lease("orders", LetterSelection(all=True)).letters) == 2
         store._clock = lambda: now + dt.timedelta(seconds=120)  # type: ignore[attr-defined]
-        assert len(store.take("orders", Selection(all=True)).letters) == 5
+        assert len(store.lease("orders", LetterSelection(all=True)).letters) == 5
 
 
 def test_sudden_death_while_purging_leaves_the_rest(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_sudden_death_while_purging_leaves_the_rest(tmp_path: Path) -> None:
         store.add(letters(1200))
         died(path, "purge", 2)
         assert len(store.list(limit=2000)) == 700
-        assert store.purge("orders", Selection(all=True)) == 700
+        assert store.purge("orders", LetterSelection(all=True)) == 700
 
 
 def test_a_store_of_a_later_version_is_refused(tmp_path: Path) -> None:

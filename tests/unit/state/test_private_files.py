@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow.backends.spool_index import SpoolIndex
-from ematix_flow.backends.stores.local import LocalStore
-from ematix_flow.state.dead_letters_sql import open_dead_letter_file
-from ematix_flow.state.locks import hold_file_lock
+from ematix_flow.backends.spool.index import SpoolIndex
+from ematix_flow.backends.stores.local_store import LocalStore
+from ematix_flow.state.dead_letters.sql import open_dead_letter_file
+from ematix_flow.state.file_locks import hold_file_lock
 from ematix_flow.state.private_files import make_private_database, make_private_folders, write_private
-from ematix_flow.state.runlog import RunLogLocation
-from ematix_flow.state.runlog_sql import open_store
+from ematix_flow.state.runlog.base import RunLogLocation
+from ematix_flow.state.runlog.sql import open_store
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,8 @@ import pytest
 
 from ematix_flow import faults
 from ematix_flow.errors import UsageError
-from ematix_flow.state.records import RunRecord, utc_now
-from ematix_flow.state.runlog import RunLog, open_run_log
+from ematix_flow.state.run_records import RunRecord, utc_now
+from ematix_flow.state.runlog.base import RunLog, open_run_log
 
 NOON = dt.datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=dt.timezone.utc)
 
@@ -226,6 +226,6 @@ def test_the_last_batch_is_of_the_newest_run_that_has_one(log: RunLog) -> None:
     for record in (first, a_run("r2", minute=1), a_run("r3", "other", minute=2, batch="run:3")):
         log.start(record)
     assert log.last_batch("orders") == first
-    log.take_batch("r2", "run:2")
+    log.record_batch("r2", "run:2")
     found = log.last_batch("orders")
     assert found is not None and (found.run_id, found.batch) == ("r2", "run:2")

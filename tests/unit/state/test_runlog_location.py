@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ematix_flow.errors import ConfigError
-from ematix_flow.state.runlog import open_run_log, project_run_log, run_log_location
+from ematix_flow.state.runlog.base import open_run_log, project_run_log, run_log_location
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_an_unknown_kind_is_refused_without_its_password() -> None:
     ],
 )
 def test_an_option_that_is_not_known_is_refused(url: str, problem: str) -> None:
-    from ematix_flow.backends.run_logs import open_run_log as by_url
+    from ematix_flow.backends.state_stores.run_logs import open_run_log as by_url
 
     with pytest.raises(ConfigError) as caught:
         by_url(url, env={}, reading=True)
@@ -92,7 +92,7 @@ def test_a_mistyped_scheme_is_refused_with_the_one_that_was_probably_meant() -> 
 
 
 def test_two_names_in_memory_are_two_logs() -> None:
-    from ematix_flow.state.records import RunRecord
+    from ematix_flow.state.run_records import RunRecord
 
     with open_run_log("memory://one", env={}) as one, open_run_log("memory://two", env={}) as two:
         one.start(RunRecord("r1", "orders", "dw.orders", "append"))
@@ -100,5 +100,5 @@ def test_two_names_in_memory_are_two_logs() -> None:
 
 
 def test_the_contract_is_imported_without_a_database_library() -> None:
-    code = "import sys, ematix_flow.state.runlog; sys.exit('sqlalchemy' in sys.modules)"
+    code = "import sys, ematix_flow.state.runlog.base; sys.exit('sqlalchemy' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)

@@ -17,21 +17,21 @@ import pytest
 import sqlalchemy as sa
 
 from ematix_flow.errors import CannotConnect, ConfigError, UsageError
-from ematix_flow.state import runlog
-from ematix_flow.state.records import RunRecord, utc_now
-from ematix_flow.state.runlog import NullRunLog, open_run_log
-from ematix_flow.state.runlog_queries import newest_of
-from ematix_flow.state.runlog_sql import SqlRunLog
-from ematix_flow.state.runlog_tables import UPGRADES, Upgrading, migrate, stored_version
-from ematix_flow.state.slots import Slot
-from ematix_flow.state.slots_sql import SqlSlots
+from ematix_flow.state.control_tables import UPGRADES, TableUpgrade, migrate, stored_version
+from ematix_flow.state.run_records import RunRecord, utc_now
+from ematix_flow.state.runlog import base
+from ematix_flow.state.runlog.base import NullRunLog, open_run_log
+from ematix_flow.state.runlog.queries import newest_runs_statement
+from ematix_flow.state.runlog.sql import SqlRunLog
+from ematix_flow.state.slots.base import Slot
+from ematix_flow.state.slots.sql import SqlSlotStore
 
 # the processes part after the imports, so that they begin at the same moment
 CHILD = """
 import os, sys
-import ematix_flow.state.runlog_sql
-from ematix_flow.state.records import RunRecord
-from ematix_flow.state.runlog import open_run_log
+import ematix_flow.state.runlog.sql
+from ematix_flow.state.run_records import RunRecord
+from ematix_flow.state.runlog.base import open_run_log
 url, processes, turns = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 others = []
 while len(others) < processes - 1:
@@ -73,7 +73,7 @@ def child(*arguments: object, fault: str = "") -> subprocess.Popen[str]:
 def warnings_seen(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> pytest.LogCaptureFixture:
-    monkeypatch.setattr(runlog, "_warned", set())
+    monkeypatch.setattr(base, "_warned", set())
     caplog.set_level(logging.WARNING)
     return caplog
 
@@ -179,11 +179,11 @@ def test_a_log_of_a_later_version_is_left_alone(
         assert file.execute("SELECT run_id FROM run_log").fetchall() == [("old",)]
 
 
-def _add_team(upgrading: Upgrading) -> None:
+def _add_team(upgrading: TableUpgrade) -> None:
     upgrading.connection.execute(sa.text("ALTER TABLE run_log ADD COLUMN team TEXT"))
 
 
-def _break(upgrading: Upgrading) -> None:
+def _break(upgrading: TableUpgrade) -> None:
     upgrading.connection.execute(sa.text("ALTER TABLE run_log ADD COLUMN half TEXT"))
     raise RuntimeError("upgrade broke")
 
@@ -239,7 +239,7 @@ def test_a_page_of_a_long_log_is_read_from_an_index(tmp_path: Path) -> None:
 
 def test_the_newest_of_many_pipelines_are_read_from_indices(tmp_path: Path) -> None:
     log = open_run_log(str(tmp_path / "log.db"), env={})
-    query = newest_of(2, 20).compile(dialect=log._engine.dialect)  # type: ignore[attr-defined]
+    query = newest_runs_statement(2, 20).compile(dialect=log._engine.dialect)  # type: ignore[attr-defined]
     given = [query.params[name] for name in query.positiontup or ()]
     with direct(tmp_path / "log.db") as file:
         shown = [value.isoformat(" ") if hasattr(value, "isoformat") else value for value in given]
@@ -280,7 +280,7 @@ def test_a_server_that_goes_away_during_a_run_does_not_stop_it(
         return sqlite3.connect(tmp_path / "log.db")
 
     engine = sa.create_engine("sqlite://", creator=connect, poolclass=sa.pool.NullPool)
-    log, slots = SqlRunLog(engine, "postgres://away"), SqlSlots(engine, "postgres://away")
+    log, slots = SqlRunLog(engine, "postgres://away"), SqlSlotStore(engine, "postgres://away")
     reached = False
     log.start(a_run())
     log.save_output("r1", "said")

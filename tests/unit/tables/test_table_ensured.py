@@ -9,8 +9,8 @@ from typing import Annotated
 import pytest
 
 from ematix_flow import BigInt, ManagedTable, SQLiteConnection, Text, connect, ematix, pk, register_connection
+from ematix_flow.engine.live_connection import LiveConnection
 from ematix_flow.errors import DeclarationError, SchemaMismatch
-from ematix_flow.plan.handles import LiveConnection
 
 
 @ematix.table(schema=None, name="notes")

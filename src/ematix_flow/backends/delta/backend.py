@@ -6,14 +6,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ematix_flow.backends.base import Backend, SparkSource, Target
+from ematix_flow.backends.base import Backend, BatchTarget, SparkSource
 from ematix_flow.backends.capabilities import Capabilities
 from ematix_flow.backends.delta.format import DeltaFormat
 from ematix_flow.backends.delta.source import DeltaSource
 from ematix_flow.backends.delta.stream import DeltaStream
+from ematix_flow.backends.messages.contract import StreamSource
 from ematix_flow.backends.stores.base import Store
-from ematix_flow.backends.stores.local import LocalStore
-from ematix_flow.backends.streams import StreamSource
+from ematix_flow.backends.stores.local_store import LocalStore
 from ematix_flow.spec.connections import Connection, DeltaLocalConnection, DeltaS3Connection
 
 _CONF = {
@@ -63,7 +63,7 @@ class DeltaBackend(Backend):
     def stream_source(self) -> StreamSource:
         return DeltaStream(self.store)
 
-    def target(self) -> Target:
+    def target(self) -> BatchTarget:
         from ematix_flow.backends.delta.target import DeltaTarget
 
         return DeltaTarget(DeltaFormat(self.store), self.store, self.spark_conf())
@@ -77,13 +77,13 @@ class DeltaS3Backend(DeltaBackend):
     jar_groups = ("delta", "s3")
 
     def open_store(self) -> Store:
-        from ematix_flow.backends.stores.s3 import S3Store
+        from ematix_flow.backends.stores.s3_store import S3Store
 
         assert isinstance(self.connection, DeltaS3Connection)
         return S3Store(self.connection)
 
     def spark_conf(self) -> Mapping[str, str]:
-        from ematix_flow.backends.stores.s3a import s3a_conf
+        from ematix_flow.backends.stores.s3a_settings import s3a_settings
 
         assert isinstance(self.connection, DeltaS3Connection)
-        return {**_CONF, **s3a_conf(self.connection)}
+        return {**_CONF, **s3a_settings(self.connection)}

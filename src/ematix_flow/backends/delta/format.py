@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from ematix_flow.backends.delta.log import LOG, is_table, versions
-from ematix_flow.backends.delta.rules import read_rules, refuse_broken
-from ematix_flow.backends.delta.tables import DeltaTables, plain_file
-from ematix_flow.backends.delta.upkeep import DeltaUpkeep
-from ematix_flow.backends.lake.actions import Changes, fresh_view, merge_sql
+from ematix_flow.backends.delta.commit_log import LOG, is_table, list_versions
+from ematix_flow.backends.delta.maintenance import DeltaMaintenance
+from ematix_flow.backends.delta.row_rules import read_rules, refuse_broken_rows
+from ematix_flow.backends.delta.table_lookup import DeltaTables, find_plain_file
 from ematix_flow.backends.lake.dialect import LakeDialect
-from ematix_flow.backends.lake.frames import conformed
-from ematix_flow.backends.lake.journal import FOLDER, Commit
-from ematix_flow.backends.lake.session import with_settings
-from ematix_flow.backends.lake.table import Compacted, LakeFormat, Snapshot
-from ematix_flow.backends.query_tables import Name
+from ematix_flow.backends.lake.format import CompactionResult, LakeFormat, TableSnapshot
+from ematix_flow.backends.lake.frame_columns import conform_frame
+from ematix_flow.backends.lake.journal import FOLDER, LakeCommit
+from ematix_flow.backends.lake.row_changes import RowChanges, merge_sql, new_view_name
+from ematix_flow.backends.lake.spark_sql_session import temporary_settings
+from ematix_flow.backends.maintenance import FileTotals
+from ematix_flow.backends.spark_sql.query_tables import TableName
+from ematix_flow.backends.sql.create_table import column_definition
 from ematix_flow.backends.stores.base import Store
-from ematix_flow.backends.stores.folders import folders_below, is_hidden, table_folder
-from ematix_flow.backends.table_plans import column_definition
-from ematix_flow.backends.upkeep import Size
+from ematix_flow.backends.stores.table_folders import folders_below, is_hidden, table_folder
 from ematix_flow.errors import PlanError
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.strategies.sql import identifier
@@ -43,8 +43,8 @@ _CONFLICTS = (
     "DELTA_PROTOCOL_CHANGED",
     "io.delta.exceptions.Concurrent",
 )
-_LOOKED_AT = 30  # the newest commits are looked at in the log itself, older ones by its history
-_NUMBER = re.compile(rf'"txn":\{{"appId":"{_APPLICATION}","version":(\d+)')
+_COMMITS_TO_SEARCH = 30  # the newest commits are looked at in the log itself, older ones by its history
+_LOAD_NUMBER = re.compile(rf'"txn":\{{"appId":"{_APPLICATION}","version":(\d+)')
 _WRITE = "spark.databricks.delta.write"
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _WRITTEN = re.compile(r"part-.*\.parquet|[^/]*=[^/]*")  # what a first load that died leaves without a log
@@ -59,20 +59,20 @@ class DeltaFormat(LakeFormat):
         self._store = store
         self._dialect = LakeDialect()
 
-    def table(self, table: TableSpec) -> exp.Table:
+    def table_expression(self, table: TableSpec) -> exp.Table:
         return exp.Table(this=identifier(self._uri(table)), db=identifier("delta"))
 
-    def named(self, name: Name) -> str:
-        return f"delta.{self._dialect.quote(self._store.uri(DeltaTables(self._store).folder(name)))}"
+    def sql_name(self, name: TableName) -> str:
+        return f"delta.{self._dialect.quote(self._store.uri(DeltaTables(self._store).find_folder(name)))}"
 
-    def folder(self, table: TableSpec) -> tuple[Store, str]:
+    def table_folder(self, table: TableSpec) -> tuple[Store, str]:
         return self._store, "/".join(table_folder(table))
 
     def _uri(self, table: TableSpec) -> str:
         return self._store.uri("/".join(table_folder(table)))
 
     def _versions(self, table: TableSpec) -> list[int]:
-        return versions(self._store, "/".join(table_folder(table)))
+        return list_versions(self._store, "/".join(table_folder(table)))
 
     def require_separate(self, table: TableSpec) -> None:
         parts = table_folder(table)
@@ -83,12 +83,12 @@ class DeltaFormat(LakeFormat):
         within = [f"{own}/{n}" for n in self._store.folders(own) if not is_hidden(n)] if is_there else []
         for folder in (*around, *within):
             if is_table(self._store, folder):
-                raise _one_in_the_other(table, own, folder)
+                raise _nested_table_error(table, own, folder)
         has_journal = not is_there and bool(self._store.names(f"{own}/{FOLDER}"))
         for folder, inside in () if is_there else folders_below(self._store, own, table):
             if folder != own and LOG in inside and is_table(self._store, folder):
-                raise _one_in_the_other(table, own, folder)
-            other = plain_file(self._store, folder, inside)
+                raise _nested_table_error(table, own, folder)
+            other = find_plain_file(self._store, folder, inside)
             if other is not None and not (has_journal and _WRITTEN.fullmatch(other)):
                 shown = f"{folder}/{other}".removeprefix(f"{own}/")
                 raise PlanError(
@@ -98,42 +98,44 @@ class DeltaFormat(LakeFormat):
                     next_step="move what lies there away, or choose another schema or name",
                 )
 
-    def snapshot(self, spark: SparkSession, table: TableSpec) -> Snapshot | None:
+    def snapshot(self, spark: SparkSession, table: TableSpec) -> TableSnapshot | None:
         versions = self._versions(table)
         if not versions:
             return None
-        return Snapshot(str(versions[-1]), self._read(spark, table).schema)
+        return TableSnapshot(str(versions[-1]), self._read(spark, table).schema)
 
-    def frame(self, spark: SparkSession, table: TableSpec, snapshot: Snapshot) -> DataFrame:
+    def read_snapshot(self, spark: SparkSession, table: TableSpec, snapshot: TableSnapshot) -> DataFrame:
         # not by its version: Delta keeps the newest state of a table at hand, and works out any other anew
         return self._read(spark, table)
 
-    def is_current(self, spark: SparkSession, table: TableSpec, snapshot: Snapshot | None) -> bool:
+    def is_current(self, spark: SparkSession, table: TableSpec, snapshot: TableSnapshot | None) -> bool:
         versions = self._versions(table)
         return str(versions[-1]) == snapshot.version if snapshot and versions else not (snapshot or versions)
 
     def _read(self, spark: SparkSession, table: TableSpec) -> DataFrame:
         return spark.read.format("delta").load(self._uri(table))
 
-    def partitions(self, spark: SparkSession, table: TableSpec) -> tuple[str, ...]:
-        detail = spark.sql(f"DESCRIBE DETAIL {self._dialect.render(self.table(table))}")
+    def partition_columns(self, spark: SparkSession, table: TableSpec) -> tuple[str, ...]:
+        detail = spark.sql(f"DESCRIBE DETAIL {self._dialect.render(self.table_expression(table))}")
         return tuple(detail.select("partitionColumns").collect()[0][0])
 
     def create_sql(self, table: TableSpec, partition_by: Sequence[str]) -> str:
         # staging refuses nulls; a constraint that Spark cannot read back could never be compared or relaxed
         lines = [column_definition(self._dialect, replace(item, nullable=True)) for item in table.columns]
-        name = self._dialect.render(self.table(table))
+        name = self._dialect.render(self.table_expression(table))
         sql = f"CREATE TABLE IF NOT EXISTS {name} (\n  " + ",\n  ".join(lines) + "\n) USING delta"
         if partition_by:
             sql += f" PARTITIONED BY ({', '.join(self._dialect.quote(n) for n in partition_by)})"
-        for key, value in _properties(table.column_names).items():
+        for key, value in _table_properties(table.column_names).items():
             sql += f" TBLPROPERTIES ('{key}' = '{value}')"
         return sql
 
     def create(self, spark: SparkSession, table: TableSpec, partition_by: Sequence[str]) -> None:
         # the statement takes a folder in which anything lies, our journal for one, for a table that is there
-        empty = conformed(spark, None, table).write.format("delta").mode("ignore")
-        empty.options(**_properties(table.column_names)).partitionBy(*partition_by).save(self._uri(table))
+        empty = conform_frame(spark, None, table).write.format("delta").mode("ignore")
+        empty.options(**_table_properties(table.column_names)).partitionBy(*partition_by).save(
+            self._uri(table)
+        )
 
     def create_with_rows(
         self,
@@ -141,13 +143,15 @@ class DeltaFormat(LakeFormat):
         table: TableSpec,
         partition_by: Sequence[str],
         rows: DataFrame,
-        commit: Commit,
+        commit: LakeCommit,
     ) -> None:
         self._save(table, rows, commit, "error", partition_by)
 
-    def prepare(self, spark: SparkSession, table: TableSpec, action: str, column: str) -> None:
-        wanted = {"delta.enableTypeWidening": "true"} if action == "widen_column" else _properties([column])
-        name = self._dialect.render(self.table(table))
+    def prepare_column_change(self, spark: SparkSession, table: TableSpec, action: str, column: str) -> None:
+        wanted = (
+            {"delta.enableTypeWidening": "true"} if action == "widen_column" else _table_properties([column])
+        )
+        name = self._dialect.render(self.table_expression(table))
         there = spark.sql(f"DESCRIBE DETAIL {name}").select("properties").collect()[0][0] if wanted else {}
         for key, value in wanted.items():
             if there.get(key) != value:
@@ -155,16 +159,21 @@ class DeltaFormat(LakeFormat):
 
     # -------------------------------------------------------------- commits
 
-    def append(self, spark: SparkSession, table: TableSpec, rows: DataFrame, commit: Commit) -> None:
+    def append(self, spark: SparkSession, table: TableSpec, rows: DataFrame, commit: LakeCommit) -> None:
         self._save(table, rows, commit, "append")
 
-    def replace(self, spark: SparkSession, table: TableSpec, rows: DataFrame, commit: Commit) -> None:
+    def replace(self, spark: SparkSession, table: TableSpec, rows: DataFrame, commit: LakeCommit) -> None:
         self._save(table, rows, commit, "overwrite")
 
     def _save(
-        self, table: TableSpec, rows: DataFrame, commit: Commit, mode: str, partition_by: Sequence[str] = ()
+        self,
+        table: TableSpec,
+        rows: DataFrame,
+        commit: LakeCommit,
+        mode: str,
+        partition_by: Sequence[str] = (),
     ) -> None:
-        properties = _properties(table.column_names) if mode == "error" else {}
+        properties = _table_properties(table.column_names) if mode == "error" else {}
         rows.write.format("delta").mode(mode).partitionBy(*partition_by).options(
             **properties,
             partitionOverwriteMode="static",  # all rows go, whatever a session is set to
@@ -173,37 +182,37 @@ class DeltaFormat(LakeFormat):
             userMetadata=commit.token,
         ).save(self._uri(table))
 
-    def merge(self, spark: SparkSession, table: TableSpec, changes: Changes, commit: Commit) -> None:
-        view = fresh_view("changes")
+    def merge(self, spark: SparkSession, table: TableSpec, changes: RowChanges, commit: LakeCommit) -> None:
+        view = new_view_name("changes")
         changes.frame.createOrReplaceTempView(view)
         try:
-            with with_settings(spark, _carried(commit)):
-                spark.sql(merge_sql(self._dialect, self.table(table), view, changes))
+            with temporary_settings(spark, _commit_settings(commit)):
+                spark.sql(merge_sql(self._dialect, self.table_expression(table), view, changes))
         finally:
             spark.catalog.dropTempView(view)
 
     def has_commit(self, spark: Callable[[], SparkSession], table: TableSpec, token: str) -> bool:
         folder, versions = "/".join(table_folder(table)), self._versions(table)
-        for version in reversed(versions[-_LOOKED_AT:]):
+        for version in reversed(versions[-_COMMITS_TO_SEARCH:]):
             if token in self._store.read(f"{folder}/{LOG}/{version:020d}.json").split("\n", 1)[0]:
                 return True
-        if len(versions) <= _LOOKED_AT:
+        if len(versions) <= _COMMITS_TO_SEARCH:
             return False
-        history = spark().sql(f"DESCRIBE HISTORY {self._dialect.render(self.table(table))}")
+        history = spark().sql(f"DESCRIBE HISTORY {self._dialect.render(self.table_expression(table))}")
         return history.where(history["userMetadata"] == token).limit(1).count() > 0
 
     def newest_load(self, spark: SparkSession, table: TableSpec) -> int:
         folder = "/".join(table_folder(table))
-        for version in reversed(self._versions(table)[-_LOOKED_AT:]):
-            found = _NUMBER.search(self._store.read(f"{folder}/{LOG}/{version:020d}.json"))
+        for version in reversed(self._versions(table)[-_COMMITS_TO_SEARCH:]):
+            found = _LOAD_NUMBER.search(self._store.read(f"{folder}/{LOG}/{version:020d}.json"))
             if found:
                 return int(found[1])
         return 0
 
-    def refuse_rows(self, spark: SparkSession, table: TableSpec, changes: Changes) -> None:
+    def refuse_rows(self, spark: SparkSession, table: TableSpec, changes: RowChanges) -> None:
         if self._versions(table):
             rules = read_rules(spark, self._uri(table))
-            refuse_broken(rules, table, self._read(spark, table), changes)
+            refuse_broken_rows(rules, table, self._read(spark, table), changes)
 
     def is_conflict(self, error: Exception) -> bool:
         told = str(error)
@@ -213,25 +222,25 @@ class DeltaFormat(LakeFormat):
 
     def compact(
         self, spark: SparkSession, table: TableSpec, zorder: Sequence[str], *, dry_run: bool
-    ) -> Compacted:
-        upkeep = self._upkeep(spark, table)
-        return upkeep.would_compact(zorder) if dry_run else upkeep.compact(zorder)
+    ) -> CompactionResult:
+        upkeep = self._maintenance(spark, table)
+        return upkeep.preview_compact(zorder) if dry_run else upkeep.compact(zorder)
 
     def retention(self, spark: SparkSession, table: TableSpec) -> dt.timedelta:
-        return self._upkeep(spark, table).retention()
+        return self._maintenance(spark, table).retention()
 
-    def clean(
+    def remove_old_files(
         self, spark: SparkSession, table: TableSpec, retain: dt.timedelta | None, *, dry_run: bool
-    ) -> Size:
-        upkeep = self._upkeep(spark, table)
-        return upkeep.would_clean(retain) if dry_run else upkeep.clean(retain)
+    ) -> FileTotals:
+        upkeep = self._maintenance(spark, table)
+        return upkeep.preview_remove_old_files(retain) if dry_run else upkeep.remove_old_files(retain)
 
-    def _upkeep(self, spark: SparkSession, table: TableSpec) -> DeltaUpkeep:
-        name = self._dialect.render(self.table(table))
-        return DeltaUpkeep(spark, self._store, "/".join(table_folder(table)), name)
+    def _maintenance(self, spark: SparkSession, table: TableSpec) -> DeltaMaintenance:
+        name = self._dialect.render(self.table_expression(table))
+        return DeltaMaintenance(spark, self._store, "/".join(table_folder(table)), name)
 
 
-def _one_in_the_other(table: TableSpec, own: str, folder: str) -> PlanError:
+def _nested_table_error(table: TableSpec, own: str, folder: str) -> PlanError:
     return PlanError(
         f"{own!r} and {folder!r} would lie one in the other, and both are Delta tables",
         where=table.where,
@@ -239,12 +248,12 @@ def _one_in_the_other(table: TableSpec, own: str, folder: str) -> PlanError:
     )
 
 
-def _properties(columns: Iterable[str]) -> dict[str, str]:
+def _table_properties(columns: Iterable[str]) -> dict[str, str]:
     mapped = any(_UNMAPPED.search(name) for name in columns)
     return {"delta.columnMapping.mode": "name"} if mapped else {}
 
 
-def _carried(commit: Commit) -> dict[str, str]:
+def _commit_settings(commit: LakeCommit) -> dict[str, str]:
     """Settings by which the next statement of a session commits with the number and the token."""
     return {
         f"{_WRITE}.txnAppId": _APPLICATION,

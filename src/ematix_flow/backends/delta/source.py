@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from ematix_flow.backends.base import SparkSource
-from ematix_flow.backends.delta.log import LOG, first_and_last
-from ematix_flow.backends.delta.tables import DeltaTables
-from ematix_flow.backends.query_tables import Moment, Name, chosen_columns, query_frame
-from ematix_flow.backends.refusals import text
+from ematix_flow.backends.delta.commit_log import LOG, first_and_last_version
+from ematix_flow.backends.delta.table_lookup import DeltaTables
+from ematix_flow.backends.spark_sql.query_tables import TableName, TimeTravel, query_frame, select_columns_sql
+from ematix_flow.backends.spark_sql.row_refusals import text_literal
 from ematix_flow.backends.stores.base import Store
 from ematix_flow.errors import SourceFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_NO_MOMENT = (
+_NO_SUCH_VERSION = (
     "DELTA_VERSION_NOT_FOUND",
     "DELTA_TIMESTAMP_",
     "DELTA_TIME_TRAVEL_",
@@ -26,7 +26,9 @@ _NO_MOMENT = (
 )
 
 # a table whose protocol lacks a feature that it uses, or names one that this Spark does not know
-_OF_FEATURES = re.compile(r"\[DELTA_(?:UNSUPPORTED_)?FEATURES_[A-Z_]+\] ([^\n]+?)\.?(?: SQLSTATE|\n|$)")
+_UNSUPPORTED_FEATURES = re.compile(
+    r"\[DELTA_(?:UNSUPPORTED_)?FEATURES_[A-Z_]+\] ([^\n]+?)\.?(?: SQLSTATE|\n|$)"
+)
 _UNCHANGED_SINCE = "DELTA_TIMESTAMP_GREATER_THAN_COMMIT"
 
 
@@ -37,7 +39,7 @@ class DeltaSource(SparkSource):
         self._store, self._tables = store, DeltaTables(store)
 
     def table_query(self, table: str, columns: Sequence[tuple[str, str]]) -> str:
-        return chosen_columns(table, columns)
+        return select_columns_sql(table, columns)
 
     def frame(self, spark: SparkSession, sql: str) -> DataFrame:
         return query_frame(
@@ -47,15 +49,15 @@ class DeltaSource(SparkSource):
             lambda name, moment: self._read_at(spark, name, moment),
         )
 
-    def _read_now(self, spark: SparkSession, name: Name) -> DataFrame:
+    def _read_now(self, spark: SparkSession, name: TableName) -> DataFrame:
         from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException
 
-        folder = self._tables.folder(name)
+        folder = self._tables.find_folder(name)
         try:
             return spark.read.format("delta").load(self._store.uri(folder))
         except (Py4JJavaError, PySparkException) as error:
-            reason = _OF_FEATURES.search(str(error))
+            reason = _UNSUPPORTED_FEATURES.search(str(error))
             if reason is None:
                 raise
             raise SourceFailed(
@@ -64,21 +66,22 @@ class DeltaSource(SparkSource):
                 "again without: a column that takes nulls needs no 'invariants'",
             ) from error
 
-    def _read_at(self, spark: SparkSession, name: Name, moment: Moment) -> DataFrame:
+    def _read_at(self, spark: SparkSession, name: TableName, moment: TimeTravel) -> DataFrame:
         from pyspark.errors import AnalysisException, IllegalArgumentException
 
-        folder, value = self._tables.folder(name), moment.value(spark)
+        folder, value = self._tables.find_folder(name), moment.evaluate(spark)
         # before Delta looks: of a time after the last commit this has all that was there by then
-        first, last = first_and_last(self._store, folder)
+        first, last = first_and_last_version(self._store, folder)
         option = "versionAsOf" if moment.kind == "version" else "timestampAsOf"
         try:
             frame = self._load(spark, folder, option, value)
         except (AnalysisException, IllegalArgumentException) as error:
-            if _UNCHANGED_SINCE in str(error) and not _is_to_come(spark, value):
+            if _UNCHANGED_SINCE in str(error) and not _is_in_future(spark, value):
                 frame = self._load(spark, folder, "versionAsOf", str(last))
-            elif any(sign in str(error) for sign in _NO_MOMENT):
+            elif any(sign in str(error) for sign in _NO_SUCH_VERSION):
                 raise SourceFailed(
-                    f"{'.'.join(name)!r} cannot be read at {moment.kind} {value}: {_said(str(error))}",
+                    f"{'.'.join(name)!r} cannot be read at {moment.kind} {value}: "
+                    f"{_message_text(str(error))}",
                     next_step=f"name a version from {first} to {last}, or a time from the first of them on",
                 ) from error
             else:
@@ -89,7 +92,7 @@ class DeltaSource(SparkSource):
     def _load(self, spark: SparkSession, folder: str, option: str, value: str) -> DataFrame:
         return spark.read.format("delta").option(option, value).load(self._store.uri(folder))
 
-    def _require_files(self, name: Name, folder: str, moment: Moment, frame: DataFrame) -> None:
+    def _require_files(self, name: TableName, folder: str, moment: TimeTravel, frame: DataFrame) -> None:
         """The log remembers a version for longer than its files are kept."""
         wanted = {unquote(path.rsplit("/", 1)[-1]) for path in frame.inputFiles()}
         there = {path.rsplit("/", 1)[-1] for path, _ in self._store.files_below(folder, without=(LOG,))}
@@ -102,12 +105,12 @@ class DeltaSource(SparkSource):
             )
 
 
-def _is_to_come(spark: SparkSession, time: str) -> bool:
-    asked = f"SELECT CAST({text(time)} AS TIMESTAMP) > current_timestamp()"
+def _is_in_future(spark: SparkSession, time: str) -> bool:
+    asked = f"SELECT CAST({text_literal(time)} AS TIMESTAMP) > current_timestamp()"
     return bool(spark.sql(asked).collect()[0][0])
 
 
-def _said(text: str) -> str:
+def _message_text(text: str) -> str:
     """What Delta says, in one line and without the name of the error."""
     said = " ".join(text.split(" SQLSTATE")[0].split())
     return (said.split("] ", 1)[-1] if said.startswith("[") else said).rstrip(".")

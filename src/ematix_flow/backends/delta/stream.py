@@ -12,12 +12,12 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ematix_flow.backends.delta.log import first_and_last
-from ematix_flow.backends.delta.tables import DeltaTables
-from ematix_flow.backends.query_tables import Name
-from ematix_flow.backends.source_options import count, flag, known_options
+from ematix_flow.backends.delta.commit_log import first_and_last_version
+from ematix_flow.backends.delta.table_lookup import DeltaTables
+from ematix_flow.backends.messages.contract import ReadRequest, SparkStreamSource
+from ematix_flow.backends.messages.source_options import bool_option, count_option, known_options
+from ematix_flow.backends.spark_sql.query_tables import TableName
 from ematix_flow.backends.stores.base import Store
-from ematix_flow.backends.streams import Reading, SparkStream
 from ematix_flow.errors import DeclarationError, FlowError, SourceFailed
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ _SIZES = {"max_bytes_per_trigger": "maxBytesPerTrigger"}
 _VERSION = "starting_version"
 _OTHER_NAMES = {"readchangefeed": "change_feed"}
 _SIZE = re.compile(r"[1-9][0-9]*[bkmgt]?b?", re.IGNORECASE)
-_SAID = re.compile(r"\[((?:DELTA|DIFFERENT_DELTA)_\w+)[^\]]*\] (.*?)(?: SQLSTATE|\n===|\Z)", re.DOTALL)
+_DELTA_ERROR = re.compile(r"\[((?:DELTA|DIFFERENT_DELTA)_\w+)[^\]]*\] (.*?)(?: SQLSTATE|\n===|\Z)", re.DOTALL)
 _AT_VERSION = re.compile(r"at version (\d+)")
 
 
-class DeltaStream(SparkStream):
+class DeltaStream(SparkStreamSource):
     """Tables under one root: ``sales.orders`` and ``sales/orders`` are the folder ``sales/orders``.
 
     A stream goes on by its checkpoint alone, which is written anew when it is lost: a position may lie
@@ -51,21 +51,21 @@ class DeltaStream(SparkStream):
     def __init__(self, store: Store) -> None:
         self._store, self._tables = store, DeltaTables(store)
 
-    def check(self, reading: Reading) -> None:
+    def check(self, reading: ReadRequest) -> None:
         options = _options(reading)
         folder = self._folder(reading)
         version = options.get("startingVersion", "")
         if version.isdigit():
             self._require_version(reading, folder, int(version))
 
-    def frame(self, spark: SparkSession, reading: Reading) -> DataFrame:
+    def streaming_frame(self, spark: SparkSession, reading: ReadRequest) -> DataFrame:
         options = _options(reading)
         folder = self._folder(reading)
         reader = spark.readStream.format("delta").options(**options)
         return reader.load(self._store.uri(folder))
 
-    def failure(self, reading: Reading, said: str) -> FlowError | None:
-        found = _SAID.search(said)
+    def explain_failure(self, reading: ReadRequest, said: str) -> FlowError | None:
+        found = _DELTA_ERROR.search(said)
         if found is None:
             return None
         error, what = found[1], " ".join(found[2].split()).rstrip(".")
@@ -76,11 +76,11 @@ class DeltaStream(SparkStream):
                 return SourceFailed(told.format(where=where, what=what), next_step=step)
         return SourceFailed(f"the stream of {reading.query!r} failed: {what}")
 
-    def _folder(self, reading: Reading) -> str:
-        return self._tables.folder(_name(reading.query))
+    def _folder(self, reading: ReadRequest) -> str:
+        return self._tables.find_folder(_table_name(reading.query))
 
-    def _require_version(self, reading: Reading, folder: str, version: int) -> None:
-        first, last = first_and_last(self._store, folder)
+    def _require_version(self, reading: ReadRequest, folder: str, version: int) -> None:
+        first, last = first_and_last_version(self._store, folder)
         if not first <= version <= last:
             raise SourceFailed(
                 f"{reading.query!r} has no version {version}: its log tells of {first} to {last}",
@@ -88,34 +88,34 @@ class DeltaStream(SparkStream):
             )
 
 
-def _name(query: str) -> Name:
+def _table_name(query: str) -> TableName:
     return (query.strip("/"),) if "/" in query else tuple(query.split("."))
 
 
 # ------------------------------------------------------------------ options
 
 
-def _options(reading: Reading) -> dict[str, str]:
+def _options(reading: ReadRequest) -> dict[str, str]:
     """Delta's options; DeclarationError for one that there is not, or that makes no sense."""
     named = {_OTHER_NAMES.get(key.replace("_", "").lower(), key): v for key, v in reading.options.items()}
     given = known_options(named, (*_FLAGS, *_COUNTS, *_SIZES, _VERSION))
-    found = {delta: "true" for ours, delta in _FLAGS.items() if flag(given, ours)}
+    found = {delta: "true" for ours, delta in _FLAGS.items() if bool_option(given, ours)}
     if "readChangeFeed" in found and len(found) > 1:
         raise DeclarationError(
             "change_feed reads updates and deletes as they are: skip_change_commits, ignore_changes and "
             "ignore_deletes do not go with it"
         )
-    found |= {delta: str(count(given, ours, 1)) for ours, delta in _COUNTS.items() if ours in given}
+    found |= {delta: str(count_option(given, ours, 1)) for ours, delta in _COUNTS.items() if ours in given}
     for ours, delta in _SIZES.items():
         if ours in given and not _SIZE.fullmatch(given[ours]):
             raise DeclarationError(f"the option {ours!r} is a size, as in 512m, not {given[ours]!r}")
         found |= {delta: given[ours]} if ours in given else {}
     if not reading.fail_on_data_loss:
         found["failOnDataLoss"] = "false"
-    return {**found, **_start(reading, given)}
+    return {**found, **_start_option(reading, given)}
 
 
-def _start(reading: Reading, given: Mapping[str, str]) -> dict[str, str]:
+def _start_option(reading: ReadRequest, given: Mapping[str, str]) -> dict[str, str]:
     version = given.get(_VERSION)
     if version is not None:
         if not (version.isascii() and version.isdigit()):

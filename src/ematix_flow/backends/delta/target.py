@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ematix_flow.backends.alterations import CannotAlter
 from ematix_flow.backends.base import TableChange
 from ematix_flow.backends.lake.target import LakeTarget
-from ematix_flow.backends.sql_session import SqlSession
-from ematix_flow.backends.table_diff import TableDiff
+from ematix_flow.backends.sql.alterations import CannotAlter
+from ematix_flow.backends.sql.session import SqlSession
+from ematix_flow.backends.sql.table_diff import TableDiff
 from ematix_flow.spec.types import MAX_PRECISION, DataType
 
 # before the point, in a Numeric that whole numbers become: as many as their files could hold

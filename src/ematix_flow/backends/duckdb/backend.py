@@ -7,13 +7,13 @@ from typing import Any
 
 import duckdb
 
-from ematix_flow.backends.base import Backend, BatchSource, Target
+from ematix_flow.backends.base import Backend, BatchSource, BatchTarget
 from ematix_flow.backends.capabilities import Capabilities
-from ematix_flow.backends.duckdb.failures import failing_as, source_error
-from ematix_flow.backends.duckdb.handles import connected
+from ematix_flow.backends.duckdb.failures import source_error, translate_errors
+from ematix_flow.backends.duckdb.shared_connections import open_connection
 from ematix_flow.backends.duckdb.source import DuckDBSource
 from ematix_flow.backends.duckdb.target import DuckDBTarget
-from ematix_flow.backends.embedded import DatabaseFile
+from ematix_flow.backends.embedded.database_file import DatabaseFile
 from ematix_flow.spec.connections import Connection, DuckDBConnection
 
 
@@ -42,7 +42,7 @@ class DuckDBBackend(Backend):
             self.file.require_folder()
             return f"{product}, {self.file.path} (not there yet; the first load creates it)"
         self.file.require_existing()
-        with connected(self.file, write=False):
+        with open_connection(self.file, write=False):
             return f"{product}, {self.file.path}"
 
     def identity(self) -> str:
@@ -55,15 +55,15 @@ class DuckDBBackend(Backend):
     def source(self) -> BatchSource:
         return DuckDBSource(self.file)
 
-    def target(self) -> Target:
+    def target(self) -> BatchTarget:
         return DuckDBTarget(self.file)
 
     def query(self, sql: str, limit: int | None = None) -> tuple[list[str], list[tuple[Any, ...]]]:
         self.file.require_shared("source")
         self.file.require_existing()
         with (
-            connected(self.file, write=False) as connection,
-            failing_as(lambda error: source_error(error, self.file)),
+            open_connection(self.file, write=False) as connection,
+            translate_errors(lambda error: source_error(error, self.file)),
         ):
             found = connection.execute(sql)
             rows = found.fetchall() if limit is None else found.fetchmany(limit)

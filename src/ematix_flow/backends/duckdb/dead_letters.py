@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from ematix_flow.backends.duckdb.sql_engine import sql_engine
-from ematix_flow.backends.embedded import DatabaseFile
+from ematix_flow.backends.embedded.database_file import DatabaseFile
 from ematix_flow.spec.connections import DuckDBConnection
-from ematix_flow.state.dead_letters_sql import SqlDeadLetters
-from ematix_flow.state.dead_letters_tables import SCHEMA
+from ematix_flow.state.dead_letters.sql import SqlDeadLetterStore
+from ematix_flow.state.dead_letters.tables import SCHEMA
 
 
 def open_store(
     connection: DuckDBConnection, schema: str | None, table: str, max_attempts: int
-) -> SqlDeadLetters:
+) -> SqlDeadLetterStore:
     file = DatabaseFile.of("DuckDB", connection.name, connection.path)
     file.require_shared("dead-letter store")
     file.require_folder()
     schema = schema or SCHEMA
-    return SqlDeadLetters(
+    return SqlDeadLetterStore(
         sql_engine(file, write=True),
         f"{schema}.{table} of connection {connection.name!r}",
         schema=schema,

@@ -9,12 +9,12 @@ from typing import Any
 from sqlglot import exp
 
 from ematix_flow.backends.duckdb import types
-from ematix_flow.backends.duckdb.hashing import row_hash
-from ematix_flow.backends.sql_session import SqlDialect
+from ematix_flow.backends.duckdb.row_hash import row_hash
+from ematix_flow.backends.sql.session import SqlDialect
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.row_hash import Columns
-from ematix_flow.strategies.sql import filled, identifier
+from ematix_flow.strategies.sql import fill_template, identifier
 
 
 class DuckDBDialect(SqlDialect):
@@ -37,33 +37,35 @@ class DuckDBDialect(SqlDialect):
     def canonical_type(self, native: str) -> DataType | None:
         return types.canonical_type(native)
 
-    def holds(self, declared: DataType, live: DataType, native: str | None) -> bool:
+    def can_hold(self, declared: DataType, live: DataType, native: str | None) -> bool:
         found = live if native is None else self.canonical_type(native)
         if found is not None and found.kind == "string":
             return declared == found
-        return super().holds(declared, live, native)
+        return super().can_hold(declared, live, native)
 
     def literal(self, value: Any, data_type: DataType) -> exp.Expr:
         if value is None:
             return self.cast(exp.Null(), data_type)
-        return self.cast(exp.Literal.string(_text(value)), data_type)
+        return self.cast(exp.Literal.string(_literal_text(value)), data_type)
 
     def comparable(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
         if data_type.kind in ("json", "jsonb"):
             return exp.cast(column, "VARCHAR", dialect=self.name)
         return column
 
-    def ranged(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
+    def range_operand(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
         # DuckDB compares no text with a time; a cast to the type a column has already costs nothing
         return self.cast(column, data_type)
 
     def moment(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
         if data_type.kind == "timestamp_tz":
             return column
-        return filled("CAST(v AS TIMESTAMP) AT TIME ZONE 'UTC'", column, self.name)
+        return fill_template("CAST(v AS TIMESTAMP) AT TIME ZONE 'UTC'", column, self.name)
 
-    def shifted(self, moment: exp.Expr, seconds: float) -> exp.Expr:
-        return exp.paren(filled(f"v + to_microseconds({round(seconds * 1_000_000)})", moment, self.name))
+    def add_seconds(self, moment: exp.Expr, seconds: float) -> exp.Expr:
+        return exp.paren(
+            fill_template(f"v + to_microseconds({round(seconds * 1_000_000)})", moment, self.name)
+        )
 
     def row_hash(self, columns: Columns) -> exp.Expr:
         return row_hash(columns)
@@ -80,17 +82,19 @@ class DuckDBDialect(SqlDialect):
             return ""
         return f"CHECK (length({self.quote(spec.name)}) <= {spec.type.length})"
 
-    def converted(self, value: exp.Expr, item: ColumnSpec) -> exp.Expr:
+    def convert_value(self, value: exp.Expr, item: ColumnSpec) -> exp.Expr:
         return self.cast(value, item.type)
 
-    def shown_type(self, data_type: DataType) -> str:
-        return f"VARCHAR({data_type.length})" if data_type.kind == "string" else super().shown_type(data_type)
+    def display_type(self, data_type: DataType) -> str:
+        return (
+            f"VARCHAR({data_type.length})" if data_type.kind == "string" else super().display_type(data_type)
+        )
 
     def cast(self, value: exp.Expr, data_type: DataType) -> exp.Expr:
         return exp.cast(value, types.native_type(data_type), dialect=self.name)
 
 
-def _text(value: Any) -> str:
+def _literal_text(value: Any) -> str:
     if isinstance(value, dt.datetime):
         return value.isoformat(" ")
     if isinstance(value, dt.date):

@@ -8,19 +8,19 @@ from contextlib import contextmanager
 
 import duckdb
 
-from ematix_flow.backends.embedded import UNCHANGED, DatabaseFile
+from ematix_flow.backends.embedded.database_file import UNCHANGED, DatabaseFile
 from ematix_flow.errors import FlowError, RowRejected, SourceFailed, TargetFailed
 
-_FAILURE_OF_A_ROW = (duckdb.ConstraintException, duckdb.DataError)
-_OF_THE_MACHINE = (duckdb.IOException, duckdb.FatalException, duckdb.OutOfMemoryException)
-_ROW_ERRORS = ("Conversion Error", "Out of Range Error")  # as Arrow's stream reports them
+_ROW_EXCEPTIONS = (duckdb.ConstraintException, duckdb.DataError)
+_MACHINE_EXCEPTIONS = (duckdb.IOException, duckdb.FatalException, duckdb.OutOfMemoryException)
+_ROW_ERROR_TEXTS = ("Conversion Error", "Out of Range Error")  # as Arrow's stream reports them
 _KIND = re.compile(r"^[A-Za-z ]+ Error: ")
 _POINTER = "\n\nLINE "  # at a place in SQL; in that of a load nobody else has seen it
-_SHOWN = 600
+_MAX_SHOWN = 600
 
 
 @contextmanager
-def failing_as(translate: Callable[[duckdb.Error], FlowError]) -> Iterator[None]:
+def translate_errors(translate: Callable[[duckdb.Error], FlowError]) -> Iterator[None]:
     """DuckDB's errors by ``translate``; its word for a Ctrl-C it heard is an ordinary RuntimeError."""
     try:
         yield
@@ -34,17 +34,17 @@ def failing_as(translate: Callable[[duckdb.Error], FlowError]) -> Iterator[None]
 
 def target_error(error: duckdb.Error, file: DatabaseFile) -> FlowError:
     """What went wrong while writing; the open transaction is rolled back."""
-    told = _told(error)
+    told = _find_rejection(error)
     if told is not None:
         return RowRejected(told, state=UNCHANGED)
-    if isinstance(error, _FAILURE_OF_A_ROW):
+    if isinstance(error, _ROW_EXCEPTIONS):
         return RowRejected(
             f"DuckDB refused a row: {_sentence(error).split(_POINTER)[0]}",
             state=UNCHANGED,
             next_step="mend or filter the row in the source SQL, or change the column's type or key",
         )
     # a commit that finds no room is told as an error of the transaction
-    if isinstance(error, _OF_THE_MACHINE) or "No space left" in str(error):
+    if isinstance(error, _MACHINE_EXCEPTIONS) or "No space left" in str(error):
         return TargetFailed(
             f"DuckDB cannot write {file.path}: {_sentence(error)}",
             state=UNCHANGED,
@@ -55,10 +55,10 @@ def target_error(error: duckdb.Error, file: DatabaseFile) -> FlowError:
 
 def source_error(error: Exception, file: DatabaseFile) -> FlowError:
     """What went wrong while reading, with DuckDB's own pointer at the place in the SQL."""
-    told = _told(error)
+    told = _find_rejection(error)
     if told is not None:
         return RowRejected(told)
-    if isinstance(error, duckdb.DataError) or str(error).startswith(_ROW_ERRORS):
+    if isinstance(error, duckdb.DataError) or str(error).startswith(_ROW_ERROR_TEXTS):
         return RowRejected(
             f"DuckDB on connection {file.connection!r} cannot convert a value: {_sentence(error)}",
             next_step="mend the row in the source, or filter it in the source SQL",
@@ -71,11 +71,11 @@ def source_error(error: Exception, file: DatabaseFile) -> FlowError:
 
 def _sentence(error: Exception) -> str:
     text = _KIND.sub("", str(error)).strip()
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
 
 
-def _told(error: Exception) -> str | None:
+def _find_rejection(error: Exception) -> str | None:
     """What our own SQL said when it refused a value."""
-    from ematix_flow.strategies.functions.base import rejection_in
+    from ematix_flow.strategies.functions.base import find_rejection
 
-    return rejection_in(str(error))
+    return find_rejection(str(error))

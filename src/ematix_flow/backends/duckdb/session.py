@@ -9,13 +9,13 @@ from typing import Any
 
 import duckdb
 
-from ematix_flow.backends.duckdb import hashing
-from ematix_flow.backends.duckdb.failures import failing_as, target_error
-from ematix_flow.backends.duckdb.handles import connected
-from ematix_flow.backends.embedded import DatabaseFile
-from ematix_flow.backends.sql_session import SqlSession
+from ematix_flow.backends.duckdb import row_hash
+from ematix_flow.backends.duckdb.failures import target_error, translate_errors
+from ematix_flow.backends.duckdb.shared_connections import open_connection
+from ematix_flow.backends.embedded.database_file import DatabaseFile
+from ematix_flow.backends.sql.session import SqlSession
 
-_PAUSE = 0.05
+_PAUSE_SECONDS = 0.05
 
 
 class DuckDBSession(SqlSession):
@@ -25,14 +25,14 @@ class DuckDBSession(SqlSession):
         self.connection, self.file = connection, file
 
     def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> int:
-        with failing_as(lambda error: target_error(error, self.file)):
+        with translate_errors(lambda error: target_error(error, self.file)):
             self._run(sql, params)
             named = [column[0] for column in self.connection.description or ()]
             row = self.connection.fetchone() if named == ["Count"] else None
             return int(row[0]) if row else 0
 
     def fetch(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
-        with failing_as(lambda error: target_error(error, self.file)):
+        with translate_errors(lambda error: target_error(error, self.file)):
             self._run(sql, params)
             return self.connection.fetchall()
 
@@ -59,7 +59,7 @@ class DuckDBSession(SqlSession):
         finally:
             while not done.is_set():
                 self.connection.interrupt()
-                done.wait(_PAUSE)
+                done.wait(_PAUSE_SECONDS)
         if failed:
             raise failed[0]
 
@@ -67,7 +67,7 @@ class DuckDBSession(SqlSession):
         self.execute("BEGIN TRANSACTION")
 
     def commit(self) -> None:
-        with failing_as(lambda error: target_error(error, self.file)):  # never interrupted half way
+        with translate_errors(lambda error: target_error(error, self.file)):  # never interrupted half way
             self.connection.execute("COMMIT")
 
     def rollback(self) -> None:
@@ -80,20 +80,20 @@ class DuckDBSession(SqlSession):
 
 
 @contextmanager
-def writing(file: DatabaseFile) -> Iterator[DuckDBSession]:
+def open_write_session(file: DatabaseFile) -> Iterator[DuckDBSession]:
     """Creates the database when it is missing."""
     file.require_folder()
-    with connected(file, write=True) as connection:
-        hashing.register(connection)
+    with open_connection(file, write=True) as connection:
+        row_hash.register_normal_json(connection)
         yield DuckDBSession(connection, file)
 
 
 @contextmanager
-def reading(file: DatabaseFile) -> Iterator[DuckDBSession]:
+def open_read_session(file: DatabaseFile) -> Iterator[DuckDBSession]:
     """For questions to a target: what is not there yet reads as empty."""
     file.require_folder()
     if file.exists:
-        with connected(file, write=False) as connection:
+        with open_connection(file, write=False) as connection:
             yield DuckDBSession(connection, file)
     else:
         with duckdb.connect(":memory:") as empty:

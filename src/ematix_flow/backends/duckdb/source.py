@@ -11,14 +11,14 @@ from contextlib import AbstractContextManager, contextmanager
 
 from sqlglot import exp
 
-from ematix_flow.backends.base import BatchSource, Query, SourceColumn, Split
+from ematix_flow.backends.base import BatchSource, SourceColumn, SourceQuery, Split
 from ematix_flow.backends.duckdb.dialect import DuckDBDialect
-from ematix_flow.backends.duckdb.failures import failing_as, source_error
-from ematix_flow.backends.duckdb.handles import catalog_name, connected
-from ematix_flow.backends.duckdb.split import DuckDBSplit, described, one_select
-from ematix_flow.backends.embedded import DatabaseFile
+from ematix_flow.backends.duckdb.failures import source_error, translate_errors
+from ematix_flow.backends.duckdb.shared_connections import catalog_name, open_connection
+from ematix_flow.backends.duckdb.split import DuckDBSplit, describe_query, require_one_select
+from ematix_flow.backends.embedded.database_file import DatabaseFile
 from ematix_flow.spec.types import DataType
-from ematix_flow.strategies.ranges import restrict
+from ematix_flow.strategies.ranges import restrict_to_range
 from ematix_flow.strategies.raw_sql import one_statement
 from ematix_flow.strategies.sql import column
 
@@ -38,22 +38,22 @@ class DuckDBSource(BatchSource):
 
     def describe(self, sql: str) -> tuple[SourceColumn, ...]:
         self.file.require_existing()
-        with connected(self.file, write=False) as connection, self._asked():
-            return described(connection, sql)
+        with open_connection(self.file, write=False) as connection, self._translate_errors():
+            return describe_query(connection, sql)
 
     def explain(self, sql: str) -> str:
         self.file.require_existing()
-        with connected(self.file, write=False) as connection, self._asked():
-            plan = connection.execute(f"EXPLAIN {one_select(connection, sql)}").fetchall()
+        with open_connection(self.file, write=False) as connection, self._translate_errors():
+            plan = connection.execute(f"EXPLAIN {require_one_select(connection, sql)}").fetchall()
             return "\n".join(row[-1].rstrip() for row in plan)
 
     @contextmanager
     def split(
-        self, query: Query, wanted: Mapping[str, DataType], parallelism: int
+        self, query: SourceQuery, wanted: Mapping[str, DataType], parallelism: int
     ) -> Iterator[Sequence[Split]]:
         dialect = DuckDBDialect(catalog_name(self.file.path))
-        sql = restrict(one_statement(query.sql, self.dialect), query.range, dialect)
+        sql = restrict_to_range(one_statement(query.sql, self.dialect), query.range, dialect)
         yield [DuckDBSplit(self.file, sql, os.getcwd())]
 
-    def _asked(self) -> AbstractContextManager[None]:
-        return failing_as(lambda error: source_error(error, self.file))
+    def _translate_errors(self) -> AbstractContextManager[None]:
+        return translate_errors(lambda error: source_error(error, self.file))

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
+from ematix_flow.backends.arrow.batch_casts import row_rejection
 from ematix_flow.backends.base import SourceColumn
-from ematix_flow.backends.conform import rejected
-from ematix_flow.backends.duckdb.failures import failing_as, source_error
-from ematix_flow.backends.duckdb.handles import connected
+from ematix_flow.backends.duckdb.failures import source_error, translate_errors
+from ematix_flow.backends.duckdb.shared_connections import open_connection
 from ematix_flow.backends.duckdb.types import export_cast, source_type
-from ematix_flow.backends.embedded import DatabaseFile
+from ematix_flow.backends.embedded.database_file import DatabaseFile
 from ematix_flow.errors import SourceFailed
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ class DuckDBSplit:
     def read(self) -> Iterator[pa.RecordBatch]:
         self.file.require_existing()
         with (
-            _working_in(self.folder),
-            connected(self.file, write=False) as connection,
-            failing_as(lambda error: source_error(error, self.file)),
+            _working_directory(self.folder),
+            open_connection(self.file, write=False) as connection,
+            translate_errors(lambda error: source_error(error, self.file)),
         ):
-            columns = described(connection, self.sql)
+            columns = describe_query(connection, self.sql)
             reader = connection.sql(_export_sql(self.sql, columns)).to_arrow_reader(_BATCH_ROWS)
             offset = 0
             while True:
@@ -53,13 +53,13 @@ class DuckDBSplit:
                     return
                 except OSError as error:  # how Arrow hands on what DuckDB says in mid-stream
                     raise source_error(error, self.file) from error
-                _refuse_infinite(batch, offset)
+                _refuse_infinity(batch, offset)
                 offset += batch.num_rows
                 yield batch
 
 
 @contextmanager
-def _working_in(folder: str) -> Iterator[None]:
+def _working_directory(folder: str) -> Iterator[None]:
     """A task has its process to itself. An executor that has no such folder stays where it is."""
     before = os.getcwd()
     if folder == before or not os.path.isdir(folder):
@@ -72,12 +72,12 @@ def _working_in(folder: str) -> Iterator[None]:
         os.chdir(before)
 
 
-def described(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[SourceColumn, ...]:
-    found = connection.execute(f"DESCRIBE {one_select(connection, sql)}").fetchall()
+def describe_query(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[SourceColumn, ...]:
+    found = connection.execute(f"DESCRIBE {require_one_select(connection, sql)}").fetchall()
     return tuple(SourceColumn(name, source_type(native), native) for name, native, *_ in found)
 
 
-def one_select(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
+def require_one_select(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
     """The SQL, which must be one query: DuckDB would run whatever else stands there."""
     statements = connection.extract_statements(sql)
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
@@ -97,24 +97,24 @@ def _export_sql(sql: str, columns: tuple[SourceColumn, ...]) -> str:
     """
     numbers = [f"c{number}" for number in range(len(columns))]
     exported = [
-        f"{_exported(f'q.{number}', column.native)} AS {_quoted(column.name)}"
+        f"{_export_value(f'q.{number}', column.native)} AS {_quote(column.name)}"
         for number, column in zip(numbers, columns, strict=True)
     ]
     return f"SELECT {', '.join(exported)} FROM (\n{sql}\n) AS q({', '.join(numbers)})"
 
 
-def _exported(value: str, native: str) -> str:
+def _export_value(value: str, native: str) -> str:
     target = export_cast(native)
     if target == "JSON":
         return f"CAST(to_json({value}) AS VARCHAR)"
     return f"CAST({value} AS {target})" if target else value
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _refuse_infinite(batch: pa.RecordBatch, offset: int) -> None:
+def _refuse_infinity(batch: pa.RecordBatch, offset: int) -> None:
     """DuckDB's infinite dates would arrive as far-off finite ones."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -130,4 +130,4 @@ def _refuse_infinite(batch: pa.RecordBatch, offset: int) -> None:
         for told, end in (("infinity", limit), ("-infinity", -limit)):
             if end in ends.values():
                 row = pc.index(numbers, end).as_py()
-                raise rejected(name, offset + row, told, "cannot be loaded: no other system has it")
+                raise row_rejection(name, offset + row, told, "cannot be loaded: no other system has it")

@@ -15,34 +15,34 @@ import sqlalchemy as sa
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.sql.compiler import GenericTypeCompiler, SQLCompiler
 
-from ematix_flow.backends.duckdb.handles import connected
-from ematix_flow.backends.embedded import DatabaseFile
+from ematix_flow.backends.duckdb.shared_connections import open_connection
+from ematix_flow.backends.embedded.database_file import DatabaseFile
 
 
 def sql_engine(file: DatabaseFile, *, write: bool) -> sa.Engine:
-    def opened() -> _Session:
-        return _Session(file, write=write or not file.exists)
+    def opened() -> _DbApiConnection:
+        return _DbApiConnection(file, write=write or not file.exists)
 
     return sa.create_engine(
         "duckdb+ematix://", creator=opened, poolclass=sa.pool.NullPool, hide_parameters=True
     )
 
 
-class _Session:
+class _DbApiConnection:
     """A shared handle's cursor in the form of a DB-API connection; closing it gives the handle back."""
 
     def __init__(self, file: DatabaseFile, *, write: bool) -> None:
         self._write = write
         with ExitStack() as stack:
-            self._connection = stack.enter_context(connected(file, write=write))
+            self._connection = stack.enter_context(open_connection(file, write=write))
             self._opened = stack.pop_all()
 
     def begin(self) -> None:
         if self._write:  # a reader's transaction is open from the start
             self._connection.execute("BEGIN TRANSACTION")
 
-    def cursor(self) -> _Cursor:
-        return _Cursor(self._connection)
+    def cursor(self) -> _DbApiCursor:
+        return _DbApiCursor(self._connection)
 
     def commit(self) -> None:
         if self._write:
@@ -59,7 +59,7 @@ class _Session:
         self._opened.close()
 
 
-class _Cursor:
+class _DbApiCursor:
     """Counts the rows that a statement changed, which DuckDB returns as a row."""
 
     arraysize = 1
@@ -94,17 +94,17 @@ class _Cursor:
         return
 
 
-class _Compiler(SQLCompiler):
+class _StatementCompiler(SQLCompiler):
     def for_update_clause(self, select: Any, **_: Any) -> str:
         return ""
 
 
-class _Types(GenericTypeCompiler):
+class _TypeCompiler(GenericTypeCompiler):
     def visit_JSON(self, type_: Any, **_: Any) -> str:
         return "VARCHAR"
 
 
-class _Driver:
+class _DbApiModule:
     """DuckDB's module, with the one name of DB-API that it lacks."""
 
     Binary = bytes
@@ -113,19 +113,19 @@ class _Driver:
         return getattr(duckdb, name)
 
 
-class DuckDBDialect(DefaultDialect):
+class DuckDBEngineDialect(DefaultDialect):
     name = "duckdb"
     driver = "ematix"
     default_paramstyle = "qmark"
-    statement_compiler = _Compiler
-    type_compiler_cls = _Types
+    statement_compiler = _StatementCompiler
+    type_compiler_cls = _TypeCompiler
     supports_statement_cache = True
     supports_native_boolean = True
     supports_multivalues_insert = True
 
     @classmethod
     def import_dbapi(cls) -> Any:
-        return _Driver()
+        return _DbApiModule()
 
     def do_begin(self, dbapi_connection: Any) -> None:
         dbapi_connection.begin()
@@ -142,4 +142,4 @@ class DuckDBDialect(DefaultDialect):
         return bool(connection.exec_driver_sql(query, (schema_name,)).fetchall())
 
 
-sa.dialects.registry.register("duckdb.ematix", __name__, DuckDBDialect.__name__)
+sa.dialects.registry.register("duckdb.ematix", __name__, DuckDBEngineDialect.__name__)

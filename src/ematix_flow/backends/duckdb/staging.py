@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ematix_flow.backends.base import StagedPart
-from ematix_flow.backends.embedded import part_file, part_path
+from ematix_flow.backends.embedded.database_file import part_file, part_path
 from ematix_flow.spec.types import DataType
 
 if TYPE_CHECKING:

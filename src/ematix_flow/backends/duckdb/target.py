@@ -13,23 +13,27 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from ematix_flow.backends.base import LiveTable, Load, StagedRows, Staging, TableChange
-from ematix_flow.backends.duckdb.alter import alter_table
-from ematix_flow.backends.duckdb.casts import exact_cast
+from ematix_flow.backends.duckdb.alterations import plan_alterations
 from ematix_flow.backends.duckdb.dialect import DuckDBDialect
-from ematix_flow.backends.duckdb.failures import failing_as, target_error
-from ematix_flow.backends.duckdb.handles import catalog_name
-from ematix_flow.backends.duckdb.session import DuckDBSession, reading, writing
-from ematix_flow.backends.duckdb.split import described
+from ematix_flow.backends.duckdb.exact_casts import exact_cast
+from ematix_flow.backends.duckdb.failures import target_error, translate_errors
+from ematix_flow.backends.duckdb.session import DuckDBSession, open_read_session, open_write_session
+from ematix_flow.backends.duckdb.shared_connections import catalog_name
+from ematix_flow.backends.duckdb.split import describe_query
 from ematix_flow.backends.duckdb.staging import DuckDBStaging
-from ematix_flow.backends.embedded import DatabaseFile, create_staging_folder, drop_folder
-from ematix_flow.backends.embedded_target import EmbeddedTarget
-from ematix_flow.backends.sql_session import SqlSession
-from ematix_flow.backends.table_diff import TableDiff
-from ematix_flow.backends.table_names import ascii_lower, require_names_apart
+from ematix_flow.backends.embedded.database_file import (
+    DatabaseFile,
+    create_staging_folder,
+    drop_staging_folder,
+)
+from ematix_flow.backends.embedded.target import EmbeddedTarget
+from ematix_flow.backends.sql.session import SqlSession
+from ematix_flow.backends.sql.table_diff import TableDiff
+from ematix_flow.backends.sql.table_names import ascii_lower, require_distinct_names
 from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
-from ematix_flow.strategies.sql import called, column, verbatim
+from ematix_flow.strategies.sql import column, verbatim, with_alias
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,15 +51,15 @@ class DuckDBTarget(EmbeddedTarget):
         self.dialect = DuckDBDialect(catalog_name(file.path))
 
     def session(self) -> AbstractContextManager[SqlSession]:
-        return writing(self.file)
+        return open_write_session(self.file)
 
-    def reading(self) -> AbstractContextManager[SqlSession]:
-        return reading(self.file)
+    def read_session(self) -> AbstractContextManager[SqlSession]:
+        return open_read_session(self.file)
 
     # -------------------------------------------------------------- the catalog
 
-    def live_columns(self, session: SqlSession, table: TableSpec) -> LiveTable | None:
-        require_names_apart(table, "DuckDB", ascii_lower)
+    def read_live_table(self, session: SqlSession, table: TableSpec) -> LiveTable | None:
+        require_distinct_names(table, "DuckDB", ascii_lower)
         at = {"schema": table.schema or "main", "name": table.name}
         views = f"SELECT 1 FROM duckdb_views() WHERE {_HERE} AND lower(view_name) = lower($name)"
         if session.fetch(views, at):
@@ -97,7 +101,7 @@ class DuckDBTarget(EmbeddedTarget):
         return LiveTable(tuple(columns), primary, unique, native, limits=lengths)
 
     def alterations(self, session: SqlSession, diff: TableDiff) -> list[TableChange]:
-        return alter_table(session, self.dialect, diff)
+        return plan_alterations(session, self.dialect, diff)
 
     def schema_changes(self, session: SqlSession, table: TableSpec) -> list[TableChange]:
         schema = table.schema or "main"
@@ -114,7 +118,7 @@ class DuckDBTarget(EmbeddedTarget):
 
     def drop_staging(self, staging: Staging) -> None:
         assert isinstance(staging, DuckDBStaging)
-        drop_folder(staging.folder)
+        drop_staging_folder(staging.folder)
 
     def staged_select(self, session: SqlSession, rows: StagedRows, table: TableSpec) -> exp.Expr:
         assert isinstance(rows.staging, DuckDBStaging)
@@ -137,14 +141,18 @@ class DuckDBTarget(EmbeddedTarget):
 
     def apply_session(self, load: Load) -> AbstractContextManager[SqlSession]:
         # a rehearsal creates no database
-        return reading(self.file) if load.dry_run and not self.file.exists else writing(self.file)
+        return (
+            open_read_session(self.file)
+            if load.dry_run and not self.file.exists
+            else open_write_session(self.file)
+        )
 
     def computed_select(self, session: SqlSession, sql: str, table: TableSpec) -> exp.Expr:
         """DuckDB's own casts round and cut; here they are exact or refused, as everywhere."""
         assert isinstance(session, DuckDBSession)
-        with failing_as(lambda error: target_error(error, self.file)):
-            native = {c.name.lower(): c.native for c in described(session.connection, sql)}
-        rows = called(verbatim(sql), "rows")
+        with translate_errors(lambda error: target_error(error, self.file)):
+            native = {c.name.lower(): c.native for c in describe_query(session.connection, sql)}
+        rows = with_alias(verbatim(sql), "rows")
         chosen = [
             exp.alias_(exact_cast(self.dialect, c, native.get(c.name.lower(), "")), c.name, quoted=True)
             for c in table.columns

@@ -24,7 +24,7 @@ _NATIVE = {
     "bytes": "BLOB",
 }
 _CANONICAL = {native: kind for kind, native in _NATIVE.items() if kind not in ("string", "jsonb")}
-_AS_SOURCE = {
+_SOURCE_TYPES = {
     "TINYINT": "small_int",
     "UTINYINT": "small_int",
     "USMALLINT": "integer",
@@ -72,8 +72,8 @@ def source_type(native: str) -> DataType | None:
         return exact
     if native in _WIDE:
         return DataType("numeric", precision=_WIDE[native], scale=0)
-    if native in _AS_SOURCE:
-        return DataType(_AS_SOURCE[native])
+    if native in _SOURCE_TYPES:
+        return DataType(_SOURCE_TYPES[native])
     if _NESTED.fullmatch(native):
         return DataType("json")
     return DataType("text") if native.startswith("ENUM") else None
@@ -83,6 +83,6 @@ def export_cast(native: str) -> str | None:
     """What a column is turned into before it leaves as Arrow, where Arrow's own form would not do."""
     if native in ("HUGEINT", "UHUGEINT", "BIGNUM"):
         return "DECIMAL(38,0)"
-    if native.startswith("ENUM") or _AS_SOURCE.get(native) == "text":
+    if native.startswith("ENUM") or _SOURCE_TYPES.get(native) == "text":
         return "VARCHAR"
     return "JSON" if _NESTED.fullmatch(native) else None

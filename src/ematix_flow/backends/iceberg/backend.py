@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ematix_flow.backends.base import Backend, SparkSource, Target
+from ematix_flow.backends.base import Backend, BatchTarget, SparkSource
 from ematix_flow.backends.capabilities import Capabilities
-from ematix_flow.backends.iceberg.names import Namespaces
-from ematix_flow.backends.iceberg.places import folders_of, store_of, store_place, warehouse
-from ematix_flow.backends.iceberg.settings import catalog_name, files_conf, uses_s3
-from ematix_flow.backends.stores.local import LocalStore
+from ematix_flow.backends.iceberg.catalog_settings import catalog_name, storage_settings, uses_s3
+from ematix_flow.backends.iceberg.table_names import Namespaces
+from ematix_flow.backends.iceberg.warehouse import open_store, open_warehouse, spark_warehouse, store_location
+from ematix_flow.backends.stores.local_store import LocalStore
 from ematix_flow.errors import Unsupported
 from ematix_flow.spec.connections import Connection
 from ematix_flow.spec.connections.lakes import IcebergConnection
@@ -33,13 +33,13 @@ class IcebergBackend(Backend):
         super().__init__(connection)
         assert isinstance(connection, IcebergConnection)
         self._iceberg = connection
-        self._store = store_of(connection)
+        self._store = open_store(connection)
         self.jar_groups = ("iceberg", "s3") if uses_s3(connection) else ("iceberg",)
         on_disk = isinstance(self._store, LocalStore)
         self.capabilities = replace(IcebergBackend.capabilities, shared_filesystem=on_disk)
 
     def spark_conf(self) -> Mapping[str, str]:
-        return files_conf(self._iceberg)
+        return storage_settings(self._iceberg)
 
     @property
     def _namespaces(self) -> Namespaces:
@@ -50,38 +50,38 @@ class IcebergBackend(Backend):
     @property
     def _label(self) -> str:
         catalog = self._iceberg
-        return f"the {catalog.catalog_type} catalog {catalog.uri or warehouse(catalog)}"
+        return f"the {catalog.catalog_type} catalog {catalog.uri or spark_warehouse(catalog)}"
 
     def check(self) -> str:
-        from ematix_flow.backends.iceberg.reaching import reach
+        from ematix_flow.backends.iceberg.catalog_check import check_catalog
 
-        return reach(self._iceberg, self._store)
+        return check_catalog(self._iceberg, self._store)
 
     def identity(self) -> str:
         catalog = self._iceberg
-        return f"iceberg:{catalog.catalog_type}:{catalog.uri}:{warehouse(catalog)}:{catalog.namespace}"
+        return f"iceberg:{catalog.catalog_type}:{catalog.uri}:{spark_warehouse(catalog)}:{catalog.namespace}"
 
     def source(self) -> SparkSource:
         from ematix_flow.backends.iceberg.source import IcebergSource
 
         return IcebergSource(self._iceberg, self._namespaces, self._label)
 
-    def target(self) -> Target:
+    def target(self) -> BatchTarget:
         from ematix_flow.backends.iceberg.format import IcebergFormat
         from ematix_flow.backends.iceberg.target import IcebergTarget
 
         if self._store is None:
-            raise self._no_store()
+            raise self._no_store_error()
         in_folders = self._iceberg.catalog_type == "hadoop" and not self._iceberg.staging
         # by the warehouse and not by the address, which may change while the tables stay
-        journals = None if in_folders else warehouse(self._iceberg)
+        journals = None if in_folders else spark_warehouse(self._iceberg)
         format = IcebergFormat(
-            self._namespaces, self._store, journals=journals, warehouse=folders_of(self._iceberg)
+            self._namespaces, self._store, journals=journals, warehouse=open_warehouse(self._iceberg)
         )
         return IcebergTarget(self._iceberg, format, self._store, self.spark_conf())
 
-    def _no_store(self) -> Unsupported:
-        place = store_place(self._iceberg)
+    def _no_store_error(self) -> Unsupported:
+        place = store_location(self._iceberg)
         why = f"{place!r} is neither" if place else "its warehouse names neither"
         return Unsupported(
             f"connection {self.connection.name!r} cannot be loaded into: rows are staged, and loads locked "

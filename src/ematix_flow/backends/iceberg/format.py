@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from ematix_flow.backends.iceberg.catalog_tables import CatalogTables
 from ematix_flow.backends.iceberg.dialect import IcebergDialect
-from ematix_flow.backends.iceberg.folders import METADATA, is_table, snapshot_summaries
-from ematix_flow.backends.iceberg.names import Namespaces, Path
-from ematix_flow.backends.iceberg.tables import CatalogTables
-from ematix_flow.backends.iceberg.upkeep import IcebergUpkeep
-from ematix_flow.backends.lake.actions import Changes, fresh_view, merge_sql
-from ematix_flow.backends.lake.journal import Commit
-from ematix_flow.backends.lake.session import with_settings
-from ematix_flow.backends.lake.table import Compacted, LakeFormat, Snapshot
-from ematix_flow.backends.query_tables import Name
+from ematix_flow.backends.iceberg.hadoop_tables import METADATA, is_table, snapshot_summaries
+from ematix_flow.backends.iceberg.maintenance import IcebergMaintenance
+from ematix_flow.backends.iceberg.table_names import Namespaces, TablePath
+from ematix_flow.backends.lake.format import CompactionResult, LakeFormat, TableSnapshot
+from ematix_flow.backends.lake.journal import LakeCommit
+from ematix_flow.backends.lake.row_changes import RowChanges, merge_sql, new_view_name
+from ematix_flow.backends.lake.spark_sql_session import temporary_settings
+from ematix_flow.backends.maintenance import FileTotals
+from ematix_flow.backends.spark_sql.query_tables import TableName
+from ematix_flow.backends.sql.create_table import column_definition
 from ematix_flow.backends.stores.base import Store
-from ematix_flow.backends.stores.folders import folders_below
-from ematix_flow.backends.table_plans import column_definition
-from ematix_flow.backends.upkeep import Size
+from ematix_flow.backends.stores.table_folders import folders_below
 from ematix_flow.errors import PlanError, SourceFailed
-from ematix_flow.spec.naming import distinct_name
+from ematix_flow.spec.generated_names import distinct_name
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _STAND_INS = {  # a value of each type that is not a number
 }
 _ON_WRITE, _IN_SESSION = "snapshot-property.", "spark.sql.iceberg.snapshot-property."
 _JOURNALS = ".ematix_flow/iceberg"
-_OVERTAKEN = re.compile(
+_CONFLICT = re.compile(
     r"CommitFailedException|ValidationException: [^\n]*"
     r"(?:[Cc]onflict|[Mm]issing (?:required|data) files|new delete)"
 )
@@ -64,10 +64,10 @@ class IcebergFormat(LakeFormat):
         self._tables = CatalogTables(namespaces)
         self._dialect = IcebergDialect()
 
-    def path(self, table: TableSpec) -> Path:
+    def table_path(self, table: TableSpec) -> TablePath:
         """The table's full name; PlanError for one that cannot be."""
         try:
-            return self._namespaces.full((table.schema, table.name) if table.schema else (table.name,))
+            return self._namespaces.full_path((table.schema, table.name) if table.schema else (table.name,))
         except ValueError as error:
             raise PlanError(
                 f"{table.label!r} cannot be the name of an Iceberg table: {error}",
@@ -75,24 +75,24 @@ class IcebergFormat(LakeFormat):
                 next_step="choose another schema or name",
             ) from error
 
-    def table(self, table: TableSpec) -> exp.Table:
-        return self._namespaces.table(self.path(table))
+    def table_expression(self, table: TableSpec) -> exp.Table:
+        return self._namespaces.table_expression(self.table_path(table))
 
-    def named(self, name: Name) -> str:
+    def sql_name(self, name: TableName) -> str:
         try:
-            return self._namespaces.sql(self._namespaces.full(name))
+            return self._namespaces.quoted_name(self._namespaces.full_path(name))
         except ValueError as error:
             shown = ".".join(name)
             raise SourceFailed(f"{shown!r} cannot be the name of an Iceberg table: {error}") from error
 
-    def folder(self, table: TableSpec) -> tuple[Store, str]:
-        path = self.path(table)
+    def table_folder(self, table: TableSpec) -> tuple[Store, str]:
+        path = self.table_path(table)
         if self._journals is None:
             return self._store, "/".join(path)
         return self._store, f"{_JOURNALS}/{distinct_name(path[-1], self._journals, *path)}"
 
     def require_separate(self, table: TableSpec) -> None:
-        store, path = self._warehouse, self.path(table)
+        store, path = self._warehouse, self.table_path(table)
         if store is None:
             return
         own = "/".join(path)
@@ -109,28 +109,28 @@ class IcebergFormat(LakeFormat):
                 next_step="choose another schema or name",
             )
 
-    def snapshot(self, spark: SparkSession, table: TableSpec) -> Snapshot | None:
-        return self._tables.look(spark, self.path(table))
+    def snapshot(self, spark: SparkSession, table: TableSpec) -> TableSnapshot | None:
+        return self._tables.find_snapshot(spark, self.table_path(table))
 
-    def frame(self, spark: SparkSession, table: TableSpec, snapshot: Snapshot) -> DataFrame:
-        return self._tables.read(spark, self.path(table), snapshot)
+    def read_snapshot(self, spark: SparkSession, table: TableSpec, snapshot: TableSnapshot) -> DataFrame:
+        return self._tables.read_snapshot(spark, self.table_path(table), snapshot)
 
-    def is_current(self, spark: SparkSession, table: TableSpec, snapshot: Snapshot | None) -> bool:
-        now = self._tables.look(spark, self.path(table))
+    def is_current(self, spark: SparkSession, table: TableSpec, snapshot: TableSnapshot | None) -> bool:
+        now = self._tables.find_snapshot(spark, self.table_path(table))
         return (now.version if now else None) == (snapshot.version if snapshot else None)
 
-    def partitions(self, spark: SparkSession, table: TableSpec) -> tuple[str, ...]:
-        return self._tables.partitions(spark, self.path(table))
+    def partition_columns(self, spark: SparkSession, table: TableSpec) -> tuple[str, ...]:
+        return self._tables.partition_columns(spark, self.table_path(table))
 
     def missing_namespaces(self, spark: SparkSession, table: TableSpec) -> list[str]:
         """Those that the table needs and that are not there, outermost first, as SQL names them."""
-        path = self.path(table)
+        path = self.table_path(table)
         levels = [path[:size] for size in range(1, len(path))]
-        return [self._tables.name(p) for p in levels if not self._tables.has_namespace(spark, p)]
+        return [self._tables.quoted_name(p) for p in levels if not self._tables.has_namespace(spark, p)]
 
     def create_sql(self, table: TableSpec, partition_by: Sequence[str]) -> str:
         lines = [column_definition(self._dialect, item) for item in table.columns]
-        name = self._dialect.render(self.table(table))
+        name = self._dialect.render(self.table_expression(table))
         sql = f"CREATE TABLE IF NOT EXISTS {name} (\n  " + ",\n  ".join(lines) + "\n) USING iceberg"
         if partition_by:
             sql += f" PARTITIONED BY ({', '.join(self._dialect.quote(n) for n in partition_by)})"
@@ -144,11 +144,11 @@ class IcebergFormat(LakeFormat):
         table: TableSpec,
         partition_by: Sequence[str],
         rows: DataFrame,
-        commit: Commit,
+        commit: LakeCommit,
     ) -> None:
-        quote, view = self._dialect.quote, fresh_view("rows")
+        quote, view = self._dialect.quote, new_view_name("rows")
         columns = [
-            quote(c.name) if c.nullable else f"{self._never_null(c)} AS {quote(c.name)}"
+            quote(c.name) if c.nullable else f"{self._not_null_column(c)} AS {quote(c.name)}"
             for c in table.columns
         ]
         sql = f"CREATE TABLE {self._name(table)} USING iceberg"
@@ -156,12 +156,12 @@ class IcebergFormat(LakeFormat):
             sql += f" PARTITIONED BY ({', '.join(quote(name) for name in partition_by)})"
         rows.createOrReplaceTempView(view)
         try:
-            with with_settings(spark, _carried(_IN_SESSION, commit)):
+            with temporary_settings(spark, _commit_settings(_IN_SESSION, commit)):
                 spark.sql(f"{sql} AS SELECT {', '.join(columns)} FROM {view}")
         finally:
             spark.catalog.dropTempView(view)
 
-    def _never_null(self, item: ColumnSpec) -> str:
+    def _not_null_column(self, item: ColumnSpec) -> str:
         """The column as one that holds no null, as the table declares it; a null fails the load.
 
         Spark takes a column for such a one when a value stands in for its nulls.
@@ -170,26 +170,26 @@ class IcebergFormat(LakeFormat):
         stand_in = f"CAST({_STAND_INS.get(native, '0')} AS {native})"
         return f"coalesce({self._dialect.quote(item.name)}, CAST(assert_true(false) AS {native}), {stand_in})"
 
-    def append(self, spark: SparkSession, table: TableSpec, rows: DataFrame, commit: Commit) -> None:
-        rows.writeTo(self._name(table)).options(**_carried(_ON_WRITE, commit)).append()
+    def append(self, spark: SparkSession, table: TableSpec, rows: DataFrame, commit: LakeCommit) -> None:
+        rows.writeTo(self._name(table)).options(**_commit_settings(_ON_WRITE, commit)).append()
 
-    def replace(self, spark: SparkSession, table: TableSpec, rows: DataFrame, commit: Commit) -> None:
+    def replace(self, spark: SparkSession, table: TableSpec, rows: DataFrame, commit: LakeCommit) -> None:
         from pyspark.sql import functions as f
 
-        rows.writeTo(self._name(table)).options(**_carried(_ON_WRITE, commit)).overwrite(f.lit(True))
+        rows.writeTo(self._name(table)).options(**_commit_settings(_ON_WRITE, commit)).overwrite(f.lit(True))
 
-    def merge(self, spark: SparkSession, table: TableSpec, changes: Changes, commit: Commit) -> None:
-        view = fresh_view("changes")
+    def merge(self, spark: SparkSession, table: TableSpec, changes: RowChanges, commit: LakeCommit) -> None:
+        view = new_view_name("changes")
         changes.frame.createOrReplaceTempView(view)
         try:
-            with with_settings(spark, _carried(_IN_SESSION, commit)):
-                spark.sql(merge_sql(self._dialect, self.table(table), view, changes))
+            with temporary_settings(spark, _commit_settings(_IN_SESSION, commit)):
+                spark.sql(merge_sql(self._dialect, self.table_expression(table), view, changes))
         finally:
             spark.catalog.dropTempView(view)
 
     def has_commit(self, spark: Callable[[], SparkSession], table: TableSpec, token: str) -> bool:
         if self._warehouse is not None:
-            summaries = snapshot_summaries(self._warehouse, "/".join(self.path(table)))
+            summaries = snapshot_summaries(self._warehouse, "/".join(self.table_path(table)))
             if summaries is not None:
                 return any(summary.get(_TOKEN) == token for summary in summaries)
         if self.snapshot(spark(), table) is None:
@@ -203,28 +203,28 @@ class IcebergFormat(LakeFormat):
 
     def is_conflict(self, error: Exception) -> bool:
         told = f"{error}\n{getattr(error, '_stackTrace', None) or getattr(error, '_stacktrace', None) or ''}"
-        return _UNKNOWN not in told and _OVERTAKEN.search(told) is not None
+        return _UNKNOWN not in told and _CONFLICT.search(told) is not None
 
     def _name(self, table: TableSpec) -> str:
-        return self._tables.name(self.path(table))
+        return self._tables.quoted_name(self.table_path(table))
 
     # -------------------------------------------------------------- upkeep
 
     def compact(
         self, spark: SparkSession, table: TableSpec, zorder: Sequence[str], *, dry_run: bool
-    ) -> Compacted:
-        upkeep = self._upkeep(spark, table)
-        return upkeep.would_compact(zorder) if dry_run else upkeep.compact(zorder)
+    ) -> CompactionResult:
+        upkeep = self._maintenance(spark, table)
+        return upkeep.preview_compact(zorder) if dry_run else upkeep.compact(zorder)
 
-    def clean(
+    def remove_old_files(
         self, spark: SparkSession, table: TableSpec, retain: dt.timedelta | None, *, dry_run: bool
-    ) -> Size:
-        upkeep = self._upkeep(spark, table)
-        return upkeep.would_clean(retain) if dry_run else upkeep.clean(retain)
+    ) -> FileTotals:
+        upkeep = self._maintenance(spark, table)
+        return upkeep.preview_remove_old_files(retain) if dry_run else upkeep.remove_old_files(retain)
 
-    def _upkeep(self, spark: SparkSession, table: TableSpec) -> IcebergUpkeep:
-        return IcebergUpkeep(spark, self._namespaces.catalog, self._name(table))
+    def _maintenance(self, spark: SparkSession, table: TableSpec) -> IcebergMaintenance:
+        return IcebergMaintenance(spark, self._namespaces.catalog, self._name(table))
 
 
-def _carried(prefix: str, commit: Commit) -> dict[str, str]:
+def _commit_settings(prefix: str, commit: LakeCommit) -> dict[str, str]:
     return {f"{prefix}{_TOKEN}": commit.token, f"{prefix}{_NUMBER}": str(commit.number)}

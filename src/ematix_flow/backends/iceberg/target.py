@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from ematix_flow.backends.alterations import CannotAlter
 from ematix_flow.backends.base import TableChange
 from ematix_flow.backends.iceberg.dialect import IcebergDialect, can_widen
 from ematix_flow.backends.iceberg.format import IcebergFormat
-from ematix_flow.backends.iceberg.opening import open_catalog
+from ematix_flow.backends.iceberg.spark_catalog import open_catalog
 from ematix_flow.backends.lake.target import LakeTarget
-from ematix_flow.backends.sql_session import SqlSession
+from ematix_flow.backends.sql.alterations import CannotAlter
+from ematix_flow.backends.sql.session import SqlSession
+from ematix_flow.backends.sql.table_diff import TableDiff
 from ematix_flow.backends.stores.base import Store
-from ematix_flow.backends.table_diff import TableDiff
 from ematix_flow.errors import CannotConnect
 from ematix_flow.spec.connections.lakes import IcebergConnection
 from ematix_flow.spec.tables import TableSpec

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from ematix_flow.backends.base import Backend
 from ematix_flow.backends.capabilities import Capabilities
-from ematix_flow.backends.kafka.cluster import Cluster
+from ematix_flow.backends.kafka.cluster import KafkaCluster
 from ematix_flow.backends.kafka.target import KafkaTarget
-from ematix_flow.backends.streams import StreamSource
+from ematix_flow.backends.messages.contract import StreamSource
 from ematix_flow.errors import ConfigError
 from ematix_flow.spec.connections import Connection
 from ematix_flow.spec.connections.brokers import KafkaConnection
 
 
-class KafkaBackend(Backend):
+class KafkaStreamBackend(Backend):
     """Topics are followed by streams and sent to; a batch pipeline has nothing to read or load here."""
 
     kind = "kafka"
@@ -23,7 +23,7 @@ class KafkaBackend(Backend):
         super().__init__(connection)
         if not isinstance(connection, KafkaConnection):
             raise ConfigError(f"connection {connection.name!r} is {connection.kind}, not kafka")
-        self.cluster = Cluster(connection)
+        self.cluster = KafkaCluster(connection)
         if connection.msk_iam_region:
             self.jar_groups = ("kafka", "msk", "s3")  # the last for the AWS SDK that both share
 

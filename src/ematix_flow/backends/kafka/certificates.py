@@ -19,7 +19,7 @@ _SECONDS = 5.0
 
 def pem_text(path: Path) -> str:
     """The certificates of a file, without the remarks that openssl writes between them."""
-    text = _read(path)
+    text = _read_text(path)
     blocks = [found[0] for found in _BLOCK.finditer(text) if "CERTIFICATE" in found[1]]
     if not blocks:
         raise ConfigError(
@@ -31,11 +31,11 @@ def pem_text(path: Path) -> str:
 
 def pem_key(path: Path, connection: str, password: str) -> str:
     """The private key of a file as PKCS#8, which alone Java reads; decrypted where it cannot do that."""
-    for found in _BLOCK.finditer(_read(path)):
+    for found in _BLOCK.finditer(_read_text(path)):
         if found[1] == "PRIVATE KEY":
             return found[0]
         if found[1] == "ENCRYPTED PRIVATE KEY":
-            return _decrypted(found[0], path, connection, password) if _by_pbes2(found[0]) else found[0]
+            return _decrypt(found[0], path, connection, password) if _uses_pbes2(found[0]) else found[0]
         if found[1].endswith("PRIVATE KEY"):
             raise ConfigError(
                 f"tls_key_path of connection {connection!r} is {path}, an {found[1]} in its old form, "
@@ -45,7 +45,7 @@ def pem_key(path: Path, connection: str, password: str) -> str:
     raise ConfigError(f"tls_key_path of connection {connection!r} is {path}, which holds no private key")
 
 
-def _by_pbes2(block: str) -> bool:
+def _uses_pbes2(block: str) -> bool:
     """Whether it is encrypted as openssl does since long and Kafka's Java client cannot undo."""
     body = "".join(line for line in block.splitlines() if "-----" not in line)
     with suppress(ValueError):
@@ -53,7 +53,7 @@ def _by_pbes2(block: str) -> bool:
     return False
 
 
-def _decrypted(block: str, path: Path, connection: str, password: str) -> str:
+def _decrypt(block: str, path: Path, connection: str, password: str) -> str:
     try:
         from cryptography.hazmat.primitives import serialization
     except ImportError as error:
@@ -78,13 +78,13 @@ def server_certificates(connection: KafkaConnection) -> str:
     """The certificates that the bootstrap servers and the brokers behind them show now, unchecked."""
     found: dict[str, None] = {}
     reached: set[str] = set()
-    for address in (*_addresses(connection.bootstrap_servers), *_brokers(connection)):
+    for address in (*_split_addresses(connection.bootstrap_servers), *_broker_addresses(connection)):
         if address in reached:
             continue
         reached.add(address)
         host, _, port = address.rpartition(":")
         with suppress(OSError):
-            found[_certificate(host.strip("[]"), int(port))] = None
+            found[_fetch_certificate(host.strip("[]"), int(port))] = None
     if not found:
         raise CannotConnect(
             f"no server of connection {connection.name!r} ({connection.bootstrap_servers}) shows a "
@@ -94,18 +94,18 @@ def server_certificates(connection: KafkaConnection) -> str:
     return "\n".join(found)
 
 
-def _brokers(connection: KafkaConnection) -> list[str]:
-    from ematix_flow.backends.kafka.cluster import Cluster
+def _broker_addresses(connection: KafkaConnection) -> list[str]:
+    from ematix_flow.backends.kafka.cluster import KafkaCluster
 
-    return [f"{broker.host}:{broker.port}" for broker in Cluster(connection).metadata().brokers.values()]
+    return [f"{broker.host}:{broker.port}" for broker in KafkaCluster(connection).metadata().brokers.values()]
 
 
-def _addresses(servers: str) -> list[str]:
+def _split_addresses(servers: str) -> list[str]:
     named = [server.strip().rpartition("://")[2] for server in servers.split(",") if server.strip()]
     return [name if re.search(r":\d+$", name) else f"{name}:9092" for name in named]
 
 
-def _certificate(host: str, port: int) -> str:
+def _fetch_certificate(host: str, port: int) -> str:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -117,7 +117,7 @@ def _certificate(host: str, port: int) -> str:
     return ssl.DER_cert_to_PEM_cert(shown or b"").strip()
 
 
-def _read(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:

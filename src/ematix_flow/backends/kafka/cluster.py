@@ -20,58 +20,61 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ClusterMetadata, OffsetSpec
 
-from ematix_flow.backends.kafka.error_codes import MISSING, PATIENCE_SECONDS, is_away, passes
-from ematix_flow.backends.kafka.failures import Told, cannot_connect, not_usable, refused
+from ematix_flow.backends.kafka.error_codes import MISSING, PATIENCE_SECONDS, is_transient, is_unreachable
+from ematix_flow.backends.kafka.failures import ClientErrors, broker_refusal, cannot_connect, invalid_settings
 from ematix_flow.backends.kafka.settings import client_settings
 from ematix_flow.errors import SourceFailed
 from ematix_flow.spec.connections.brokers import KafkaConnection
 
-SECONDS = 15.0
+REQUEST_SECONDS = 15.0
 _SILENT_SECONDS = 4.0  # brokers that end every connection for so long will not take one
 Partition = tuple[str, int]
 T = TypeVar("T")
 K = TypeVar("K")
 _UNSTABLE = (KafkaError.UNSTABLE_OFFSET_COMMIT,)
-_MOST_MEMBERS = 4
-_AGAIN_SECONDS = 0.2
+_MAX_CONSUMERS = 4
+_RETRY_SECONDS = 0.2
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # all zeros
 _ASK_SECONDS = 10.0  # then a new client asks: one may wait for a coordinator that is there again
 
 
-class Unstable(SourceFailed):
+class TransactionStillOpen(SourceFailed):
     """A transaction that commits what was asked for is still open."""
 
 
-class Cluster:
+class KafkaCluster:
     """Opens a client when it is first asked. Holds threads of librdkafka: never pickled."""
 
     def __init__(
-        self, connection: KafkaConnection, seconds: float = SECONDS, patience: float = PATIENCE_SECONDS
+        self,
+        connection: KafkaConnection,
+        seconds: float = REQUEST_SECONDS,
+        patience: float = PATIENCE_SECONDS,
     ) -> None:
         """A broker that is away is given ``seconds``, one that is there but not ready ``patience``."""
         self.connection = connection
         self._seconds, self._patience = seconds, patience
-        self._told = Told()
+        self._client_errors = ClientErrors()
         self._client: AdminClient | None = None
         self._lock = threading.Lock()
-        self._members: dict[tuple[str, bool], Consumer] = {}
-        self._asked = threading.Lock()
+        self._group_consumers: dict[tuple[str, bool], Consumer] = {}
+        self._consumers_lock = threading.Lock()
 
     @property
     def admin(self) -> AdminClient:
         with self._lock:
             if self._client is None:
-                settings = {**client_settings(self.connection), "error_cb": self._told}
+                settings = {**client_settings(self.connection), "error_cb": self._client_errors}
                 try:
                     self._client = AdminClient(settings)
                 except (KafkaException, ValueError, TypeError) as error:
-                    raise not_usable(self.connection, error) from error
+                    raise invalid_settings(self.connection, error) from error
             return self._client
 
     def close(self) -> None:
         """Let go of the clients; the next question opens new ones."""
-        with self._asked:
-            members, self._members = self._members, {}
+        with self._consumers_lock:
+            members, self._group_consumers = self._group_consumers, {}
             for member in members.values():
                 member.close()
         with self._lock:
@@ -80,7 +83,7 @@ class Cluster:
     def metadata(self) -> ClusterMetadata:
         """Brokers and topics. CannotConnect, soon, when every broker is known to be away."""
         admin, deadline = self.admin, time.monotonic() + self._seconds
-        told = self._told
+        told = self._client_errors
         told.clear()
         while True:
             left = deadline - time.monotonic()
@@ -89,10 +92,10 @@ class Cluster:
             except KafkaException as error:
                 admin.poll(0)
                 answered = error.args[0]
-                if not passes(answered):
-                    raise refused(self.connection, "list topics", answered) from error
+                if not is_transient(answered):
+                    raise broker_refusal(self.connection, "list topics", answered) from error
                 silent = self._seconds - (deadline - time.monotonic()) >= _SILENT_SECONDS
-                given_up = told.nobody_answers and (told.reason is not None or silent)
+                given_up = told.all_brokers_down and (told.reason is not None or silent)
                 if given_up or time.monotonic() >= deadline:
                     raise cannot_connect(self.connection, told, self._seconds) from error
 
@@ -109,7 +112,7 @@ class Cluster:
         wanted = sorted(set(topics))
         if not wanted:
             return {}
-        described = self.answers(
+        described = self.ask_all(
             lambda: self.admin.describe_topics(TopicCollection(wanted), request_timeout=self._seconds),
             "describe topics",
             left_out=MISSING,
@@ -117,14 +120,14 @@ class Cluster:
         ids = {topic: str(each.topic_id) for topic, each in described.items() if each.topic_id is not None}
         return {topic: id for topic, id in ids.items() if id != _NO_ID}
 
-    def ends(self, partitions: Iterable[Partition], *, committed: bool = True) -> dict[Partition, int]:
+    def end_offsets(self, partitions: Iterable[Partition], *, committed: bool = True) -> dict[Partition, int]:
         """The offset after the last message, by default as readers of committed messages see it."""
         return self._offsets(partitions, OffsetSpec.latest(), committed=committed)
 
-    def beginnings(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    def start_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         return self._offsets(partitions, OffsetSpec.earliest(), committed=False)
 
-    def since(self, partitions: Iterable[Partition], milliseconds: int) -> dict[Partition, int]:
+    def offsets_at(self, partitions: Iterable[Partition], milliseconds: int) -> dict[Partition, int]:
         """The first offset at or after a moment; -1 where there is none."""
         return self._offsets(partitions, OffsetSpec.for_timestamp(milliseconds), committed=False)
 
@@ -136,13 +139,13 @@ class Cluster:
             return {}
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         names = ", ".join(sorted({each.topic for each in asked}))
-        answers = self.answers(
+        answers = self.ask_all(
             lambda: self.admin.list_offsets(asked, isolation_level=level, request_timeout=self._seconds),
             f"read offsets of {names}",
         )
         return {(each.topic, each.partition): int(answer.offset) for each, answer in answers.items()}
 
-    def committed(
+    def committed_offsets(
         self,
         group: str,
         partitions: Iterable[Partition],
@@ -164,16 +167,16 @@ class Cluster:
         while True:
             left = deadline - time.monotonic()
             try:
-                with self._asking(group, stable) as member:
+                with self._group_consumer(group, stable) as member:
                     found = member.committed(asked, timeout=max(min(left, _ASK_SECONDS), 0.1))
                 break
             except KafkaException as error:
                 said: KafkaError = error.args[0]
-                if passes(said) and time.monotonic() < deadline:
-                    time.sleep(_AGAIN_SECONDS)
+                if is_transient(said) and time.monotonic() < deadline:
+                    time.sleep(_RETRY_SECONDS)
                     continue
-                if stable and said.code() in (*_UNSTABLE, KafkaError._TIMED_OUT) and self._answers():
-                    raise Unstable(
+                if stable and said.code() in (*_UNSTABLE, KafkaError._TIMED_OUT) and self._is_reachable():
+                    raise TransactionStillOpen(
                         f"cannot {doing}: a transaction is open, or the coordinator of the group is silent"
                     ) from error
                 raise self._source_failure(doing, said) from error
@@ -182,38 +185,38 @@ class Cluster:
                 raise self._source_failure(doing, each.error)
         return {(p.topic, p.partition): (p.offset, p.metadata or "") for p in found if p.offset >= 0}
 
-    def _answers(self) -> bool:
+    def _is_reachable(self) -> bool:
         """Whether the cluster is there at all; CannotConnect when it is not."""
         return bool(self.metadata().brokers)
 
     @contextmanager
-    def _asking(self, group: str, stable: bool) -> Iterator[Consumer]:
+    def _group_consumer(self, group: str, stable: bool) -> Iterator[Consumer]:
         """A consumer that never joins; the last few stay open, for one question after another."""
         level = "read_committed" if stable else "read_uncommitted"
-        with self._asked:
-            member = self._members.pop((group, stable), None)
+        with self._consumers_lock:
+            member = self._group_consumers.pop((group, stable), None)
             if member is None:
                 settings = {
                     **client_settings(self.connection),
                     "group.id": group,
                     "enable.auto.commit": False,
                     "isolation.level": level,
-                    "error_cb": self._told,
+                    "error_cb": self._client_errors,
                 }
                 try:
                     member = Consumer(settings)
                 except (KafkaException, ValueError, TypeError) as error:
-                    raise not_usable(self.connection, error) from error
+                    raise invalid_settings(self.connection, error) from error
             try:
                 yield member
             except BaseException:
                 member.close()
                 raise
-            self._members[group, stable] = member
-            while len(self._members) > _MOST_MEMBERS:
-                self._members.pop(next(iter(self._members))).close()
+            self._group_consumers[group, stable] = member
+            while len(self._group_consumers) > _MAX_CONSUMERS:
+                self._group_consumers.pop(next(iter(self._group_consumers))).close()
 
-    def answers(
+    def ask_all(
         self, ask: Callable[[], Mapping[K, Future[Any]]], doing: str, left_out: Container[int] = ()
     ) -> dict[K, Any]:
         """What a broker answers to each part of a question, without those it refuses with these codes.
@@ -231,28 +234,28 @@ class Cluster:
                     if error.args[0].code() not in left_out:
                         refusal = refusal or error
                 except FutureTimeout as error:
-                    raise cannot_connect(self.connection, self._told, self._seconds) from error
+                    raise cannot_connect(self.connection, self._client_errors, self._seconds) from error
             if refusal is None:
                 return found
             said: KafkaError = refusal.args[0]
-            if is_away(said) or not passes(said) or time.monotonic() >= deadline:
+            if is_unreachable(said) or not is_transient(said) or time.monotonic() >= deadline:
                 raise self._source_failure(doing, said) from refusal
-            time.sleep(_AGAIN_SECONDS)
+            time.sleep(_RETRY_SECONDS)
 
-    def answer(self, future: Future[Any], doing: str) -> Any:
+    def wait_for(self, future: Future[Any], doing: str) -> Any:
         """What a broker answers; an error of ours when it refuses or does not."""
         try:
             return future.result(self._seconds + 1)
         except KafkaException as error:
             raise self._source_failure(doing, error.args[0]) from error
         except FutureTimeout as error:
-            raise cannot_connect(self.connection, self._told, self._seconds) from error
+            raise cannot_connect(self.connection, self._client_errors, self._seconds) from error
 
     def _source_failure(self, doing: str, error: KafkaError) -> Exception:
-        if is_away(error):
+        if is_unreachable(error):
             self.admin.poll(0)
-            return cannot_connect(self.connection, self._told, self._seconds)
-        failure = refused(self.connection, doing, error)
+            return cannot_connect(self.connection, self._client_errors, self._seconds)
+        failure = broker_refusal(self.connection, doing, error)
         return SourceFailed(failure.what, next_step=failure.next_step)
 
 

@@ -17,28 +17,28 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ematix_flow.backends.kafka.letter_records import Change, Entry
-from ematix_flow.backends.kafka.letter_sizes import fitted
-from ematix_flow.backends.kafka.letter_topic import GROUP, LetterTopic
+from ematix_flow.backends.kafka.dead_letter_records import LetterChange, LetterEntry
+from ematix_flow.backends.kafka.dead_letter_sizes import fit_letter
+from ematix_flow.backends.kafka.dead_letter_topic import GROUP, LetterTopic
 from ematix_flow.spec.connections.brokers import KafkaConnection
-from ematix_flow.state.dead_letters import (
+from ematix_flow.state.dead_letters.base import (
     LEASE_SECONDS,
     DeadLetter,
     DeadLetterStore,
-    Lease,
     LetterCount,
+    LetterLease,
+    LetterSelection,
     LetterStatus,
-    Selection,
     Stage,
+    ambiguous_letter_id,
+    bounded_reason,
     no_such_letter,
-    several_letters,
-    shown_reason,
-    storable,
+    storable_text,
 )
-from ematix_flow.state.records import utc_now
+from ematix_flow.state.run_records import utc_now
 
-MOST_LETTERS = 500
-MOST_BYTES = 8 * 1024 * 1024
+MAX_LEASED_LETTERS = 500
+MAX_LEASED_BYTES = 8 * 1024 * 1024
 
 
 def open_store(connection: KafkaConnection, topic: str, max_attempts: int) -> KafkaDeadLetters:
@@ -58,7 +58,7 @@ class KafkaDeadLetters(DeadLetterStore):
         self._topic = LetterTopic(connection, topic)
         self.location = self._topic.label
         self.max_attempts = max_attempts
-        self._allowed = self._topic.allowed_message()
+        self._max_message_bytes = self._topic.max_message_bytes()
         self._clock = clock
         self._lock = threading.RLock()
 
@@ -69,19 +69,19 @@ class KafkaDeadLetters(DeadLetterStore):
         if not once:
             return 0
         with self._lock:
-            self._topic.advance()
+            self._topic.read_new_messages()
             new, again = [], []
             for letter in reversed(once.values()):
                 entry = self._topic.view.entries.get(letter.id)
                 if entry is None or entry.letter is None:
-                    new.append(fitted(letter, self._allowed, self.longest_payload))
+                    new.append(fit_letter(letter, self._max_message_bytes, self.longest_payload))
                 elif entry.status == "purged" or (
-                    entry.status == "replayed" and entry.current().batch != letter.batch
+                    entry.status == "replayed" and entry.current_letter().batch != letter.batch
                 ):
-                    again.append(fitted(letter, self._allowed, self.longest_payload))
+                    again.append(fit_letter(letter, self._max_message_bytes, self.longest_payload))
             first, operation = time.time_ns(), uuid.uuid4().hex
             reopened = [
-                Change(
+                LetterChange(
                     letter.id,
                     letter.pipeline,
                     "pending",
@@ -109,20 +109,20 @@ class KafkaDeadLetters(DeadLetterStore):
         offset: int = 0,
     ) -> builtins.list[DeadLetter]:
         with self._lock:
-            self._topic.advance()
+            self._topic.read_new_messages()
             found = [
-                entry.current()
-                for entry in self._of(pipeline)
-                if status in (None, entry.status) and stage in (None, _known(entry).stage)
+                entry.current_letter()
+                for entry in self._entries_of(pipeline)
+                if status in (None, entry.status) and stage in (None, _letter_of(entry).stage)
             ]
         return found[max(offset, 0) :][: max(limit, 0)]
 
     def counts(self, pipeline: str | None = None) -> builtins.list[LetterCount]:
         with self._lock:
-            self._topic.advance()
+            self._topic.read_new_messages()
             groups: dict[tuple[str, Stage, LetterStatus], builtins.list[dt.datetime]] = {}
-            for entry in self._of(pipeline):
-                letter = entry.current()
+            for entry in self._entries_of(pipeline):
+                letter = entry.current_letter()
                 key = (letter.pipeline, letter.stage, letter.status)
                 groups.setdefault(key, []).append(letter.failed_at)
         return [LetterCount(*key, len(when), min(when), max(when)) for key, when in sorted(groups.items())]
@@ -131,11 +131,13 @@ class KafkaDeadLetters(DeadLetterStore):
         if not id_or_prefix.isalnum() or not id_or_prefix.isascii():
             raise no_such_letter(id_or_prefix)
         with self._lock:
-            self._topic.advance()
-            found = [entry for entry in self._of(pipeline) if _known(entry).id.startswith(id_or_prefix)]
-            exact = [entry for entry in found if _known(entry).id == id_or_prefix]
+            self._topic.read_new_messages()
+            found = [
+                entry for entry in self._entries_of(pipeline) if _letter_of(entry).id.startswith(id_or_prefix)
+            ]
+            exact = [entry for entry in found if _letter_of(entry).id == id_or_prefix]
             if len(found) > 1 and not exact:
-                raise several_letters(id_or_prefix, sorted(_known(entry).id for entry in found[:4]))
+                raise ambiguous_letter_id(id_or_prefix, sorted(_letter_of(entry).id for entry in found[:4]))
             letters = self._with_payloads((exact or found)[:1])
         if not letters:
             raise no_such_letter(id_or_prefix)
@@ -143,74 +145,86 @@ class KafkaDeadLetters(DeadLetterStore):
 
     # ------------------------------------------------------------------ replaying
 
-    def take(
+    def lease(
         self,
         pipeline: str,
-        selection: Selection,
+        selection: LetterSelection,
         *,
         lease_seconds: float = LEASE_SECONDS,
-        limit: int = MOST_LETTERS,
+        limit: int = MAX_LEASED_LETTERS,
         before: dt.datetime | None = None,
-    ) -> Lease:
-        token, statuses = uuid.uuid4().hex, selection.takes()
-        most = min(limit, MOST_LETTERS, selection.first or limit)
+    ) -> LetterLease:
+        token, statuses = uuid.uuid4().hex, selection.replayable_statuses()
+        most = min(limit, MAX_LEASED_LETTERS, selection.first or limit)
         with self._lock:
-            self._topic.advance()
+            self._topic.read_new_messages()
             now = self._clock()
             until = now + dt.timedelta(seconds=lease_seconds)
-            chosen: builtins.list[Entry] = []
+            chosen: builtins.list[LetterEntry] = []
             total = 0
-            for entry in self._chosen(pipeline, selection, statuses):
-                letter = entry.current()
+            for entry in self._select(pipeline, selection, statuses):
+                letter = entry.current_letter()
                 if not letter.whole or (before is not None and letter.failed_at >= before):
                     continue
                 total += letter.payload_size
-                if len(chosen) >= most or (chosen and total > MOST_BYTES):
+                if len(chosen) >= most or (chosen and total > MAX_LEASED_BYTES):
                     break
                 chosen.append(entry)
             mine = self._write(
                 token,
                 [
-                    Change(
-                        _known(e).id, _known(e).pipeline, "leased", token, now, until=until, takes=statuses
+                    LetterChange(
+                        _letter_of(e).id,
+                        _letter_of(e).pipeline,
+                        "leased",
+                        token,
+                        now,
+                        until=until,
+                        from_statuses=statuses,
                     )
                     for e in chosen
                 ],
             )
-            letters = self._with_payloads([e for e in chosen if _known(e).id in mine])
-        return Lease(token, until, tuple(letters))
+            letters = self._with_payloads([e for e in chosen if _letter_of(e).id in mine])
+        return LetterLease(token, until, tuple(letters))
 
-    def renew(self, lease: Lease, lease_seconds: float = LEASE_SECONDS) -> Lease:
+    def renew(self, lease: LetterLease, lease_seconds: float = LEASE_SECONDS) -> LetterLease:
         until = self._clock() + dt.timedelta(seconds=lease_seconds)
         ids = [letter.id for letter in lease.letters]
-        still = self._settle(lease, ids, "renewed", until=until)
-        return Lease(lease.token, until, tuple(letter for letter in lease.letters if letter.id in still))
+        still = self._write_outcome(lease, ids, "renewed", until=until)
+        return LetterLease(
+            lease.token, until, tuple(letter for letter in lease.letters if letter.id in still)
+        )
 
-    def done(self, lease: Lease, ids: Sequence[str]) -> int:
-        settled = self._settle(lease, ids, "replayed")
-        self._show_progress({letter.pipeline for letter in lease.letters})
+    def mark_replayed(self, lease: LetterLease, ids: Sequence[str]) -> int:
+        settled = self._write_outcome(lease, ids, "replayed")
+        self._commit_progress({letter.pipeline for letter in lease.letters})
         return len(settled)
 
-    def failed(self, lease: Lease, id: str, reason: str) -> LetterStatus | None:
+    def mark_failed(self, lease: LetterLease, id: str, reason: str) -> LetterStatus | None:
         with self._lock:
             entry = self._topic.view.entries.get(id)
             if entry is None or entry.letter is None:
                 return None
-            attempt = entry.current().attempt + 1
+            attempt = entry.current_letter().attempt + 1
             status: LetterStatus = "parked" if attempt >= self.max_attempts else "pending"
-            told = {"attempt": attempt, "reason": shown_reason(reason), "failed_at": self._clock()}
-            return status if self._settle(lease, [id], status, **told) else None
+            told = {"attempt": attempt, "reason": bounded_reason(reason), "failed_at": self._clock()}
+            return status if self._write_outcome(lease, [id], status, **told) else None
 
-    def release(self, lease: Lease, ids: Sequence[str] | None = None) -> int:
-        return len(self._settle(lease, [e.id for e in lease.letters] if ids is None else ids, "released"))
+    def release(self, lease: LetterLease, ids: Sequence[str] | None = None) -> int:
+        return len(
+            self._write_outcome(lease, [e.id for e in lease.letters] if ids is None else ids, "released")
+        )
 
-    def _settle(self, lease: Lease, ids: Sequence[str], status: str, **told: Any) -> set[str]:
+    def _write_outcome(self, lease: LetterLease, ids: Sequence[str], status: str, **told: Any) -> set[str]:
         operation = uuid.uuid4().hex
         with self._lock:
             entries = self._topic.view.entries
             known = [entries[id].letter for id in ids if id in entries]
             changes = [
-                Change(each.id, each.pipeline, status, operation, self._clock(), lease=lease.token, **told)
+                LetterChange(
+                    each.id, each.pipeline, status, operation, self._clock(), lease=lease.token, **told
+                )
                 for each in known
                 if each is not None
             ]
@@ -218,22 +232,26 @@ class KafkaDeadLetters(DeadLetterStore):
 
     # ------------------------------------------------------------------ tidying
 
-    def park(self, pipeline: str, selection: Selection) -> int:
-        return self._tidy(pipeline, selection, "parked", ("pending",))
+    def park(self, pipeline: str, selection: LetterSelection) -> int:
+        return self._change_status(pipeline, selection, "parked", ("pending",))
 
-    def purge(self, pipeline: str, selection: Selection) -> int:
+    def purge(self, pipeline: str, selection: LetterSelection) -> int:
         """The messages stay in the topic until its retention ends; here they are forgotten."""
-        purged = self._tidy(pipeline, selection, "purged", ("pending", "parked", "replayed"))
-        self._show_progress({pipeline})
+        purged = self._change_status(pipeline, selection, "purged", ("pending", "parked", "replayed"))
+        self._commit_progress({pipeline})
         return purged
 
-    def _tidy(self, pipeline: str, selection: Selection, status: str, of: Sequence[str]) -> int:
+    def _change_status(
+        self, pipeline: str, selection: LetterSelection, status: str, of: Sequence[str]
+    ) -> int:
         operation = uuid.uuid4().hex
         with self._lock:
-            self._topic.advance()
-            chosen = self._chosen(pipeline, selection, of)[: selection.first]
+            self._topic.read_new_messages()
+            chosen = self._select(pipeline, selection, of)[: selection.first]
             now = self._clock()
-            changes = [Change(_known(e).id, _known(e).pipeline, status, operation, now) for e in chosen]
+            changes = [
+                LetterChange(_letter_of(e).id, _letter_of(e).pipeline, status, operation, now) for e in chosen
+            ]
             return len(self._write(operation, changes))
 
     def close(self) -> None:
@@ -242,29 +260,36 @@ class KafkaDeadLetters(DeadLetterStore):
 
     # ------------------------------------------------------------------ choosing
 
-    def _of(self, pipeline: str | None) -> Iterable[Entry]:
-        wanted = None if pipeline is None else storable(pipeline)
-        return (e for e in self._topic.view.visible() if wanted in (None, _known(e).pipeline))
+    def _entries_of(self, pipeline: str | None) -> Iterable[LetterEntry]:
+        wanted = None if pipeline is None else storable_text(pipeline)
+        return (e for e in self._topic.view.visible_entries() if wanted in (None, _letter_of(e).pipeline))
 
-    def _chosen(self, pipeline: str, selection: Selection, statuses: Sequence[str]) -> builtins.list[Entry]:
+    def _select(
+        self, pipeline: str, selection: LetterSelection, statuses: Sequence[str]
+    ) -> builtins.list[LetterEntry]:
         now = self._clock()
-        part = None if selection.reason is None else _folded(storable(selection.reason))
+        part = None if selection.reason is None else _fold_ascii(storable_text(selection.reason))
         ids = None if selection.ids is None else set(selection.ids)
         return [
             entry
-            for entry in self._of(pipeline)
+            for entry in self._entries_of(pipeline)
             if entry.status in statuses
             and selection.status in (None, entry.status)
             and entry.is_free(now)
-            and selection.stage in (None, _known(entry).stage)
-            and (ids is None or _known(entry).id in ids)
-            and (part is None or part in _folded(entry.current().reason))
+            and selection.stage in (None, _letter_of(entry).stage)
+            and (ids is None or _letter_of(entry).id in ids)
+            and (part is None or part in _fold_ascii(entry.current_letter().reason))
         ]
 
     # ------------------------------------------------------------------ writing
 
     def _write(
-        self, operation: str, changes: Sequence[Change], *, letters: Sequence[DeadLetter] = (), first: int = 0
+        self,
+        operation: str,
+        changes: Sequence[LetterChange],
+        *,
+        letters: Sequence[DeadLetter] = (),
+        first: int = 0,
     ) -> set[str]:
         """Write letters and what becomes of letters; the ids for which it counted, as the log orders it."""
         if not letters and not changes:
@@ -274,37 +299,41 @@ class KafkaDeadLetters(DeadLetterStore):
         try:
             self._topic.send_letters(letters, operation, first)
             self._topic.send_changes(changes)
-            self._topic.advance()
+            self._topic.read_new_messages()
             return counted
         finally:
             view.forget_operation(operation)
 
-    def _with_payloads(self, entries: Sequence[Entry]) -> builtins.list[DeadLetter]:
+    def _with_payloads(self, entries: Sequence[LetterEntry]) -> builtins.list[DeadLetter]:
         """The letters with payload and key; those that retention has removed meanwhile are left out."""
-        found = self._topic.payloads({entry.place for entry in entries if entry.place is not None})
+        found = self._topic.fetch_payloads(
+            {entry.topic_offset for entry in entries if entry.topic_offset is not None}
+        )
         return [
-            replace(entry.current(), payload=found[entry.place][0], key=found[entry.place][1])
+            replace(
+                entry.current_letter(), payload=found[entry.topic_offset][0], key=found[entry.topic_offset][1]
+            )
             for entry in entries
-            if entry.place in found
+            if entry.topic_offset in found
         ]
 
-    def _show_progress(self, pipelines: Iterable[str]) -> None:
+    def _commit_progress(self, pipelines: Iterable[str]) -> None:
         """For lag tools: where the oldest pending letter of each pipeline is. Nothing relies on it."""
         for pipeline in pipelines:
             with self._lock:
                 offsets = dict(self._topic.read_up_to)
-                for entry in self._of(pipeline):
-                    if entry.status == "pending" and entry.place is not None:
-                        number, offset = entry.place
+                for entry in self._entries_of(pipeline):
+                    if entry.status == "pending" and entry.topic_offset is not None:
+                        number, offset = entry.topic_offset
                         offsets[number] = min(offsets[number], offset)
                 self._topic.commit(f"{GROUP}.{pipeline}", offsets)
 
 
-def _known(entry: Entry) -> DeadLetter:
+def _letter_of(entry: LetterEntry) -> DeadLetter:
     assert entry.letter is not None
     return entry.letter
 
 
-def _folded(text: str) -> str:
+def _fold_ascii(text: str) -> str:
     """With ASCII letters in lower case, as databases do it at least."""
     return "".join(c.lower() if c.isascii() else c for c in text)

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError
 PATIENCE_SECONDS = 60.0
 
 # No broker answers: who only asks says so sooner than who waits for messages.
-AWAY = frozenset(
+UNREACHABLE = frozenset(
     {
         KafkaError._TRANSPORT,
         KafkaError._TIMED_OUT,
@@ -36,8 +36,8 @@ COORDINATOR = frozenset(
         KafkaError._WAIT_COORD,
     }
 )
-PASSING = (
-    AWAY
+TRANSIENT = (
+    UNREACHABLE
     | COORDINATOR
     | {
         # a leader that moves, or is not known to all yet
@@ -92,11 +92,11 @@ PASSING = (
 )
 
 
-def passes(error: KafkaError) -> bool:
+def is_transient(error: KafkaError) -> bool:
     """Whether the same request may well succeed in a while."""
-    return not error.fatal() and (error.retriable() or error.code() in PASSING)
+    return not error.fatal() and (error.retriable() or error.code() in TRANSIENT)
 
 
-def is_away(error: KafkaError) -> bool:
+def is_unreachable(error: KafkaError) -> bool:
     """Whether it says that no broker answers."""
-    return error.code() in AWAY
+    return error.code() in UNREACHABLE

@@ -10,22 +10,27 @@ from confluent_kafka import KafkaError, KafkaException
 from ematix_flow.errors import CannotConnect, ConfigError, FlowError, TargetFailed
 from ematix_flow.spec.connections.brokers import KafkaConnection
 
-_KEPT = 50
+_MAX_ERRORS = 50
 _STATE = re.compile(r" \(after \d+ms in state [A-Z_]+\)")
 _BROKER = re.compile(r"^(?:\w+://)?([^\s/]+:\d+)/(?:bootstrap|\d+): ")
 _UNKNOWN_PROPERTY = re.compile(r'No such configuration property: "([^"]*)"')
 _TAKEN_GROUP = (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS)
-_TELLING = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError._RESOLVE, KafkaError._TRANSPORT)
+_MOST_SPECIFIC_CODES = (
+    KafkaError._AUTHENTICATION,
+    KafkaError._SSL,
+    KafkaError._RESOLVE,
+    KafkaError._TRANSPORT,
+)
 
 
-class Told:
+class ClientErrors:
     """What a client says of its connections, as its ``error_cb``; each thing once."""
 
     def __init__(self) -> None:
         self._errors: dict[tuple[int, str], KafkaError] = {}
 
     def __call__(self, error: KafkaError) -> None:
-        if len(self._errors) < _KEPT:
+        if len(self._errors) < _MAX_ERRORS:
             self._errors.setdefault((error.code(), _STATE.sub("", error.str())), error)
 
     def clear(self) -> None:
@@ -36,27 +41,27 @@ class Told:
         return tuple(self._errors.values())
 
     @property
-    def nobody_answers(self) -> bool:
+    def all_brokers_down(self) -> bool:
         return any(code == KafkaError._ALL_BROKERS_DOWN for code, _ in self._errors)
 
     @property
     def reason(self) -> tuple[int, str] | None:
         """The most telling of all: a refused login before a broken connection."""
-        for wanted in _TELLING:
+        for wanted in _MOST_SPECIFIC_CODES:
             for code, text in self._errors:
                 if code == wanted:
                     return code, text
         return None
 
 
-def cannot_connect(connection: KafkaConnection, told: Told, seconds: float) -> CannotConnect:
+def cannot_connect(connection: KafkaConnection, told: ClientErrors, seconds: float) -> CannotConnect:
     """Why no broker of the connection answered."""
     name, servers = connection.name, connection.bootstrap_servers
     code, text = told.reason or (None, "")
     text = _BROKER.sub("", text)
     lowered = text.lower()
     if code == KafkaError._AUTHENTICATION:
-        return _not_logged_in(connection, text)
+        return _login_refusal(connection, text)
     if code == KafkaError._SSL or "certificate verify failed" in lowered:
         return CannotConnect(
             f"cannot trust the certificate of the Kafka broker at {servers}: {_plain_tls(text)}",
@@ -84,7 +89,7 @@ def cannot_connect(connection: KafkaConnection, told: Told, seconds: float) -> C
             f"the Kafka broker at {servers} does not speak TLS with us: {text}",
             next_step="check the port, and security_protocol (plaintext, ssl, sasl_plaintext, sasl_ssl)",
         )
-    if told.nobody_answers and not text:
+    if told.all_brokers_down and not text:
         return CannotConnect(
             f"the Kafka broker at {servers} ends the connection without an answer, as one that wants TLS or "
             "a login does",
@@ -98,7 +103,7 @@ def cannot_connect(connection: KafkaConnection, told: Told, seconds: float) -> C
     )
 
 
-def _not_logged_in(connection: KafkaConnection, text: str) -> CannotConnect:
+def _login_refusal(connection: KafkaConnection, text: str) -> CannotConnect:
     user = connection.sasl_plain_username or connection.sasl_scram_username
     if "handshake" in text:  # the mechanism, before any user was named
         return CannotConnect(
@@ -113,7 +118,7 @@ def _not_logged_in(connection: KafkaConnection, text: str) -> CannotConnect:
     )
 
 
-def not_usable(connection: KafkaConnection, error: Exception) -> FlowError:
+def invalid_settings(connection: KafkaConnection, error: Exception) -> FlowError:
     """A client that could not even be made: its settings are wrong."""
     text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
     unknown = _UNKNOWN_PROPERTY.search(text)
@@ -142,7 +147,7 @@ _SETTING_FIELDS = {
 }
 
 
-def refused(connection: KafkaConnection, doing: str, error: KafkaError) -> FlowError:
+def broker_refusal(connection: KafkaConnection, doing: str, error: KafkaError) -> FlowError:
     """What a broker answers when it does not do what it was asked."""
     code, said = error.code(), _STATE.sub("", error.str())
     user = connection.sasl_plain_username or connection.sasl_scram_username or "of the connection"
@@ -182,14 +187,14 @@ def create_command(connection: KafkaConnection, topic: str = "<topic>", partitio
     )
 
 
-def words(errors: Sequence[KafkaError]) -> str:
+def error_summary(errors: Sequence[KafkaError]) -> str:
     """Some errors in one line, each once."""
     return "; ".join(dict.fromkeys(_STATE.sub("", error.str()) for error in errors[:5]))
 
 
-def not_committed(error: KafkaError) -> str:
+def commit_refusal(error: KafkaError) -> str:
     """Why a group's offsets were refused. Who never joined a group may commit only while nobody is in it."""
-    said = words([error])
+    said = error_summary([error])
     if error.code() not in _TAKEN_GROUP:
         return said
     return (

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ematix_flow.backends.kafka.backend import KafkaBackend as Cluster
+from ematix_flow.backends.brokers.notebook import MessageBackend
+from ematix_flow.backends.kafka.backend import KafkaStreamBackend as Cluster
 from ematix_flow.backends.kafka.receiver import KafkaReceiver
-from ematix_flow.backends.notebooks import MessageBackend
-from ematix_flow.backends.payloads.connections import payload_of
-from ematix_flow.backends.streams import Message, Reading, Receiver, Sender
+from ematix_flow.backends.messages.contract import Message, ReadRequest, Receiver, Sender
+from ematix_flow.backends.payloads.connection_payloads import payload_of
 from ematix_flow.errors import UsageError
 from ematix_flow.spec.connections.brokers import KafkaConnection
 
@@ -38,12 +38,12 @@ class KafkaBackend(MessageBackend):
     def ping(self) -> str:
         return self._kafka.check()
 
-    def _receiver(self, place: str) -> Receiver:
-        return KafkaReceiver(self._kafka.cluster, Reading(place))
+    def _open_receiver(self, place: str) -> Receiver:
+        return KafkaReceiver(self._kafka.cluster, ReadRequest(place))
 
     def _sender(self, place: str) -> Sender:
         target = self._kafka.message_target()
-        target.check_place(place)
+        target.check_destination(place)
         return target.sender(place, {})
 
     def _receipts(self, messages: Sequence[Message]) -> Sequence[Any]:

@@ -9,10 +9,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ematix_flow.backends.kafka.cluster import Cluster, Partition, by_topic
+from ematix_flow.backends.kafka.cluster import KafkaCluster, Partition, by_topic
+from ematix_flow.backends.kafka.consumer_group import PipelineGroup
 from ematix_flow.backends.kafka.failures import create_command
-from ematix_flow.backends.kafka.groups import StreamGroup
-from ematix_flow.backends.streams import PLACE_IDS, Reading
+from ematix_flow.backends.messages.contract import RESOURCE_IDS, ReadRequest
 from ematix_flow.errors import DataLost, SourceFailed, SourceMissing, did_you_mean
 
 _log = logging.getLogger(__name__)
@@ -20,29 +20,29 @@ EARLIEST, LATEST = -2, -1  # in Spark's JSON
 
 
 @dataclass(frozen=True)
-class Topics:
+class TopicQuery:
     """What a query names: topics, or with a leading ``^`` a pattern that whole names match."""
 
     query: str
 
     @property
-    def pattern(self) -> bool:
+    def is_pattern(self) -> bool:
         return self.query.lstrip().startswith("^")
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name.strip() for name in self.query.split(",") if name.strip()))
 
-    def option(self) -> tuple[str, str]:
+    def spark_option(self) -> tuple[str, str]:
         """How Spark's connector is told."""
-        if self.pattern:
+        if self.is_pattern:
             return "subscribePattern", self.query.strip()
         return "subscribe", ",".join(self.names)
 
-    def found(self, cluster: Cluster) -> dict[str, list[int]]:
+    def find_topics(self, cluster: KafkaCluster) -> dict[str, list[int]]:
         """The topics that are there, with their partitions; SourceFailed when one is missing."""
         there = cluster.topics()
-        if self.pattern:
+        if self.is_pattern:
             try:
                 wanted = re.compile(self.query.strip())
             except re.error as error:
@@ -64,14 +64,14 @@ class Topics:
         return {name: there[name] for name in self.names}
 
 
-def parse(position: str) -> dict[Partition, int]:
+def parse_position(position: str) -> dict[Partition, int]:
     """Spark's ``{"topic": {"0": 123}}``, without the ids that a ledger keeps with it."""
     try:
         read = json.loads(position)
         return {
             (str(topic), int(number)): int(offset)
             for topic, partitions in read.items()
-            if topic != PLACE_IDS
+            if topic != RESOURCE_IDS
             for number, offset in partitions.items()
         }
     except (ValueError, AttributeError, TypeError) as error:
@@ -81,7 +81,7 @@ def parse(position: str) -> dict[Partition, int]:
         ) from error
 
 
-def text(offsets: Mapping[Partition, int]) -> str:
+def position_text(offsets: Mapping[Partition, int]) -> str:
     """The JSON that Spark takes and gives, in one order."""
     topics = by_topic(offsets)
     ordered = {
@@ -91,24 +91,24 @@ def text(offsets: Mapping[Partition, int]) -> str:
     return json.dumps(ordered, separators=(",", ":"))
 
 
-def ids_in(position: str | None) -> dict[str, str | None]:
+def topic_ids_in(position: str | None) -> dict[str, str | None]:
     """The ids of the topics that a position is of, as far as it says; None for one that is in doubt."""
     if position is None:
         return {}
-    found = json.loads(position).get(PLACE_IDS)
+    found = json.loads(position).get(RESOURCE_IDS)
     return dict(found) if isinstance(found, dict) else {}
 
 
-def with_ids(position: str, ids: Mapping[str, str | None]) -> str:
+def with_topic_ids(position: str, ids: Mapping[str, str | None]) -> str:
     """A position together with the ids of its topics."""
-    offsets = parse(position)
+    offsets = parse_position(position)
     known = {topic: ids[topic] for topic in sorted({topic for topic, _ in offsets}) if topic in ids}
     if not known:
-        return text(offsets)
-    return json.dumps({**json.loads(text(offsets)), PLACE_IDS: known}, separators=(",", ":"))
+        return position_text(offsets)
+    return json.dumps({**json.loads(position_text(offsets)), RESOURCE_IDS: known}, separators=(",", ":"))
 
 
-def replaced_topics(before: Mapping[str, str | None], now: Mapping[str, str]) -> dict[str, str]:
+def recreated_topics(before: Mapping[str, str | None], now: Mapping[str, str]) -> dict[str, str]:
     """The topics that are others than before under the same name, each with what to say of it."""
     return {
         topic: f"topic {topic!r} was deleted and created again (its id is {now[topic]}, and was "
@@ -118,49 +118,51 @@ def replaced_topics(before: Mapping[str, str | None], now: Mapping[str, str]) ->
     }
 
 
-def starting(cluster: Cluster, reading: Reading, group: StreamGroup | None = None) -> str:
+def starting_offsets(cluster: KafkaCluster, reading: ReadRequest, group: PipelineGroup | None = None) -> str:
     """Spark's ``startingOffsets``: resume, else what the group has committed, else as it is asked for.
 
     One word where it says all: a partition that appears in this moment is then no contradiction.
     """
-    begins = _begins(cluster, reading, group)
+    begins = _first_offsets(cluster, reading, group)
     kinds = set(begins.values())
     if not kinds or kinds == {EARLIEST}:
         return "earliest"
-    return "latest" if kinds == {LATEST} else text(begins)
+    return "latest" if kinds == {LATEST} else position_text(begins)
 
 
-def resolved(cluster: Cluster, reading: Reading) -> dict[Partition, int]:
+def seek_offsets(cluster: KafkaCluster, reading: ReadRequest) -> dict[Partition, int]:
     """The same as offsets that a consumer seeks to."""
-    begins = _begins(cluster, reading)
-    first = cluster.beginnings([each for each, offset in begins.items() if offset == EARLIEST])
-    last = cluster.ends([each for each, offset in begins.items() if offset == LATEST])
+    begins = _first_offsets(cluster, reading)
+    first = cluster.start_offsets([each for each, offset in begins.items() if offset == EARLIEST])
+    last = cluster.end_offsets([each for each, offset in begins.items() if offset == LATEST])
     return {**begins, **first, **last}
 
 
-def _begins(cluster: Cluster, reading: Reading, group: StreamGroup | None = None) -> dict[Partition, int]:
-    found = Topics(reading.query).found(cluster)
+def _first_offsets(
+    cluster: KafkaCluster, reading: ReadRequest, group: PipelineGroup | None = None
+) -> dict[Partition, int]:
+    found = TopicQuery(reading.query).find_topics(cluster)
     partitions = [(topic, number) for topic, numbers in found.items() for number in numbers]
-    group = group or StreamGroup(cluster, reading.pipeline)
-    known = parse(reading.resume) if reading.resume is not None else {}
+    group = group or PipelineGroup(cluster, reading.pipeline)
+    known = parse_position(reading.resume) if reading.resume is not None else {}
     begun = {topic for topic, _ in known}
     known |= group.offsets([each for each in partitions if each[0] not in begun])
     begun = {topic for topic, _ in known}
     new = [each for each in partitions if each[0] not in begun]  # of topics nobody has read yet
     there = [each for each in partitions if each[0] in begun]
-    held = _held(cluster, reading, known, there) if known else {}
-    return {**held, **_unread(cluster, reading, new, group.name)}
+    held = _resumed_offsets(cluster, reading, known, there) if known else {}
+    return {**held, **_offsets_without_position(cluster, reading, new, group.name)}
 
 
-def _unread(
-    cluster: Cluster, reading: Reading, partitions: list[Partition], group: str
+def _offsets_without_position(
+    cluster: KafkaCluster, reading: ReadRequest, partitions: list[Partition], group: str
 ) -> dict[Partition, int]:
     """Where to begin without any position."""
     moment = reading.starting
     if isinstance(moment, dt.datetime):
-        offsets = cluster.since(partitions, int(moment.timestamp() * 1000))
+        offsets = cluster.offsets_at(partitions, int(moment.timestamp() * 1000))
         late = [each for each, offset in offsets.items() if offset < 0]  # nothing is that new yet
-        return {**offsets, **cluster.ends(late, committed=False)}
+        return {**offsets, **cluster.end_offsets(late, committed=False)}
     policy = moment if moment != "earliest" else cluster.connection.auto_offset_reset or "earliest"
     if policy == "error" and partitions:
         raise SourceFailed(
@@ -173,22 +175,22 @@ def _unread(
     return {each: LATEST if policy == "latest" else EARLIEST for each in partitions}
 
 
-def _held(
-    cluster: Cluster, reading: Reading, wanted: Mapping[Partition, int], partitions: list[Partition]
+def _resumed_offsets(
+    cluster: KafkaCluster, reading: ReadRequest, wanted: Mapping[Partition, int], partitions: list[Partition]
 ) -> dict[Partition, int]:
     """Positions to go on from, every partition named; what the broker no longer has is data loss."""
     known = set(partitions)
-    gone = sorted(each for each in wanted if each not in known and is_asked(reading, each[0]))
+    gone = sorted(each for each in wanted if each not in known and is_requested(reading, each[0]))
     lost = [f"{topic}/{number} is not there any more" for topic, number in gone]
-    before = {topic: id for topic, id in ids_in(reading.resume).items() if is_asked(reading, topic)}
-    replaced = replaced_topics(before, cluster.topic_ids(before))
+    before = {topic: id for topic, id in topic_ids_in(reading.resume).items() if is_requested(reading, topic)}
+    replaced = recreated_topics(before, cluster.topic_ids(before))
     lost += replaced.values()
     asked = {
         each: offset
         for each, offset in wanted.items()
         if each in known and offset >= 0 and each[0] not in replaced
     }
-    first, last = cluster.beginnings(asked), cluster.ends(asked, committed=False)
+    first, last = cluster.start_offsets(asked), cluster.end_offsets(asked, committed=False)
     held: dict[Partition, int] = dict.fromkeys(partitions, EARLIEST)
     held |= {each: offset for each, offset in wanted.items() if each in known and each[0] not in replaced}
     for each, offset in sorted(asked.items()):
@@ -200,13 +202,13 @@ def _held(
             continue
         held[each] = EARLIEST
     if lost and reading.fail_on_data_loss:
-        raise data_lost(lost)
+        raise data_lost_error(lost)
     if lost:
         _log.warning("messages are lost, as fail_on_data_loss=False allows: %s", "; ".join(lost))
     return held
 
 
-def data_lost(lost: list[str]) -> DataLost:
+def data_lost_error(lost: list[str]) -> DataLost:
     """Messages between a position and what the broker still has are gone."""
     shown = "; ".join(lost[:5]) + (f" and {len(lost) - 5} more" if len(lost) > 5 else "")
     return DataLost(
@@ -217,7 +219,9 @@ def data_lost(lost: list[str]) -> DataLost:
     )
 
 
-def is_asked(reading: Reading, topic: str) -> bool:
+def is_requested(reading: ReadRequest, topic: str) -> bool:
     """Whether the query still names the topic of a position; one that it dropped is no loss."""
-    topics = Topics(reading.query)
-    return re.fullmatch(reading.query.strip(), topic) is not None if topics.pattern else topic in topics.names
+    topics = TopicQuery(reading.query)
+    return (
+        re.fullmatch(reading.query.strip(), topic) is not None if topics.is_pattern else topic in topics.names
+    )

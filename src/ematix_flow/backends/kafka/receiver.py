@@ -15,12 +15,12 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
-from ematix_flow.backends.kafka.cluster import Cluster
-from ematix_flow.backends.kafka.error_codes import OUT_OF_RANGE, passes
-from ematix_flow.backends.kafka.failures import Told, cannot_connect, not_usable, refused
-from ematix_flow.backends.kafka.positions import resolved
+from ematix_flow.backends.kafka.cluster import KafkaCluster
+from ematix_flow.backends.kafka.error_codes import OUT_OF_RANGE, is_transient
+from ematix_flow.backends.kafka.failures import ClientErrors, broker_refusal, cannot_connect, invalid_settings
+from ematix_flow.backends.kafka.positions import seek_offsets
 from ematix_flow.backends.kafka.settings import client_settings, group_of
-from ematix_flow.backends.streams import Message, Reading, Receiver
+from ematix_flow.backends.messages.contract import Message, ReadRequest, Receiver
 from ematix_flow.errors import CannotConnect, SourceFailed
 
 _UTC = dt.timezone.utc
@@ -31,21 +31,21 @@ _CONSUMER = {"isolation.level": "read_committed", "queued.max.messages.kbytes": 
 class KafkaReceiver(Receiver):
     """A receipt is the topic, the partition and the offset after the message."""
 
-    def __init__(self, cluster: Cluster, reading: Reading) -> None:
+    def __init__(self, cluster: KafkaCluster, reading: ReadRequest) -> None:
         self._cluster, self._group = cluster, group_of(cluster.connection)
-        self._told = Told()
-        begins = resolved(cluster, reading)
+        self._client_errors = ClientErrors()
+        begins = seek_offsets(cluster, reading)
         settings = {
             **client_settings(cluster.connection, _CONSUMER),
             "group.id": self._group,
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
-            "error_cb": self._told,
+            "error_cb": self._client_errors,
         }
         try:
             self._consumer = Consumer(settings)
         except (KafkaException, ValueError, TypeError) as error:
-            raise not_usable(cluster.connection, error) from error
+            raise invalid_settings(cluster.connection, error) from error
         self._consumer.assign([TopicPartition(*each, offset) for each, offset in begins.items()])
 
     def poll(self, max_messages: int, timeout: float) -> Sequence[Message]:
@@ -53,13 +53,13 @@ class KafkaReceiver(Receiver):
         for message in self._consumer.consume(max_messages, timeout):
             error = message.error()
             if error is None:
-                found.append(_message(message))
+                found.append(_as_message(message))
             else:
-                self._complain(error)
-        if not found and self._told.nobody_answers:
-            failure = cannot_connect(self._cluster.connection, self._told, timeout)
-            self._told.clear()
-            self._still_away(failure)
+                self._raise_error(error)
+        if not found and self._client_errors.all_brokers_down:
+            failure = cannot_connect(self._cluster.connection, self._client_errors, timeout)
+            self._client_errors.clear()
+            self._raise_if_unreachable(failure)
         return found
 
     def acknowledge(self, receipts: Sequence[Any]) -> None:
@@ -73,41 +73,41 @@ class KafkaReceiver(Receiver):
                 if done.error is not None:
                     raise KafkaException(done.error)
         except KafkaException as error:
-            raise self._not_committed(error.args[0]) from error
+            raise self._commit_failure(error.args[0]) from error
 
     def close(self) -> None:
         with suppress(RuntimeError):  # it is closed already
             self._consumer.close()
 
-    def _complain(self, error: KafkaError) -> None:
-        if error.code() == KafkaError._PARTITION_EOF or passes(error):
+    def _raise_error(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._PARTITION_EOF or is_transient(error):
             return
         if error.code() in OUT_OF_RANGE:
             raise SourceFailed(
                 f"Kafka no longer has the messages at which reading was: {error.str()}",
                 next_step="open it with another group_id, or commit a newer position",
             )
-        failure = refused(self._cluster.connection, "read messages", error)
+        failure = broker_refusal(self._cluster.connection, "read messages", error)
         raise SourceFailed(failure.what, next_step=failure.next_step)
 
-    def _still_away(self, failure: CannotConnect) -> None:
+    def _raise_if_unreachable(self, failure: CannotConnect) -> None:
         """A connection that comes back by itself is no failure: asked once more, it answers."""
         try:
             self._cluster.metadata()
         except CannotConnect:
             raise failure from None
 
-    def _not_committed(self, error: KafkaError) -> SourceFailed:
+    def _commit_failure(self, error: KafkaError) -> SourceFailed:
         if error.code() in _NOT_JOINED:
             return SourceFailed(
                 f"the offsets of group {self._group!r} cannot be committed: consumers are members of it",
                 next_step="stop them, or open Kafka with another group_id",
             )
-        failure = refused(self._cluster.connection, f"commit offsets of group {self._group!r}", error)
+        failure = broker_refusal(self._cluster.connection, f"commit offsets of group {self._group!r}", error)
         return SourceFailed(failure.what, state="nothing was acknowledged", next_step=failure.next_step)
 
 
-def _message(message: KafkaMessage) -> Message:
+def _as_message(message: KafkaMessage) -> Message:
     kind, milliseconds = message.timestamp()
     moment = dt.datetime.fromtimestamp(milliseconds / 1000, _UTC) if kind else None
     topic, number, offset = message.topic(), message.partition(), message.offset()
@@ -118,12 +118,12 @@ def _message(message: KafkaMessage) -> Message:
         partition=str(number),
         position=str(offset),
         timestamp=moment,
-        headers=_headers(message.headers()),
+        headers=_headers_json(message.headers()),
         receipt=(topic, number, (offset or 0) + 1),
     )
 
 
-def _headers(pairs: Any) -> str | None:
+def _headers_json(pairs: Any) -> str | None:
     if not pairs:
         return None
     texts = {name: None if value is None else value.decode("utf-8", "replace") for name, value in pairs}

@@ -14,19 +14,25 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from ematix_flow.backends.kafka.failures import Told, cannot_connect, not_usable, refused, words
+from ematix_flow.backends.kafka.failures import (
+    ClientErrors,
+    broker_refusal,
+    cannot_connect,
+    error_summary,
+    invalid_settings,
+)
 from ematix_flow.backends.kafka.settings import client_settings
-from ematix_flow.backends.streams import Token
+from ematix_flow.backends.messages.contract import BatchToken
 from ematix_flow.errors import FlowError, RowRejected, TargetFailed
 from ematix_flow.spec.connections.brokers import KafkaConnection
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ematix_flow.backends.kafka.transactions import SendingOnce
+    from ematix_flow.backends.kafka.transactions import TransactionalSender
 
 _DELIVERY_MS = 120_000
-_AWAY = (
+_UNREACHABLE = (
     KafkaError._TRANSPORT,
     KafkaError._TIMED_OUT,
     KafkaError._MSG_TIMED_OUT,
@@ -56,172 +62,180 @@ class KafkaSender:
     connection: KafkaConnection
     topic: str
     options: Mapping[str, str] = field(default_factory=dict)
-    largest: int | None = None  # bytes of a message that the topic takes, when the broker tells
+    max_message_bytes: int | None = None  # bytes of a message that the topic takes, when the broker tells
     partitions: int | None = None  # how many the topic has
 
     def __repr__(self) -> str:
         return f"KafkaSender({self.topic!r})"
 
-    def send(self, batches: Iterable[pa.RecordBatch], token: Token | None = None) -> int:
+    def send(self, batches: Iterable[pa.RecordBatch], token: BatchToken | None = None) -> int:
         if token is not None:
-            from ematix_flow.backends.kafka.transactions import SendingOnce
+            from ematix_flow.backends.kafka.transactions import TransactionalSender
 
-            return SendingOnce(self, token).send(batches, token)
-        outbox = self.outbox()
-        sent = outbox.put_all(batches)
+            return TransactionalSender(self, token).send(batches, token)
+        outbox = self.open_producer()
+        sent = outbox.produce_all(batches)
         outbox.confirm()
         return sent
 
     def check(self, batch: pa.RecordBatch) -> None:
-        for message in _messages(batch):
+        for message in _produce_arguments(batch):
             partition = message.get("partition")
             if partition is not None and self.partitions is not None and partition >= self.partitions:
                 raise RowRejected(
                     f"a message names partition {partition}, and topic {self.topic!r} has {self.partitions}",
                     next_step="fix what the partition is computed from, or add partitions",
                 )
-            size = _size(message)
-            if self.largest is not None and size > self.largest and _compressed(message) > self.largest:
+            size = _batch_size(message)
+            if (
+                self.max_message_bytes is not None
+                and size > self.max_message_bytes
+                and _compressed_size(message) > self.max_message_bytes
+            ):
                 raise RowRejected(
-                    f"a message has {size:,} bytes, and topic {self.topic!r} takes {self.largest:,}",
+                    f"a message has {size:,} bytes, and topic {self.topic!r} takes "
+                    f"{self.max_message_bytes:,}",
                     next_step="raise max.message.bytes of the topic (kafka-configs --alter), or send less",
                 )
 
-    def kept(self) -> KeptSender:
-        return KeptSender(self)
+    def keep_open(self) -> OpenKafkaSender:
+        return OpenKafkaSender(self)
 
-    def outbox(self) -> Outbox:
-        return Outbox(self.connection, self.topic, self.producer_settings())
+    def open_producer(self) -> TopicProducer:
+        return TopicProducer(self.connection, self.topic, self.producer_settings())
 
     def producer_settings(self) -> dict[str, Any]:
         ours = dict(_PRODUCER)
-        if self.largest is not None:  # the topic limits a batch as it limits a message
-            ours["batch.size"] = min(self.largest, _BATCH_SIZE)
+        if self.max_message_bytes is not None:  # the topic limits a batch as it limits a message
+            ours["batch.size"] = min(self.max_message_bytes, _BATCH_SIZE)
         settings = {**client_settings(self.connection, ours), **self.options}
         return {**settings, "delivery.report.only.error": True}
 
 
-class KeptSender:
+class OpenKafkaSender:
     """Sends batch after batch by one producer: a new one waits half a second for its id."""
 
     def __init__(self, sender: KafkaSender) -> None:
         self._sender = sender
-        self._outbox: Outbox | None = None
-        self._once: SendingOnce | None = None
+        self._producer: TopicProducer | None = None
+        self._transactional: TransactionalSender | None = None
 
-    def send(self, batches: Iterable[pa.RecordBatch], token: Token | None = None) -> int:
+    def send(self, batches: Iterable[pa.RecordBatch], token: BatchToken | None = None) -> int:
         if token is not None:
-            from ematix_flow.backends.kafka.transactions import SendingOnce
+            from ematix_flow.backends.kafka.transactions import TransactionalSender
 
-            self._once = self._once or SendingOnce(self._sender, token)
-            return self._once.send(batches, token)
-        self._outbox = self._outbox or self._sender.outbox()
-        sent = self._outbox.put_all(batches)
-        self._outbox.confirm()
+            self._transactional = self._transactional or TransactionalSender(self._sender, token)
+            return self._transactional.send(batches, token)
+        self._producer = self._producer or self._sender.open_producer()
+        sent = self._producer.produce_all(batches)
+        self._producer.confirm()
         return sent
 
     def check(self, batch: pa.RecordBatch) -> None:
         self._sender.check(batch)
 
-    def kept(self) -> KeptSender:
+    def keep_open(self) -> OpenKafkaSender:
         return self
 
 
-class Outbox:
+class TopicProducer:
     """An open producer for one topic, with what it could not deliver."""
 
     def __init__(self, connection: KafkaConnection, topic: str, settings: Mapping[str, Any]) -> None:
         self.connection, self.topic = connection, topic
-        self._told = Told()
-        self._failed: list[KafkaError] = []
+        self._client_errors = ClientErrors()
+        self._failures: list[KafkaError] = []
         try:
-            self.producer = Producer({**settings, "error_cb": self._told})
+            self.producer = Producer({**settings, "error_cb": self._client_errors})
         except (KafkaException, ValueError, TypeError) as error:
-            raise not_usable(connection, error) from error
+            raise invalid_settings(connection, error) from error
 
-    def put_all(self, batches: Iterable[pa.RecordBatch]) -> int:
+    def produce_all(self, batches: Iterable[pa.RecordBatch]) -> int:
         """Hand all messages to the producer, waiting while it has too many; how many."""
         sent = 0
         for batch in batches:
-            for message in _messages(batch):
-                self._put(message)
+            for message in _produce_arguments(batch):
+                self._produce(message)
                 sent += 1
-            self._serve(self.producer.poll, 0)
-            self._raise_failed()
+            self._poll_producer(self.producer.poll, 0)
+            self._raise_failures()
         return sent
 
     def confirm(self) -> None:
         """Wait until the broker has confirmed everything; TargetFailed with its words when it did not."""
         deadline = time.monotonic() + _DELIVERY_MS / 1000 + 10
-        while self._serve(self.producer.flush, 1.0) > 0:
-            self._raise_failed()
+        while self._poll_producer(self.producer.flush, 1.0) > 0:
+            self._raise_failures()
             if time.monotonic() >= deadline:
-                self.give_up()
+                self.discard_unsent()
                 raise self.failure([])
-        self._raise_failed()
+        self._raise_failures()
 
-    def give_up(self) -> None:
+    def discard_unsent(self) -> None:
         """Forget what is not sent yet, so that the producer ends at once."""
         self.producer.purge()
 
     @property
-    def fenced(self) -> KafkaError | None:
+    def fencing_error(self) -> KafkaError | None:
         """What says that another producer with the same transactional id has begun."""
-        return next((error for error in (*self._failed, *self._told.errors) if error.code() in FENCED), None)
+        return next(
+            (error for error in (*self._failures, *self._client_errors.errors) if error.code() in FENCED),
+            None,
+        )
 
     def failure(self, errors: list[KafkaError]) -> FlowError:
         """Why messages did not arrive."""
         first = errors[0] if errors else None
         doing = f"send to topic {self.topic!r}"
         state = "some messages may have arrived; the same batch sent again may double them"
-        if first is not None and first.code() not in _AWAY:
-            failure = refused(self.connection, doing, first)
+        if first is not None and first.code() not in _UNREACHABLE:
+            failure = broker_refusal(self.connection, doing, first)
             return TargetFailed(failure.what, state=state, next_step=failure.next_step)
-        away = cannot_connect(self.connection, self._told, _DELIVERY_MS / 1000)
-        said = f" ({words(errors)})" if errors else ""
+        away = cannot_connect(self.connection, self._client_errors, _DELIVERY_MS / 1000)
+        said = f" ({error_summary(errors)})" if errors else ""
         return TargetFailed(
             f"messages to topic {self.topic!r} were not confirmed{said}: {away.what}",
             state=state,
             next_step=away.next_step,
         )
 
-    def _put(self, message: dict[str, Any]) -> None:
+    def _produce(self, message: dict[str, Any]) -> None:
         deadline = time.monotonic() + _DELIVERY_MS / 1000 + 10
         while True:
             try:
-                self.producer.produce(self.topic, on_delivery=self._delivered, **message)
+                self.producer.produce(self.topic, on_delivery=self._on_delivery, **message)
                 return
             except BufferError:  # the broker takes them more slowly than we bring them
-                self._serve(self.producer.poll, 0.5)
-                self._raise_failed()
+                self._poll_producer(self.producer.poll, 0.5)
+                self._raise_failures()
                 if time.monotonic() >= deadline:
-                    self.give_up()
+                    self.discard_unsent()
                     raise self.failure([]) from None
             except KafkaException as error:
-                self._failed.append(error.args[0])
-                self.give_up()
+                self._failures.append(error.args[0])
+                self.discard_unsent()
                 raise self.failure([error.args[0]]) from error
 
-    def _serve(self, call: Callable[[float], int], seconds: float) -> int:
+    def _poll_producer(self, call: Callable[[float], int], seconds: float) -> int:
         """Let the producer tell what has happened; what ends it for good is among the failures then."""
         try:
             return call(seconds)
         except (KafkaException, SystemError) as error:
-            self._failed.append(raised(error))
+            self._failures.append(kafka_error_of(error))
             return 0
 
-    def _delivered(self, error: KafkaError | None, _message: Any) -> None:
-        if error is not None and len(self._failed) < 100:
-            self._failed.append(error)
+    def _on_delivery(self, error: KafkaError | None, _message: Any) -> None:
+        if error is not None and len(self._failures) < 100:
+            self._failures.append(error)
 
-    def _raise_failed(self) -> None:
-        if self._failed:
-            failed = list(self._failed)
-            self.give_up()
+    def _raise_failures(self) -> None:
+        if self._failures:
+            failed = list(self._failures)
+            self.discard_unsent()
             raise self.failure(failed)
 
 
-def raised(error: KafkaException | SystemError) -> KafkaError:
+def kafka_error_of(error: KafkaException | SystemError) -> KafkaError:
     """What a client says in an exception.
 
     It raises a fatal error by itself while it calls ``error_cb``, of which Python makes a SystemError.
@@ -233,7 +247,7 @@ def raised(error: KafkaException | SystemError) -> KafkaError:
     return found
 
 
-def _messages(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+def _produce_arguments(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     """Keyword arguments of ``produce``, a message each."""
     values, keys = batch.column("value").to_pylist(), batch.column("key").to_pylist()
     partitions = batch.column("partition").to_pylist()
@@ -251,7 +265,7 @@ def _messages(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
         yield message
 
 
-def _size(message: Mapping[str, Any]) -> int:
+def _batch_size(message: Mapping[str, Any]) -> int:
     """The bytes of a batch that holds this message alone, which is what a topic limits."""
     headers = message.get("headers", ())
     texts = [message.get("key") or b"", message["value"] or b""]
@@ -266,12 +280,12 @@ def _length_bytes(length: int) -> int:
     return max(1, -(-(2 * length).bit_length() // 7))
 
 
-def _compressed(message: Mapping[str, Any]) -> int:
+def _compressed_size(message: Mapping[str, Any]) -> int:
     """The bytes of a message as it travels."""
     import pyarrow as pa
 
     value = message["value"] or b""
-    return _size({**message, "value": pa.compress(value, "lz4", asbytes=True)})
+    return _batch_size({**message, "value": pa.compress(value, "lz4", asbytes=True)})
 
 
 def header_pairs(text: str) -> list[tuple[str, bytes | None]]:

@@ -76,7 +76,7 @@ _SPARK_REFUSES = (
 )
 
 # What Spark's connector plans by, and reads nothing by.
-_PLANNING = (
+_PLANNING_OPTIONS = (
     "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
@@ -113,7 +113,7 @@ def client_settings(connection: KafkaConnection, role: Mapping[str, Any] | None 
         settings["sasl.username"] = connection.sasl_plain_username
         settings["sasl.password"] = connection.sasl_plain_password
     elif connection.sasl_scram_username:
-        settings["sasl.mechanism"] = _scram(connection)
+        settings["sasl.mechanism"] = _scram_mechanism(connection)
         settings["sasl.username"] = connection.sasl_scram_username
         settings["sasl.password"] = connection.sasl_scram_password
     elif connection.msk_iam_region:
@@ -132,7 +132,7 @@ def client_settings(connection: KafkaConnection, role: Mapping[str, Any] | None 
     return {name: str(value) if isinstance(value, str) else value for name, value in settings.items()}
 
 
-def portable(settings: Mapping[str, Any]) -> dict[str, Any]:
+def portable_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The same for another machine: certificates and key as text, in place of this one's paths."""
     carried = dict(settings)
     for name, text in _PEM_TEXTS.items():
@@ -141,14 +141,14 @@ def portable(settings: Mapping[str, Any]) -> dict[str, Any]:
     return carried
 
 
-def carried_over(options: Mapping[str, str]) -> dict[str, str] | None:
+def librdkafka_options(options: Mapping[str, str]) -> dict[str, str] | None:
     """Spark's options of a reading as librdkafka's settings; None when one of them is for Spark alone.
 
     Those by which Spark plans batches are none of the reader's.
     """
     found: dict[str, str] = {}
     for name, value in options.items():
-        if name in _PLANNING or name.startswith("fetchOffset."):
+        if name in _PLANNING_OPTIONS or name.startswith("fetchOffset."):
             continue
         plain = name.removeprefix("kafka.")
         ours = _LIBRDKAFKA_NAMES.get(plain, plain)
@@ -167,21 +167,21 @@ def spark_options(connection: KafkaConnection) -> dict[str, str]:
     }
     if connection.sasl_plain_username:
         settings["sasl.mechanism"] = "PLAIN"
-        settings["sasl.jaas.config"] = jaas(
+        settings["sasl.jaas.config"] = jaas_line(
             "org.apache.kafka.common.security.plain.PlainLoginModule",
             username=connection.sasl_plain_username,
             password=connection.sasl_plain_password,
         )
     elif connection.sasl_scram_username:
-        settings["sasl.mechanism"] = _scram(connection)
-        settings["sasl.jaas.config"] = jaas(
+        settings["sasl.mechanism"] = _scram_mechanism(connection)
+        settings["sasl.jaas.config"] = jaas_line(
             "org.apache.kafka.common.security.scram.ScramLoginModule",
             username=connection.sasl_scram_username,
             password=connection.sasl_scram_password,
         )
     elif connection.msk_iam_region:
         settings["sasl.mechanism"] = "AWS_MSK_IAM"
-        settings["sasl.jaas.config"] = jaas("software.amazon.msk.auth.iam.IAMLoginModule")
+        settings["sasl.jaas.config"] = jaas_line("software.amazon.msk.auth.iam.IAMLoginModule")
         settings["sasl.client.callback.handler.class"] = (
             "software.amazon.msk.auth.iam.IAMClientCallbackHandler"
         )
@@ -197,9 +197,9 @@ def spark_options(connection: KafkaConnection) -> dict[str, str]:
     return {f"kafka.{name}": str(value) for name, value in settings.items()}
 
 
-def jaas(module: str, **options: str) -> str:
+def jaas_line(module: str, **options: str) -> str:
     """A login module's line; any text is a value, quotes and backslashes too."""
-    given = "".join(f" {name}={_quoted(value)}" for name, value in options.items())
+    given = "".join(f" {name}={_quote(value)}" for name, value in options.items())
     return f"{module} required{given};"
 
 
@@ -211,11 +211,11 @@ def msk_token(region: str, _config: str) -> tuple[str, float]:
     return token, ends_ms / 1000
 
 
-def _quoted(value: str) -> str:
+def _quote(value: str) -> str:
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _scram(connection: KafkaConnection) -> str:
+def _scram_mechanism(connection: KafkaConnection) -> str:
     return f"SCRAM-{(connection.sasl_scram_mechanism or 'sha-512').upper()}"
 
 
@@ -231,7 +231,7 @@ def _librdkafka_tls(connection: KafkaConnection) -> dict[str, Any]:
         ("ssl.key.location", "tls_key_path"),
     ):
         if getattr(connection, field):
-            settings[name] = str(_file(connection, field))
+            settings[name] = str(_existing_file(connection, field))
     if connection.tls_key_password:
         settings["ssl.key.password"] = connection.tls_key_password
     if not connection.tls_verify:
@@ -250,11 +250,13 @@ def _java_tls(connection: KafkaConnection) -> dict[str, str]:
         settings["ssl.endpoint.identification.algorithm"] = ""
     elif connection.tls_ca_path:
         settings["ssl.truststore.type"] = "PEM"
-        settings["ssl.truststore.certificates"] = pem_text(_file(connection, "tls_ca_path"))
+        settings["ssl.truststore.certificates"] = pem_text(_existing_file(connection, "tls_ca_path"))
     if connection.tls_cert_path:
         settings["ssl.keystore.type"] = "PEM"
-        settings["ssl.keystore.certificate.chain"] = pem_text(_file(connection, "tls_cert_path"))
-        key = pem_key(_file(connection, "tls_key_path"), connection.name, connection.tls_key_password)
+        settings["ssl.keystore.certificate.chain"] = pem_text(_existing_file(connection, "tls_cert_path"))
+        key = pem_key(
+            _existing_file(connection, "tls_key_path"), connection.name, connection.tls_key_password
+        )
         settings["ssl.keystore.key"] = key
         if connection.tls_key_password and "ENCRYPTED" in key:
             settings["ssl.key.password"] = connection.tls_key_password
@@ -266,7 +268,7 @@ def _librdkafka_value(name: str, value: str) -> str:
     return value or "none" if name == "ssl.endpoint.identification.algorithm" else value
 
 
-def _file(connection: KafkaConnection, field: str) -> Path:
+def _existing_file(connection: KafkaConnection, field: str) -> Path:
     path = Path(getattr(connection, field)).expanduser()
     if not path.is_file():
         raise ConfigError(

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 from confluent_kafka.admin import ConfigResource, ResourceType
 
-from ematix_flow.backends.kafka.cluster import SECONDS, Cluster
+from ematix_flow.backends.kafka.cluster import REQUEST_SECONDS, KafkaCluster
 from ematix_flow.backends.kafka.failures import create_command
 from ematix_flow.backends.kafka.sender import KafkaSender
-from ematix_flow.backends.kafka.transactions import settled_marker
-from ematix_flow.backends.streams import MessageTarget
+from ematix_flow.backends.kafka.transactions import recover_marker
+from ematix_flow.backends.messages.contract import MessageTarget
 from ematix_flow.errors import FlowError, TargetMissing, did_you_mean
 
 _log = logging.getLogger(__name__)
@@ -22,10 +22,10 @@ class KafkaTarget(MessageTarget):
 
     transactions = True
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
 
-    def check_place(self, place: str) -> None:
+    def check_destination(self, place: str) -> None:
         there = self._cluster.topics()
         if place in there:
             return
@@ -43,16 +43,16 @@ class KafkaTarget(MessageTarget):
             self._cluster.connection,
             place,
             dict(options),
-            self._largest(place),
+            self._max_message_bytes(place),
             len(partitions) if partitions else None,
         )
 
-    def _largest(self, place: str) -> int | None:
+    def _max_message_bytes(self, place: str) -> int | None:
         """How many bytes a message of the topic has at most; None when we may not ask."""
         topic = ConfigResource(ResourceType.TOPIC, place)
         try:
-            answer = self._cluster.admin.describe_configs([topic], request_timeout=SECONDS)[topic]
-            found = self._cluster.answer(answer, f"look at topic {place!r}")
+            answer = self._cluster.admin.describe_configs([topic], request_timeout=REQUEST_SECONDS)[topic]
+            found = self._cluster.wait_for(answer, f"look at topic {place!r}")
         except FlowError as error:
             _log.debug("what topic %s takes is not known: %s", place, error.what)
             return None
@@ -60,5 +60,5 @@ class KafkaTarget(MessageTarget):
         return int(largest.value) if largest is not None and largest.value else None
 
     def last_token(self, pipeline: str, target: str) -> tuple[str, str | None] | None:
-        found = settled_marker(self._cluster, pipeline, target)
+        found = recover_marker(self._cluster, pipeline, target)
         return (found.batch_key, found.position) if found else None

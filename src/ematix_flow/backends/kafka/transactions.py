@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from ematix_flow.backends.kafka.cluster import Cluster, Unstable
-from ematix_flow.backends.kafka.error_codes import passes
-from ematix_flow.backends.kafka.groups import bounded
-from ematix_flow.backends.kafka.sender import FENCED, KafkaSender, Outbox, raised
+from ematix_flow.backends.kafka.cluster import KafkaCluster, TransactionStillOpen
+from ematix_flow.backends.kafka.consumer_group import bounded_name
+from ematix_flow.backends.kafka.error_codes import is_transient
+from ematix_flow.backends.kafka.sender import FENCED, KafkaSender, TopicProducer, kafka_error_of
 from ematix_flow.backends.kafka.settings import client_settings
-from ematix_flow.backends.streams import Token
+from ematix_flow.backends.messages.contract import BatchToken
 from ematix_flow.errors import TargetFailed
 from ematix_flow.faults import point
 from ematix_flow.spec.connections.brokers import KafkaConnection
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 TRANSACTION_MS = 300_000
 _METADATA_BYTES = 4_096
-_LEFT_OPEN = 5.0  # seconds in which a commit that is under way ends
+_COMMIT_SECONDS = 5.0  # seconds in which a commit that is under way ends
 _ABORTED = "the transaction is aborted: readers of committed messages see nothing of the batch"
 _ATTEMPT_SECONDS, _PATIENCE = 30.0, 180.0
 _STREAM_KEY = re.compile(r"stream:(.*):([0-9]+)", re.DOTALL)
 
 _log = logging.getLogger(__name__)
-_told_too_long: set[tuple[str, str]] = set()  # each is told once in a process
+_warned_too_long: set[tuple[str, str]] = set()  # each is told once in a process
 
 
 @dataclass(frozen=True)
-class Marker:
+class BatchMarker:
     """The newest batch that a target holds. ``number`` counts its batches."""
 
     number: int
@@ -53,54 +53,54 @@ class Marker:
 
     def covers(self, batch_key: str) -> bool:
         """Whether the target holds that batch: it is this one, or an older one of the same query."""
-        ours, asked = _numbered(self.batch_key), _numbered(batch_key)
+        ours, asked = _parse_stream_key(self.batch_key), _parse_stream_key(batch_key)
         if ours is None or asked is None or ours[0] != asked[0]:
             return batch_key == self.batch_key
         return asked[1] <= ours[1]
 
 
-def transactional_id(token: Token) -> str:
-    return bounded(f"ematix-flow.{token.pipeline}.{token.target}") + _end(token)
+def transactional_id(token: BatchToken) -> str:
+    return bounded_name(f"ematix-flow.{token.pipeline}.{token.target}") + _dlq_suffix(token)
 
 
-def marker_group(token: Token) -> str:
-    return bounded(f"ematix-flow.eos.{token.pipeline}.{token.target}") + _end(token)
+def marker_group(token: BatchToken) -> str:
+    return bounded_name(f"ematix-flow.eos.{token.pipeline}.{token.target}") + _dlq_suffix(token)
 
 
-def _end(token: Token) -> str:
+def _dlq_suffix(token: BatchToken) -> str:
     return ".dlq" if token.batch_key.startswith("dlq:") else ""
 
 
-def _numbered(batch_key: str) -> tuple[str, int] | None:
+def _parse_stream_key(batch_key: str) -> tuple[str, int] | None:
     """Query and number of ``stream:<query id>:<number>``."""
     found = _STREAM_KEY.fullmatch(batch_key)
     return (found[1], int(found[2])) if found else None
 
 
-def settled_marker(cluster: Cluster, pipeline: str, target: str) -> Marker | None:
+def recover_marker(cluster: KafkaCluster, pipeline: str, target: str) -> BatchMarker | None:
     """The last committed token of a stream; a transaction that a dead run left open is aborted."""
-    stream = Token(pipeline, target, "")
+    stream = BatchToken(pipeline, target, "")
     try:
-        return read_marker(cluster, stream, patience=_LEFT_OPEN)
-    except Unstable:
-        _Transaction(KafkaSender(cluster.connection, ""), stream).begin()
+        return read_marker(cluster, stream, patience=_COMMIT_SECONDS)
+    except TransactionStillOpen:
+        _KafkaTransaction(KafkaSender(cluster.connection, ""), stream).fence_others()
         return read_marker(cluster, stream)
 
 
-def read_marker(cluster: Cluster, of: Token, patience: float | None = None) -> Marker | None:
+def read_marker(cluster: KafkaCluster, of: BatchToken, patience: float | None = None) -> BatchMarker | None:
     """The last committed token where this one goes; an open transaction is waited for, Unstable if in vain.
 
     A target that was moved to another topic has one in each: the batches count on, so the newest shows.
     """
     group = marker_group(of)
     places = [(topic, 0) for topic in cluster.topics()]
-    found = cluster.committed(group, places, stable=True, patience=patience)
+    found = cluster.committed_offsets(group, places, stable=True, patience=patience)
     if not found:
         return None
     number, metadata = max(found.values())
     try:
         read = json.loads(metadata)
-        return Marker(number, str(read["batch_key"]), read.get("position"))
+        return BatchMarker(number, str(read["batch_key"]), read.get("position"))
     except (ValueError, KeyError, TypeError) as error:
         raise TargetFailed(
             f"consumer group {group!r} holds no token of ours: {metadata[:200]!r}",
@@ -109,87 +109,87 @@ def read_marker(cluster: Cluster, of: Token, patience: float | None = None) -> M
         ) from error
 
 
-class SendingOnce:
+class TransactionalSender:
     """One producer and what it knows of its target: it fences whoever had its id before.
 
     Whoever comes later fences this one. After an error it is of no more use.
     """
 
-    def __init__(self, sender: KafkaSender, stream: Token) -> None:
-        self._transaction = _Transaction(sender, stream)
-        self._transaction.begin()
-        self._last = read_marker(Cluster(sender.connection), stream, patience=_PATIENCE)
+    def __init__(self, sender: KafkaSender, stream: BatchToken) -> None:
+        self._transaction = _KafkaTransaction(sender, stream)
+        self._transaction.fence_others()
+        self._last_marker = read_marker(KafkaCluster(sender.connection), stream, patience=_PATIENCE)
 
-    def send(self, batches: Iterable[pa.RecordBatch], token: Token) -> int:
+    def send(self, batches: Iterable[pa.RecordBatch], token: BatchToken) -> int:
         """All messages and the token, or nothing; 0 when the token is there already."""
-        transaction, last = self._transaction, self._last
-        outbox = transaction.outbox
+        transaction, last = self._transaction, self._last_marker
+        outbox = transaction.topic_producer
         if last is not None and last.covers(token.batch_key):
             return 0
         transaction.open()
         number = last.number + 1 if last else 1
         try:
-            sent = outbox.put_all(transaction.timed(batches))
+            sent = outbox.produce_all(transaction.track_start(batches))
             outbox.confirm()
             point("messages.produced")
-            transaction.mark(number, token)
+            transaction.store_token(number, token)
         except TargetFailed as error:
-            told = transaction.told_fenced(transaction.abort() or outbox.fenced)
+            told = transaction.fenced_error(transaction.abort() or outbox.fencing_error)
             raise told or TargetFailed(error.what, state=_ABORTED, next_step=error.next_step) from error
         except BaseException:
             transaction.abort()
             raise
         point("messages.before_commit")
         transaction.commit()
-        self._last = Marker(number, token.batch_key, token.position)
+        self._last_marker = BatchMarker(number, token.batch_key, token.position)
         point("messages.after_commit")
         return sent
 
 
-class _Transaction:
+class _KafkaTransaction:
     """The steps of one transaction, each tried again while its failure passes."""
 
-    def __init__(self, sender: KafkaSender, token: Token) -> None:
+    def __init__(self, sender: KafkaSender, token: BatchToken) -> None:
         settings: dict[str, Any] = {
             "transaction.timeout.ms": TRANSACTION_MS,
             **sender.producer_settings(),
             "transactional.id": transactional_id(token),
         }
-        self.outbox = Outbox(sender.connection, sender.topic, settings)
-        self._token, self._producer = token, self.outbox.producer
-        self._allowed = int(settings["transaction.timeout.ms"]) / 1000
-        self._member: Consumer | None = None
-        self._opened: float | None = None  # when the broker began to count at the earliest
+        self.topic_producer = TopicProducer(sender.connection, sender.topic, settings)
+        self._token, self._producer = token, self.topic_producer.producer
+        self._timeout_seconds = int(settings["transaction.timeout.ms"]) / 1000
+        self._group_member: Consumer | None = None
+        self._opened_at: float | None = None  # when the broker began to count at the earliest
 
-    def begin(self) -> None:
+    def fence_others(self) -> None:
         """Fence whoever had the id before; what it left open is aborted."""
-        self.step("begin", self._producer.init_transactions)
+        self.retry_step("begin", self._producer.init_transactions)
 
     def open(self) -> None:
-        self._opened = None
-        self.step("begin", lambda _: self._producer.begin_transaction())
+        self._opened_at = None
+        self.retry_step("begin", lambda _: self._producer.begin_transaction())
 
-    def timed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def track_start(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            if self._opened is None:
-                self._opened = time.monotonic()
+            if self._opened_at is None:
+                self._opened_at = time.monotonic()
             yield batch
 
-    def mark(self, number: int, token: Token) -> None:
+    def store_token(self, number: int, token: BatchToken) -> None:
         """The token, which counts batches."""
-        place = TopicPartition(self.outbox.topic, 0, number, _metadata(token))
+        place = TopicPartition(self.topic_producer.topic, 0, number, _token_metadata(token))
         group = marker_group(token)
-        if self._member is None:
-            self._member = _member(self.outbox.connection, group)
-        about = self._member.consumer_group_metadata()
+        if self._group_member is None:
+            self._group_member = _group_consumer(self.topic_producer.connection, group)
+        about = self._group_member.consumer_group_metadata()
 
         def send(timeout: float) -> None:
             self._producer.send_offsets_to_transaction([place], about, timeout)
 
-        self.step(f"commit offsets of group {group!r}", send)
+        self.retry_step(f"commit offsets of group {group!r}", send)
 
     def commit(self) -> None:
-        self.step("commit", self._producer.commit_transaction)
+        self.retry_step("commit", self._producer.commit_transaction)
 
     def abort(self) -> KafkaError | None:
         """Best done at once; a transaction that nobody ends is aborted by the broker after its time.
@@ -200,73 +200,78 @@ class _Transaction:
             self._producer.purge()
             self._producer.abort_transaction(_ATTEMPT_SECONDS)
         except (KafkaException, SystemError) as error:
-            said = raised(error)
+            said = kafka_error_of(error)
             return said if said.code() in FENCED else None
         return None
 
-    def step(self, what: str, attempt: Callable[[float], Any]) -> None:
+    def retry_step(self, what: str, attempt: Callable[[float], Any]) -> None:
         deadline = time.monotonic() + _PATIENCE
         while True:
             try:
                 attempt(_ATTEMPT_SECONDS)
                 return
             except (KafkaException, SystemError) as error:
-                said = raised(error)
-                fenced = self.told_fenced(said if said.code() in FENCED else self.outbox.fenced)
+                said = kafka_error_of(error)
+                fenced = self.fenced_error(
+                    said if said.code() in FENCED else self.topic_producer.fencing_error
+                )
                 if fenced is not None:
                     raise fenced from error
                 if said.txn_requires_abort():
                     self.abort()
-                    raise self._failed(what, said, _ABORTED) from error
-                if not passes(said) or time.monotonic() >= deadline:
+                    raise self._step_failure(what, said, _ABORTED) from error
+                if not is_transient(said) or time.monotonic() >= deadline:
                     state = "whether the batch arrived is told by its token: the next run looks"
-                    raise self._failed(what, said, state) from error
+                    raise self._step_failure(what, said, state) from error
 
-    def told_fenced(self, said: KafkaError | None) -> TargetFailed | None:
+    def fenced_error(self, said: KafkaError | None) -> TargetFailed | None:
         """The error of a run that another one has overtaken, or whose transaction took too long.
 
         The broker ends both in the same way, and says the same of them.
         """
         if said is None:
             return None
-        taken = 0.0 if self._opened is None else time.monotonic() - self._opened
-        if taken >= self._allowed:
+        taken = 0.0 if self._opened_at is None else time.monotonic() - self._opened_at
+        if taken >= self._timeout_seconds:
             return TargetFailed(
-                f"the transaction on topic {self.outbox.topic!r} was open for {taken:.0f} s, longer than "
-                f"transaction.timeout.ms allows ({self._allowed:g} s), and Kafka aborted it: {said.str()}",
+                f"the transaction on topic {self.topic_producer.topic!r} was open for "
+                f"{taken:.0f} s, longer than "
+                f"transaction.timeout.ms allows ({self._timeout_seconds:g} s), and "
+                f"Kafka aborted it: {said.str()}",
                 state=_ABORTED,
                 next_step="send less in one batch (a smaller max_rows_per_batch), or raise "
                 "transaction.timeout.ms in the target's options",
             )
         return TargetFailed(
-            f"another run of pipeline {self._token.pipeline!r} has taken over topic {self.outbox.topic!r}: "
+            f"another run of pipeline {self._token.pipeline!r} has taken over topic "
+            f"{self.topic_producer.topic!r}: "
             f"{said.str()}",
             state="nothing of this batch was committed by this run",
             next_step="let one of the two run: stop the other, then run it again",
         )
 
-    def _failed(self, what: str, said: KafkaError, state: str) -> TargetFailed:
-        failure = self.outbox.failure([said])
+    def _step_failure(self, what: str, said: KafkaError, state: str) -> TargetFailed:
+        failure = self.topic_producer.failure([said])
         return TargetFailed(
-            f"the transaction on topic {self.outbox.topic!r} failed ({what}): {failure.what}",
+            f"the transaction on topic {self.topic_producer.topic!r} failed ({what}): {failure.what}",
             state=state,
             next_step=failure.next_step,
         )
 
 
-def _member(connection: KafkaConnection, group: str) -> Consumer:
+def _group_consumer(connection: KafkaConnection, group: str) -> Consumer:
     """A consumer that never joins: only what names its group is wanted."""
     settings = {**client_settings(connection), "group.id": group, "enable.auto.commit": False}
     return Consumer(settings)
 
 
-def _metadata(token: Token) -> str:
+def _token_metadata(token: BatchToken) -> str:
     whole = json.dumps({"batch_key": token.batch_key, "position": token.position}, separators=(",", ":"))
     size = len(whole.encode())
     if size <= _METADATA_BYTES:
         return whole
-    if (token.pipeline, token.target) not in _told_too_long:
-        _told_too_long.add((token.pipeline, token.target))
+    if (token.pipeline, token.target) not in _warned_too_long:
+        _warned_too_long.add((token.pipeline, token.target))
         _log.warning(
             "the position of pipeline %r takes %d bytes, more than a batch of target %r can carry (%d): "
             "if the checkpoint is lost, the stream goes on from the group's offsets, and may send again what "

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from ematix_flow.backends.base import Backend
 from ematix_flow.backends.capabilities import Capabilities
-from ematix_flow.backends.kinesis.client import kinesis_client, kinesis_connection, short
-from ematix_flow.backends.kinesis.places import summary_of
+from ematix_flow.backends.kinesis.client import kinesis_client, kinesis_connection, short_name
 from ematix_flow.backends.kinesis.source import KinesisSource
+from ematix_flow.backends.kinesis.stream_check import describe_stream
 from ematix_flow.backends.kinesis.target import KinesisTarget
 from ematix_flow.errors import CannotConnect
 from ematix_flow.spec.connections import Connection
 
 
-class KinesisBackend(Backend):
+class KinesisStreamBackend(Backend):
     """Followed by streams and sent messages to; batch pipelines have nothing to query here."""
 
     kind = "kinesis"
@@ -26,8 +26,8 @@ class KinesisBackend(Backend):
         name = self._stream.stream_name
         client = kinesis_client(self._stream)
         try:
-            summary = summary_of(self._stream, client, name, CannotConnect)
-            where = f"Kinesis stream {short(name)} in {client.meta.region_name}"
+            summary = describe_stream(self._stream, client, name, CannotConnect)
+            where = f"Kinesis stream {short_name(name)} in {client.meta.region_name}"
         finally:
             client.close()
         if self._stream.endpoint:

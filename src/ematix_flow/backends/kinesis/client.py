@@ -10,7 +10,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 
-from ematix_flow.backends.kinesis.failures import unreached
+from ematix_flow.backends.kinesis.failures import unreachable_error
 from ematix_flow.errors import CannotConnect, ConfigError
 from ematix_flow.spec.connections import Connection, KinesisConnection
 from ematix_flow.spec.redaction import remember_secret
@@ -57,7 +57,7 @@ def kinesis_client(connection: KinesisConnection, *, attempts: int = ATTEMPTS, c
             config=config,
         )
     except (BotoCoreError, ValueError) as error:
-        raise unreached(connection, "make a client", CannotConnect, error) from error
+        raise unreachable_error(connection, "make a client", CannotConnect, error) from error
     if not connection.verify_tls:
         import urllib3
 
@@ -68,18 +68,18 @@ def kinesis_client(connection: KinesisConnection, *, attempts: int = ATTEMPTS, c
 
 def shared_client(connection: KinesisConnection, *, attempts: int) -> Any:
     """One for this process, which nobody closes: to make one takes longer than many a batch."""
-    return _of_process(os.getpid(), connection, attempts)
+    return _cached_client(os.getpid(), connection, attempts)
 
 
 @lru_cache(maxsize=8)
-def _of_process(process: int, connection: KinesisConnection, attempts: int) -> Any:
+def _cached_client(process: int, connection: KinesisConnection, attempts: int) -> Any:
     return kinesis_client(connection, attempts=attempts)
 
 
-def named(stream: str) -> dict[str, str]:
+def stream_argument(stream: str) -> dict[str, str]:
     """The argument that names a stream: by its name, or by its ARN."""
     return {"StreamARN": stream} if stream.startswith("arn:") else {"StreamName": stream}
 
 
-def short(stream: str) -> str:
+def short_name(stream: str) -> str:
     return stream.rsplit("/", 1)[-1] if stream.startswith("arn:") else stream

@@ -30,7 +30,7 @@ _BAD_KEYS = frozenset(
         "IncompleteSignatureException",
     }
 )
-_OLD_KEYS = frozenset({"ExpiredTokenException", "ExpiredToken"})
+_EXPIRED_KEYS = frozenset({"ExpiredTokenException", "ExpiredToken"})
 _DENIED = frozenset({"AccessDeniedException", "AccessDenied", "KMSAccessDeniedException"})
 
 
@@ -39,7 +39,7 @@ def code_of(error: object) -> str:
     return str(response.get("Error", {}).get("Code", ""))
 
 
-def words_of(error: object) -> str:
+def message_text(error: object) -> str:
     response = getattr(error, "response", None) or {}
     return str(response.get("Error", {}).get("Message") or "").rstrip(".") or code_of(error)
 
@@ -52,7 +52,7 @@ def is_denied(error: object) -> bool:
     return code_of(error) in _DENIED
 
 
-def is_away(error: object) -> bool:
+def is_unreachable(error: object) -> bool:
     """Whether the server was not reached, or is not well itself."""
     if isinstance(error, e.SSLError):
         return False
@@ -63,7 +63,7 @@ def is_away(error: object) -> bool:
 
 
 @contextmanager
-def understood(
+def translate_errors(
     connection: KinesisConnection,
     doing: str,
     failed: type[FlowError],
@@ -77,10 +77,10 @@ def understood(
     try:
         yield
     except (e.ClientError, e.BotoCoreError) as error:
-        raise explained(connection, doing, failed, error, away=away) from error
+        raise explain_error(connection, doing, failed, error, away=away) from error
 
 
-def explained(
+def explain_error(
     connection: KinesisConnection,
     doing: str,
     failed: type[FlowError],
@@ -89,20 +89,20 @@ def explained(
     away: type[FlowError] = CannotConnect,
 ) -> FlowError:
     if isinstance(error, e.ClientError):
-        return _refused(connection, doing, failed, error, away)
-    return unreached(connection, doing, away, error)
+        return _refusal(connection, doing, failed, error, away)
+    return unreachable_error(connection, doing, away, error)
 
 
-def _refused(
+def _refusal(
     connection: KinesisConnection, doing: str, failed: type[FlowError], error: Any, away: type[FlowError]
 ) -> FlowError:
-    code, words, name = code_of(error), words_of(error), connection.name
+    code, words, name = code_of(error), message_text(error), connection.name
     if code in _BAD_KEYS:
         return CannotConnect(
             f"Kinesis refused the access keys of connection {name!r}: {words}",
             next_step="check access_key_id and secret_access_key, and that they are for this region",
         )
-    if code in _OLD_KEYS:
+    if code in _EXPIRED_KEYS:
         return CannotConnect(
             f"the AWS credentials of connection {name!r} are no longer valid: {words}",
             next_step="get new ones (a session token lives some hours only), and run it again",
@@ -113,7 +113,7 @@ def _refused(
             next_step="give it kinesis:ListShards, kinesis:GetShardIterator, kinesis:GetRecords and "
             "kinesis:DescribeStreamSummary to read, kinesis:PutRecords to send",
         )
-    if is_away(error):
+    if is_unreachable(error):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         return away(
             f"Kinesis is not well ({doing}): it answered {status} {words}",
@@ -122,7 +122,7 @@ def _refused(
     return failed(f"Kinesis refused: {doing}: {words} ({code})", next_step=f"flow connections check {name}")
 
 
-def unreached(
+def unreachable_error(
     connection: KinesisConnection, doing: str, away: type[FlowError], error: Exception
 ) -> FlowError:
     name, where = connection.name, connection.endpoint or f"AWS, region {connection.region or 'by default'}"

@@ -6,14 +6,14 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ematix_flow.backends.brokers.notebook import BATCH_BYTES, MessageBackend
 from ematix_flow.backends.kinesis import backend
-from ematix_flow.backends.kinesis.positions import Position
-from ematix_flow.backends.notebooks import BATCH_BYTES, MessageBackend
-from ematix_flow.backends.payloads.base import Payload
-from ematix_flow.backends.streams import Message, Reading, Receiver, Sender
+from ematix_flow.backends.kinesis.positions import ShardPosition
+from ematix_flow.backends.messages.contract import Message, ReadRequest, Receiver, Sender
+from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.spec.connections import KinesisConnection
 
-NAME = "notebook"
+CONNECTION_NAME = "notebook"
 
 
 class KinesisBackend(MessageBackend):
@@ -27,8 +27,8 @@ class KinesisBackend(MessageBackend):
 
     def __init__(
         self,
-        stream: backend.KinesisBackend,
-        payload: Payload,
+        stream: backend.KinesisStreamBackend,
+        payload: PayloadSpec,
         starting: str | dt.datetime,
         positions: Mapping[str, str],
         options: Mapping[str, str],
@@ -58,7 +58,7 @@ class KinesisBackend(MessageBackend):
     ) -> KinesisBackend:
         """Connects to nothing yet. ``positions``, from `committed_positions`, win over ``starting``."""
         connection = KinesisConnection(
-            name=NAME,
+            name=CONNECTION_NAME,
             stream_name=stream_name,
             region=region or "",
             endpoint=endpoint or "",
@@ -69,8 +69,8 @@ class KinesisBackend(MessageBackend):
             verify_tls=verify_tls,
         )
         opened = cls(
-            backend.KinesisBackend(connection),
-            Payload(format=payload_format),
+            backend.KinesisStreamBackend(connection),
+            PayloadSpec(format=payload_format),
             starting,
             positions or {},
             {"idle_poll_ms": str(idle_poll_ms)},
@@ -92,19 +92,19 @@ class KinesisBackend(MessageBackend):
         """How far each shard was read and committed."""
         return dict(self._committed)
 
-    def _receiver(self, place: str) -> Receiver:
-        reading = Reading(place, starting=self._starting, options=self._options)
+    def _open_receiver(self, place: str) -> Receiver:
+        reading = ReadRequest(place, starting=self._starting, options=self._options)
         return self._stream.stream_source().receiver(reading, self._committed)
 
     def _receipts(self, messages: Sequence[Message]) -> Sequence[Any]:
         """The last of each shard covers the ones before it."""
         last = {message.partition: message for message in messages}
         return [
-            (shard, str(Position((message.position or "").partition(":")[0], message.timestamp)))
+            (shard, str(ShardPosition((message.position or "").partition(":")[0], message.timestamp)))
             for shard, message in last.items()
         ]
 
     def _sender(self, place: str) -> Sender:
         target = self._stream.message_target()
-        target.check_place(place)
+        target.check_destination(place)
         return target.sender(place, {})

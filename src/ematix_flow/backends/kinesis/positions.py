@@ -16,7 +16,7 @@ ENDED = "SHARD_END"
 
 
 @dataclass(frozen=True)
-class Position:
+class ShardPosition:
     sequence: str | None = None
     moment: dt.datetime | None = None  # in UTC
     ended: bool = False
@@ -27,7 +27,7 @@ class Position:
         return (self.sequence or "") + (f"@{self.moment.isoformat()}" if self.moment else "")
 
     @classmethod
-    def parse(cls, text: str) -> Position:
+    def parse(cls, text: str) -> ShardPosition:
         if text == ENDED:
             return cls(ended=True)
         sequence, _, moment = text.partition("@")
@@ -43,6 +43,6 @@ class Position:
         return cls(sequence or None, when)
 
 
-def utc(moment: dt.datetime) -> dt.datetime:
+def to_utc(moment: dt.datetime) -> dt.datetime:
     """The same moment, told in UTC."""
     return moment.astimezone(dt.timezone.utc)

@@ -17,20 +17,26 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from ematix_flow.backends.kinesis.aggregated import unpacked
-from ematix_flow.backends.kinesis.client import named, short
-from ematix_flow.backends.kinesis.failures import code_of, explained, is_away, is_throttled, understood
-from ematix_flow.backends.kinesis.opening import (
+from ematix_flow.backends.kinesis.client import short_name, stream_argument
+from ematix_flow.backends.kinesis.failures import (
+    code_of,
+    explain_error,
+    is_throttled,
+    is_unreachable,
+    translate_errors,
+)
+from ematix_flow.backends.kinesis.kpl_records import unpack_record
+from ematix_flow.backends.kinesis.positions import ShardPosition, to_utc
+from ematix_flow.backends.kinesis.shards import Shard, cover_all_keys, list_shards, readable_shards
+from ematix_flow.backends.kinesis.start_positions import (
     READ_EVERY,
     first_positions,
     idle_seconds,
-    lost,
     now,
+    report_data_loss,
     stored_positions,
 )
-from ematix_flow.backends.kinesis.positions import Position, utc
-from ematix_flow.backends.kinesis.shards import Shard, all_keys_are_in, listed, readable
-from ematix_flow.backends.streams import LagUnit, Message, Reading, Receiver
+from ematix_flow.backends.messages.contract import LagUnit, Message, ReadRequest, Receiver
 from ematix_flow.errors import CannotConnect, FlowError, SourceFailed
 from ematix_flow.spec.connections import KinesisConnection
 
@@ -46,11 +52,11 @@ _POSITION_REFUSED = ("InvalidArgumentException", "ResourceNotFoundException")
 
 
 @dataclass
-class _Reader:
+class _ShardReader:
     """One shard that is being read. ``behind`` is in milliseconds, None before the first answer."""
 
     shard: Shard
-    position: Position | None  # None: from the oldest record
+    position: ShardPosition | None  # None: from the oldest record
     iterator: str | None = None
     due: float = 0.0  # not to be asked before
     throttled: int = 0  # times in a row
@@ -59,11 +65,11 @@ class _Reader:
 
 
 @dataclass(frozen=True)
-class _Answer:
+class _ShardRead:
     """What one read of a shard brought: records, or why not."""
 
-    reader: _Reader
-    asked: float
+    reader: _ShardReader
+    asked_at: float
     limit: int
     iterator: str | None = None  # the one that was used
     records: Sequence[Mapping[str, Any]] = ()
@@ -83,12 +89,12 @@ class KinesisReceiver(Receiver):
         connection: KinesisConnection,
         client: Any,
         stream: str,
-        reading: Reading,
+        reading: ReadRequest,
         progress: Mapping[str, str],
     ) -> None:
         self._connection, self._client, self._stream, self._reading = connection, client, stream, reading
         self._idle_every = idle_seconds(reading.options)
-        self._readers: dict[str, _Reader] = {}
+        self._readers: dict[str, _ShardReader] = {}
         self._changed: dict[str, str] = {}
         self._pending: dict[str, str] = {}  # changed since the last poll began
         self._failure: FlowError | None = None
@@ -96,11 +102,11 @@ class KinesisReceiver(Receiver):
         self._unlisted_since: float | None = None  # the first listing that did not succeed
         self._list_due = 0.0
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="kinesis-read")
-        with understood(connection, f"open stream {short(stream)!r}", SourceFailed):
+        with translate_errors(connection, f"open stream {short_name(stream)!r}", SourceFailed):
             self._open(progress)
 
     def _open(self, progress: Mapping[str, str]) -> None:
-        shards = listed(self._client, self._stream)
+        shards = list_shards(self._client, self._stream)
         if progress:
             self._positions = stored_positions(self._client, self._stream, self._reading, shards, progress)
         else:
@@ -108,18 +114,18 @@ class KinesisReceiver(Receiver):
         self._pending = {
             id: str(position) for id, position in self._positions.items() if progress.get(id) != str(position)
         }
-        self._begin(shards)
+        self._start_shards(shards)
         self._list_due = time.monotonic() + LIST_EVERY
         if not progress and self._reading.starting == "latest":
             for reader in self._readers.values():  # what comes after now, to the record
-                reader.iterator = self._iterator(reader, "LATEST")
+                reader.iterator = self._shard_iterator(reader, "LATEST")
 
-    def _begin(self, shards: Mapping[str, Shard]) -> None:
+    def _start_shards(self, shards: Mapping[str, Shard]) -> None:
         """Read from every shard that can be read now, each where it was left."""
         ended = {id for id, position in self._positions.items() if position.ended}
-        for shard in readable(shards.values(), ended):
+        for shard in readable_shards(shards.values(), ended):
             if shard.id not in self._readers:
-                self._readers[shard.id] = _Reader(shard, self._positions.get(shard.id))
+                self._readers[shard.id] = _ShardReader(shard, self._positions.get(shard.id))
         for id, reader in self._readers.items():
             reader.shard = shards.get(id, reader.shard)  # it may be closed by now
 
@@ -128,22 +134,22 @@ class KinesisReceiver(Receiver):
     def poll(self, max_messages: int, timeout: float) -> Sequence[Message]:
         self._changed, self._pending = self._pending, {}
         try:
-            return self._polled(max_messages, time.monotonic() + timeout)
+            return self._poll_until(max_messages, time.monotonic() + timeout)
         except FlowError:
             self._pending = self._changed  # nothing was handed over: it is told with the next
             raise
 
-    def _polled(self, max_messages: int, deadline: float) -> Sequence[Message]:
+    def _poll_until(self, max_messages: int, deadline: float) -> Sequence[Message]:
         found: list[Message] = []
         while True:
             if self._failure is not None:
                 failure, self._failure = self._failure, None
                 raise failure
             if self._list_due <= time.monotonic():
-                self._list()
-            for answer in self._ask(max_messages):
+                self._list_shards()
+            for answer in self._read_due_shards(max_messages):
                 try:
-                    found += self._take(answer)
+                    found += self._process_read(answer)
                 except FlowError as error:
                     if not found:
                         raise
@@ -157,7 +163,7 @@ class KinesisReceiver(Receiver):
     def progress(self) -> Mapping[str, str]:
         return dict(self._changed)
 
-    def _ask(self, max_messages: int) -> Sequence[_Answer]:
+    def _read_due_shards(self, max_messages: int) -> Sequence[_ShardRead]:
         """Read every shard that is due, the ones that waited longest first, as far as there is room."""
         moment = time.monotonic()
         due = sorted((r for r in self._readers.values() if r.due <= moment), key=lambda r: r.due)
@@ -165,23 +171,23 @@ class KinesisReceiver(Receiver):
         if not due:
             return ()
         limit = max(1, min(RECORDS_AT_ONCE, max_messages // len(due)))
-        return list(self._pool.map(lambda reader: self._read(reader, limit), due))
+        return list(self._pool.map(lambda reader: self._read_shard(reader, limit), due))
 
-    def _read(self, reader: _Reader, limit: int) -> _Answer:
+    def _read_shard(self, reader: _ShardReader, limit: int) -> _ShardRead:
         """In a thread: changes nothing."""
         asked = time.monotonic()
         iterator = reader.iterator
         try:
-            iterator = iterator or self._iterator(reader)
+            iterator = iterator or self._shard_iterator(reader)
             answer = self._client.get_records(ShardIterator=iterator, Limit=limit)
         except (ClientError, BotoCoreError) as error:
-            return _Answer(reader, asked, limit, iterator, failure=error)
+            return _ShardRead(reader, asked, limit, iterator, failure=error)
         following, behind = answer.get("NextShardIterator"), answer.get("MillisBehindLatest", 0)
-        return _Answer(reader, asked, limit, iterator, answer["Records"], following, behind)
+        return _ShardRead(reader, asked, limit, iterator, answer["Records"], following, behind)
 
-    def _iterator(self, reader: _Reader, kind: str | None = None) -> str:
+    def _shard_iterator(self, reader: _ShardReader, kind: str | None = None) -> str:
         position = reader.position
-        request: dict[str, Any] = {**named(self._stream), "ShardId": reader.shard.id}
+        request: dict[str, Any] = {**stream_argument(self._stream), "ShardId": reader.shard.id}
         if kind is not None:
             request |= {"ShardIteratorType": kind}
         elif position is None:
@@ -195,69 +201,71 @@ class KinesisReceiver(Receiver):
 
     # -------------------------------------------------------------- answers
 
-    def _take(self, answer: _Answer) -> list[Message]:
+    def _process_read(self, answer: _ShardRead) -> list[Message]:
         reader = answer.reader
         if answer.failure is not None:
-            self._failed(answer, answer.failure)
+            self._handle_failure(answer, answer.failure)
             return []
         self._away_since, reader.throttled = None, 0
         reader.iterator, reader.behind = answer.next_iterator, answer.behind
         reader.at_end = answer.behind == 0 and len(answer.records) < answer.limit
-        reader.due = answer.asked + (READ_EVERY if answer.records else self._idle_every)
-        messages = [each for record in answer.records for each in self._messages(reader.shard, record)]
+        reader.due = answer.asked_at + (READ_EVERY if answer.records else self._idle_every)
+        messages = [each for record in answer.records for each in self._as_messages(reader.shard, record)]
         if answer.records:
             last = answer.records[-1]
             arrived = last.get("ApproximateArrivalTimestamp")
-            self._reached(reader, Position(last["SequenceNumber"], utc(arrived) if arrived else None))
+            self._record_position(
+                reader, ShardPosition(last["SequenceNumber"], to_utc(arrived) if arrived else None)
+            )
         elif reader.at_end:
-            self._still_there(reader)
+            self._refresh_idle_position(reader)
         if answer.next_iterator is None:
-            self._ended(reader)
+            self._finish_shard(reader)
         return messages
 
-    def _reached(self, reader: _Reader, position: Position) -> None:
+    def _record_position(self, reader: _ShardReader, position: ShardPosition) -> None:
         reader.position = self._positions[reader.shard.id] = position
         self._changed[reader.shard.id] = str(position)
 
-    def _still_there(self, reader: _Reader) -> None:
+    def _refresh_idle_position(self, reader: _ShardReader) -> None:
         """Nothing came. Say now and then that it was looked for, so that it does not count as lost."""
         position = reader.position
         if position is None or position.moment is None:
             return
         if now() - position.moment > _KNOWN_FOR:
-            self._reached(reader, Position(position.sequence, now() - _CLOCKS_DIFFER))
+            self._record_position(reader, ShardPosition(position.sequence, now() - _CLOCKS_DIFFER))
 
-    def _ended(self, reader: _Reader) -> None:
+    def _finish_shard(self, reader: _ShardReader) -> None:
         """The shard was closed and is read: its children may be begun, once they are known."""
         del self._readers[reader.shard.id]
-        self._reached(reader, Position(ended=True))
+        self._record_position(reader, ShardPosition(ended=True))
         self._list_due = 0.0
 
-    def _list(self) -> None:
+    def _list_shards(self) -> None:
         """Begin the shards that are new. A service that is busy or away is asked again soon."""
         moment = time.monotonic()
         try:
-            shards = listed(self._client, self._stream)
+            shards = list_shards(self._client, self._stream)
         except (ClientError, BotoCoreError) as error:
             self._unlisted_since = self._unlisted_since or moment
-            passes = is_throttled(error) or is_away(error)
+            passes = is_throttled(error) or is_unreachable(error)
             if not passes or moment - self._unlisted_since >= PATIENCE:
-                doing = f"list the shards of {short(self._stream)!r}"
+                doing = f"list the shards of {short_name(self._stream)!r}"
                 kind = CannotConnect if passes else SourceFailed
-                raise explained(self._connection, doing, kind, error) from error
+                raise explain_error(self._connection, doing, kind, error) from error
             self._list_due = time.monotonic() + random.uniform(_LIST_AGAIN / 2, _LIST_AGAIN)
             return
         self._unlisted_since = None
-        self._begin(shards)
+        self._start_shards(shards)
         more_will_end = any(reader.shard.closed for reader in self._readers.values())
         waits = more_will_end or self._reads_all_keys()
         self._list_due = moment + (LIST_EVERY if waits else _LIST_AGAIN)
 
     def _reads_all_keys(self) -> bool:
         """Whether the shards that are written to now are read; else some are not known or not begun."""
-        return all_keys_are_in(reader.shard for reader in self._readers.values())
+        return cover_all_keys(reader.shard for reader in self._readers.values())
 
-    def _failed(self, answer: _Answer, failure: ClientError | BotoCoreError) -> None:
+    def _handle_failure(self, answer: _ShardRead, failure: ClientError | BotoCoreError) -> None:
         reader, code = answer.reader, code_of(failure)
         if code == "ExpiredIteratorException":
             reader.iterator = None
@@ -266,37 +274,39 @@ class KinesisReceiver(Receiver):
             longest = min(_LONGEST_PAUSE, READ_EVERY * 2**reader.throttled)
             reader.due = time.monotonic() + random.uniform(longest / 2, longest)
             reader.iterator = answer.iterator
-        elif is_away(failure):
+        elif is_unreachable(failure):
             moment = time.monotonic()
             self._away_since = self._away_since or moment
             if moment - self._away_since >= PATIENCE:
-                doing = f"read stream {short(self._stream)!r}"
-                raise explained(self._connection, doing, CannotConnect, failure) from failure
+                doing = f"read stream {short_name(self._stream)!r}"
+                raise explain_error(self._connection, doing, CannotConnect, failure) from failure
             reader.iterator = None  # some servers answer so to an iterator that they do not know
             reader.due = moment + min(1.0, PATIENCE / 4)
         elif code in _POSITION_REFUSED and self._position_is_gone(reader):
             pass
         else:
-            doing = f"read shard {reader.shard.id} of stream {short(self._stream)!r}"
-            raise explained(self._connection, doing, SourceFailed, failure) from failure
+            doing = f"read shard {reader.shard.id} of stream {short_name(self._stream)!r}"
+            raise explain_error(self._connection, doing, SourceFailed, failure) from failure
 
-    def _position_is_gone(self, reader: _Reader) -> bool:
+    def _position_is_gone(self, reader: _ShardReader) -> bool:
         """Whether the shard is there and its stored position is not: then reading begins at the oldest."""
         position = reader.position
         if reader.iterator is not None or position is None or position.sequence is None:
             return False
-        with understood(self._connection, f"list the shards of {short(self._stream)!r}", SourceFailed):
-            if reader.shard.id not in listed(self._client, self._stream):
+        with translate_errors(
+            self._connection, f"list the shards of {short_name(self._stream)!r}", SourceFailed
+        ):
+            if reader.shard.id not in list_shards(self._client, self._stream):
                 return False
         if position.moment is None:  # else it was found at the opening that nothing can be lost
             what = f"the record with sequence number {position.sequence}, nor perhaps some after it"
-            lost(self._reading, self._stream, reader.shard.id, what)
+            report_data_loss(self._reading, self._stream, reader.shard.id, what)
         reader.position = None
         return True
 
-    def _messages(self, shard: Shard, record: Mapping[str, Any]) -> list[Message]:
+    def _as_messages(self, shard: Shard, record: Mapping[str, Any]) -> list[Message]:
         arrived, sequence = record.get("ApproximateArrivalTimestamp"), str(record["SequenceNumber"])
-        packed = unpacked(record["Data"], shard)
+        packed = unpack_record(record["Data"], shard)
         if packed is None:
             contents = [(record["PartitionKey"], record["Data"], sequence)]
         else:
@@ -305,10 +315,10 @@ class KinesisReceiver(Receiver):
             Message(
                 value=data,
                 key=key.encode(),
-                topic=short(self._stream),
+                topic=short_name(self._stream),
                 partition=shard.id,
                 position=position,
-                timestamp=utc(arrived) if arrived else None,
+                timestamp=to_utc(arrived) if arrived else None,
             )
             for key, data, position in contents
         ]
@@ -319,13 +329,13 @@ class KinesisReceiver(Receiver):
         """There is nothing to tell the service: it deletes a record when its time has come."""
         return True
 
-    def drained(self) -> bool | None:
+    def is_drained(self) -> bool | None:
         settled = self._list_due > 0 and self._unlisted_since is None and self._reads_all_keys()
         return settled and all(reader.at_end for reader in self._readers.values())
 
     def lag(self) -> Mapping[str, int]:
         """By how many milliseconds each shard is behind: the service does not count messages."""
-        stream = short(self._stream)
+        stream = short_name(self._stream)
         return {
             f"{stream}/{id}": reader.behind
             for id, reader in self._readers.items()

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.backends.kinesis.client import named, shared_client, short
-from ematix_flow.backends.kinesis.failures import THROTTLED, understood
-from ematix_flow.backends.streams import KEY, VALUE, Token
+from ematix_flow.backends.kinesis.client import shared_client, short_name, stream_argument
+from ematix_flow.backends.kinesis.failures import THROTTLED, translate_errors
+from ematix_flow.backends.messages.contract import KEY, VALUE, BatchToken
 from ematix_flow.errors import RowRejected, TargetFailed
 from ematix_flow.spec.connections import KinesisConnection
 
@@ -44,18 +44,18 @@ class KinesisSender:
     partition_key_prefix: str = ""
     patience: float = 60.0
 
-    def kept(self) -> KinesisSender:
+    def keep_open(self) -> KinesisSender:
         return self  # each batch connects anew
 
     def check(self, batch: pa.RecordBatch) -> None:
         for _ in self._requests([batch]):
             pass
 
-    def send(self, batches: Iterable[pa.RecordBatch], token: Token | None = None) -> int:
+    def send(self, batches: Iterable[pa.RecordBatch], token: BatchToken | None = None) -> int:
         sent = 0
         client = shared_client(self.connection, attempts=ATTEMPTS)
         for request in self._requests(batches):
-            self._put(client, request)
+            self._put_records(client, request)
             sent += len(request)
         return sent
 
@@ -91,14 +91,14 @@ class KinesisSender:
             return hashlib.sha256(key).hexdigest()
         return text if len(text) <= LONGEST_KEY else hashlib.sha256(key).hexdigest()
 
-    def _put(self, client: Any, records: Sequence[dict[str, Any]]) -> None:
+    def _put_records(self, client: Any, records: Sequence[dict[str, Any]]) -> None:
         """Until the service has taken every record."""
         left = list(records)
         refused, gives_up = 0, time.monotonic() + self.patience
         while left:
-            doing = f"send {len(left)} records to stream {short(self.stream)!r}"
-            with understood(self.connection, doing, TargetFailed, away=TargetFailed):
-                answer = client.put_records(**named(self.stream), Records=left)
+            doing = f"send {len(left)} records to stream {short_name(self.stream)!r}"
+            with translate_errors(self.connection, doing, TargetFailed, away=TargetFailed):
+                answer = client.put_records(**stream_argument(self.stream), Records=left)
             failed = [
                 (record, told)
                 for record, told in zip(left, answer["Records"], strict=True)
@@ -112,18 +112,18 @@ class KinesisSender:
             refused += 1
             told = [each for _, each in failed]
             if any(each["ErrorCode"] not in _RETRIED for each in told) or time.monotonic() >= gives_up:
-                raise self._refused(told)
+                raise self._refusal(told)
             longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**refused)
             time.sleep(random.uniform(longest / 2, longest))
 
-    def _refused(self, told: Sequence[Mapping[str, Any]]) -> TargetFailed:
+    def _refusal(self, told: Sequence[Mapping[str, Any]]) -> TargetFailed:
         counts = Counter(each["ErrorCode"] for each in told)
         codes = ", ".join(f"{count} × {code}" for code, count in counts.most_common())
         final = [each for each in told if each["ErrorCode"] not in _RETRIED]
         words = (final or told)[0].get("ErrorMessage") or "no reason is given"
-        step = f"aws kinesis update-shard-count --stream-name {short(self.stream)} …  gives it more room"
+        step = f"aws kinesis update-shard-count --stream-name {short_name(self.stream)} …  gives it more room"
         return TargetFailed(
-            f"Kinesis stream {short(self.stream)!r} did not take {len(told)} records ({codes}): {words}",
+            f"Kinesis stream {short_name(self.stream)!r} did not take {len(told)} records ({codes}): {words}",
             state="records that were sent before stay; a new attempt sends all again",
             next_step="look at the first of them" if final else step,
         )

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ematix_flow.backends.kinesis.client import named
+from ematix_flow.backends.kinesis.client import stream_argument
 
 _LISTED_AT_ONCE = 1000
 _KEYS = 2**128  # the hashes that a key can have
@@ -25,10 +25,10 @@ class Shard:
     closed: bool
 
 
-def listed(client: Any, stream: str) -> dict[str, Shard]:
+def list_shards(client: Any, stream: str) -> dict[str, Shard]:
     """All shards that have not passed out of retention, by id."""
     found: dict[str, Shard] = {}
-    request: dict[str, Any] = {**named(stream), "MaxResults": _LISTED_AT_ONCE}
+    request: dict[str, Any] = {**stream_argument(stream), "MaxResults": _LISTED_AT_ONCE}
     while True:
         page = client.list_shards(**request)
         for each in page["Shards"]:
@@ -47,7 +47,7 @@ def listed(client: Any, stream: str) -> dict[str, Shard]:
         request = {"NextToken": page["NextToken"], "MaxResults": _LISTED_AT_ONCE}
 
 
-def readable(shards: Iterable[Shard], ended: Collection[str]) -> list[Shard]:
+def readable_shards(shards: Iterable[Shard], ended: Collection[str]) -> list[Shard]:
     """Those whose parents are all read to their end, or gone with all that they held."""
     known = {shard.id: shard for shard in shards}
     return [
@@ -57,6 +57,6 @@ def readable(shards: Iterable[Shard], ended: Collection[str]) -> list[Shard]:
     ]
 
 
-def all_keys_are_in(shards: Iterable[Shard]) -> bool:
+def cover_all_keys(shards: Iterable[Shard]) -> bool:
     """Whether every key has an open shard among these, as it has in a stream at any time."""
     return sum(shard.last_hash - shard.first_hash + 1 for shard in shards if not shard.closed) >= _KEYS

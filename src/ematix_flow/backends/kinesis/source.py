@@ -5,45 +5,45 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ematix_flow.backends.kinesis.client import kinesis_client, short
-from ematix_flow.backends.kinesis.places import summary_of
-from ematix_flow.backends.streams import Reading, Received, Receiver
+from ematix_flow.backends.kinesis.client import kinesis_client, short_name
+from ematix_flow.backends.kinesis.stream_check import describe_stream
+from ematix_flow.backends.messages.contract import ReadRequest, ReceivedSource, Receiver
 from ematix_flow.errors import SourceFailed
 from ematix_flow.spec.connections import KinesisConnection
 
 
-class KinesisSource(Received):
+class KinesisSource(ReceivedSource):
     """What is followed is named by the query: a stream's name or ARN; empty means the connection's own."""
 
     def __init__(self, connection: KinesisConnection) -> None:
         self._connection = connection
 
-    def check(self, reading: Reading) -> None:
+    def check(self, reading: ReadRequest) -> None:
         client = kinesis_client(self._connection)
         try:
-            self._looked_at(client, self._stream(reading))
+            self._require_active(client, self._stream(reading))
         finally:
             client.close()
 
-    def receiver(self, reading: Reading, progress: Mapping[str, str]) -> Receiver:
+    def receiver(self, reading: ReadRequest, progress: Mapping[str, str]) -> Receiver:
         from ematix_flow.backends.kinesis.receiver import AT_ONCE, KinesisReceiver
 
         stream = self._stream(reading)
         client = kinesis_client(self._connection, connections=AT_ONCE + 2)
         try:
-            self._looked_at(client, stream)
+            self._require_active(client, stream)
             return KinesisReceiver(self._connection, client, stream, reading, progress)
         except BaseException:
             client.close()
             raise
 
-    def _stream(self, reading: Reading) -> str:
+    def _stream(self, reading: ReadRequest) -> str:
         return reading.query or self._connection.stream_name
 
-    def _looked_at(self, client: Any, stream: str) -> None:
-        summary = summary_of(self._connection, client, stream, SourceFailed)
+    def _require_active(self, client: Any, stream: str) -> None:
+        summary = describe_stream(self._connection, client, stream, SourceFailed)
         if summary is not None and summary["StreamStatus"] in ("CREATING", "DELETING"):
             raise SourceFailed(
-                f"Kinesis stream {short(stream)!r} is {summary['StreamStatus']}",
+                f"Kinesis stream {short_name(stream)!r} is {summary['StreamStatus']}",
                 next_step="wait until it is ACTIVE, and run it again",
             )

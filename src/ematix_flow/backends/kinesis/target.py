@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ematix_flow.backends.kinesis.client import kinesis_client, short
-from ematix_flow.backends.kinesis.places import summary_of
+from ematix_flow.backends.kinesis.client import kinesis_client, short_name
 from ematix_flow.backends.kinesis.sender import LONGEST_PREFIX, KinesisSender
-from ematix_flow.backends.streams import MessageTarget, Sender
+from ematix_flow.backends.kinesis.stream_check import describe_stream
+from ematix_flow.backends.messages.contract import MessageTarget, Sender
 from ematix_flow.errors import ConfigError, TargetFailed
 from ematix_flow.spec.connections import KinesisConnection
 
@@ -20,16 +20,16 @@ class KinesisTarget(MessageTarget):
     def __init__(self, connection: KinesisConnection) -> None:
         self._connection = connection
 
-    def check_place(self, place: str) -> None:
+    def check_destination(self, place: str) -> None:
         stream = place or self._connection.stream_name
         client = kinesis_client(self._connection)
         try:
-            summary = summary_of(self._connection, client, stream, TargetFailed)
+            summary = describe_stream(self._connection, client, stream, TargetFailed)
         finally:
             client.close()
         if summary is not None and summary["StreamStatus"] not in ("ACTIVE", "UPDATING"):
             raise TargetFailed(
-                f"Kinesis stream {short(stream)!r} is {summary['StreamStatus']}",
+                f"Kinesis stream {short_name(stream)!r} is {summary['StreamStatus']}",
                 next_step="wait until it is ACTIVE, and run it again",
             )
 

@@ -13,14 +13,14 @@ from typing import Any
 
 from sqlglot import exp
 
-from ematix_flow.backends.lake.hashing import row_hash
-from ematix_flow.backends.lake.types import canonical_type
-from ematix_flow.backends.sql_session import SqlDialect
+from ematix_flow.backends.lake.row_hash import row_hash
+from ematix_flow.backends.lake.spark_types import canonical_type
+from ematix_flow.backends.sql.session import SqlDialect
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.functions.spark import SparkFunctions
 from ematix_flow.strategies.row_hash import Columns
-from ematix_flow.strategies.sql import filled, identifier
+from ematix_flow.strategies.sql import fill_template, identifier
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
@@ -35,7 +35,7 @@ class LakeDialect(SqlDialect):
     def __init__(self, named: Mapping[TableName, exp.Table] | None = None) -> None:
         self._named = dict(named or {})
 
-    def know(self, named: Mapping[TableName, exp.Table]) -> None:
+    def add_table_names(self, named: Mapping[TableName, exp.Table]) -> None:
         """From now on these tables go by these names."""
         self._named |= named
 
@@ -51,7 +51,7 @@ class LakeDialect(SqlDialect):
     def canonical_type(self, native: str) -> DataType | None:
         return canonical_type(native)
 
-    def add_clause(self, item: ColumnSpec) -> str:
+    def add_column_clause(self, item: ColumnSpec) -> str:
         # lakes add no column without nulls, to an empty table neither; staging refuses them
         return f"ADD COLUMN {self.quote(item.name)} {self.native_type(item.type)}"
 
@@ -69,10 +69,10 @@ class LakeDialect(SqlDialect):
         # the session's time zone is UTC
         return column if data_type.kind == "timestamp_tz" else self._cast(column, DataType("timestamp_tz"))
 
-    def shifted(self, moment: exp.Expr, seconds: float) -> exp.Expr:
+    def add_seconds(self, moment: exp.Expr, seconds: float) -> exp.Expr:
         exact = decimal.Decimal(round(seconds * 1_000_000)).scaleb(-6)
         added = f"v + make_dt_interval(0, 0, 0, CAST('{exact:f}' AS DECIMAL(18,6)))"
-        return exp.paren(filled(added, moment, self.name))
+        return exp.paren(fill_template(added, moment, self.name))
 
     def row_hash(self, columns: Columns) -> exp.Expr:
         return row_hash(columns)
@@ -84,11 +84,13 @@ class LakeDialect(SqlDialect):
             return _EPOCH + dt.timedelta(microseconds=value)
         return bytes(value) if data_type.kind == "bytes" else value
 
-    def fetched(self, value: exp.Expr, data_type: DataType) -> exp.Expr:
+    def as_fetchable(self, value: exp.Expr, data_type: DataType) -> exp.Expr:
         # PySpark gives moments in the local time of the machine, where an hour may come twice
-        return filled("unix_micros(v)", value, self.name) if data_type.kind == "timestamp_tz" else value
+        return (
+            fill_template("unix_micros(v)", value, self.name) if data_type.kind == "timestamp_tz" else value
+        )
 
-    def converted(self, value: exp.Expr, item: ColumnSpec) -> exp.Expr:
+    def convert_value(self, value: exp.Expr, item: ColumnSpec) -> exp.Expr:
         return self._cast(value, item.type)
 
     def _cast(self, value: exp.Expr, data_type: DataType) -> exp.Expr:

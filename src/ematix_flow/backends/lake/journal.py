@@ -23,15 +23,15 @@ from typing import Any
 
 from ematix_flow import faults
 from ematix_flow.backends.base import LedgerEntry
-from ematix_flow.backends.lake import folded
-from ematix_flow.backends.lake.folded import Folded, FoldedEntry, folded_up_to
+from ematix_flow.backends.lake import journal_segments
+from ematix_flow.backends.lake.journal_segments import FoldedEntry, JournalSegments, last_folded_number
 from ematix_flow.backends.stores.base import Store
 from ematix_flow.errors import TargetFailed
 from ematix_flow.spec.watermarks import Watermark
 
 FOLDER = "_ematix_flow"
-KEPT = 200  # entries that have files of their own, however old
-LONG = 1_000  # with more of them a load folds before it begins
+KEPT_ENTRIES = 200  # entries that have files of their own, however old
+FOLD_ABOVE = 1_000  # with more of them a load folds before it begins
 _ENTRY, _DONE = ".json", ".done"
 _FORMAT = 1
 
@@ -40,7 +40,7 @@ _READ_AT_ONCE, _REMOVED_AT_ONCE = 8, 100
 
 
 @dataclass(frozen=True)
-class Commit:
+class LakeCommit:
     """What a table's commit carries: its place among our loads of the table, and whose entry it is of."""
 
     number: int
@@ -48,15 +48,15 @@ class Commit:
 
 
 @dataclass(frozen=True)
-class Position:
+class JournalWatermark:
     """How far a pipeline has read for a target."""
 
     pipeline: str
     target: str
-    mark: Watermark
+    watermark: Watermark
 
     def to_json(self) -> dict[str, Any]:
-        mark = self.mark
+        mark = self.watermark
         return {
             "pipeline": self.pipeline,
             "target": self.target,
@@ -66,25 +66,25 @@ class Position:
         }
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Position:
+    def from_json(cls, value: dict[str, Any]) -> JournalWatermark:
         mark = Watermark.decode(value["column"], value["type"], value["value"])
         return cls(value["pipeline"], value["target"], mark)
 
 
 @dataclass(frozen=True)
-class _Name:
+class _EntryName:
     """The parts of an entry's file name."""
 
     number: int
-    whose: str
-    batch: str
+    owner_digest: str
+    batch_digest: str
     token: str
 
     def __str__(self) -> str:
-        return f"{self.number:012d}-{self.whose}-{self.batch}-{self.token}"
+        return f"{self.number:012d}-{self.owner_digest}-{self.batch_digest}-{self.token}"
 
     @classmethod
-    def read(cls, name: str) -> _Name | None:
+    def parse(cls, name: str) -> _EntryName | None:
         parts = name.split("-")
         if len(parts) != 4 or not parts[0].isdigit():
             return None
@@ -101,135 +101,135 @@ class Journal:
 
     store: Store
     folder: str
-    committed: tuple[_Name, ...] = ()
-    left: tuple[_Name, ...] = ()
-    positions: tuple[Position, ...] = field(default=())
-    folded_to: int = 0
+    committed: tuple[_EntryName, ...] = ()
+    uncommitted: tuple[_EntryName, ...] = ()
+    watermarks: tuple[JournalWatermark, ...] = field(default=())
+    last_folded_number: int = 0
 
     @property
-    def number(self) -> int:
+    def last_number(self) -> int:
         """Of the newest load that committed; 0 when none has."""
-        return self.committed[-1].number if self.committed else self.folded_to
+        return self.committed[-1].number if self.committed else self.last_folded_number
 
     @property
-    def _folded(self) -> Folded:
-        return Folded(self.store, self.folder)
+    def _segments(self) -> JournalSegments:
+        return JournalSegments(self.store, self.folder)
 
-    def next(self) -> Commit:
-        return Commit(self.number + 1, uuid.uuid4().hex)
+    def next_commit(self) -> LakeCommit:
+        return LakeCommit(self.last_number + 1, uuid.uuid4().hex)
 
     def watermark(self, pipeline: str, target: str, column: str) -> Watermark | None:
-        for found in self.positions:
-            if (found.pipeline, found.target, found.mark.column) == (pipeline, target, column):
-                return found.mark
+        for found in self.watermarks:
+            if (found.pipeline, found.target, found.watermark.column) == (pipeline, target, column):
+                return found.watermark
         return None
 
-    def holds(self, pipeline: str, target: str, batch_key: str) -> bool:
-        whose, batch = _whose(pipeline, target), _digest(batch_key, 32)
-        if any((name.whose, name.batch) == (whose, batch) for name in self.committed):
+    def has_batch(self, pipeline: str, target: str, batch_key: str) -> bool:
+        whose, batch = _owner_digest(pipeline, target), _digest(batch_key, 32)
+        if any((name.owner_digest, name.batch_digest) == (whose, batch) for name in self.committed):
             return True
-        return bool(self.folded_to) and self._folded.holds(whose, batch)
+        return bool(self.last_folded_number) and self._segments.has_batch(whose, batch)
 
     def entries(self, pipeline: str, target: str) -> Iterator[LedgerEntry]:
         """Those of a pipeline and target, newest first."""
-        whose = _whose(pipeline, target)
-        below = self.number + 1
+        whose = _owner_digest(pipeline, target)
+        below = self.last_number + 1
         for name in reversed(self.committed):
-            if name.whose == whose:
+            if name.owner_digest == whose:
                 try:
-                    value = _read(self.store, self.folder, name)
+                    value = _read_entry(self.store, self.folder, name)
                 except FileNotFoundError as error:
-                    if name.number > folded_up_to(self.store, self.folder):
-                        raise _unreadable(self.store, self.folder, name, "it is missing") from error
+                    if name.number > last_folded_number(self.store, self.folder):
+                        raise _unreadable_error(self.store, self.folder, name, "it is missing") from error
                     break  # folded after this journal was opened, and all that is older with it
-                yield _entry(value["ledger"])
+                yield _ledger_entry(value["ledger"])
             below = name.number
-        for old in self._folded.below(below):
-            if old.whose == whose:
-                yield _entry(old.ledger)
+        for old in self._segments.entries_below(below):
+            if old.owner_digest == whose:
+                yield _ledger_entry(old.ledger)
 
-    def prepare(self, commit: Commit, entry: LedgerEntry, mark: Watermark | None) -> None:
+    def write_entry(self, commit: LakeCommit, entry: LedgerEntry, mark: Watermark | None) -> None:
         """Write the entry of a load that is about to commit."""
-        positions = list(self.positions)
+        positions = list(self.watermarks)
         if mark is not None:
-            mine = Position(entry.pipeline, entry.target, mark)
-            positions = [p for p in positions if not _same_place(p, mine)] + [mine]
+            mine = JournalWatermark(entry.pipeline, entry.target, mark)
+            positions = [p for p in positions if not _same_target(p, mine)] + [mine]
         value = {
             "format": _FORMAT,
             "ledger": {**entry.__dict__, "committed_at": entry.committed_at.isoformat()},
             "positions": [position.to_json() for position in positions],
         }
-        name = _Name(
+        name = _EntryName(
             commit.number,
-            _whose(entry.pipeline, entry.target),
+            _owner_digest(entry.pipeline, entry.target),
             _digest(entry.batch_key, 32),
             commit.token,
         )
         self.store.create(f"{self.folder}/{name}{_ENTRY}", json.dumps(value))
 
-    def settle(self, commit: Commit, entry: LedgerEntry, mark: Watermark | None) -> None:
+    def mark_committed(self, commit: LakeCommit, entry: LedgerEntry, mark: Watermark | None) -> None:
         """The load has committed. Its entry is there, unless one who took our lock for lost removed it."""
         try:
-            self.prepare(commit, entry, mark)
+            self.write_entry(commit, entry, mark)
         except FileExistsError:
             _log.debug("the entry of load %d is where it was written", commit.number)
-        _mark(self.store, self.folder, commit.number, commit.token)
+        _write_mark(self.store, self.folder, commit.number, commit.token)
 
-    def forget_left(self) -> list[str]:
+    def remove_uncommitted(self) -> list[str]:
         """Remove the entries of loads that never committed."""
-        for name in self.left:
+        for name in self.uncommitted:
             self.store.remove(f"{self.folder}/{name}{_ENTRY}")
-        return [str(name) for name in self.left]
+        return [str(name) for name in self.uncommitted]
 
     def fold(self, keep: int | None = None) -> int:
         """Move all but the newest entries, `KEPT` unless told, into one file; how many it were.
 
         Only who has the table's lock may. The newest one stays in any case: it has the positions.
         """
-        old = self.committed[: -max(KEPT if keep is None else keep, 1)]
+        old = self.committed[: -max(KEPT_ENTRIES if keep is None else keep, 1)]
         entries = self._fold_entries(old)
         if entries:
-            segment = self._folded.write_entries(entries)
+            segment = self._segments.write_entries(entries)
             faults.point("fold.entries_written")
-            self.store.require_held()
-            self._folded.count_on(segment, entries)
+            self.store.require_locks_held()
+            self._segments.activate_segment(segment, entries)
             faults.point("fold.counts")
-        left = self._left_over()
+        left = self._leftover_files()
         for start in range(0, len(left), _REMOVED_AT_ONCE):
             self.store.remove_all(left[start : start + _REMOVED_AT_ONCE])
             faults.point("fold.files_removed")
         return len(old)
 
-    def _fold_entries(self, old: tuple[_Name, ...]) -> list[FoldedEntry]:
+    def _fold_entries(self, old: tuple[_EntryName, ...]) -> list[FoldedEntry]:
         """What the next segment holds: these, behind those of the newest segment while that has room."""
         if not old:
             return []
         with ThreadPoolExecutor(_READ_AT_ONCE) as readers:
-            values = list(readers.map(lambda name: _read(self.store, self.folder, name), old))
+            values = list(readers.map(lambda name: _read_entry(self.store, self.folder, name), old))
         entries = [
-            FoldedEntry(name.number, name.whose, name.batch, name.token, value["ledger"])
+            FoldedEntry(name.number, name.owner_digest, name.batch_digest, name.token, value["ledger"])
             for name, value in zip(old, values, strict=True)
         ]
-        segments = self._folded.segments()
-        if segments and segments[-1].count < folded.FULL:
-            entries = self._folded.entries(segments[-1]) + entries
+        segments = self._segments.segments()
+        if segments and segments[-1].count < journal_segments.FULL_SEGMENT_ENTRIES:
+            entries = self._segments.entries(segments[-1]) + entries
         return entries
 
-    def _left_over(self) -> list[str]:
+    def _leftover_files(self) -> list[str]:
         """Files of folded entries, and what a fold that died or that was overtaken left."""
-        last = folded_up_to(self.store, self.folder)
+        last = last_folded_number(self.store, self.folder)
         gone = [name for name in self.store.names(self.folder) if 0 < _number_of(name) <= last]
         gone.sort(key=lambda name: name.endswith(_DONE))  # an entry never outlives its mark
-        return [f"{self.folder}/{name}" for name in gone] + self._folded.left_over()
+        return [f"{self.folder}/{name}" for name in gone] + self._segments.leftover_files()
 
 
 def open_journal(store: Store, table_folder: str, has_commit: Callable[[str], bool]) -> Journal:
     """Read the names, and ask the table about entries without a mark."""
     folder = f"{table_folder}/{FOLDER}"
     names = store.names(folder)
-    folded_to = folded_up_to(store, folder)
+    folded_to = last_folded_number(store, folder)
     done = {name[: -len(_DONE)] for name in names if name.endswith(_DONE)}
-    found = [_Name.read(name[: -len(_ENTRY)]) for name in names if name.endswith(_ENTRY)]
+    found = [_EntryName.parse(name[: -len(_ENTRY)]) for name in names if name.endswith(_ENTRY)]
     entries = sorted(
         (name for name in found if name is not None and name.number > folded_to), key=lambda name: name.number
     )
@@ -240,18 +240,18 @@ def open_journal(store: Store, table_folder: str, has_commit: Callable[[str], bo
         if _done_name(name.number, name.token) in done:
             continue
         if name.number > highest and has_commit(name.token):
-            _mark(store, folder, name.number, name.token)
+            _write_mark(store, folder, name.number, name.token)
             committed.append(name)
         else:
             left.append(name)
     committed.sort(key=lambda name: name.number)
-    positions: tuple[Position, ...] = ()
+    positions: tuple[JournalWatermark, ...] = ()
     if committed:
         try:
-            value = _read(store, folder, committed[-1])
+            value = _read_entry(store, folder, committed[-1])
         except FileNotFoundError as error:
-            raise _unreadable(store, folder, committed[-1], "it is missing") from error
-        positions = tuple(Position.from_json(position) for position in value["positions"])
+            raise _unreadable_error(store, folder, committed[-1], "it is missing") from error
+        positions = tuple(JournalWatermark.from_json(position) for position in value["positions"])
     return Journal(store, folder, tuple(committed), tuple(left), positions, folded_to)
 
 
@@ -262,7 +262,7 @@ def _done_name(number: int, token: str) -> str:
     return f"{number:012d}-{token}"
 
 
-def _mark(store: Store, folder: str, number: int, token: str) -> None:
+def _write_mark(store: Store, folder: str, number: int, token: str) -> None:
     try:
         store.create(f"{folder}/{_done_name(number, token)}{_DONE}", "")
     except FileExistsError:
@@ -275,7 +275,7 @@ def _number_of(name: str) -> int:
     return int(number) if number.isdigit() and rest.endswith((_ENTRY, _DONE)) else 0
 
 
-def _read(store: Store, folder: str, name: _Name) -> dict[str, Any]:
+def _read_entry(store: Store, folder: str, name: _EntryName) -> dict[str, Any]:
     try:
         value: dict[str, Any] = json.loads(store.read(f"{folder}/{name}{_ENTRY}"))
         if value["format"] == _FORMAT:
@@ -283,10 +283,10 @@ def _read(store: Store, folder: str, name: _Name) -> dict[str, Any]:
         why = f"it is of format {value['format']!r}, and this release knows {_FORMAT}"
     except (ValueError, KeyError, TypeError) as error:
         why = f"it is damaged ({type(error).__name__}: {error})"
-    raise _unreadable(store, folder, name, why)
+    raise _unreadable_error(store, folder, name, why)
 
 
-def _unreadable(store: Store, folder: str, name: _Name, why: str) -> TargetFailed:
+def _unreadable_error(store: Store, folder: str, name: _EntryName, why: str) -> TargetFailed:
     return TargetFailed(
         f"cannot read the table's journal {store.uri(f'{folder}/{name}{_ENTRY}')}: {why}",
         state="the table is untouched and readable, but which batches it holds is not known",
@@ -294,15 +294,19 @@ def _unreadable(store: Store, folder: str, name: _Name, why: str) -> TargetFaile
     )
 
 
-def _entry(value: dict[str, Any]) -> LedgerEntry:
+def _ledger_entry(value: dict[str, Any]) -> LedgerEntry:
     return LedgerEntry(**{**value, "committed_at": dt.datetime.fromisoformat(value["committed_at"])})
 
 
-def _same_place(one: Position, other: Position) -> bool:
-    return (one.pipeline, one.target, one.mark.column) == (other.pipeline, other.target, other.mark.column)
+def _same_target(one: JournalWatermark, other: JournalWatermark) -> bool:
+    return (one.pipeline, one.target, one.watermark.column) == (
+        other.pipeline,
+        other.target,
+        other.watermark.column,
+    )
 
 
-def _whose(pipeline: str, target: str) -> str:
+def _owner_digest(pipeline: str, target: str) -> str:
     return _digest(json.dumps([pipeline, target]), 16)
 
 

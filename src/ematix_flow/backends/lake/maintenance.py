@@ -12,12 +12,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ematix_flow.backends.lake.companion import UNTIL, with_lifetime
+from ematix_flow.backends.lake.companion_table import UNTIL, with_lifetime_columns
 from ematix_flow.backends.lake.dialect import LakeDialect
-from ematix_flow.backends.lake.journal import KEPT, Journal
-from ematix_flow.backends.lake.table import Compacted, LakeFormat
+from ematix_flow.backends.lake.format import CompactionResult, LakeFormat
+from ematix_flow.backends.lake.journal import KEPT_ENTRIES, Journal
+from ematix_flow.backends.maintenance import FileTotals, MaintenanceOptions, MaintenanceReport, duration_text
 from ematix_flow.backends.stores.base import Store
-from ematix_flow.backends.upkeep import Maintained, Size, Upkeep, in_words
 from ematix_flow.errors import TargetFailed, UsageError, did_you_mean
 from ematix_flow.spec.tables import TableSpec
 
@@ -28,37 +28,37 @@ _TRIES = 4
 
 
 @dataclass(frozen=True)
-class Maintenance:
+class LakeMaintenance:
     """Of one declared table. ``journal`` opens its journal anew."""
 
     spark: SparkSession
     format: LakeFormat
     table: TableSpec
     journal: Callable[[], Journal]
-    upkeep: Upkeep
+    upkeep: MaintenanceOptions
 
-    def carry_out(self) -> list[Maintained]:
+    def run(self) -> list[MaintenanceReport]:
         if self.format.snapshot(self.spark, self.table) is None:
             return []
         self.format.require_separate(self.table)  # another's files would be taken for nobody's
         self._require_columns()
-        beside = self._beside()
+        beside = self._companion_tables()
         self._require_kept_long_enough([self.table, *beside])
-        store, folder = self.format.folder(self.table)
+        store, folder = self.format.table_folder(self.table)
         if self.upkeep.dry_run:
             journal = self.journal()
             compacted = [self._compact(self.table), *[self._compact(spec) for spec in beside]]
-            events = sum(self._ended(spec, journal.number) for spec in beside)
-            entries = max(0, len(journal.committed) - KEPT)
+            events = sum(self._count_ended_events(spec, journal.last_number) for spec in beside)
+            entries = max(0, len(journal.committed) - KEPT_ENTRIES)
         else:
             with store.table_lock(folder):
                 journal = self.journal()
-                events = sum(self._tidy(spec, journal.number) for spec in beside)
+                events = sum(self._remove_ended_events(spec, journal.last_number) for spec in beside)
                 compacted = [self._compact(self.table), *[self._compact(spec) for spec in beside]]
                 entries = journal.fold()
-        removed = self._clean([self.table, *beside], store, folder)
+        removed = self._remove_old_files([self.table, *beside], store, folder)
         return [
-            Maintained(
+            MaintenanceReport(
                 spec.label,
                 change.before,
                 change.after,
@@ -70,11 +70,11 @@ class Maintenance:
             for spec, change, gone in zip([self.table, *beside], compacted, removed, strict=True)
         ]
 
-    def _beside(self) -> list[TableSpec]:
+    def _companion_tables(self) -> list[TableSpec]:
         companion = self.table.companion()
         if companion is None:
             return []
-        stored = with_lifetime(companion)
+        stored = with_lifetime_columns(companion)
         return [stored] if self.format.snapshot(self.spark, stored) is not None else []
 
     def _require_columns(self) -> None:
@@ -85,7 +85,7 @@ class Maintenance:
                     f"{name!r} is no column of {self.table.label}.{did_you_mean(name, known)}",
                     state="nothing was touched",
                 )
-        for name in self.format.partitions(self.spark, self.table) if self.upkeep.zorder else ():
+        for name in self.format.partition_columns(self.spark, self.table) if self.upkeep.zorder else ():
             if name in self.upkeep.zorder:
                 raise UsageError(
                     f"{name!r} divides the files of {self.table.label}: each has one value of it",
@@ -95,19 +95,20 @@ class Maintenance:
 
     def _require_kept_long_enough(self, specs: Sequence[TableSpec]) -> None:
         retain = self.upkeep.retain
-        if retain is None or self.upkeep.forced:
+        if retain is None or self.upkeep.force:
             return
         for spec in specs:
             own = self.format.retention(self.spark, spec)
             if retain < own:
                 raise UsageError(
-                    f"{spec.label} says that its files are kept for {in_words(own)}; to keep them for "
-                    f"{in_words(retain)} only takes them from under readers and writers that count on it",
+                    f"{spec.label} says that its files are kept for {duration_text(own)}; to keep them for "
+                    f"{duration_text(retain)} only takes them from under readers and "
+                    "writers that count on it",
                     state="nothing was touched",
                     next_step="give --force (force=True) when you know that there are none",
                 )
 
-    def _compact(self, spec: TableSpec) -> Compacted:
+    def _compact(self, spec: TableSpec) -> CompactionResult:
         zorder = self.upkeep.zorder if spec is self.table else ()
         for attempt in range(1, _TRIES + 1):
             try:
@@ -124,24 +125,25 @@ class Maintenance:
                 time.sleep(0.2 * 2**attempt)
         raise AssertionError("unreachable")
 
-    def _clean(self, specs: Sequence[TableSpec], store: Store, folder: str) -> list[Size]:
+    def _remove_old_files(self, specs: Sequence[TableSpec], store: Store, folder: str) -> list[FileTotals]:
         upkeep = self.upkeep
         with nullcontext() if upkeep.dry_run else store.table_lock(folder):
             self.journal()  # asks after commits without a mark, before anything forgets them
             return [
-                self.format.clean(self.spark, spec, upkeep.retain, dry_run=upkeep.dry_run) for spec in specs
+                self.format.remove_old_files(self.spark, spec, upkeep.retain, dry_run=upkeep.dry_run)
+                for spec in specs
             ]
 
     # ------------------------------------------------------------------ events beside a history
 
-    def _ended(self, spec: TableSpec, number: int) -> int:
+    def _count_ended_events(self, spec: TableSpec, number: int) -> int:
         """Rows that counted until a load that is committed, and never will again."""
-        name = LakeDialect().render(self.format.table(spec))
+        name = LakeDialect().render(self.format.table_expression(spec))
         return int(self.spark.sql(f"SELECT count(*) FROM {name} WHERE {UNTIL} <= {number}").collect()[0][0])
 
-    def _tidy(self, spec: TableSpec, number: int) -> int:
-        ended = self._ended(spec, number)
+    def _remove_ended_events(self, spec: TableSpec, number: int) -> int:
+        ended = self._count_ended_events(spec, number)
         if ended:
-            name = LakeDialect().render(self.format.table(spec))
+            name = LakeDialect().render(self.format.table_expression(spec))
             self.spark.sql(f"DELETE FROM {name} WHERE {UNTIL} <= {number}")
         return ended

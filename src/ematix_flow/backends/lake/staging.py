@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 STAGING = ".ematix_flow/staging"
-BEGUN = "_begun"
+BEGUN_MARKER = "_begun"
 _FILE_BYTES = 256 * 1024 * 1024
 _ROW_GROUP_BYTES = 64 * 1024 * 1024
 
@@ -31,14 +31,16 @@ class LakeStaging:
     table: TableSpec
 
     def write(self, part: str, batches: Iterable[pa.RecordBatch]) -> StagedPart:
-        if BEGUN not in self.store.names(self.folder):
+        if BEGUN_MARKER not in self.store.names(self.folder):
             raise TargetFailed(
                 f"this task does not see the staging folder {self.store.uri(self.folder)}",
                 next_step="a lake on a disk needs a file system that the driver and every worker share",
             )
         rows = written = 0
         with tempfile.TemporaryDirectory(prefix="ematix-flow-") as scratch:
-            files = _Files(Path(scratch), self.store, f"{self.folder}/{part}", self.table.arrow_schema())
+            files = _RollingParquetFiles(
+                Path(scratch), self.store, f"{self.folder}/{part}", self.table.arrow_schema()
+            )
             for batch in batches:
                 rows += batch.num_rows
                 files.write(batch)
@@ -50,7 +52,7 @@ class LakeStaging:
         return [self.store.uri(f"{self.folder}/{part.part}") for part in parts if part.rows]
 
 
-class _Files:
+class _RollingParquetFiles:
     """Files of bounded size: each is written on this machine's disk and brought to the store when full."""
 
     def __init__(self, scratch: Path, store: Store, folder: str, schema: pa.Schema) -> None:

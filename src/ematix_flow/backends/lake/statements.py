@@ -13,7 +13,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from ematix_flow.backends.query_tables import Name, moment_behind, name_parts, quoted
+from ematix_flow.backends.spark_sql.query_tables import TableName, name_parts, parse_time_travel, quote_name
 from ematix_flow.errors import Unsupported
 
 _CHANGES = (exp.Insert, exp.Update, exp.Delete, exp.Merge)
@@ -21,21 +21,21 @@ _BEGINS = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE", "WITH"})
 
 
 @dataclass(frozen=True)
-class Statement:
+class LakeStatement:
     """``written`` is the table that it changes, as the user names it."""
 
     sql: str
-    written: Name
+    changed_table: TableName
 
 
-def place_statement(sql: str, named: Callable[[Name], str]) -> Statement:
+def resolve_tables(sql: str, named: Callable[[TableName], str]) -> LakeStatement:
     """The statement with each table as ``named`` says; Unsupported when it is not one that changes rows."""
-    tree = _parsed(sql)
+    tree = _parse(sql)
     tokens = sqlglot.tokenize(sql, read="spark")
     shared = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
     target = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
     edits: list[tuple[int, int, str]] = []
-    renamed: set[Name] = set()
+    renamed: set[TableName] = set()
     for table in tree.find_all(exp.Table):
         if not isinstance(table.this, exp.Identifier) or (not table.db and table.name.lower() in shared):
             continue
@@ -44,17 +44,17 @@ def place_statement(sql: str, named: Callable[[Name], str]) -> Statement:
         start, end = parts[0].meta["start"], parts[-1].meta["end"] + 1
         edits.append((start, end, named(name)))
         if not table.alias and not (isinstance(tree, exp.Insert) and table is target):
-            behind = moment_behind(sql, tokens, table, end)[1]
-            edits.append((behind, behind, f" AS {quoted(name[-1])}"))
+            behind = parse_time_travel(sql, tokens, table, end)[1]
+            edits.append((behind, behind, f" AS {quote_name(name[-1])}"))
             renamed.add(tuple(part.lower() for part in name))
     for column in tree.find_all(exp.Column):
         parts = name_parts(column)
         if len(parts) > 1 and tuple(part.name.lower() for part in parts) in renamed:
             edits.append((parts[0].meta["start"], parts[-1].meta["start"], ""))
-    return Statement(_edited(sql, edits), tuple(part.name for part in name_parts(target)))
+    return LakeStatement(_apply_edits(sql, edits), tuple(part.name for part in name_parts(target)))
 
 
-def _parsed(sql: str) -> exp.Expr:
+def _parse(sql: str) -> exp.Expr:
     trees: list[exp.Expr | None] = []
     why = ""
     try:
@@ -72,7 +72,7 @@ def _parsed(sql: str) -> exp.Expr:
     return tree
 
 
-def _edited(sql: str, edits: list[tuple[int, int, str]]) -> str:
+def _apply_edits(sql: str, edits: list[tuple[int, int, str]]) -> str:
     out: list[str] = []
     at = 0
     for start, end, text in sorted(edits, key=lambda edit: edit[:2]):

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from ematix_flow import faults
-from ematix_flow.backends.alterations import altered
 from ematix_flow.backends.base import (
-    Applied,
     LedgerEntry,
     LiveTable,
     Load,
+    LoadResult,
     SameDatabaseRows,
     SparkTarget,
     StagedRows,
@@ -27,29 +26,34 @@ from ematix_flow.backends.base import (
     TableChange,
     TablePlan,
 )
-from ematix_flow.backends.becoming_history import COLUMNS as VERSION_COLUMNS
-from ematix_flow.backends.lake.companion import is_companion, refuse_lifetime_names, with_lifetime
+from ematix_flow.backends.lake.companion_table import (
+    is_companion,
+    refuse_lifetime_names,
+    with_lifetime_columns,
+)
 from ematix_flow.backends.lake.dialect import LakeDialect
-from ematix_flow.backends.lake.frames import conformed
-from ematix_flow.backends.lake.journal import LONG, Journal, open_journal
-from ematix_flow.backends.lake.loading import LakeLoad
-from ematix_flow.backends.lake.maintenance import Maintenance
-from ematix_flow.backends.lake.planning import loosely_stamped, with_partitions, without_keys
-from ematix_flow.backends.lake.session import SparkSqlSession
-from ematix_flow.backends.lake.staging import BEGUN, STAGING, LakeStaging
-from ematix_flow.backends.lake.statements import place_statement
-from ematix_flow.backends.lake.table import ChangedMeanwhile, LakeFormat, Snapshot
-from ematix_flow.backends.query_tables import Name
-from ematix_flow.backends.relational import RelationalTarget
-from ematix_flow.backends.sql_session import SqlSession
+from ematix_flow.backends.lake.format import ConcurrentCommit, LakeFormat, TableSnapshot
+from ematix_flow.backends.lake.frame_columns import conform_frame
+from ematix_flow.backends.lake.journal import FOLD_ABOVE, Journal, open_journal
+from ematix_flow.backends.lake.load import LakeLoad
+from ematix_flow.backends.lake.maintenance import LakeMaintenance
+from ematix_flow.backends.lake.plan import allow_null_load_columns, with_partitions, without_keys
+from ematix_flow.backends.lake.spark_sql_session import SparkSqlSession
+from ematix_flow.backends.lake.staging import BEGUN_MARKER, STAGING, LakeStaging
+from ematix_flow.backends.lake.statements import resolve_tables
+from ematix_flow.backends.maintenance import MaintainableTarget, MaintenanceOptions, MaintenanceReport
+from ematix_flow.backends.spark_sql.query_tables import TableName
+from ematix_flow.backends.sql.alterations import alter_table_changes
+from ematix_flow.backends.sql.create_table import unique_groups
+from ematix_flow.backends.sql.scd2_conversion import VERSION_COLUMNS as VERSION_COLUMNS
+from ematix_flow.backends.sql.session import SqlSession
+from ematix_flow.backends.sql.table_diff import TableDiff
+from ematix_flow.backends.sql.table_names import refuse_dotted_capital, require_distinct_names
+from ematix_flow.backends.sql.target import RelationalTarget
 from ematix_flow.backends.stores.base import Store
-from ematix_flow.backends.stores.folders import literal_path
-from ematix_flow.backends.table_diff import TableDiff
-from ematix_flow.backends.table_names import refuse_dotted_capital, require_names_apart
-from ematix_flow.backends.table_plans import unique_groups
-from ematix_flow.backends.upkeep import Maintainable, Maintained, Upkeep
+from ematix_flow.backends.stores.table_folders import literal_path
 from ematix_flow.errors import FlowError, SchemaMismatch, TargetFailed, Unsupported
-from ematix_flow.spec.naming import distinct_name
+from ematix_flow.spec.generated_names import distinct_name
 from ematix_flow.spec.tables import IS_CURRENT, ROW_HASH, VALID_FROM, ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import Watermark
@@ -62,11 +66,11 @@ if TYPE_CHECKING:
 _TRIES = 5
 
 _log = logging.getLogger(__name__)
-_FILLED = (VALID_FROM, IS_CURRENT, ROW_HASH)  # in every version
+_REQUIRED_IN_VERSIONS = (VALID_FROM, IS_CURRENT, ROW_HASH)  # in every version
 _NO_COLUMNS = (ColumnSpec("_", DataType("text")),)  # where a table is known by its name alone
 
 
-class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
+class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
     """``conf`` is what a session needs to reach the lake; staging and locks lie in ``store``."""
 
     dialect: LakeDialect
@@ -94,7 +98,7 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
         return self._own[1]
 
     @contextmanager
-    def _told(self, what: str) -> Iterator[None]:
+    def _explain_errors(self, what: str) -> Iterator[None]:
         assert self._errors is not None
         with self._errors(what):
             yield
@@ -103,29 +107,29 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
 
     @contextmanager
     def session(self) -> Iterator[SqlSession]:
-        with self._told(f"asking {self._format.name}"):
+        with self._explain_errors(f"asking {self._format.name}"):
             yield SparkSqlSession(self.spark())
 
-    def live_columns(self, session: SqlSession, table: TableSpec) -> LiveTable | None:
+    def read_live_table(self, session: SqlSession, table: TableSpec) -> LiveTable | None:
         self.name_table(table)
-        require_names_apart(table, "Spark")
+        require_distinct_names(table, "Spark")
         refuse_dotted_capital(table.column_names, table.label, table.where)
         refuse_lifetime_names(table)
         snapshot = self._format.snapshot(self.spark(), table)
         if snapshot is not None:
-            return self._live(table, snapshot)
+            return self._live_table(table, snapshot)
         self._format.require_separate(table)
         return None
 
     def name_table(self, table: TableSpec) -> None:
         """Let the dialect know how SQL names it."""
-        named = {(table.schema, table.name): self._format.table(table)}
+        named = {(table.schema, table.name): self._format.table_expression(table)}
         companion = table.companion()
         if companion is not None:
-            named[companion.schema, companion.name] = self._format.table(companion)
-        self.dialect.know(named)
+            named[companion.schema, companion.name] = self._format.table_expression(companion)
+        self.dialect.add_table_names(named)
 
-    def _live(self, table: TableSpec, snapshot: Snapshot) -> LiveTable:
+    def _live_table(self, table: TableSpec, snapshot: TableSnapshot) -> LiveTable:
         """Lakes keep no keys: the declared ones are taken for granted, and a load keeps them."""
         keyed = table.with_load_columns()
         declared = {c.name: c.nullable for c in keyed.columns}
@@ -146,12 +150,12 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
             # a column that takes nulls may have been added to a table, or Delta may tell of no other:
             # staging refuses what is not declared
             nullable = field.nullable and declared.get(field.name, True)
-            if field.name in _FILLED and plain is not None:
+            if field.name in _REQUIRED_IN_VERSIONS and plain is not None:
                 nullable = plain
             columns.append(ColumnSpec(field.name, found, nullable=nullable))
         return LiveTable(tuple(columns), keyed.primary_key, unique_groups(keyed), native)
 
-    def _has_plain_rows(self, table: TableSpec, snapshot: Snapshot) -> bool | None:
+    def _has_plain_rows(self, table: TableSpec, snapshot: TableSnapshot) -> bool | None:
         """Whether a table with the columns of versions has rows that are none; None of one without them.
 
         A lake may call any column nullable: that these are filled, its rows alone tell.
@@ -159,38 +163,38 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
         declared = not table.keeps_versions and set(VERSION_COLUMNS) & set(table.column_names)
         if declared or not set(VERSION_COLUMNS) <= set(snapshot.schema.names):
             return None
-        rows = self._format.frame(self.spark(), table, snapshot)
+        rows = self._format.read_snapshot(self.spark(), table, snapshot)
         return rows.where(f"{VALID_FROM} IS NULL").limit(1).count() > 0
 
-    def divided(self, partition_by: tuple[str, ...]) -> LakeTarget:
+    def with_partitions(self, partition_by: tuple[str, ...]) -> LakeTarget:
         self._partition_by = partition_by
         return self
 
-    def plan_within(
+    def plan_in_session(
         self, session: SqlSession, table: TableSpec, live: LiveTable | None, matching: Matching | None
     ) -> TablePlan:
-        found = without_keys(super().plan_within(session, table, live, matching))
+        found = without_keys(super().plan_in_session(session, table, live, matching))
         if not self._partition_by:
             return found
-        there = None if live is None else self._format.partitions(self.spark(), table)
+        there = None if live is None else self._format.partition_columns(self.spark(), table)
         return with_partitions(found, table, self._partition_by, there)
 
-    def _plan_one(
+    def _plan_one_table(
         self, session: SqlSession, wanted: TableSpec, live: LiveTable | None, matching: Matching
     ) -> TablePlan:
         if live is not None:
-            wanted = loosely_stamped(wanted, live)
-        return super()._plan_one(session, wanted, live, matching)
+            wanted = allow_null_load_columns(wanted, live)
+        return super()._plan_one_table(session, wanted, live, matching)
 
     def schema_changes(self, session: SqlSession, table: TableSpec) -> list[TableChange]:
         return []
 
     def create_sql(self, table: TableSpec) -> str:
-        return self._format.create_sql(*self._stored(table))
+        return self._format.create_sql(*self._stored_table(table))
 
-    def _stored(self, table: TableSpec) -> tuple[TableSpec, list[str]]:
+    def _stored_table(self, table: TableSpec) -> tuple[TableSpec, list[str]]:
         """What is made for a table, and by which columns it is divided."""
-        stored = with_lifetime(table) if is_companion(table) else table
+        stored = with_lifetime_columns(table) if is_companion(table) else table
         return stored, [name for name in self._partition_by if name in table.column_names]
 
     def make_change(self, session: SqlSession, table: TableSpec, change: TableChange) -> None:
@@ -199,15 +203,17 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
             specs = [table.with_load_columns(), *([companion] if companion is not None else [])]
             (meant,) = [spec for spec in specs if f"{change.subject}.".startswith(f"{spec.label}.")]
             if change.action == "create_table":
-                self._format.create(self.spark(), *self._stored(meant))
+                self._format.create(self.spark(), *self._stored_table(meant))
                 return
             column = change.subject.removeprefix(f"{meant.label}.")
-            self._format.prepare(self.spark(), meant, change.action, column)
+            self._format.prepare_column_change(self.spark(), meant, change.action, column)
         session.execute(change.sql)
 
     def alterations(self, session: SqlSession, diff: TableDiff) -> list[TableChange]:
         """Keys are no business of a lake."""
-        return [c for c in altered(self.dialect, diff) if c.action not in ("change_key", "add_unique")]
+        return [
+            c for c in alter_table_changes(self.dialect, diff) if c.action not in ("change_key", "add_unique")
+        ]
 
     def change_table(self, table: TableSpec, plan: TablePlan) -> None:
         """There is nothing to make ahead: the journal lies beside the table."""
@@ -236,21 +242,21 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
 
     def _journal_of(self, pipeline: str, target: str) -> Journal | None:
         """The journal of the table that a pipeline's target is; its last load has left a note of it."""
-        table = self._remembered(pipeline, target)
-        return self._journal(table) if table is not None else None
+        table = self._remembered_table(pipeline, target)
+        return self._open_journal(table) if table is not None else None
 
-    def _journal(self, table: TableSpec) -> Journal:
-        with self._told(f"reading the journal of {table.label}"):
-            store, folder = self._format.folder(table)
+    def _open_journal(self, table: TableSpec) -> Journal:
+        with self._explain_errors(f"reading the journal of {table.label}"):
+            store, folder = self._format.table_folder(table)
             return open_journal(
                 store, folder, lambda token: self._format.has_commit(self.spark, table, token)
             )
 
-    def _note_of(self, pipeline: str, target: str) -> str:
+    def _note_path(self, pipeline: str, target: str) -> str:
         return f".ematix_flow/targets/{distinct_name(pipeline, target)}"
 
-    def _remember(self, load: Load) -> None:
-        note = self._note_of(load.pipeline, load.target)
+    def _remember_table(self, load: Load) -> None:
+        note = self._note_path(load.pipeline, load.target)
         text = json.dumps({"schema": load.table.schema, "name": load.table.name})
         names = [name for name in self.store.names(note) if name.isdigit()]  # a crash leaves others
         newest = names[-1] if names else "0"
@@ -258,8 +264,8 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
             return
         self.store.create(f"{note}/{int(newest) + 1:06d}", text)
 
-    def _remembered(self, pipeline: str, target: str) -> TableSpec | None:
-        note = self._note_of(pipeline, target)
+    def _remembered_table(self, pipeline: str, target: str) -> TableSpec | None:
+        note = self._note_path(pipeline, target)
         names = [name for name in self.store.names(note) if name.isdigit()]  # a crash leaves others
         if not names:  # it may have been brought here with its journal: the target's label names it
             schema, _, name = target.partition(":")[2].rpartition(".")
@@ -273,26 +279,26 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
         self._format.require_separate(load.table)
         attempt = f"{load.run_id.hex[:12]}-{uuid.uuid4().hex[:8]}"
         if not load.dry_run:
-            self._remember(load)
+            self._remember_table(load)
         folder = f"{STAGING}/{distinct_name(load.pipeline, load.target)}/{attempt}"
-        self.store.create(f"{folder}/{BEGUN}", "")  # so that a sweep finds what a crash leaves
+        self.store.create(f"{folder}/{BEGUN_MARKER}", "")  # so that a sweep finds what a crash leaves
         return LakeStaging(self.store, folder, load.table)
 
     def staged_select(self, session: SqlSession, rows: StagedRows, table: TableSpec) -> exp.Expr:
         raise NotImplementedError("a lake reads its staging as a frame")
 
-    def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> Applied:
+    def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> LoadResult:
         if isinstance(rows, SameDatabaseRows):
             raise Unsupported("a lake computes rows on Spark, never by itself", state="nothing was touched")
         self.name_table(load.table)
-        with self._told(f"loading {load.target}"):
+        with self._explain_errors(f"loading {load.target}"):
             if load.dry_run:
-                return self._rehearse(load, rows, self._journal(load.table))
+                return self._preview_load(load, rows, self._open_journal(load.table))
             for attempt in range(1, _TRIES + 1):
                 try:
                     return self._apply(load, rows)
                 except Exception as error:
-                    if not isinstance(error, ChangedMeanwhile) and not self._format.is_conflict(error):
+                    if not isinstance(error, ConcurrentCommit) and not self._format.is_conflict(error):
                         raise
                     if attempt == _TRIES:
                         raise TargetFailed(
@@ -303,87 +309,89 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
                     time.sleep(0.2 * 2**attempt)
         raise AssertionError("unreachable")
 
-    def _apply(self, load: Load, rows: StagedRows) -> Applied:
+    def _apply(self, load: Load, rows: StagedRows) -> LoadResult:
         spark = self.spark()
-        store, folder = self._format.folder(load.table)
+        store, folder = self._format.table_folder(load.table)
         with store.table_lock(folder):
             faults.point("apply.began")
-            journal = self._journal(load.table)
-            if len(journal.committed) > LONG:
+            journal = self._open_journal(load.table)
+            if len(journal.committed) > FOLD_ABOVE:
                 journal.fold()
-                journal = self._journal(load.table)
-            if any(change.action == "fill" for change in load.changes.changes):
+                journal = self._open_journal(load.table)
+            if any(change.action == "fill" for change in load.table_plan.changes):
                 # rows are compared by what is filled in; what a load may be refused for comes before
-                if self._rehearse(load, rows, journal).duplicate:
-                    return Applied(rows_in=sum(part.rows for part in rows.parts), duplicate=True)
-                self._change(load)
-            work = self._load(spark, load, journal, rows)
+                if self._preview_load(load, rows, journal).duplicate:
+                    return LoadResult(rows_in=sum(part.rows for part in rows.parts), duplicate=True)
+                self._change_table(load)
+            work = self._new_load(spark, load, journal, rows)
             try:
                 computed = work.compute()
-                return work.commit(computed, lambda: self._change(load))
+                return work.commit(computed, lambda: self._change_table(load))
             finally:
-                work.release()
+                work.drop_views()
 
-    def _rehearse(self, load: Load, rows: StagedRows, journal: Journal) -> Applied:
+    def _preview_load(self, load: Load, rows: StagedRows, journal: Journal) -> LoadResult:
         spark = self.spark()
-        work = self._load(spark, load, journal, rows)
+        work = self._new_load(spark, load, journal, rows)
         try:
             computed = work.compute()
             if computed.changes is not None:
                 self._format.refuse_rows(spark, load.table, computed.changes)
             return computed.applied
         finally:
-            work.release()
+            work.drop_views()
 
-    def _load(self, spark: SparkSession, load: Load, journal: Journal, rows: StagedRows) -> LakeLoad:
-        staging = _ours(rows.staging)
+    def _new_load(self, spark: SparkSession, load: Load, journal: Journal, rows: StagedRows) -> LakeLoad:
+        staging = _as_lake_staging(rows.staging)
         staged = sum(part.rows for part in rows.parts)
         frame = _staged_frame(spark, staging, rows)
         scratch = self.store.uri(f"{staging.folder}/changes")
         return LakeLoad(spark, self._format, load, journal, frame, staged, scratch)
 
-    def _change(self, load: Load) -> None:
+    def _change_table(self, load: Load) -> None:
         session = SparkSqlSession(self.spark())
         self._partition_by = load.partition_by
-        self.change(session, load)
+        self.make_planned_changes(session, load)
 
-    def changes_due(self, session: SqlSession, load: Load) -> Sequence[TableChange]:
+    def changes_to_make(self, session: SqlSession, load: Load) -> Sequence[TableChange]:
         """A table that is not there yet comes with its first rows, in one commit."""
-        due = super().changes_due(session, load)
+        due = super().changes_to_make(session, load)
         return [each for each in due if (each.action, each.subject) != ("create_table", load.table.label)]
 
     def drop_staging(self, staging: Staging) -> None:
-        ours = _ours(staging)
+        ours = _as_lake_staging(staging)
         try:
             ours.store.remove_tree(ours.folder)
         except (FlowError, OSError) as error:  # the load may have committed: the next run sweeps
             _log.warning("staging %s is left to the next run: %s", ours.store.uri(ours.folder), error)
 
-    def sweep(self, pipeline: str, target: str) -> list[str]:
+    def sweep_staging(self, pipeline: str, target: str) -> list[str]:
         folder = f"{STAGING}/{distinct_name(pipeline, target)}"
         attempts = {path.split("/")[0] for path, _ in self.store.files_below(folder)}
         self.store.remove_tree(folder)
         return [f"staging {attempt}" for attempt in sorted(attempts)]
 
-    def maintain(self, table: TableSpec, upkeep: Upkeep) -> Sequence[Maintained]:
-        with self._told(f"maintaining {table.label}"):
+    def maintain(self, table: TableSpec, upkeep: MaintenanceOptions) -> Sequence[MaintenanceReport]:
+        with self._explain_errors(f"maintaining {table.label}"):
             spark = self.spark()
-            return Maintenance(spark, self._format, table, lambda: self._journal(table), upkeep).carry_out()
+            return LakeMaintenance(
+                spark, self._format, table, lambda: self._open_journal(table), upkeep
+            ).run()
 
     def run_sql(self, sql: str) -> int:
         """One INSERT, UPDATE, DELETE or MERGE, while no load of ours is at the table that it changes."""
-        with self._told("the statement"):
+        with self._explain_errors("the statement"):
             spark = self.spark()
-            statement = place_statement(sql, self._format.named)
-            with self._kept_from_loads(statement.written):
+            statement = resolve_tables(sql, self._format.sql_name)
+            with self._lock_out_loads(statement.changed_table):
                 answer = spark.sql(statement.sql).collect()
         counted = [row.asDict().get("num_affected_rows") for row in answer]
         return int(counted[0] or 0) if counted else 0
 
     @contextmanager
-    def _kept_from_loads(self, name: Name) -> Iterator[None]:
+    def _lock_out_loads(self, name: TableName) -> Iterator[None]:
         schema = self._format.levels.join(name[:-1]) or None
-        store, folder = self._format.folder(TableSpec(schema, name[-1], _NO_COLUMNS))
+        store, folder = self._format.table_folder(TableSpec(schema, name[-1], _NO_COLUMNS))
         with store.table_lock(folder):
             yield
 
@@ -407,10 +415,10 @@ def _own_session(started: SparkSession, conf: Mapping[str, str]) -> SparkSession
 def _staged_frame(spark: SparkSession, staging: LakeStaging, rows: StagedRows) -> DataFrame:
     paths = staging.paths(rows.parts)
     if not paths:
-        return conformed(spark, None, staging.table)
-    return conformed(spark, spark.read.parquet(*map(literal_path, paths)), staging.table)
+        return conform_frame(spark, None, staging.table)
+    return conform_frame(spark, spark.read.parquet(*map(literal_path, paths)), staging.table)
 
 
-def _ours(staging: Staging) -> LakeStaging:
+def _as_lake_staging(staging: Staging) -> LakeStaging:
     assert isinstance(staging, LakeStaging)
     return staging

@@ -28,7 +28,7 @@ _VERIFIED = ("verify-ca", "verify-full")
 
 
 @dataclass(frozen=True, repr=False)
-class Address:
+class MySQLAddress:
     """Pickles with its password, shows none. ``name`` is the connection's, ``label`` host, port, database."""
 
     name: str
@@ -52,7 +52,7 @@ class Address:
     def tls_context(self) -> ssl.SSLContext:
         """What a server that speaks TLS must show."""
         try:
-            return _context(*(self.tls.get(name) for name in _TLS_SPELLINGS))
+            return _make_tls_context(*(self.tls.get(name) for name in _TLS_SPELLINGS))
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
                 f"the TLS files of connection {self.name!r} cannot be used: {error}",
@@ -61,7 +61,7 @@ class Address:
 
 
 @cache  # reading the system's authorities takes longer than connecting
-def _context(
+def _make_tls_context(
     mode: str | None, authority: str | None, certificate: str | None, key: str | None
 ) -> ssl.SSLContext:
     if mode in _VERIFIED or authority is not None:
@@ -78,7 +78,7 @@ def _context(
     return context
 
 
-def address_of(connection: MySQLConnection) -> Address:
+def parse_address(connection: MySQLConnection) -> MySQLAddress:
     """The address of an expanded connection. Without an sslmode a server elsewhere must prove who it is."""
     parts = dsn_parts(connection)
     options = dict(parts.options)
@@ -107,7 +107,7 @@ def address_of(connection: MySQLConnection) -> Address:
         raise ConfigError(f"connection {connection.name!r} names several hosts; MySQL takes one")
     host, port = parts.host or "localhost", parts.port or DEFAULT_PORT
     where = options.get("unix_socket") or f"{host}:{port}"
-    return Address(
+    return MySQLAddress(
         connection.name,
         f"{where}/{parts.database or ''}",
         host,
@@ -117,17 +117,17 @@ def address_of(connection: MySQLConnection) -> Address:
         parts.password,
         tls,
         options.get("unix_socket"),
-        _seconds(connection.name, options.get("connect_timeout", "15")),
+        _parse_seconds(connection.name, options.get("connect_timeout", "15")),
     )
 
 
-def _seconds(name: str, text: str) -> int:
+def _parse_seconds(name: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise ConfigError(f"connection {name!r}: connect_timeout must be a whole number of seconds")
     return int(text)
 
 
-def cannot_connect(address: Address, error: Exception) -> CannotConnect:
+def connect_error(address: MySQLAddress, error: Exception) -> CannotConnect:
     reason = _reason(error)
     user = f" as user {address.user!r}" if address.user else ""
     check = f"flow connections check {address.name}"
@@ -147,7 +147,7 @@ def _reason(error: Exception) -> str:
     return inner[1] if inner else reason
 
 
-def _advice(reason: str, address: Address) -> str | None:
+def _advice(reason: str, address: MySQLAddress) -> str | None:
     if "ssl is required" in reason or "doesn't support it" in reason:
         return 'have TLS switched on at the server, or set sslmode = "disable" if the network is trusted'
     if "insecure transport" in reason:

@@ -7,15 +7,15 @@ from typing import Any
 
 from ematix_flow.backends.base import Backend
 from ematix_flow.backends.capabilities import Capabilities
-from ematix_flow.backends.mysql.address import address_of
-from ematix_flow.backends.mysql.connection import DriverError, connected
-from ematix_flow.backends.mysql.context import query_context, reach_one_server
+from ematix_flow.backends.mysql.address import parse_address
+from ematix_flow.backends.mysql.connection import DriverError, open_connection
 from ematix_flow.backends.mysql.dialect import MySQLDialect
 from ematix_flow.backends.mysql.failures import source_failure
-from ematix_flow.backends.mysql.server import Server
-from ematix_flow.backends.mysql.source import MySQLSource, prepared
+from ematix_flow.backends.mysql.query_context import reach_one_server, read_query_context
+from ematix_flow.backends.mysql.server import MySQLServer
+from ematix_flow.backends.mysql.source import MySQLSource, prepare_statement
 from ematix_flow.backends.mysql.target import MySQLTarget
-from ematix_flow.backends.mysql.wire import first_rows
+from ematix_flow.backends.mysql.wire_protocol import fetch_first_rows
 from ematix_flow.errors import ConfigError
 from ematix_flow.spec.connections import Connection, MySQLConnection
 from ematix_flow.strategies.raw_sql import one_statement
@@ -37,8 +37,8 @@ class MySQLBackend(Backend):
         super().__init__(connection)
         if not isinstance(connection, MySQLConnection):
             raise ConfigError(f"connection {connection.name!r} is {connection.kind}, not mysql")
-        self.address = address_of(connection)
-        self.server = Server(self.address)
+        self.address = parse_address(connection)
+        self.server = MySQLServer(self.address)
         dialect = MySQLDialect(self.server)
         self._source = MySQLSource(self.address, dialect)
         self._target = MySQLTarget(self.server, dialect)
@@ -57,7 +57,7 @@ class MySQLBackend(Backend):
         return reach_one_server(self.address, other.address)
 
     def query_context(self) -> Mapping[str, str]:
-        return query_context(self.address)
+        return read_query_context(self.address)
 
     def source(self) -> MySQLSource:
         return self._source
@@ -70,15 +70,15 @@ class MySQLBackend(Backend):
         """Runs in a transaction that cannot write."""
         name = self.connection.name
         inner = one_statement(sql, "mysql")
-        with connected(self.address) as connection:
+        with open_connection(self.address) as connection:
             connection.query("START TRANSACTION READ ONLY")
-            fields = prepared(connection, name, inner, inner)
+            fields = prepare_statement(connection, name, inner, inner)
             rows: list[tuple[Any, ...]] = []
             try:
                 if fields:
                     if limit is not None:  # spares the server what it would compute in vain
                         connection.query(f"SET SESSION sql_select_limit = {int(limit)}")
-                    rows = first_rows(connection, inner, limit)
+                    rows = fetch_first_rows(connection, inner, limit)
             except DriverError as error:
                 raise source_failure(error, name, inner) from error
         return [field.name for field in fields], rows

@@ -7,8 +7,8 @@ from typing import Any
 
 from ematix_flow.backends.base import LiveTable
 from ematix_flow.backends.mysql.dialect import MySQLDialect
-from ematix_flow.backends.sql_session import SqlSession
-from ematix_flow.backends.table_plans import unique_groups
+from ematix_flow.backends.sql.create_table import unique_groups
+from ematix_flow.backends.sql.session import SqlSession
 from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
@@ -39,12 +39,12 @@ WHERE TABLE_SCHEMA = COALESCE(%(schema)s, DATABASE()) AND TABLE_NAME = %(name)s 
 _LOADABLE = ("BASE TABLE", "VIEW", "SYSTEM VERSIONED")
 
 
-def live_table(session: SqlSession, dialect: MySQLDialect, table: TableSpec) -> LiveTable | None:
+def read_live_table(session: SqlSession, dialect: MySQLDialect, table: TableSpec) -> LiveTable | None:
     """The table as it is, or None."""
     found = session.fetch(_RELATION, {"schema": table.schema, "name": table.name})
     # where names keep their case, the information schema may still find the one that differs in it
     exact = [row for row in found if row[1] == table.name] or found
-    if not exact or (exact[0][1] != table.name and _keeps_case(session)):
+    if not exact or (exact[0][1] != table.name and _is_case_sensitive(session)):
         return None
     schema, name, kind, engine = exact[0]
     if kind not in _LOADABLE:
@@ -75,8 +75,8 @@ def live_table(session: SqlSession, dialect: MySQLDialect, table: TableSpec) -> 
         is_filled = has_default or "auto_increment" in extra or "GENERATED" in extra
         if is_filled or has_comment:
             pinned[column] = "MySQL would forget its default, comment or formula"
-        shown = _text(type_name)
-        if column in in_keys and collation and not dialect.tells_apart(shown, collation):
+        shown = _as_text(type_name)
+        if column in in_keys and collation and not dialect.is_exact_collation(shown, collation):
             shown += f" collate {collation}"
         native[column] = shown
         columns.append(
@@ -95,13 +95,13 @@ def live_table(session: SqlSession, dialect: MySQLDialect, table: TableSpec) -> 
         primary,
         tuple(keys.values()),
         native,
-        drops=drops,
+        drop_clauses=drops,
         pinned=pinned,
         referred_by=referring,
     )
 
 
-def collations(session: SqlSession, table: TableSpec) -> dict[str, str]:
+def read_collations(session: SqlSession, table: TableSpec) -> dict[str, str]:
     """What makes a column of text keep its character set and collation, by the column's name."""
     found = session.fetch(_COLLATIONS, {"schema": table.schema, "name": table.name})
     return {name: f"CHARACTER SET {charset} COLLATE {collation}" for name, charset, collation in found}
@@ -119,9 +119,9 @@ def _unique_keys(rows: Sequence[Sequence[Any]]) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _keeps_case(session: SqlSession) -> bool:
+def _is_case_sensitive(session: SqlSession) -> bool:
     return int(session.fetch("SELECT @@lower_case_table_names")[0][0]) == 0
 
 
-def _text(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)

@@ -10,8 +10,8 @@ from typing import Any
 import pymysql
 from pymysql.constants import CLIENT
 
-from ematix_flow.backends.mysql.address import APPLICATION, Address, cannot_connect
-from ematix_flow.backends.mysql.wire import GuardedConnection
+from ematix_flow.backends.mysql.address import APPLICATION, MySQLAddress, connect_error
+from ematix_flow.backends.mysql.wire_protocol import GuardedConnection
 
 DriverError = pymysql.err.MySQLError
 
@@ -29,13 +29,13 @@ _SETTINGS = (
     "group_concat_max_len = 4294967295",
 )
 _GRACE_SECONDS = 5.0  # the server's own word, which says more, comes first
-_WANTS_TLS = ((1045,), (3159,))  # an account may want it, or the server from everyone
+_TLS_REQUIRED = ((1045,), (3159,))  # an account may want it, or the server from everyone
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
 
 
 @contextmanager
-def connected(
-    address: Address, *, program: str = APPLICATION, local_infile: bool = False
+def open_connection(
+    address: MySQLAddress, *, program: str = APPLICATION, local_infile: bool = False
 ) -> Iterator[pymysql.Connection[Any]]:
     """A connection without transaction of its own; closed at the end, which rolls back what is open."""
     connection = connect(address, program=program, local_infile=local_infile)
@@ -47,7 +47,7 @@ def connected(
 
 
 def connect(
-    address: Address,
+    address: MySQLAddress,
     *,
     program: str = APPLICATION,
     local_infile: bool = False,
@@ -65,26 +65,26 @@ def connect(
             try:
                 connection = _open(address, program, local_infile, limit, tls=False)
             except pymysql.MySQLError as refused:
-                if refused.args[:1] not in _WANTS_TLS:
+                if refused.args[:1] not in _TLS_REQUIRED:
                     raise
                 try:
                     connection = _open(address, program, local_infile, limit, tls=True)
                 except pymysql.MySQLError:
                     raise refused from None
     except (pymysql.MySQLError, OSError, RuntimeError, ValueError) as error:
-        raise cannot_connect(address, error) from None  # the driver's own traceback holds the password
+        raise connect_error(address, error) from None  # the driver's own traceback holds the password
     try:
         with connection.cursor() as cursor:
-            cursor.execute(f"SET SESSION {', '.join((*_SETTINGS, *_lock_waits(seconds)))}")
+            cursor.execute(f"SET SESSION {', '.join((*_SETTINGS, *_lock_timeouts(seconds)))}")
     except pymysql.MySQLError as error:
         connection.close()
-        raise cannot_connect(address, error) from None
+        raise connect_error(address, error) from None
     _keep_alive(connection)
     return connection
 
 
 def _open(
-    address: Address, program: str, local_infile: bool, limit: float | None, *, tls: bool
+    address: MySQLAddress, program: str, local_infile: bool, limit: float | None, *, tls: bool
 ) -> pymysql.Connection[Any]:
     flags = CLIENT.FOUND_ROWS  # an UPDATE counts the rows it matched
     if local_infile:  # said to the server, and not to the driver, which would open any file it is asked for
@@ -115,7 +115,7 @@ def _open(
     return connection
 
 
-def _lock_waits(seconds: float | None) -> tuple[str, ...]:
+def _lock_timeouts(seconds: float | None) -> tuple[str, ...]:
     """For a table that another holds, and for a row."""
     if seconds is None:
         return ()
@@ -126,12 +126,12 @@ def _lock_waits(seconds: float | None) -> tuple[str, ...]:
 def _keep_alive(connection: Any) -> None:
     """A load may be silent for long: keep what lies between from forgetting the connection."""
     peer = connection._sock
-    if address_family_is_tcp(peer):
+    if is_tcp_socket(peer):
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _KEEPALIVE.items():
             if hasattr(socket, name):
                 peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def address_family_is_tcp(peer: Any) -> bool:
+def is_tcp_socket(peer: Any) -> bool:
     return peer is not None and peer.family in (socket.AF_INET, socket.AF_INET6)

@@ -7,29 +7,29 @@ from typing import Any
 
 import pymysql
 
-from ematix_flow.backends.mysql.address import address_of
+from ematix_flow.backends.mysql.address import parse_address
 from ematix_flow.backends.mysql.connection import connect
 from ematix_flow.backends.mysql.sql_engine import sql_engine
 from ematix_flow.errors import CannotConnect
 from ematix_flow.spec.connections import MySQLConnection
-from ematix_flow.state.dead_letters import LONGEST_PAYLOAD
-from ematix_flow.state.dead_letters_sql import SqlDeadLetters
-from ematix_flow.state.dead_letters_tables import SCHEMA
+from ematix_flow.state.dead_letters.base import MAX_PAYLOAD_BYTES
+from ematix_flow.state.dead_letters.sql import SqlDeadLetterStore
+from ematix_flow.state.dead_letters.tables import SCHEMA
 
-_BESIDE_THE_PAYLOAD = 256 * 1024  # in one packet
+_PACKET_OVERHEAD = 256 * 1024  # in one packet
 
 
 def open_store(
     connection: MySQLConnection, schema: str | None, table: str, max_attempts: int
-) -> SqlDeadLetters:
+) -> SqlDeadLetterStore:
     schema = schema or SCHEMA
-    return SqlDeadLetters(
+    return SqlDeadLetterStore(
         sql_engine(connection),
         f"{schema}.{table} of connection {connection.name!r}",
         schema=schema,
         table=table,
         max_attempts=max_attempts,
-        longest_payload=_longest_payload(connect(address_of(connection))),
+        longest_payload=_longest_payload(connect(parse_address(connection))),
     )
 
 
@@ -41,4 +41,4 @@ def _longest_payload(session: pymysql.Connection[Any]) -> int:
             packet = int(cursor.fetchone()[0])
     except pymysql.MySQLError as error:
         raise CannotConnect(f"the server ended the connection at once: {error.args[-1]}") from None
-    return max(1024, min(LONGEST_PAYLOAD, (packet - _BESIDE_THE_PAYLOAD) // 2))
+    return max(1024, min(MAX_PAYLOAD_BYTES, (packet - _PACKET_OVERHEAD) // 2))

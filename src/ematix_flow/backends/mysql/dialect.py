@@ -10,14 +10,14 @@ from typing import Any, Protocol
 
 from sqlglot import exp
 
-from ematix_flow.backends.mysql.hashing import row_hash
-from ematix_flow.backends.sql_session import SqlDialect
+from ematix_flow.backends.mysql.row_hash import row_hash
+from ematix_flow.backends.sql.session import SqlDialect
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import INTEGER_BITS, MAX_PRECISION, DataType
 from ematix_flow.strategies.row_hash import Columns
-from ematix_flow.strategies.sql import aliased, column, identifier
+from ematix_flow.strategies.sql import column, identifier, table_as
 
-MOMENT_TYPE = "DATETIME(6)"
+TIMESTAMP_TYPE = "DATETIME(6)"
 _NATIVE = {
     "small_int": "SMALLINT",
     "integer": "INT",
@@ -27,8 +27,8 @@ _NATIVE = {
     "boolean": "TINYINT(1)",
     "text": "LONGTEXT",
     "date": "DATE",
-    "timestamp": MOMENT_TYPE,
-    "timestamp_tz": MOMENT_TYPE,  # MySQL's TIMESTAMP ends in 2038
+    "timestamp": TIMESTAMP_TYPE,
+    "timestamp_tz": TIMESTAMP_TYPE,  # MySQL's TIMESTAMP ends in 2038
     "json": "JSON",
     "jsonb": "JSON",
     "uuid": "CHAR(36) CHARACTER SET ascii COLLATE ascii_bin",
@@ -52,7 +52,7 @@ _JSONS = ("json", "jsonb")
 _LONGEST_VARCHAR = 16_383
 
 
-class Spelling(Protocol):
+class ServerVariant(Protocol):
     """What differs between MySQL and MariaDB."""
 
     @property
@@ -67,11 +67,11 @@ class MySQLDialect(SqlDialect):
 
     name = "mysql"
 
-    def __init__(self, server: Spelling, collations: Mapping[str, str] | None = None) -> None:
+    def __init__(self, server: ServerVariant, collations: Mapping[str, str] | None = None) -> None:
         self._server = server
         self._collations = collations or {}
 
-    def keeping(self, collations: Mapping[str, str]) -> MySQLDialect:
+    def with_collations(self, collations: Mapping[str, str]) -> MySQLDialect:
         """One whose changes of a table leave columns of text with these character sets and collations."""
         return MySQLDialect(self._server, collations)
 
@@ -94,7 +94,7 @@ class MySQLDialect(SqlDialect):
             )
         return super().render(tree)
 
-    def replacing(self, names: Sequence[str], key: Sequence[str]) -> str:
+    def upsert_clause(self, names: Sequence[str], key: Sequence[str]) -> str:
         quote = self.quote
         updates = ", ".join(f"{quote(n)} = VALUES({quote(n)})" for n in names if n not in key)
         return f" ON DUPLICATE KEY UPDATE {updates}"
@@ -134,7 +134,7 @@ class MySQLDialect(SqlDialect):
             return DataType(kind) if size == 6 else None
         return DataType(_CANONICAL[word]) if word in _CANONICAL else None
 
-    def holds(self, declared: DataType, live: DataType, native: str | None) -> bool:
+    def can_hold(self, declared: DataType, live: DataType, native: str | None) -> bool:
         found = live if native is None else self.canonical_type(native)
         if found is None:
             return False
@@ -144,7 +144,7 @@ class MySQLDialect(SqlDialect):
             return found.kind in ("timestamp", "timestamp_tz")
         return found == self.canonical_type(self.native_type(declared))
 
-    def tells_apart(self, native: str, collation: str) -> bool:
+    def is_exact_collation(self, native: str, collation: str) -> bool:
         """Whether keys of this type and collation differ where ours do, and can be compared with ours.
 
         MySQL compares no two collations of one character set, even when both go by code points.
@@ -153,30 +153,30 @@ class MySQLDialect(SqlDialect):
 
     # -------------------------------------------------------------- changing a table
 
-    def add_clause(self, item: ColumnSpec) -> str:
-        return f"ADD COLUMN {self._spelt(item, self._exactly)}"
+    def add_column_clause(self, item: ColumnSpec) -> str:
+        return f"ADD COLUMN {self._column_clause(item, self._exact_collation_clause)}"
 
-    def type_clause(self, item: ColumnSpec) -> str:
-        return f"MODIFY COLUMN {self._spelt(item, self._collations.get(item.name))}"
+    def change_type_clause(self, item: ColumnSpec) -> str:
+        return f"MODIFY COLUMN {self._column_clause(item, self._collations.get(item.name))}"
 
     def conversion_clause(self, item: ColumnSpec) -> str:
-        return f"MODIFY COLUMN {self._spelt(item, self._exactly)}"
+        return f"MODIFY COLUMN {self._column_clause(item, self._exact_collation_clause)}"
 
     @property
-    def _exactly(self) -> str:
+    def _exact_collation_clause(self) -> str:
         return f"CHARACTER SET utf8mb4 COLLATE {self.collation}"
 
-    def _spelt(self, item: ColumnSpec, collated: str | None) -> str:
+    def _column_clause(self, item: ColumnSpec, collated: str | None) -> str:
         """Without words of its own, a column of text would take the table's default."""
         words = [self.quote(item.name), self.native_type(item.type)]
         if collated and item.type.kind in _TEXTS:
             words.append(collated)
         return " ".join([*words, "NULL" if item.nullable else "NOT NULL"])
 
-    def null_clause(self, item: ColumnSpec) -> str:
-        return self.type_clause(item)
+    def nullability_clause(self, item: ColumnSpec) -> str:
+        return self.change_type_clause(item)
 
-    def converted(self, value: exp.Expr, item: ColumnSpec) -> exp.Expr:
+    def convert_value(self, value: exp.Expr, item: ColumnSpec) -> exp.Expr:
         kind = item.type.kind
         if kind in INTEGER_BITS:
             return exp.cast(value, "SIGNED", dialect=self.name)
@@ -194,7 +194,7 @@ class MySQLDialect(SqlDialect):
         if kind == "boolean":
             return exp.Boolean(this=bool(value))
         if kind in ("timestamp", "timestamp_tz"):
-            return exp.cast(exp.Literal.string(_moment_text(value)), MOMENT_TYPE, dialect=self.name)
+            return exp.cast(exp.Literal.string(_timestamp_text(value)), TIMESTAMP_TYPE, dialect=self.name)
         if kind == "date":
             return exp.cast(exp.Literal.string(value.isoformat()[:10]), "DATE", dialect=self.name)
         if isinstance(value, (bytes, bytearray)):
@@ -202,28 +202,28 @@ class MySQLDialect(SqlDialect):
         if isinstance(value, (int, float, decimal.Decimal)):
             return _number(value)
         text = exp.Literal.string(str(value))
-        return self._exact(text) if kind in _TEXTS else text
+        return self._collate_exactly(text) if kind in _TEXTS else text
 
     def comparable(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
         kind = data_type.kind
         if kind in _JSONS and not self.is_mariadb:
-            return self._exact(exp.cast(column, "CHAR", dialect=self.name))
-        return self._exact(column) if kind in (*_TEXTS, *_JSONS) else column
+            return self._collate_exactly(exp.cast(column, "CHAR", dialect=self.name))
+        return self._collate_exactly(column) if kind in (*_TEXTS, *_JSONS) else column
 
-    def ranged(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
+    def range_operand(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
         """Text is compared by code point, whatever the column's own collation."""
-        return self._exact(column) if data_type.kind in _TEXTS else column
+        return self._collate_exactly(column) if data_type.kind in _TEXTS else column
 
-    def _exact(self, text: exp.Expr) -> exp.Expr:
+    def _collate_exactly(self, text: exp.Expr) -> exp.Expr:
         utf8 = exp.DataType(this=exp.DataType.Type.CHARACTER_SET, kind=exp.Var(this="utf8mb4"))
         return exp.Collate(this=exp.Cast(this=text, to=utf8), expression=exp.Var(this=self.collation))
 
     def moment(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
         if data_type.kind in ("timestamp", "timestamp_tz"):
             return column
-        return exp.cast(column, MOMENT_TYPE, dialect=self.name)
+        return exp.cast(column, TIMESTAMP_TYPE, dialect=self.name)
 
-    def shifted(self, moment: exp.Expr, seconds: float) -> exp.Expr:
+    def add_seconds(self, moment: exp.Expr, seconds: float) -> exp.Expr:
         microseconds = exp.Literal.number(abs(round(seconds * 1_000_000)))
         interval = exp.Interval(this=microseconds, unit=exp.Var(this="MICROSECOND"))
         return exp.paren((exp.Add if seconds >= 0 else exp.Sub)(this=moment, expression=interval))
@@ -249,7 +249,7 @@ class MySQLDialect(SqlDialect):
         self, target: exp.Table, source: exp.Table, sets: Mapping[str, exp.Expr], condition: exp.Expr
     ) -> exp.Expr:
         assigned = [exp.EQ(this=column(n, "t"), expression=v.copy()) for n, v in sets.items()]
-        return exp.Update(this=_joined(target, source, condition), expressions=assigned)
+        return exp.Update(this=_join_tables(target, source, condition), expressions=assigned)
 
     def delete_from(
         self, target: exp.Table, source: exp.Table, on: Mapping[str, str], condition: exp.Expr | None
@@ -263,13 +263,13 @@ class MySQLDialect(SqlDialect):
         if condition is not None:
             matches.append(condition)
         both = target.copy()
-        both.set("joins", [exp.Join(this=aliased(source, "s"), kind="INNER", on=exp.and_(*matches))])
+        both.set("joins", [exp.Join(this=table_as(source, "s"), kind="INNER", on=exp.and_(*matches))])
         return exp.Delete(tables=[target.copy()], this=both)
 
 
-def _joined(target: exp.Table, source: exp.Table, condition: exp.Expr) -> exp.Table:
-    both = aliased(target, "t")
-    both.set("joins", [exp.Join(this=aliased(source, "s"), kind="INNER", on=condition)])
+def _join_tables(target: exp.Table, source: exp.Table, condition: exp.Expr) -> exp.Table:
+    both = table_as(target, "t")
+    both.set("joins", [exp.Join(this=table_as(source, "s"), kind="INNER", on=condition)])
     return both
 
 
@@ -279,7 +279,7 @@ def _number(value: float | decimal.Decimal) -> exp.Expr:
     return exp.Neg(this=tree) if text.startswith("-") else tree
 
 
-def _moment_text(value: Any) -> str:
+def _timestamp_text(value: Any) -> str:
     if isinstance(value, dt.datetime):
         if value.tzinfo is not None:
             value = value.astimezone(dt.timezone.utc).replace(tzinfo=None)

@@ -13,13 +13,13 @@ from typing import TypeGuard
 from ematix_flow.errors import FlowError, RowRejected, SourceFailed, TargetFailed
 
 UNCHANGED = "the target is unchanged: its transaction was rolled back"
-_MEND = "mend the row in the source, filter it in the source SQL, or change the column's type"
+_FIX_ROW = "mend the row in the source, filter it in the source SQL, or change the column's type"
 _LOST = frozenset({0, 1053, 1927, 2002, 2003, 2006, 2013, 2014, 2055, 4031})
 _DEADLOCK = frozenset({1020, 1205, 1213})
 _CREATED_MEANWHILE = frozenset({1007, 1050, 1060, 1061})
 _SYNTAX = frozenset({1052, 1054, 1055, 1064, 1066, 1109, 1140, 1146, 1222, 1247, 1248, 1305, 1365, 1582})
 _DENIED = frozenset({1044, 1142, 1143, 1227, 1370})
-_REPEATED, _NULL, _TOO_LONG, _OUT_OF_RANGE = 1062, 1048, 1406, 1264
+_DUPLICATE, _NULL, _TOO_LONG, _OUT_OF_RANGE = 1062, 1048, 1406, 1264
 _FOREIGN = frozenset({1216, 1217, 1451, 1452})
 _VALUES = frozenset(
     {_NULL, _TOO_LONG, _OUT_OF_RANGE, 1263, 1265, 1292, 1364, 1366, 1411, 1441, 1525, 1690, 3140, 3141, 3156}
@@ -27,7 +27,7 @@ _VALUES = frozenset(
 )
 # other duplicates, a view's check, a row that is too large, JSON that is too deep, a trigger's own word
 _ROWS = frozenset({1022, 1118, 1153, 1367, 1369, 1416, 1526, 1586, 1644, 1761, 1762, 1859, 3150, 3157, 3903})
-_REFUSED = frozenset({_REPEATED, *_FOREIGN, *_VALUES, *_ROWS})
+_REFUSED = frozenset({_DUPLICATE, *_FOREIGN, *_VALUES, *_ROWS})
 _COLUMN = (
     re.compile(r"[Cc]olumn [`'](?:[^`']*[`']\.[`'])*((?:[^`']|'')+)[`'](?: at row| cannot be null|\.?$)"),
     re.compile(r"Field '((?:[^'])+)' doesn't have a default"),
@@ -37,21 +37,21 @@ _REJECTION = re.compile(r"<<ematix_flow: (.*?)(?:>>|\.\.\.'|$)", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Diagnosis:
+class MySQLDiagnosis:
     """What the server said. Number 0 is a connection that was closed already."""
 
     number: int
     message: str
 
     @property
-    def lost(self) -> bool:
+    def connection_lost(self) -> bool:
         """The connection is gone, and with it every open transaction."""
         return self.number in _LOST
 
     @property
     def is_conflict(self) -> bool:
         """Another session got in the way, and trying again helps."""
-        if self.number == _REPEATED:  # two sessions that write one ledger key
+        if self.number == _DUPLICATE:  # two sessions that write one ledger key
             return "'ledger." in self.message or "'watermarks." in self.message
         return self.number in _DEADLOCK or self.number in _CREATED_MEANWHILE
 
@@ -61,14 +61,14 @@ class Diagnosis:
         return found[1] if found else None
 
 
-def diagnose(error: BaseException) -> Diagnosis:
+def diagnose(error: BaseException) -> MySQLDiagnosis:
     number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     texts = [part for part in error.args if isinstance(part, str) and part]
     message = texts[-1] if texts else "the connection is closed"
-    return Diagnosis(number, message.strip())
+    return MySQLDiagnosis(number, message.strip())
 
 
-def rejection(message: str) -> str | None:
+def find_rejection(message: str) -> str | None:
     """What our SQL said when it refused a value. MariaDB cuts long messages: their end is then missing."""
     found = _REJECTION.search(message)
     if found is None:
@@ -80,14 +80,14 @@ def rejection(message: str) -> str | None:
 def source_failure(error: Exception, name: str, sql: str) -> SourceFailed:
     """What went wrong with the user's ``sql``."""
     found = diagnose(error)
-    if found.lost:
+    if found.connection_lost:
         return SourceFailed(
             f"the connection {name!r} broke while rows were read: {found.message}",
             next_step=f"flow connections check {name}, then run it again",
         )
-    told = rejection(found.message)
+    told = find_rejection(found.message)
     if told is not None:
-        return SourceFailed(told, next_step=_MEND)
+        return SourceFailed(told, next_step=_FIX_ROW)
     if found.number in _DENIED:
         step = f"GRANT SELECT on it to the user of connection {name!r}"
     else:
@@ -98,21 +98,21 @@ def source_failure(error: Exception, name: str, sql: str) -> SourceFailed:
 def target_failure(error: Exception, names: Mapping[str, str] | None = None) -> FlowError:
     """What went wrong on the target. ``names`` gives back a staging column's real name."""
     found = diagnose(error)
-    if found.lost:
+    if found.connection_lost:
         return TargetFailed(
             f"the connection to the target broke: {found.message}",
             state=UNCHANGED,
             next_step="run it again once the server answers",
         )
-    told = rejection(found.message)
+    told = find_rejection(found.message)
     if told is not None:
-        return RowRejected(told, state=UNCHANGED, next_step=_MEND)
+        return RowRejected(told, state=UNCHANGED, next_step=_FIX_ROW)
     if found.number in _REFUSED and not found.is_conflict:
-        return row_rejected(found, names or {})
+        return row_rejection(found, names or {})
     return TargetFailed(f"MySQL: {found.message}", state=UNCHANGED, next_step=_target_advice(found))
 
 
-def row_rejected(found: Diagnosis, names: Mapping[str, str]) -> RowRejected:
+def row_rejection(found: MySQLDiagnosis, names: Mapping[str, str]) -> RowRejected:
     what = found.message
     column = names.get(found.column, found.column) if found.column else None
     if column and found.column != column:
@@ -120,28 +120,28 @@ def row_rejected(found: Diagnosis, names: Mapping[str, str]) -> RowRejected:
     if column and f"'{column}'" not in what:
         what = f"column {column!r}: {what}"
     steps = {
-        _REPEATED: "remove the duplicates from the source, or choose a mode that updates by key",
+        _DUPLICATE: "remove the duplicates from the source, or choose a mode that updates by key",
         _NULL: "fill the value in the source SQL, or declare the column nullable",
         _TOO_LONG: "shorten the value in the source SQL, or declare a longer String",
         _OUT_OF_RANGE: "mend the value in the source, or declare a wider type",
     }
     if found.number in _FOREIGN:
         steps[found.number] = "load the table that the foreign key refers to first, or mend the reference"
-    return RowRejected(what, state=UNCHANGED, next_step=steps.get(found.number, _MEND))
+    return RowRejected(what, state=UNCHANGED, next_step=steps.get(found.number, _FIX_ROW))
 
 
 def is_conflict(error: FlowError) -> bool:
     """Whether another session only got in the way (a deadlock, a wait that was too long, a creation race)."""
-    return _is_drivers(error.__cause__) and diagnose(error.__cause__).is_conflict
+    return _is_driver_error(error.__cause__) and diagnose(error.__cause__).is_conflict
 
 
 def is_denied(error: FlowError) -> bool:
-    return _is_drivers(error.__cause__) and diagnose(error.__cause__).number in _DENIED
+    return _is_driver_error(error.__cause__) and diagnose(error.__cause__).number in _DENIED
 
 
-def blamed_on_source(error: FlowError) -> SourceFailed | None:
+def as_source_failure(error: FlowError) -> SourceFailed | None:
     """The failure of a same-database load, when it is the user's SQL that the database refused."""
-    if not _is_drivers(error.__cause__):
+    if not _is_driver_error(error.__cause__):
         return None
     found = diagnose(error.__cause__)
     if found.number not in _SYNTAX:
@@ -156,7 +156,7 @@ def blamed_on_source(error: FlowError) -> SourceFailed | None:
 def commit_failure(error: Exception) -> FlowError:
     """A COMMIT that failed: refused, or nobody knows."""
     found = diagnose(error)
-    if not found.lost:
+    if not found.connection_lost:
         return target_failure(error)
     return TargetFailed(
         f"the connection to the target broke during the commit: {found.message}",
@@ -165,11 +165,11 @@ def commit_failure(error: Exception) -> FlowError:
     )
 
 
-def _is_drivers(cause: BaseException | None) -> TypeGuard[BaseException]:
+def _is_driver_error(cause: BaseException | None) -> TypeGuard[BaseException]:
     return cause is not None and type(cause).__module__.startswith("pymysql")
 
 
-def _target_advice(found: Diagnosis) -> str:
+def _target_advice(found: MySQLDiagnosis) -> str:
     if found.number in _DENIED:
         return "GRANT what is missing to the connection's user, or use another user"
     if found.number in (1021, 1114, 28):

@@ -9,14 +9,18 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from ematix_flow.backends import held_sessions
-from ematix_flow.backends.held_sessions import HeldSession, session_name
-from ematix_flow.backends.mysql.address import APPLICATION, Address
-from ematix_flow.backends.mysql.lock_notes import dead_notes, noted, own_lock
+from ematix_flow.backends.mysql.address import APPLICATION, MySQLAddress
+from ematix_flow.backends.mysql.lock_owner_files import (
+    files_of_dead_owners,
+    new_owner_lock,
+    record_lock_owner,
+)
 from ematix_flow.backends.mysql.session import MySQLSession, open_session
+from ematix_flow.backends.sql_servers import lock_session
+from ematix_flow.backends.sql_servers.lock_session import LockSession, session_name
 from ematix_flow.errors import FlowError, PipelineLocked
 
-_ENDING_SECONDS = 10  # that a server takes at most to end a session
+_KILL_SECONDS = 10  # that a server takes at most to end a session
 _log = logging.getLogger(__name__)
 # without the PROCESS privilege the list shows only the sessions of the same user
 _HOLDER = """
@@ -32,26 +36,26 @@ def lock_name(pipeline: str, target: str) -> str:
 
 @contextmanager
 def pipeline_lock(
-    address: Address, pipeline: str, target: str, run_id: uuid.UUID
-) -> Iterator[HeldSession[MySQLSession]]:
+    address: MySQLAddress, pipeline: str, target: str, run_id: uuid.UUID
+) -> Iterator[LockSession[MySQLSession]]:
     """Hold the lock; the session that holds it is given, so that the load can commit in it."""
-    name, program, own = lock_name(pipeline, target), session_name(APPLICATION, run_id), own_lock()
+    name, program, own = lock_name(pipeline, target), session_name(APPLICATION, run_id), new_owner_lock()
     with open_session(address, program=program) as session:
-        if not _take(session, name) and not (
-            _end_dead_holder(session, name) and _take(session, name, _ENDING_SECONDS)
+        if not _try_lock(session, name) and not (
+            _end_dead_holder(session, name) and _try_lock(session, name, _KILL_SECONDS)
         ):
-            raise _locked(session, name, pipeline, target)
-        session.execute(f"SET SESSION wait_timeout = {int(held_sessions.LEASE_SECONDS)}")
-        _take(session, own)
-        held = HeldSession(session)
-        with noted(name, own, program), held.keep_alive(lambda: session.fetch("SELECT 1")):
+            raise _locked_error(session, name, pipeline, target)
+        session.execute(f"SET SESSION wait_timeout = {int(lock_session.LEASE_SECONDS)}")
+        _try_lock(session, own)
+        held = LockSession(session)
+        with record_lock_owner(name, own, program), held.keep_alive(lambda: session.fetch("SELECT 1")):
             yield held
         # closed, the server would free it some time later, and refuse a run that follows at once
         with suppress(FlowError):  # a connection that is gone frees it too
             session.fetch("SELECT RELEASE_LOCK(%(name)s)", {"name": name})
 
 
-def _take(session: MySQLSession, name: str, seconds: int = 0) -> bool:
+def _try_lock(session: MySQLSession, name: str, seconds: int = 0) -> bool:
     found = session.fetch("SELECT GET_LOCK(%(name)s, %(seconds)s)", {"name": name, "seconds": seconds})
     return bool(found[0][0] == 1)
 
@@ -65,8 +69,8 @@ def _holder_of(session: MySQLSession, name: str) -> int | None:
 def _end_dead_holder(session: MySQLSession, name: str) -> bool:
     """End the session that holds the lock if its process, of this machine, is known to be gone."""
     holder = _holder_of(session, name)
-    for note in dead_notes(name) if holder is not None else ():
-        if _holder_of(session, note.own) != holder:
+    for note in files_of_dead_owners(name) if holder is not None else ():
+        if _holder_of(session, note.owner_lock) != holder:
             continue  # a note of another server, or of a session that is gone as well
         try:
             session.execute(f"KILL {holder}")
@@ -77,21 +81,21 @@ def _end_dead_holder(session: MySQLSession, name: str) -> bool:
     return False
 
 
-def _locked(session: MySQLSession, name: str, pipeline: str, target: str) -> PipelineLocked:
+def _locked_error(session: MySQLSession, name: str, pipeline: str, target: str) -> PipelineLocked:
     state = "this run changed nothing"
     step = "wait for the other run to end"
     holder = _holder_of(session, name)
     if holder is not None:
-        who = _who(session, holder)
+        who = _holder_text(session, holder)
         state = f"it is held by {who}server session {holder}; {state}"
         step += (
             "; if its process is gone, the server ends the session "
-            f"{held_sessions.LEASE_SECONDS} s after its last heartbeat, or at once with  KILL {holder}"
+            f"{lock_session.LEASE_SECONDS} s after its last heartbeat, or at once with  KILL {holder}"
         )
     return PipelineLocked(f"pipeline {pipeline!r} is already loading {target}", state=state, next_step=step)
 
 
-def _who(session: MySQLSession, holder: int) -> str:
+def _holder_text(session: MySQLSession, holder: int) -> str:
     try:
         found = session.fetch(_HOLDER, {"id": holder})
     except FlowError:

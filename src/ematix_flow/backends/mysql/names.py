@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 
-from ematix_flow.backends.table_names import require_names_apart
+from ematix_flow.backends.sql.table_names import require_distinct_names
 from ematix_flow.errors import NameRefused, SourceFailed
 from ematix_flow.spec.tables import TableSpec
 
 MAX_CHARACTERS = 64
 
 
-def split_name(table: str) -> list[str]:
+def parse_table_name(table: str) -> list[str]:
     """``database.table`` as its parts; a part in backticks or double quotes may hold dots and quotes."""
     parts = re.findall(r'`(?:[^`]|``)*`|"(?:[^"]|"")*"|[^.`"]+', table)
     if not parts or ".".join(parts) != table or len(parts) > 2:
@@ -24,20 +24,20 @@ def split_name(table: str) -> list[str]:
 def require_names(table: TableSpec) -> None:
     """Refuse names that the server would cut, refuse or mix up."""
     for name in filter(None, (table.schema, table.name, *table.with_load_columns().column_names)):
-        problem = _problem(name)
+        problem = _name_problem(name)
         if problem:
             raise NameRefused(
                 f"the name {name!r} {problem}", where=table.where, next_step="choose another name"
             )
-    require_names_apart(table, "MySQL", _folded)
+    require_distinct_names(table, "MySQL", _fold_name)
 
 
-def _folded(name: str) -> str:
+def _fold_name(name: str) -> str:
     """As the server compares names of columns: the capital i with a dot is an i to it."""
     return name.replace("\u0130", "i").lower()
 
 
-def _problem(name: str) -> str | None:
+def _name_problem(name: str) -> str | None:
     if len(name) > MAX_CHARACTERS:
         return f"is {len(name)} characters long; MySQL keeps {MAX_CHARACTERS}"
     if any(ord(char) > 0xFFFF or char == "\x00" for char in name):

@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from ematix_flow.backends.mysql.address import Address
-from ematix_flow.backends.mysql.connection import DriverError, connected
+from ematix_flow.backends.mysql.address import MySQLAddress
+from ematix_flow.backends.mysql.connection import DriverError, open_connection
 from ematix_flow.backends.mysql.failures import target_failure
 
 # without padding: trailing spaces and case count, text is ordered by code point
-EXACT = {"MySQL": "utf8mb4_0900_bin", "MariaDB": "utf8mb4_nopad_bin"}
+EXACT_COLLATIONS = {"MySQL": "utf8mb4_0900_bin", "MariaDB": "utf8mb4_nopad_bin"}
 _FACTS = """
 SELECT @@version, @@hostname, CAST(@@port AS CHAR), @@datadir, @@local_infile, @@lower_case_table_names
 """
-_ONE_OF_A_KIND = "SELECT @@server_uuid"
+_SERVER_UUID = "SELECT @@server_uuid"
 
 
 @dataclass(frozen=True)
-class Facts:
+class ServerFacts:
     """What the server says of itself."""
 
     version: str
@@ -31,25 +31,25 @@ class Facts:
         return "MariaDB" if "MariaDB" in self.version else "MySQL"
 
 
-class Server:
+class MySQLServer:
     """One server, asked for its facts when they are first needed."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: MySQLAddress) -> None:
         self.address = address
 
     @cached_property
-    def facts(self) -> Facts:
-        with connected(self.address) as connection:
+    def facts(self) -> ServerFacts:
+        with open_connection(self.address) as connection:
             try:
                 with connection.cursor() as cursor:
                     cursor.execute(_FACTS)
                     version, *place, infile, folds = cursor.fetchall()[0]
                     if "MariaDB" not in version:
-                        cursor.execute(_ONE_OF_A_KIND)
+                        cursor.execute(_SERVER_UUID)
                         place = [str(cursor.fetchall()[0][0])]
             except DriverError as error:
                 raise target_failure(error) from error
-        return Facts(version, ":".join(place), bool(infile), bool(int(folds)))
+        return ServerFacts(version, ":".join(place), bool(infile), bool(int(folds)))
 
     @property
     def is_mariadb(self) -> bool:
@@ -57,4 +57,4 @@ class Server:
 
     @property
     def collation(self) -> str:
-        return EXACT[self.facts.product]
+        return EXACT_COLLATIONS[self.facts.product]

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from ematix_flow.backends.mysql.address import APPLICATION, Address
-from ematix_flow.backends.mysql.connection import DriverError, connected
+from ematix_flow.backends.mysql.address import APPLICATION, MySQLAddress
+from ematix_flow.backends.mysql.connection import DriverError, open_connection
 from ematix_flow.backends.mysql.failures import commit_failure, target_failure
-from ematix_flow.backends.sql_session import SqlSession
+from ematix_flow.backends.sql.session import SqlSession
 
 
 class MySQLSession(SqlSession):
@@ -52,6 +52,6 @@ class MySQLSession(SqlSession):
 
 
 @contextmanager
-def open_session(address: Address, program: str = APPLICATION) -> Iterator[MySQLSession]:
-    with connected(address, program=program) as connection:
+def open_session(address: MySQLAddress, program: str = APPLICATION) -> Iterator[MySQLSession]:
+    with open_connection(address, program=program) as connection:
         yield MySQLSession(connection)

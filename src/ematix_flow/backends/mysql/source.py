@@ -9,17 +9,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ematix_flow.backends.base import BatchSource, Query, SourceColumn
-from ematix_flow.backends.mysql.address import Address
-from ematix_flow.backends.mysql.connection import DriverError, connected
+from ematix_flow.backends.base import BatchSource, SourceColumn, SourceQuery
+from ematix_flow.backends.mysql.address import MySQLAddress
+from ematix_flow.backends.mysql.connection import DriverError, open_connection
 from ematix_flow.backends.mysql.dialect import MySQLDialect
-from ematix_flow.backends.mysql.exports import Export, export
 from ematix_flow.backends.mysql.failures import source_failure
-from ematix_flow.backends.mysql.names import split_name
+from ematix_flow.backends.mysql.names import parse_table_name
+from ematix_flow.backends.mysql.result_types import ColumnExport, column_export
 from ematix_flow.backends.mysql.split import SNAPSHOT, MySQLSplit
-from ematix_flow.backends.mysql.wire import Field, described
+from ematix_flow.backends.mysql.wire_protocol import ResultField, describe_statement
 from ematix_flow.errors import SourceFailed
-from ematix_flow.spec.naming import own_name
+from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange
 from ematix_flow.strategies.ranges import range_condition
@@ -31,13 +31,13 @@ ALIAS = "q"
 class MySQLSource(BatchSource):
     dialect = "mysql"
 
-    def __init__(self, address: Address, dialect: MySQLDialect) -> None:
+    def __init__(self, address: MySQLAddress, dialect: MySQLDialect) -> None:
         self.address = address
         self._sql = dialect
 
     def table_query(self, table: str, columns: Sequence[tuple[str, str]]) -> str:
         quote = self._sql.quote
-        name = ".".join(quote(part) for part in split_name(table))
+        name = ".".join(quote(part) for part in parse_table_name(table))
         picked = ", ".join(
             quote(source) if alias == source else f"{quote(source)} AS {quote(alias)}"
             for alias, source in columns
@@ -45,14 +45,14 @@ class MySQLSource(BatchSource):
         return f"SELECT {picked or '*'} FROM {name}"
 
     def describe(self, sql: str) -> tuple[SourceColumn, ...]:
-        with self._reading() as connection:
-            exports = self._exports(connection, one_statement(sql, self.dialect))
+        with self._read_only_connection() as connection:
+            exports = self._column_exports(connection, one_statement(sql, self.dialect))
         return tuple(SourceColumn(e.name, e.type, e.native) for e in exports)
 
     def explain(self, sql: str) -> str:
         inner = one_statement(sql, self.dialect)
-        with self._reading() as connection:
-            self._exports(connection, inner)
+        with self._read_only_connection() as connection:
+            self._column_exports(connection, inner)
             try:
                 with connection.cursor() as cursor:
                     cursor.execute(f"EXPLAIN {inner}")
@@ -63,15 +63,15 @@ class MySQLSource(BatchSource):
 
     @contextmanager
     def split(
-        self, query: Query, wanted: Mapping[str, DataType], parallelism: int
+        self, query: SourceQuery, wanted: Mapping[str, DataType], parallelism: int
     ) -> Iterator[Sequence[MySQLSplit]]:
         inner = one_statement(query.sql, self.dialect)
-        with self._reading() as connection:
-            exports = self._exports(connection, inner)
+        with self._read_only_connection() as connection:
+            exports = self._column_exports(connection, inner)
         yield [MySQLSplit(self.address, self._statement(inner, exports, query.range), inner, exports)]
 
-    def _statement(self, inner: str, exports: tuple[Export, ...], kept: SourceRange | None) -> str:
-        quote, alias = self._sql.quote, self._sql.quote(own_name(ALIAS))
+    def _statement(self, inner: str, exports: tuple[ColumnExport, ...], kept: SourceRange | None) -> str:
+        quote, alias = self._sql.quote, self._sql.quote(internal_name(ALIAS))
         picked = ", ".join(
             f"{e.template.format(f'{alias}.{quote(e.name)}')} AS {quote(e.name)}" for e in exports
         )
@@ -80,9 +80,9 @@ class MySQLSource(BatchSource):
         condition = range_condition(kept, self._sql, ALIAS) if kept is not None else None
         return f"{statement} WHERE {self._sql.render(condition)}" if condition is not None else statement
 
-    def _exports(self, connection: Any, inner: str) -> tuple[Export, ...]:
+    def _column_exports(self, connection: Any, inner: str) -> tuple[ColumnExport, ...]:
         """From preparing the SQL as it stands, and as the subquery that it is read as."""
-        fields = prepared(connection, self.address.name, inner, inner)
+        fields = prepare_statement(connection, self.address.name, inner, inner)
         if not fields:
             raise SourceFailed(
                 "the source SQL yields no columns", next_step="a pipeline reads: write a SELECT"
@@ -94,22 +94,22 @@ class MySQLSource(BatchSource):
                     f"the source SQL yields column {field.name!r} twice",
                     next_step="give one of them another name with AS",
                 )
-        exports = tuple(export(field) for field in fields)
-        prepared(connection, self.address.name, inner, self._statement(inner, exports, None))
+        exports = tuple(column_export(field) for field in fields)
+        prepare_statement(connection, self.address.name, inner, self._statement(inner, exports, None))
         return exports
 
     @contextmanager
-    def _reading(self) -> Iterator[Any]:
+    def _read_only_connection(self) -> Iterator[Any]:
         """A transaction that cannot write, however the SQL is worded."""
-        with connected(self.address) as connection:
+        with open_connection(self.address) as connection:
             connection.query(SNAPSHOT)
             yield connection
 
 
-def prepared(connection: Any, name: str, sql: str, statement: str) -> tuple[Field, ...]:
+def prepare_statement(connection: Any, name: str, sql: str, statement: str) -> tuple[ResultField, ...]:
     """The columns of ``statement``, which holds the user's ``sql``."""
     try:
-        fields, parameters = described(connection, statement)
+        fields, parameters = describe_statement(connection, statement)
     except DriverError as error:
         raise source_failure(error, name, sql) from error
     if parameters:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ematix_flow.backends.mysql.address import Address
-from ematix_flow.backends.mysql.connection import DriverError, connected
-from ematix_flow.backends.mysql.exports import Export, batch_of
+from ematix_flow.backends.mysql.address import MySQLAddress
+from ematix_flow.backends.mysql.connection import DriverError, open_connection
 from ematix_flow.backends.mysql.failures import source_failure
-from ematix_flow.backends.mysql.wire import stream
+from ematix_flow.backends.mysql.result_types import ColumnExport, decode_batch
+from ematix_flow.backends.mysql.wire_protocol import stream_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,19 +23,19 @@ SNAPSHOT = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
 class MySQLSplit:
     """Picklable. ``statement`` selects the exports in order, and holds the user's ``sql`` somewhere."""
 
-    address: Address
+    address: MySQLAddress
     statement: str
     sql: str
-    exports: tuple[Export, ...]
+    exports: tuple[ColumnExport, ...]
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        with connected(self.address) as connection:
+        with open_connection(self.address) as connection:
             try:
                 connection.query("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                 connection.query(SNAPSHOT)
                 seen = 0
-                for columns in stream(connection, self.statement, BATCH_BYTES):
-                    yield batch_of(columns, self.exports, seen)
+                for columns in stream_columns(connection, self.statement, BATCH_BYTES):
+                    yield decode_batch(columns, self.exports, seen)
                     seen += len(columns[0])
             except DriverError as error:
                 raise source_failure(error, self.address.name, self.sql) from error

@@ -7,7 +7,7 @@ from typing import Any
 import pymysql
 import sqlalchemy as sa
 
-from ematix_flow.backends.mysql.address import address_of
+from ematix_flow.backends.mysql.address import parse_address
 from ematix_flow.backends.mysql.connection import connect
 from ematix_flow.spec.connections import MySQLConnection
 
@@ -18,7 +18,7 @@ def sql_engine(connection: MySQLConnection, *, kept: bool = False, seconds: floa
     With ``kept`` one stays open for who calls often; it is tried before each use, and made anew if broken.
     No statement waits longer than ``seconds``, if given.
     """
-    address = address_of(connection)
+    address = parse_address(connection)
 
     def opened() -> pymysql.Connection[Any]:
         session = connect(address, seconds=seconds)

@@ -12,19 +12,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.base import StagedPart
-from ematix_flow.backends.mysql.address import Address
-from ematix_flow.backends.mysql.connection import DriverError, connected
-from ematix_flow.backends.mysql.encoding import encoded, require_storable
-from ematix_flow.backends.mysql.failures import UNCHANGED, Diagnosis, diagnose, row_rejected, target_failure
-from ematix_flow.backends.mysql.inserts import insert_values
-from ematix_flow.backends.mysql.wire import load_local
+from ematix_flow.backends.mysql.address import MySQLAddress
+from ematix_flow.backends.mysql.connection import DriverError, open_connection
+from ematix_flow.backends.mysql.failures import (
+    UNCHANGED,
+    MySQLDiagnosis,
+    diagnose,
+    row_rejection,
+    target_failure,
+)
+from ematix_flow.backends.mysql.insert_values import insert_values
+from ematix_flow.backends.mysql.load_data_text import encode_rows, require_storable
+from ematix_flow.backends.mysql.wire_protocol import load_data_local
 from ematix_flow.errors import TargetFailed
-from ematix_flow.spec.naming import own_name, part_number
+from ematix_flow.spec.generated_names import internal_name, part_number
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PART = own_name("part")
+PART = internal_name("part")
 _FILE = "ematix_flow_rows"
 _FORBIDDEN = (1148, 3948, 4166)  # LOAD DATA LOCAL, in the words of several versions
 
@@ -33,7 +39,7 @@ _FORBIDDEN = (1148, 3948, 4166)  # LOAD DATA LOCAL, in the words of several vers
 class MySQLStaging:
     """Picklable: an address, the table's names and the Arrow schema of what is written."""
 
-    address: Address
+    address: MySQLAddress
     database: str
     table: str
     schema: pa.Schema
@@ -42,45 +48,45 @@ class MySQLStaging:
 
     def write(self, part: str, batches: Iterable[pa.RecordBatch]) -> StagedPart:
         """All batches in one transaction, streamed: memory holds about one of them."""
-        flow = _Flow(batches, part_number(part), self.kinds)
+        flow = _CheckedBatches(batches, part_number(part), self.kinds)
         if flow.is_empty:
             return StagedPart(part, 0, 0)
-        with connected(self.address, local_infile=self.local_infile) as connection:
+        with open_connection(self.address, local_infile=self.local_infile) as connection:
             try:
                 if not self.local_infile or not self._load(connection, flow):
                     self._insert(connection, flow)
             except DriverError as error:
-                raise target_failure(error, self._names()) from error
+                raise target_failure(error, self._column_names()) from error
         return StagedPart(part, flow.rows, flow.bytes)
 
-    def _load(self, connection: Any, flow: _Flow) -> bool:
+    def _load(self, connection: Any, flow: _CheckedBatches) -> bool:
         """False when the server forbids it, before a row was taken."""
-        name = f"{_quoted(self.database)}.{_quoted(self.table)}"
+        name = f"{_quote(self.database)}.{_quote(self.table)}"
         targets, sets = [], []
         for index, field in enumerate(self.schema):
-            column = _quoted(staging_column(index, field.name))
+            column = _quote(staging_column(index, field.name))
             if self.kinds.get(field.name) == "bytes":
                 targets.append(f"@b{index}")
                 sets.append(f"{column} = UNHEX(@b{index})")
             else:
                 targets.append(column)
-        targets.append(_quoted(PART))
+        targets.append(_quote(PART))
         # LOCAL is a file that the client sends; its name only shows that the server asks for this one
         statement = f"LOAD DATA LOCAL INFILE '{_FILE}' INTO TABLE {name} CHARACTER SET utf8mb4"
         statement += f" ({', '.join(targets)})" + (f" SET {', '.join(sets)}" if sets else "")
         try:
-            done = load_local(connection, statement, _FILE, flow.texts())
+            done = load_data_local(connection, statement, _FILE, flow.encoded())
         except DriverError as error:
             if diagnose(error).number in _FORBIDDEN and not flow.rows:
                 return False
             raise
         if done.warnings or done.rows != flow.rows:
-            raise self._refused(connection, done.rows, flow.rows)
+            raise self._warning_error(connection, done.rows, flow.rows)
         return True
 
-    def _insert(self, connection: Any, flow: _Flow) -> None:
-        name = f"{_quoted(self.database)}.{_quoted(self.table)}"
-        columns = ", ".join(_quoted(column) for column in (*self._names(), PART))
+    def _insert(self, connection: Any, flow: _CheckedBatches) -> None:
+        name = f"{_quote(self.database)}.{_quote(self.table)}"
+        columns = ", ".join(_quote(column) for column in (*self._column_names(), PART))
         start = f"INSERT INTO {name} ({columns}) VALUES ".encode()
         connection.begin()
         for batch in flow:
@@ -88,17 +94,17 @@ class MySQLStaging:
                 connection.query(start + values)
         connection.commit()
 
-    def _refused(self, connection: Any, loaded: int, sent: int) -> Exception:
+    def _warning_error(self, connection: Any, loaded: int, sent: int) -> Exception:
         """LOAD DATA LOCAL only warns of a value that does not fit; here it is an error, as everywhere."""
         with connection.cursor() as cursor:
             cursor.execute("SHOW WARNINGS LIMIT 1")
             found = cursor.fetchall()
         if found:
             _, number, message = found[0]
-            return row_rejected(Diagnosis(int(number), message), self._names())
+            return row_rejection(MySQLDiagnosis(int(number), message), self._column_names())
         return TargetFailed(f"the server took {loaded:,} of {sent:,} rows into staging", state=UNCHANGED)
 
-    def _names(self) -> dict[str, str]:
+    def _column_names(self) -> dict[str, str]:
         return {staging_column(i, name): name for i, name in enumerate(self.schema.names)}
 
 
@@ -107,7 +113,7 @@ def staging_column(index: int, name: str) -> str:
     return name if name[0] <= " " or name[0] == "\x7f" else f"c{index}"
 
 
-class _Flow:
+class _CheckedBatches:
     """The batches, counted. Iterating starts with the first that has rows."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch], number: int, kinds: Mapping[str, str]) -> None:
@@ -132,10 +138,10 @@ class _Flow:
                 yield batch
             batch = next(self._batches, None)
 
-    def texts(self) -> Iterator[memoryview]:
+    def encoded(self) -> Iterator[memoryview]:
         for batch in self:
-            yield memoryview(encoded(batch, str(self.number)))
+            yield memoryview(encode_rows(batch, str(self.number)))
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"

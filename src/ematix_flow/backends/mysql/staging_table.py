@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from ematix_flow.backends.base import Load, StagedRows
-from ematix_flow.backends.control_tables import STAGING_SCHEMA
-from ematix_flow.backends.mysql.address import Address
+from ematix_flow.backends.mysql.address import MySQLAddress
+from ematix_flow.backends.mysql.create_table import row_number_column, table_options
 from ematix_flow.backends.mysql.dialect import MySQLDialect
 from ematix_flow.backends.mysql.staging import PART, MySQLStaging, staging_column
-from ematix_flow.backends.mysql.tables import ending, row_number
-from ematix_flow.spec.naming import distinct_name, part_number
+from ematix_flow.backends.sql.control_tables import STAGING_SCHEMA
+from ematix_flow.spec.generated_names import distinct_name, part_number
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.sql import column
@@ -30,16 +30,16 @@ def staging_prefix(pipeline: str, target: str) -> str:
     return distinct_name(pipeline, target, length=_SLUG) + "_"
 
 
-def fresh_name(load: Load, suffix: str = "") -> str:
+def new_table_name(load: Load, suffix: str = "") -> str:
     """A name that no other attempt has, within MySQL's 64 characters."""
     mark = f"{load.run_id.hex[:8]}_{secrets.token_hex(4)}"
     return f"{staging_prefix(load.pipeline, load.target)}{mark}{suffix}"
 
 
-def new_staging(address: Address, load: Load, schema: pa.Schema, *, local_infile: bool) -> MySQLStaging:
+def new_staging(address: MySQLAddress, load: Load, schema: pa.Schema, *, local_infile: bool) -> MySQLStaging:
     """A staging with a fresh name; `create_staging_sql` makes its table."""
     kinds = {item.name: item.type.kind for item in load.table.columns}
-    return MySQLStaging(address, STAGING_SCHEMA, fresh_name(load), schema, kinds, local_infile)
+    return MySQLStaging(address, STAGING_SCHEMA, new_table_name(load), schema, kinds, local_infile)
 
 
 def create_staging_sql(staging: MySQLStaging, table: TableSpec, dialect: MySQLDialect) -> str:
@@ -50,15 +50,15 @@ def create_staging_sql(staging: MySQLStaging, table: TableSpec, dialect: MySQLDi
         stored = DataType("text") if is_text else item.type
         lines.append(f"{dialect.quote(staged)} {dialect.native_type(stored)}")
     lines.append(f"{dialect.quote(PART)} BIGINT NOT NULL")
-    columns = ", ".join(lines) + row_number(dialect)
-    return f"CREATE TABLE {staging_name(staging.table, dialect)} ({columns}){ending(dialect)}"
+    columns = ", ".join(lines) + row_number_column(dialect)
+    return f"CREATE TABLE {staging_name(staging.table, dialect)} ({columns}){table_options(dialect)}"
 
 
 def staging_name(table: str, dialect: MySQLDialect) -> str:
     return dialect.render(dialect.table(STAGING_SCHEMA, table))
 
 
-def staged_rows(rows: StagedRows, table: TableSpec, dialect: MySQLDialect) -> exp.Select:
+def select_staged_rows(rows: StagedRows, table: TableSpec, dialect: MySQLDialect) -> exp.Select:
     """SELECT of the declared columns from the parts that were reported."""
     assert isinstance(rows.staging, MySQLStaging)
     selected: list[exp.Expr] = []

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from sqlglot import exp
 
-from ematix_flow.backends.alterations import altered
 from ematix_flow.backends.base import (
-    Applied,
     LedgerEntry,
     LiveTable,
     Load,
+    LoadResult,
     RowCheck,
     SameDatabaseRows,
     StagedRows,
@@ -28,37 +27,38 @@ from ematix_flow.backends.base import (
     TableChange,
     TablePlan,
 )
-from ematix_flow.backends.control_tables import CONTROL_SCHEMA, LEDGER, STAGING_SCHEMA, WATERMARKS
-from ematix_flow.backends.held_sessions import HeldSession
-from ematix_flow.backends.mysql.catalog import collations, live_table
+from ematix_flow.backends.mysql.catalog import read_collations, read_live_table
+from ematix_flow.backends.mysql.create_table import (
+    control_tables_sql,
+    require_types,
+    row_number_column,
+    table_options,
+    with_key_lengths,
+)
 from ematix_flow.backends.mysql.dialect import MySQLDialect
-from ematix_flow.backends.mysql.encoding import require_storable
-from ematix_flow.backends.mysql.exact import exact_select
-from ematix_flow.backends.mysql.failures import UNCHANGED, blamed_on_source, is_conflict, is_denied
+from ematix_flow.backends.mysql.exact_casts import exact_select
+from ematix_flow.backends.mysql.failures import UNCHANGED, as_source_failure, is_conflict, is_denied
+from ematix_flow.backends.mysql.load_data_text import require_storable
 from ematix_flow.backends.mysql.lock import pipeline_lock
 from ematix_flow.backends.mysql.names import require_names
-from ematix_flow.backends.mysql.server import Server
+from ematix_flow.backends.mysql.server import MySQLServer
 from ematix_flow.backends.mysql.session import MySQLSession, open_session
-from ematix_flow.backends.mysql.source import prepared
+from ematix_flow.backends.mysql.source import prepare_statement
 from ematix_flow.backends.mysql.staging import MySQLStaging
 from ematix_flow.backends.mysql.staging_table import (
     create_staging_sql,
-    fresh_name,
     new_staging,
-    staged_rows,
+    new_table_name,
+    select_staged_rows,
     staging_name,
     staging_prefix,
 )
-from ematix_flow.backends.mysql.tables import (
-    control_tables_sql,
-    ending,
-    require_types,
-    row_number,
-    sized_keys,
-)
-from ematix_flow.backends.relational import RelationalTarget
-from ematix_flow.backends.sql_session import SqlSession
-from ematix_flow.backends.table_diff import TableDiff
+from ematix_flow.backends.sql.alterations import alter_table_changes
+from ematix_flow.backends.sql.control_tables import CONTROL_SCHEMA, LEDGER, STAGING_SCHEMA, WATERMARKS
+from ematix_flow.backends.sql.session import SqlSession
+from ematix_flow.backends.sql.table_diff import TableDiff
+from ematix_flow.backends.sql.target import RelationalTarget
+from ematix_flow.backends.sql_servers.lock_session import LockSession
 from ematix_flow.errors import FlowError, SourceFailed, TargetFailed
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.watermarks import Watermark
@@ -89,16 +89,16 @@ class MySQLTarget(RelationalTarget):
     dialect: MySQLDialect
     transactional_ddl = False
 
-    def __init__(self, server: Server, dialect: MySQLDialect) -> None:
+    def __init__(self, server: MySQLServer, dialect: MySQLDialect) -> None:
         self.server = server
         self.address = server.address
         self.dialect = dialect
-        self._locked: dict[tuple[str, str], HeldSession[MySQLSession]] = {}
+        self._lock_sessions: dict[tuple[str, str], LockSession[MySQLSession]] = {}
 
     def session(self) -> AbstractContextManager[MySQLSession]:
         return open_session(self.address)
 
-    def remarks(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[str, ...]:
         if self.server.facts.local_infile:
             return ()
         return (
@@ -108,22 +108,22 @@ class MySQLTarget(RelationalTarget):
 
     @contextmanager
     def lock(self, pipeline: str, target: str, run_id: uuid.UUID) -> Iterator[None]:
-        key = (pipeline, self._here(target))
+        key = (pipeline, self._qualified_target(target))
         with pipeline_lock(self.address, *key, run_id) as held:
-            self._locked[key] = held
+            self._lock_sessions[key] = held
             try:
                 yield
             finally:
-                del self._locked[key]
+                del self._lock_sessions[key]
 
-    def _here(self, target: str) -> str:
+    def _qualified_target(self, target: str) -> str:
         """The target's name in the ledger: two databases of one server may have tables of one name."""
         return f"{self.address.database or ''}/{target}"
 
     # -------------------------------------------------------------- tables
 
-    def live_columns(self, session: SqlSession, table: TableSpec) -> LiveTable | None:
-        return live_table(session, self.dialect, table)
+    def read_live_table(self, session: SqlSession, table: TableSpec) -> LiveTable | None:
+        return read_live_table(session, self.dialect, table)
 
     def schema_changes(self, session: SqlSession, table: TableSpec) -> list[TableChange]:
         if table.schema is None or session.fetch(_SCHEMA_EXISTS, {"schema": table.schema}):
@@ -134,37 +134,37 @@ class MySQLTarget(RelationalTarget):
         name = self.dialect.quote(schema)
         return f"CREATE DATABASE IF NOT EXISTS {name} CHARACTER SET utf8mb4 COLLATE {self.dialect.collation}"
 
-    def plan_within(
+    def plan_in_session(
         self, session: SqlSession, table: TableSpec, live: LiveTable | None, matching: Matching | None
     ) -> TablePlan:
         require_names(table)
         require_types(table, self.dialect)
-        return super().plan_within(session, sized_keys(table), live, matching)
+        return super().plan_in_session(session, with_key_lengths(table), live, matching)
 
-    def _plan_one(
+    def _plan_one_table(
         self, session: SqlSession, wanted: TableSpec, live: LiveTable | None, matching: Matching
     ) -> TablePlan:
-        plan = super()._plan_one(session, wanted, live, matching)
+        plan = super()._plan_one_table(session, wanted, live, matching)
         changes = tuple(
-            replace(c, sql=c.sql + ending(self.dialect)) if c.action == "create_table" else c
+            replace(c, sql=c.sql + table_options(self.dialect)) if c.action == "create_table" else c
             for c in plan.changes
         )
         return replace(plan, changes=changes)
 
     def alterations(self, session: SqlSession, diff: TableDiff) -> list[TableChange]:
-        return altered(self.dialect.keeping(collations(session, diff.wanted)), diff)
+        return alter_table_changes(self.dialect.with_collations(read_collations(session, diff.wanted)), diff)
 
     def change_table(self, table: TableSpec, plan: TablePlan) -> None:
         """Statement by statement: each commits by itself, and each can be done again."""
         with self.session() as session:
-            if None in [self.live_columns(session, control) for control in (LEDGER, WATERMARKS)]:
+            if None in [self.read_live_table(session, control) for control in (LEDGER, WATERMARKS)]:
                 self._create_database(session, CONTROL_SCHEMA)
                 for sql in control_tables_sql(self.dialect):
                     session.execute(sql)
             for change in plan.changes:
-                self._create_anew(session, table, change)
+                self._make_change_once(session, table, change)
 
-    def _create_anew(self, session: SqlSession, table: TableSpec, change: TableChange) -> None:
+    def _make_change_once(self, session: SqlSession, table: TableSpec, change: TableChange) -> None:
         """A change that another process made a moment ago is no failure."""
         if change.action == "create_schema":
             self._create_database(session, change.subject)
@@ -174,7 +174,7 @@ class MySQLTarget(RelationalTarget):
         except FlowError as error:
             if not is_conflict(error):
                 raise
-            left = self.plan_within(session, table, self.live_columns(session, table), None)
+            left = self.plan_in_session(session, table, self.read_live_table(session, table), None)
             if (change.action, change.subject) in [(c.action, c.subject) for c in left.changes]:
                 raise
 
@@ -196,21 +196,21 @@ class MySQLTarget(RelationalTarget):
     # -------------------------------------------------------------- ledger and watermark
 
     def watermark(self, pipeline: str, target: str, column: str) -> Watermark | None:
-        return super().watermark(pipeline, self._here(target), column)
+        return super().watermark(pipeline, self._qualified_target(target), column)
 
     def forget_batches(self, pipeline: str, target: str, before: dt.datetime) -> None:
-        super().forget_batches(pipeline, self._here(target), before)
+        super().forget_batches(pipeline, self._qualified_target(target), before)
 
     def ledger(
         self, pipeline: str, target: str, *, run_id: str | None = None, limit: int = 100
     ) -> list[LedgerEntry]:
-        found = super().ledger(pipeline, self._here(target), run_id=run_id, limit=limit)
+        found = super().ledger(pipeline, self._qualified_target(target), run_id=run_id, limit=limit)
         return [replace(entry, target=target) for entry in found]
 
     # -------------------------------------------------------------- staging and work tables
 
     def create_staging(self, load: Load, schema: pa.Schema) -> Staging:
-        known = replace(load, target=self._here(load.target))
+        known = replace(load, target=self._qualified_target(load.target))
         staging = new_staging(self.address, known, schema, local_infile=self.server.facts.local_infile)
         with self.session() as session:
             self._create_database(session, STAGING_SCHEMA)
@@ -222,24 +222,26 @@ class MySQLTarget(RelationalTarget):
         return partial(require_storable, kinds=kinds, offset=0)
 
     def staged_select(self, session: SqlSession, rows: StagedRows, table: TableSpec) -> exp.Expr:
-        return staged_rows(rows, table, self.dialect)
+        return select_staged_rows(rows, table, self.dialect)
 
     def drop_staging(self, staging: Staging) -> None:
         """Never fails a load that has committed: what cannot be dropped now, the next run drops."""
         assert isinstance(staging, MySQLStaging)
         try:
             with self.session() as session:
-                self._drop(session, staging.table)
+                self._drop_staging_table(session, staging.table)
         except FlowError as error:
             _log.warning("staging table %s stays until the next run: %s", staging.table, error.what)
 
-    def sweep(self, pipeline: str, target: str) -> list[str]:
-        prefix = staging_prefix(pipeline, self._here(target))
+    def sweep_staging(self, pipeline: str, target: str) -> list[str]:
+        prefix = staging_prefix(pipeline, self._qualified_target(target))
         with self.session() as session:
             found = session.fetch(_LEFTOVERS, {"schema": STAGING_SCHEMA, "prefix": prefix})
-            return [f"{STAGING_SCHEMA}.{name}" for (name,) in found if self._drop(session, name)]
+            return [
+                f"{STAGING_SCHEMA}.{name}" for (name,) in found if self._drop_staging_table(session, name)
+            ]
 
-    def _drop(self, session: SqlSession, table: str) -> bool:
+    def _drop_staging_table(self, session: SqlSession, table: str) -> bool:
         """False when a task of a dead run still writes to it: waiting for that would stall this one."""
         session.execute("SET SESSION lock_wait_timeout = 3")
         try:
@@ -254,41 +256,43 @@ class MySQLTarget(RelationalTarget):
     def create_work_table(self, session: SqlSession, load: Load, spec: TableSpec) -> exp.Table:
         """A real table: a statement cannot name a temporary one twice. What a crash leaves, `sweep` drops."""
         self._create_database(session, STAGING_SCHEMA)
-        table = self.dialect.table(STAGING_SCHEMA, fresh_name(load, f"_{spec.name}"))
-        columns = self.work_columns(sized_keys(spec)) + ("" if spec.primary_key else row_number(self.dialect))
-        session.execute(f"CREATE TABLE {self.dialect.render(table)} ({columns}){ending(self.dialect)}")
+        table = self.dialect.table(STAGING_SCHEMA, new_table_name(load, f"_{spec.name}"))
+        columns = self.work_columns(with_key_lengths(spec)) + (
+            "" if spec.primary_key else row_number_column(self.dialect)
+        )
+        session.execute(f"CREATE TABLE {self.dialect.render(table)} ({columns}){table_options(self.dialect)}")
         return table
 
     # -------------------------------------------------------------- the one transaction
 
     def apply_session(self, load: Load) -> AbstractContextManager[SqlSession]:
-        held = self._locked.get((load.pipeline, load.target))
+        held = self._lock_sessions.get((load.pipeline, load.target))
         return held.use() if held is not None else self.session()
 
-    def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> Applied:
+    def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> LoadResult:
         """A transaction that another session got in the way of is rolled back and tried again."""
-        known = replace(load, target=self._here(load.target))
+        known = replace(load, target=self._qualified_target(load.target))
         try:
             if isinstance(rows, SameDatabaseRows):
-                rows = self._exactly(known, rows)
-            return _retried(lambda: super(MySQLTarget, self).apply(known, rows))
+                rows = self._with_exact_casts(known, rows)
+            return _retry_conflicts(lambda: super(MySQLTarget, self).apply(known, rows))
         except FlowError as error:
-            blamed = blamed_on_source(error) if isinstance(rows, SameDatabaseRows) else None
+            blamed = as_source_failure(error) if isinstance(rows, SameDatabaseRows) else None
             raised = error if blamed is None else blamed
-            raised.state = self._state_after(known, raised.state)
+            raised.state = self._state_after_failure(known, raised.state)
             if blamed is not None:
                 raise blamed from error.__cause__
             raise
 
-    def _state_after(self, load: Load, state: str | None) -> str | None:
+    def _state_after_failure(self, load: Load, state: str | None) -> str | None:
         """What a failed load leaves: MySQL commits each change of a table at once, and undoes none."""
-        planned = () if load.dry_run else load.changes.changes
+        planned = () if load.dry_run else load.table_plan.changes
         if not planned or (state is not None and "unchanged" not in state):
             return state
         try:
             with self.session() as session:
-                live = self.live_columns(session, load.table)
-                left = self.plan_within(session, load.table, live, load.matching).changes
+                live = self.read_live_table(session, load.table)
+                left = self.plan_in_session(session, load.table, live, load.matching).changes
         except FlowError:
             return f"no row was loaded; whether {load.table.label} was changed could not be asked"
         needed = {(change.action, change.subject) for change in left}
@@ -298,18 +302,18 @@ class MySQLTarget(RelationalTarget):
         told = ", ".join(f"{change.action.replace('_', ' ')} {change.subject}" for change in made)
         return f"no row was loaded; MySQL had committed these changes by then, and they stay: {told}"
 
-    def _exactly(self, load: Load, rows: SameDatabaseRows) -> SameDatabaseRows:
+    def _with_exact_casts(self, load: Load, rows: SameDatabaseRows) -> SameDatabaseRows:
         with self.apply_session(load) as session:
             assert isinstance(session, MySQLSession)
             try:
-                fields = prepared(session.connection, self.address.name, rows.sql, rows.sql)
+                fields = prepare_statement(session.connection, self.address.name, rows.sql, rows.sql)
             except SourceFailed as error:
                 error.state = error.state or UNCHANGED
                 raise
         return SameDatabaseRows(exact_select(fields, rows.sql, load.table, self.dialect))
 
 
-def _retried(action: Callable[[], T]) -> T:
+def _retry_conflicts(action: Callable[[], T]) -> T:
     for attempt in range(_TRIES - 1):
         try:
             return action()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ematix_flow.backends.base import Backend, SparkSource, Target
+from ematix_flow.backends.base import Backend, BatchTarget, SparkSource
 from ematix_flow.backends.capabilities import Capabilities
-from ematix_flow.backends.objectstore.filelayout import FILE_BYTES
-from ematix_flow.backends.objectstore.places import absolute_root
-from ematix_flow.backends.streams import StreamSource
+from ematix_flow.backends.messages.contract import StreamSource
+from ematix_flow.backends.objectstore.layout.file_layout import FILE_BYTES
+from ematix_flow.backends.objectstore.layout.table_paths import absolute_root
 from ematix_flow.errors import CannotConnect
 from ematix_flow.spec.connections import Connection, ObjectStoreLocalConnection
 
@@ -64,13 +64,13 @@ class LocalFilesBackend(Backend):
 
         return LocalFilesSource(self.root, self.format)
 
-    def target(self) -> Target:
+    def target(self) -> BatchTarget:
         from ematix_flow.backends.objectstore.target import LocalFilesTarget
 
         return LocalFilesTarget(self.root, self.format)
 
     def stream_source(self) -> StreamSource:
-        from ematix_flow.backends.objectstore.filestream import FilesStream
-        from ematix_flow.backends.objectstore.trees import LocalTree
+        from ematix_flow.backends.objectstore.reading.file_tree import LocalFileTree
+        from ematix_flow.backends.objectstore.stream import FilesStream
 
-        return FilesStream(LocalTree(self.root), self.format, written_in_place=True, poll_seconds=1.0)
+        return FilesStream(LocalFileTree(self.root), self.format, written_in_place=True, poll_seconds=1.0)

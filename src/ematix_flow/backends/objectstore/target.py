@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING
 
 from ematix_flow import faults
 from ematix_flow.backends.base import (
-    Applied,
+    BatchTarget,
     LedgerEntry,
     LiveTable,
     Load,
+    LoadResult,
     SameDatabaseRows,
     StagedRows,
     Staging,
     TablePlan,
-    Target,
 )
-from ematix_flow.backends.objectstore.filelayout import require_names
-from ematix_flow.backends.objectstore.homes import FilesRoot
-from ematix_flow.backends.objectstore.loading import FilesLoad
-from ematix_flow.backends.objectstore.localroot import LocalRoot
-from ematix_flow.backends.objectstore.partitions import check_partition_columns
-from ematix_flow.backends.objectstore.staging import FilesStaging
-from ematix_flow.backends.objectstore.tables import FilesTables
+from ematix_flow.backends.objectstore.layout.file_layout import require_readable_names
+from ematix_flow.backends.objectstore.layout.partition_folders import check_partition_columns
+from ematix_flow.backends.objectstore.storage.local_storage import LocalStorageRoot
+from ematix_flow.backends.objectstore.writing.load import FilesLoad
+from ematix_flow.backends.objectstore.writing.staging import FilesStaging
+from ematix_flow.backends.objectstore.writing.table_storage import StorageRoot
+from ematix_flow.backends.objectstore.writing.tables import FilesTables
 from ematix_flow.errors import Unsupported
 from ematix_flow.spec.pipelines import FileOptions
 from ematix_flow.spec.tables import TableSpec
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 MODES = ("append", "truncate")
 
 
-class FilesTarget(Target):
+class FilesTarget(BatchTarget):
     """Tables as folders of files of one format under one root."""
 
-    def __init__(self, root: FilesRoot, format: str) -> None:
+    def __init__(self, root: StorageRoot, format: str) -> None:
         self._root, self._format = root, format
         self._tables = FilesTables(root, format)
 
@@ -58,13 +58,13 @@ class FilesTarget(Target):
     def plan_table(
         self, table: TableSpec, live: LiveTable | None, matching: Matching | None = None
     ) -> TablePlan:
-        require_names(table, self._format)
+        require_readable_names(table, self._format)
         return self._tables.plan(table, live)
 
     def change_table(self, table: TableSpec, plan: TablePlan) -> None:
-        self._tables.change(table, plan)
+        self._tables.apply_plan(table, plan)
 
-    def remarks(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[str, ...]:
         return self._root.remarks()
 
     # -------------------------------------------------------------- lock, ledger, watermark
@@ -73,18 +73,18 @@ class FilesTarget(Target):
         return self._root.lock(pipeline, target, run_id)
 
     def watermark(self, pipeline: str, target: str, column: str) -> Watermark | None:
-        home = self._root.remembered(pipeline, target)
-        version = home.current() if home is not None else None
+        home = self._root.remembered_table(pipeline, target)
+        version = home.current_version() if home is not None else None
         return version.state.watermark(pipeline, target, column) if version is not None else None
 
     def ledger(
         self, pipeline: str, target: str, *, run_id: str | None = None, limit: int = 100
     ) -> list[LedgerEntry]:
-        home = self._root.remembered(pipeline, target)
-        version = home.current() if home is not None else None
+        home = self._root.remembered_table(pipeline, target)
+        version = home.current_version() if home is not None else None
         if home is None or version is None:
             return []
-        entries = home.ledger(version, pipeline, target)
+        entries = home.ledger_entries(version, pipeline, target)
         return list(islice((e for e in entries if run_id is None or e.run_id == run_id), limit))
 
     # -------------------------------------------------------------- staging and apply
@@ -93,37 +93,40 @@ class FilesTarget(Target):
         if load.mode not in MODES:
             raise Unsupported(f"files know the modes {' and '.join(MODES)}, not {load.mode!r}")
         check_partition_columns(load.table.with_load_columns(), load.partition_by)
-        home = self._root.home(load.table)
-        with self._root.told(f"{load.table.label} is unchanged"):
-            staging = self._root.new_staging(load, self._tables.layout_of(load))
+        home = self._root.table_storage(load.table)
+        with self._root.explain_errors(f"{load.table.label} is unchanged"):
+            staging = self._root.new_staging(load, self._tables.layout_for(load))
             if not load.dry_run:
-                self._root.remember(home, load.pipeline, load.target)
+                self._root.remember_target(home, load.pipeline, load.target)
         return staging
 
-    def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> Applied:
+    def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> LoadResult:
         if isinstance(rows, SameDatabaseRows):
             raise Unsupported("a folder of files cannot compute rows itself", state="nothing was touched")
-        staging, home = rows.staging, self._root.home(load.table)
+        staging, home = rows.staging, self._root.table_storage(load.table)
         assert isinstance(staging, FilesStaging)
-        with self._root.told(f"{load.table.label} is unchanged"), staging.scratch() as scratch:
-            parts = [staging.read(part, scratch) for part in rows.parts]
+        with (
+            self._root.explain_errors(f"{load.table.label} is unchanged"),
+            staging.scratch_folder() as scratch,
+        ):
+            parts = [staging.read_part(part, scratch) for part in rows.parts]
             if load.dry_run:
-                there = self._tables.look_at(home, load.table)
-                return FilesLoad(home, load, staging, parts, there, scratch).rehearse()
-            with home.locked():
-                base = self._tables.ensure(home, load.table)
+                there = self._tables.preview_version(home, load.table)
+                return FilesLoad(home, load, staging, parts, there, scratch).preview()
+            with home.lock():
+                base = self._tables.ensure_version(home, load.table)
                 faults.point("apply.began")
-                return FilesLoad(home, load, staging, parts, base, scratch).carry_out()
+                return FilesLoad(home, load, staging, parts, base, scratch).commit()
 
     def drop_staging(self, staging: Staging) -> None:
         self._root.drop_staging(staging)
 
-    def sweep(self, pipeline: str, target: str) -> list[str]:
-        home = self._root.remembered(pipeline, target)
-        with self._root.told("the table is unchanged"):
+    def sweep_staging(self, pipeline: str, target: str) -> list[str]:
+        home = self._root.remembered_table(pipeline, target)
+        with self._root.explain_errors("the table is unchanged"):
             swept = self._root.sweep_staging(pipeline, target)
             if home is not None:
-                swept += self._root.sweep_home(home, pipeline, target)
+                swept += self._root.sweep_table(home, pipeline, target)
         return swept
 
     def run_sql(self, sql: str) -> int:
@@ -137,4 +140,4 @@ class LocalFilesTarget(FilesTarget):
     """Under a folder of a disk."""
 
     def __init__(self, root: Path, format: str) -> None:
-        super().__init__(LocalRoot(root), format)
+        super().__init__(LocalStorageRoot(root), format)

@@ -13,14 +13,14 @@ from ematix_flow.backends.payloads.avro_schema import (
     UnusableSchema,
     columns_of,
     fields_of,
-    is_of_milliseconds,
-    parsed,
-    schema_of,
+    is_millisecond_type,
+    parse_avro_schema,
+    schema_for_columns,
 )
-from ematix_flow.backends.payloads.base import Payload
-from ematix_flow.backends.payloads.encoding import goes_into, record_of, schema_to_write
-from ematix_flow.backends.payloads.framing import framed
-from ematix_flow.backends.payloads.registry import AVRO, Schema
+from ematix_flow.backends.payloads.base import PayloadSpec
+from ematix_flow.backends.payloads.framing import frame_prefix
+from ematix_flow.backends.payloads.registry import AVRO, RegisteredSchema
+from ematix_flow.backends.payloads.writer_schema import choose_schema, fits_without_loss, target_record_name
 from ematix_flow.errors import RowRejected, SchemaMismatch
 from ematix_flow.spec.tables import ColumnSpec
 
@@ -32,23 +32,23 @@ if TYPE_CHECKING:
 class AvroEncoder:
     """Writes with a schema that is decided: a worker needs no registry."""
 
-    schema: Schema
+    schema: RegisteredSchema
     columns: tuple[ColumnSpec, ...]
 
     def encode(self, rows: pa.RecordBatch) -> pa.Array:
         import pyarrow as pa
         from fastavro import schemaless_writer
 
-        schema = parsed(self.schema)
+        schema = parse_avro_schema(self.schema)
         nested = {c.name for c in columns_of(schema) if c.type.kind == "json"}
-        coarse = {field["name"] for field in fields_of(schema) if is_of_milliseconds(field["type"])}
-        prefix = framed(self.schema.id)
+        coarse = {field["name"] for field in fields_of(schema) if is_millisecond_type(field["type"])}
+        prefix = frame_prefix(self.schema.id)
         arrays = [rows.column(c.name).cast(c.type.arrow()).to_pylist() for c in self.columns]
         written: list[bytes] = []
         for at, values in enumerate(zip(*arrays, strict=True)):
             out = io.BytesIO()
             out.write(prefix)
-            self._lose_no_digits(at, values, coarse)
+            self._refuse_lost_microseconds(at, values, coarse)
             try:
                 schemaless_writer(out, schema, self._record(values, nested))
             except (ValueError, TypeError, KeyError, OverflowError, AttributeError, IndexError) as error:
@@ -60,7 +60,7 @@ class AvroEncoder:
             written.append(out.getvalue())
         return pa.array(written, pa.binary())
 
-    def _lose_no_digits(self, at: int, values: Sequence[Any], coarse: set[str]) -> None:
+    def _refuse_lost_microseconds(self, at: int, values: Sequence[Any], coarse: set[str]) -> None:
         for column, value in zip(self.columns, values, strict=True):
             if column.name in coarse and isinstance(value, dt.datetime) and value.microsecond % 1000:
                 raise RowRejected(
@@ -81,12 +81,12 @@ class AvroEncoder:
         return record
 
 
-def avro_encoder(payload: Payload, columns: tuple[ColumnSpec, ...]) -> AvroEncoder:
+def avro_encoder(payload: PayloadSpec, columns: tuple[ColumnSpec, ...]) -> AvroEncoder:
     """Asks the registry, and registers when it must and may."""
 
-    def why_not(latest: Schema) -> str:
+    def why_not(latest: RegisteredSchema) -> str:
         try:
-            schema = parsed(latest)
+            schema = parse_avro_schema(latest)
             there = {c.name: c for c in columns_of(schema)}
         except UnusableSchema as error:
             return str(error)
@@ -94,8 +94,8 @@ def avro_encoder(payload: Payload, columns: tuple[ColumnSpec, ...]) -> AvroEncod
             field = there.pop(column.name, None)
             if field is None:
                 return f"it has no field {column.name!r}"
-            fits = goes_into(column.type.kind, field.type.kind) and column.nullable <= field.nullable
-            if not fits or (column.type.kind == "numeric" and not _holds(field, column)):
+            fits = fits_without_loss(column.type.kind, field.type.kind) and column.nullable <= field.nullable
+            if not fits or (column.type.kind == "numeric" and not _numeric_fits(field, column)):
                 null = "nullable " if column.nullable and not field.nullable else ""
                 return f"its field {column.name!r} is {field.type}, and the column is {null}{column.type}"
         for other in fields_of(schema):
@@ -103,18 +103,18 @@ def avro_encoder(payload: Payload, columns: tuple[ColumnSpec, ...]) -> AvroEncod
                 return f"it wants a field {other['name']!r}, and there is no such column"
         return ""
 
-    def derived(_: Schema | None) -> str:
-        return json.dumps(schema_of(columns, record_of(payload)))
+    def derived(_: RegisteredSchema | None) -> str:
+        return json.dumps(schema_for_columns(columns, target_record_name(payload)))
 
-    schema = schema_to_write(payload, AVRO, why_not, derived)
+    schema = choose_schema(payload, AVRO, why_not, derived)
     try:
-        parsed(schema)
+        parse_avro_schema(schema)
     except UnusableSchema as error:
         raise SchemaMismatch(str(error)) from None
     return AvroEncoder(schema, columns)
 
 
-def _holds(field: ColumnSpec, column: ColumnSpec) -> bool:
+def _numeric_fits(field: ColumnSpec, column: ColumnSpec) -> bool:
     whole = (field.type.precision or 0) - (field.type.scale or 0)
     wanted = (column.type.precision or 0) - (column.type.scale or 0)
     return whole >= wanted and (field.type.scale or 0) >= (column.type.scale or 0)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ematix_flow.backends.payloads.registry import Schema
+from ematix_flow.backends.payloads.registry import RegisteredSchema
 from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import MAX_PRECISION, DataType
@@ -60,7 +60,7 @@ class UnusableSchema(Exception):
     """A registered schema that payloads cannot be read with; the text says why."""
 
 
-def parsed(schema: Schema) -> Any:
+def parse_avro_schema(schema: RegisteredSchema) -> Any:
     """The schema as fastavro takes it, with what it refers to; raises UnusableSchema."""
     from fastavro import parse_schema
 
@@ -78,7 +78,7 @@ def parsed(schema: Schema) -> Any:
         raise UnusableSchema(f"schema id {schema.id} is no usable Avro schema: {error}") from None
 
 
-def _parse_references(schema: Schema, named: dict[str, Any]) -> None:
+def _parse_references(schema: RegisteredSchema, named: dict[str, Any]) -> None:
     from fastavro import parse_schema
 
     for reference in schema.references:
@@ -134,7 +134,7 @@ def _kind(declared: Any) -> str:
     return str(declared) if not isinstance(declared, list) else "union"
 
 
-def default_of(field: dict[str, Any]) -> Any:
+def default_value(field: dict[str, Any]) -> Any:
     """A field's default as a payload would bring it: a schema says it without its logical type."""
     from fastavro import schemaless_reader, schemaless_writer
 
@@ -152,7 +152,7 @@ def default_of(field: dict[str, Any]) -> Any:
     return schemaless_reader(written, declared, None)
 
 
-def schema_of(columns: Sequence[ColumnSpec], name: str) -> dict[str, Any]:
+def schema_for_columns(columns: Sequence[ColumnSpec], name: str) -> dict[str, Any]:
     """The record that holds these columns; SchemaMismatch when Avro has no such name for one."""
     for column in columns:
         if not _NAME.fullmatch(column.name):
@@ -187,10 +187,10 @@ def _field(column: ColumnSpec) -> dict[str, Any]:
     return {"name": column.name, "type": kind}
 
 
-def is_of_milliseconds(declared: Any) -> bool:
+def is_millisecond_type(declared: Any) -> bool:
     """Whether a field holds moments in milliseconds, which have fewer digits than ours."""
     if isinstance(declared, list):
-        return any(map(is_of_milliseconds, declared))
+        return any(map(is_millisecond_type, declared))
     logical = declared.get("logicalType") if isinstance(declared, dict) else None
     return logical in ("timestamp-millis", "local-timestamp-millis")
 
@@ -198,34 +198,34 @@ def is_of_milliseconds(declared: Any) -> bool:
 # ------------------------------------------------------------------ lists of nothing
 
 
-def grows_from_nothing(schema: Any) -> bool:
+def has_zero_byte_items(schema: Any) -> bool:
     """Whether it has a list whose items take no bytes, of which a few bytes can claim billions.
 
     ``schema`` is parsed: it brings the types that it names, those of other schemas too.
     """
     named = schema.get("__named_schemas", {}) if isinstance(schema, dict) else {}
-    return any(_has_list_of_nothing(each, named) for each in (schema, *named.values()))
+    return any(_has_zero_byte_list(each, named) for each in (schema, *named.values()))
 
 
-def _has_list_of_nothing(schema: Any, named: Mapping[str, Any]) -> bool:
+def _has_zero_byte_list(schema: Any, named: Mapping[str, Any]) -> bool:
     if isinstance(schema, list):
-        return any(_has_list_of_nothing(each, named) for each in schema)
+        return any(_has_zero_byte_list(each, named) for each in schema)
     if not isinstance(schema, dict):
         return False
-    if schema.get("type") == "array" and _takes_no_bytes(schema.get("items"), named, frozenset()):
+    if schema.get("type") == "array" and _is_zero_byte(schema.get("items"), named, frozenset()):
         return True
     inner = [schema.get("items"), schema.get("values"), *(f.get("type") for f in schema.get("fields", ()))]
     if isinstance(schema.get("type"), (dict, list)):
         inner.append(schema["type"])
-    return any(_has_list_of_nothing(each, named) for each in inner)
+    return any(_has_zero_byte_list(each, named) for each in inner)
 
 
-def _takes_no_bytes(schema: Any, named: Mapping[str, Any], within: frozenset[str]) -> bool:
+def _is_zero_byte(schema: Any, named: Mapping[str, Any], within: frozenset[str]) -> bool:
     """``within`` are the types that are being looked at: one that holds itself adds nothing by that."""
     if isinstance(schema, str):
         if schema not in named:
             return schema == "null"
-        return schema in within or _takes_no_bytes(named[schema], named, within | {schema})
+        return schema in within or _is_zero_byte(named[schema], named, within | {schema})
     if not isinstance(schema, dict):
         return False
     kind = schema.get("type")
@@ -233,5 +233,5 @@ def _takes_no_bytes(schema: Any, named: Mapping[str, Any], within: frozenset[str
         return schema.get("size") == 0
     if kind in ("record", "error"):
         inside = within | {str(schema.get("name"))}
-        return all(_takes_no_bytes(field.get("type"), named, inside) for field in schema.get("fields", ()))
-    return _takes_no_bytes(kind, named, within)
+        return all(_is_zero_byte(field.get("type"), named, inside) for field in schema.get("fields", ()))
+    return _is_zero_byte(kind, named, within)

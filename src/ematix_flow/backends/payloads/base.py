@@ -22,7 +22,7 @@ META_COLUMNS = ("_key", "_topic", "_partition", "_offset", "_event_ts", "_header
 
 
 @dataclass(frozen=True)
-class Payload:
+class PayloadSpec:
     """How the payloads of one topic are written. ``registry`` is expanded: it holds secrets."""
 
     format: str = "json"
@@ -35,7 +35,7 @@ class Payload:
 
 
 @dataclass(frozen=True)
-class Bad:
+class BadMessage:
     """A message that could not be read: its index in the batch, and why in words."""
 
     index: int
@@ -44,19 +44,19 @@ class Bad:
 
 
 @dataclass(frozen=True)
-class Decoded:
+class DecodedBatch:
     """``rows`` has one row a readable message, which is the one at ``taken`` of the batch, in order."""
 
     rows: pa.RecordBatch
-    taken: pa.Array  # int64
-    bad: Sequence[Bad] = field(default_factory=tuple)
-    empty: int = 0  # messages without a payload (tombstones), which give no row
+    indexes: pa.Array  # int64
+    bad: Sequence[BadMessage] = field(default_factory=tuple)
+    empty_count: int = 0  # messages without a payload (tombstones), which give no row
 
 
 class PayloadDecoder(Protocol):
     """Picklable. Reads payloads alone, of one format; what a message has beside it is `metadata`'s."""
 
-    def read(self, values: pa.Array) -> Decoded:
+    def read(self, values: pa.Array) -> DecodedBatch:
         """``values`` are binary, one a message."""
         ...
 
@@ -64,7 +64,7 @@ class PayloadDecoder(Protocol):
 class Decoder(Protocol):
     """Picklable. ``messages`` has the columns of `streams.message_schema`."""
 
-    def decode(self, messages: pa.RecordBatch) -> Decoded: ...
+    def decode(self, messages: pa.RecordBatch) -> DecodedBatch: ...
 
 
 class Encoder(Protocol):

@@ -6,28 +6,28 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ematix_flow.backends.payloads.base import FORMATS, Decoder, Encoder, Payload, PayloadDecoder
+from ematix_flow.backends.payloads.base import FORMATS, Decoder, Encoder, PayloadDecoder, PayloadSpec
 from ematix_flow.backends.payloads.framing import SchemaId
-from ematix_flow.backends.payloads.inference import infer_json
+from ematix_flow.backends.payloads.json_inference import infer_json_columns
 from ematix_flow.backends.payloads.metadata import MessageDecoder, meta_columns, payload_columns
 from ematix_flow.errors import ConfigError, SchemaMismatch, did_you_mean
 from ematix_flow.spec.tables import ColumnSpec
 
 if TYPE_CHECKING:
-    from ematix_flow.backends.payloads.registry import Schema
+    from ematix_flow.backends.payloads.registry import RegisteredSchema
 
 __all__ = [
     "columns_of_schemas",
     "decoder_for",
-    "describe",
+    "describe_subject",
     "encoder_for",
-    "infer_json",
-    "is_registered",
+    "has_registered_schema",
+    "infer_json_columns",
     "meta_columns",
 ]
 
 
-def decoder_for(payload: Payload, columns: Sequence[ColumnSpec], *, numeric_positions: bool) -> Decoder:
+def decoder_for(payload: PayloadSpec, columns: Sequence[ColumnSpec], *, numeric_positions: bool) -> Decoder:
     """What reads messages into these columns, those of `META_COLUMNS` among them.
 
     ``numeric_positions`` says that partitions and positions of the source are numbers, as Kafka's are.
@@ -38,26 +38,26 @@ def decoder_for(payload: Payload, columns: Sequence[ColumnSpec], *, numeric_posi
     return MessageDecoder(_payload_decoder(payload, wanted), wanted, numeric_positions)
 
 
-def _payload_decoder(payload: Payload, columns: tuple[ColumnSpec, ...]) -> PayloadDecoder:
+def _payload_decoder(payload: PayloadSpec, columns: tuple[ColumnSpec, ...]) -> PayloadDecoder:
     if payload.format == "json":
-        from ematix_flow.backends.payloads.json_payload import JsonDecoder
+        from ematix_flow.backends.payloads.json_decoding import JsonDecoder
 
         return JsonDecoder(payload_columns(columns))
     if payload.format == "raw_bytes":
         from ematix_flow.backends.payloads.raw import RawDecoder, raw_column
 
         return RawDecoder(raw_column(columns))
-    _needs_registry(payload)
+    _require_registry(payload)
     if payload.format == "avro":
-        from ematix_flow.backends.payloads.avro import AvroDecoder
+        from ematix_flow.backends.payloads.avro_decoding import AvroDecoder
 
         return AvroDecoder(payload, payload_columns(columns))
-    from ematix_flow.backends.payloads.protobuf import ProtobufDecoder
+    from ematix_flow.backends.payloads.protobuf_decoding import ProtobufDecoder
 
     return ProtobufDecoder(payload, payload_columns(columns))
 
 
-def encoder_for(payload: Payload, columns: Sequence[ColumnSpec]) -> Encoder:
+def encoder_for(payload: PayloadSpec, columns: Sequence[ColumnSpec]) -> Encoder:
     """What writes rows of these columns. Avro's and Protobuf's ask the registry now, and register."""
     wanted = tuple(columns)
     if not wanted:
@@ -73,7 +73,7 @@ def encoder_for(payload: Payload, columns: Sequence[ColumnSpec]) -> Encoder:
         if column is None:
             raise SchemaMismatch("a raw payload needs one column of Bytes or Text, and there is none")
         return RawEncoder(column)
-    _needs_registry(payload)
+    _require_registry(payload)
     if payload.format == "avro":
         from ematix_flow.backends.payloads.avro_encoding import avro_encoder
 
@@ -83,17 +83,17 @@ def encoder_for(payload: Payload, columns: Sequence[ColumnSpec]) -> Encoder:
     return protobuf_encoder(payload, wanted)
 
 
-def describe(payload: Payload) -> tuple[ColumnSpec, ...] | None:
+def describe_subject(payload: PayloadSpec) -> tuple[ColumnSpec, ...] | None:
     """The columns of the subject's latest schema; None without a registry, or for JSON and raw payloads.
 
     SchemaMismatch when the registry has no such subject.
     """
-    if not is_registered(payload):
+    if not has_registered_schema(payload):
         return None
     from ematix_flow.backends.payloads.registry import registry_of, subject_of
 
     subject = subject_of(payload, lambda: payload.message)
-    latest = registry_of(payload).latest(subject)
+    latest = registry_of(payload).latest_schema(subject)
     if latest is None:
         raise SchemaMismatch(
             f"the schema registry has no subject {subject!r}",
@@ -111,12 +111,12 @@ def describe(payload: Payload) -> tuple[ColumnSpec, ...] | None:
         raise SchemaMismatch(f"subject {subject!r}: {error}") from None
 
 
-def is_registered(payload: Payload) -> bool:
+def has_registered_schema(payload: PayloadSpec) -> bool:
     """Whether a registry knows the columns of the payloads."""
     return payload.registry is not None and payload.format in ("avro", "protobuf")
 
 
-def columns_of_schemas(payload: Payload, ids: Iterable[SchemaId]) -> list[ColumnSpec]:
+def columns_of_schemas(payload: PayloadSpec, ids: Iterable[SchemaId]) -> list[ColumnSpec]:
     """The columns of these schemas, one after another; of one that cannot be used none.
 
     Whoever decodes a message with such a schema says what is wrong with it.
@@ -132,24 +132,26 @@ def columns_of_schemas(payload: Payload, ids: Iterable[SchemaId]) -> list[Column
     return found
 
 
-def _columns_of(payload: Payload, schema: Schema) -> tuple[ColumnSpec, ...]:
+def _columns_of(payload: PayloadSpec, schema: RegisteredSchema) -> tuple[ColumnSpec, ...]:
     """Raises ValueError with the words for a schema that cannot be used."""
     if payload.format == "avro":
         from ematix_flow.backends.payloads import avro_schema
 
         try:
-            return avro_schema.columns_of(avro_schema.parsed(schema))
+            return avro_schema.columns_of(avro_schema.parse_avro_schema(schema))
         except avro_schema.UnusableSchema as error:
             raise ValueError(str(error)) from None
     from ematix_flow.backends.payloads import protobuf_schema
 
     try:
-        return protobuf_schema.columns_of(protobuf_schema.compiled(schema).chosen(payload.message))
+        return protobuf_schema.columns_of(
+            protobuf_schema.compile_schema(schema).find_message(payload.message)
+        )
     except protobuf_schema.UnusableSchema as error:
         raise ValueError(str(error)) from None
 
 
-def _needs_registry(payload: Payload) -> None:
+def _require_registry(payload: PayloadSpec) -> None:
     if payload.format not in FORMATS:
         raise ConfigError(
             f"there is no payload format {payload.format!r}.{did_you_mean(payload.format, FORMATS)}"

@@ -15,101 +15,101 @@ from dataclasses import dataclass
 SchemaId = int | str
 MAX_BYTES = 256 * 1024 * 1024  # of a payload, unpacked
 _CONFLUENT, _GLUE, _PLAIN, _ZLIB = 0, 3, 0, 5
-_MOST_INDEXES = 64
+_MAX_INDEXES = 64
 CONFLUENT_BYTES, GLUE_BYTES = 5, 18  # up to the end of the id
 
 
-class Unframed(Exception):
+class FrameError(Exception):
     """A payload that does not begin as its registry's payloads do."""
 
 
 @dataclass(frozen=True)
-class Framed:
+class FramedPayload:
     """``at`` is where the payload itself begins in ``data``."""
 
     schema: SchemaId
     data: bytes
-    at: int
+    start: int
 
 
-def unframed(value: bytes, *, glue: bool) -> Framed:
+def parse_frame(value: bytes, *, glue: bool) -> FramedPayload:
     """The schema's id and the rest; raises Unframed."""
-    return _glue(value) if glue else _confluent(value)
+    return _parse_glue(value) if glue else _parse_confluent(value)
 
 
-def schema_id(value: bytes, *, glue: bool) -> SchemaId | None:
+def read_schema_id(value: bytes, *, glue: bool) -> SchemaId | None:
     """The id that the first bytes of a payload name; None when they name none."""
     if glue:
         return str(uuid.UUID(bytes=value[2:18])) if len(value) >= 18 and value[0] == _GLUE else None
     return int.from_bytes(value[1:5], "big") if len(value) >= 5 and value[0] == _CONFLUENT else None
 
 
-def framed(schema: SchemaId) -> bytes:
+def frame_prefix(schema: SchemaId) -> bytes:
     """What to write before a payload of this schema."""
     if isinstance(schema, int):
         return struct.pack(">BI", _CONFLUENT, schema)
     return bytes((_GLUE, _PLAIN)) + uuid.UUID(schema).bytes
 
 
-def _confluent(value: bytes) -> Framed:
+def _parse_confluent(value: bytes) -> FramedPayload:
     if len(value) < 5:
-        raise Unframed(f"the payload has {len(value)} bytes, too few to name a schema")
+        raise FrameError(f"the payload has {len(value)} bytes, too few to name a schema")
     if value[0] != _CONFLUENT:
-        raise Unframed(f"the payload begins with byte {value[0]}, not with the 0 of a registry's payloads")
-    return Framed(int.from_bytes(value[1:5], "big"), value, 5)
+        raise FrameError(f"the payload begins with byte {value[0]}, not with the 0 of a registry's payloads")
+    return FramedPayload(int.from_bytes(value[1:5], "big"), value, 5)
 
 
-def _glue(value: bytes) -> Framed:
+def _parse_glue(value: bytes) -> FramedPayload:
     if len(value) < 18:
-        raise Unframed(f"the payload has {len(value)} bytes, too few to name a schema")
+        raise FrameError(f"the payload has {len(value)} bytes, too few to name a schema")
     if value[0] != _GLUE:
-        raise Unframed(f"the payload begins with byte {value[0]}, not with the 3 of Glue's payloads")
+        raise FrameError(f"the payload begins with byte {value[0]}, not with the 3 of Glue's payloads")
     schema = str(uuid.UUID(bytes=value[2:18]))
     if value[1] == _PLAIN:
-        return Framed(schema, value, 18)
+        return FramedPayload(schema, value, 18)
     if value[1] != _ZLIB:
-        raise Unframed(f"the payload is compressed in a way that is not known ({value[1]})")
+        raise FrameError(f"the payload is compressed in a way that is not known ({value[1]})")
     unpack = zlib.decompressobj()
     try:
         data = unpack.decompress(value[18:], MAX_BYTES)
     except zlib.error as error:
-        raise Unframed(f"the payload cannot be unpacked: {error}") from None
+        raise FrameError(f"the payload cannot be unpacked: {error}") from None
     if unpack.unconsumed_tail:
-        raise Unframed(f"the payload has more than {MAX_BYTES} bytes when unpacked")
+        raise FrameError(f"the payload has more than {MAX_BYTES} bytes when unpacked")
     if not unpack.eof:
-        raise Unframed("the payload cannot be unpacked: it is cut off")
-    return Framed(schema, data, 0)
+        raise FrameError("the payload cannot be unpacked: it is cut off")
+    return FramedPayload(schema, data, 0)
 
 
 # ------------------------------------------------------------------ which message of a Protobuf file
 
 
-def message_path(frame: Framed) -> tuple[tuple[int, ...], int]:
+def read_message_path(frame: FramedPayload) -> tuple[tuple[int, ...], int]:
     """Confluent's path to the message, and where the message begins; raises Unframed."""
-    count, at = _signed(frame.data, frame.at)
+    count, at = _read_signed(frame.data, frame.start)
     if count == 0:
         return (0,), at
-    if not 0 < count <= _MOST_INDEXES:
-        raise Unframed(f"the payload names its message by {count} numbers")
+    if not 0 < count <= _MAX_INDEXES:
+        raise FrameError(f"the payload names its message by {count} numbers")
     path = []
     for _ in range(count):
-        index, at = _signed(frame.data, at)
+        index, at = _read_signed(frame.data, at)
         path.append(index)
     return tuple(path), at
 
 
-def message_number(frame: Framed) -> tuple[int, int]:
+def read_message_number(frame: FramedPayload) -> tuple[int, int]:
     """Glue's number of the message, and where the message begins; raises Unframed."""
-    return _varint(frame.data, frame.at)
+    return _read_varint(frame.data, frame.start)
 
 
-def write_path(path: tuple[int, ...]) -> bytes:
+def encode_message_path(path: tuple[int, ...]) -> bytes:
     if path == (0,):
         return b"\x00"
-    return b"".join(write_varint(number << 1) for number in (len(path), *path))
+    return b"".join(encode_varint(number << 1) for number in (len(path), *path))
 
 
-def write_varint(number: int) -> bytes:
+def encode_varint(number: int) -> bytes:
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -118,16 +118,16 @@ def write_varint(number: int) -> bytes:
     return bytes(out)
 
 
-def _signed(data: bytes, at: int) -> tuple[int, int]:
-    number, at = _varint(data, at)
+def _read_signed(data: bytes, at: int) -> tuple[int, int]:
+    number, at = _read_varint(data, at)
     return (number >> 1) ^ -(number & 1), at
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
     number = shift = 0
     while at < len(data) and shift < 35:
         number |= (data[at] & 0x7F) << shift
         at, shift = at + 1, shift + 7
         if data[at - 1] < 0x80:
             return number, at
-    raise Unframed("the payload ends before it names its message")
+    raise FrameError("the payload ends before it names its message")

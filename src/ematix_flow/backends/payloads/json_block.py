@@ -19,7 +19,7 @@ from ematix_flow.spec.tables import ColumnSpec
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_SAMPLED = 20
+_SAMPLE_ROWS = 20
 _DEEP = 500  # opening brackets in one payload; the other half counts levels in its own way
 _NUMBERS = ("small_int", "integer", "big_int")
 _FLOATS = ("float", "double")
@@ -36,7 +36,7 @@ _WHOLE = r"^-?\d{1,18}$"
 _MILLIS = 200_000_000_000_000  # years 1 to 8307
 
 
-class _GiveUp(Exception):
+class _BlockUnreadable(Exception):
     """The block holds something that must be looked at payload by payload."""
 
 
@@ -47,14 +47,14 @@ def read_block(values: pa.Array, columns: Sequence[ColumnSpec]) -> list[pa.Array
     if not columns or any(c.type.kind in ("json", "jsonb") for c in columns):
         return None
     try:
-        _check_plain(values)
-        table = _read(values, columns)
-        return [_finished(table.column(c.name), c) for c in columns]
-    except (_GiveUp, pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError):
+        _require_plain_lines(values)
+        table = _read_table(values, columns)
+        return [_convert_column(table.column(c.name), c) for c in columns]
+    except (_BlockUnreadable, pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError):
         return None
 
 
-def _check_plain(values: pa.Array) -> None:
+def _require_plain_lines(values: pa.Array) -> None:
     """Each is one object on one line, in UTF-8: what the reader's rows can be counted by.
 
     The reader of Arrow 26 crashes the process when the first value of a file is ``null``, so that nothing
@@ -64,23 +64,23 @@ def _check_plain(values: pa.Array) -> None:
 
     text = values.cast("string")  # raises when it is not UTF-8
     if not pc.all(pc.starts_with(text, "{")).as_py() or not pc.all(pc.ends_with(text, "}")).as_py():
-        raise _GiveUp
+        raise _BlockUnreadable
     for pattern in (_SECOND_VALUE, "\n"):  # as a pattern it is found faster than as a text
         if pc.any(pc.match_substring_regex(text, pattern)).as_py():
-            raise _GiveUp
+            raise _BlockUnreadable
     if pc.max(pc.binary_length(values)).as_py() > _DEEP:
         opened = pc.add(pc.count_substring(text, "{"), pc.count_substring(text, "["))
         if pc.max(opened).as_py() > _DEEP:
-            raise _GiveUp
+            raise _BlockUnreadable
 
 
-def _read(values: pa.Array, columns: Sequence[ColumnSpec]) -> pa.Table:
+def _read_table(values: pa.Array, columns: Sequence[ColumnSpec]) -> pa.Table:
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.json as pj
 
     sample = _sample(values)
-    schema = pa.schema([(c.name, _read_as(c, sample.get(c.name))) for c in columns])
+    schema = pa.schema([(c.name, _read_type(c, sample.get(c.name))) for c in columns])
     lines = pc.binary_join_element_wise(values, b"\n", b"")
     data = lines.buffers()[2]
     table = pj.read_json(
@@ -89,24 +89,24 @@ def _read(values: pa.Array, columns: Sequence[ColumnSpec]) -> pa.Table:
         parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
     )
     if table.num_rows != len(values):
-        raise _GiveUp
+        raise _BlockUnreadable
     return table
 
 
 def _sample(values: pa.Array) -> Mapping[str, Any]:
     """For each field the first value that some of the first payloads have."""
     found: dict[str, Any] = {}
-    for value in values.slice(0, _SAMPLED).to_pylist():
+    for value in values.slice(0, _SAMPLE_ROWS).to_pylist():
         payload = orjson.loads(value)  # a ValueError gives up
         if not isinstance(payload, dict):
-            raise _GiveUp
+            raise _BlockUnreadable
         for name, field in payload.items():
             if field is not None:
                 found.setdefault(name, field)
     return found
 
 
-def _read_as(column: ColumnSpec, sample: Any) -> pa.DataType:
+def _read_type(column: ColumnSpec, sample: Any) -> pa.DataType:
     """The type to read a field in: that of JSON's own values, made the column's afterwards."""
     import pyarrow as pa
 
@@ -120,7 +120,7 @@ def _read_as(column: ColumnSpec, sample: Any) -> pa.DataType:
     return column.type.arrow() if kind in ("numeric", "boolean") else pa.string()
 
 
-def _finished(read: pa.ChunkedArray, column: ColumnSpec) -> pa.Array:
+def _convert_column(read: pa.ChunkedArray, column: ColumnSpec) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -128,60 +128,60 @@ def _finished(read: pa.ChunkedArray, column: ColumnSpec) -> pa.Array:
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0)
     if array.null_count and not column.nullable:
-        raise _GiveUp
+        raise _BlockUnreadable
     kind, wanted = column.type.kind, column.type.arrow()
     if kind in _NUMBERS:
         if array.type == pa.string():
-            _all(array, _WHOLE)
+            _require_match(array, _WHOLE)
         return array.cast(wanted)
     if kind in _FLOATS:
         array = array.cast(wanted, safe=False)
         if pc.any(pc.is_inf(array)).as_py():
-            raise _GiveUp
+            raise _BlockUnreadable
         return array
     if kind in _MOMENTS:
-        return _moments(array, wanted)
+        return _parse_timestamps(array, wanted)
     if kind == "date":
-        return _all(array, _DAY).cast(wanted)
+        return _require_match(array, _DAY).cast(wanted)
     if kind == "uuid":
-        return pc.utf8_lower(_all(array, _UUID))
+        return pc.utf8_lower(_require_match(array, _UUID))
     if kind == "bytes":
-        return pa.array([None if v is None else _decoded(v) for v in array.to_pylist()], wanted)
+        return pa.array([None if v is None else _decode_base64(v) for v in array.to_pylist()], wanted)
     if kind == "numeric":
         array.validate(full=True)  # the reader forgets the precision when it adds digits to fill the scale
     if kind == "string" and not column.normalizers:
         longest = pc.max(pc.utf8_length(array)).as_py()
         if longest is not None and column.type.length is not None and longest > column.type.length:
-            raise _GiveUp
+            raise _BlockUnreadable
     return array
 
 
-def _moments(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _parse_timestamps(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if array.type == pa.int64():
         if pc.any(pc.greater(pc.abs(array), _MILLIS)).as_py():
-            raise _GiveUp
+            raise _BlockUnreadable
         return pc.multiply(array, 1000).cast(wanted)
     if pc.any(pc.match_substring_regex(array, _FINE_DIGITS)).as_py():
         array = pc.replace_substring_regex(array, _FINE_DIGITS, r"\1\2")
     if pc.all(pc.match_substring_regex(array, _CLOCK + _ZONE)).as_py():  # also when there are only nulls
         return array.cast(pa.timestamp("us", tz="UTC")).cast(wanted)
-    return _all(array, _CLOCK + "$").cast(pa.timestamp("us")).cast(wanted)
+    return _require_match(array, _CLOCK + "$").cast(pa.timestamp("us")).cast(wanted)
 
 
-def _all(array: pa.Array, pattern: str) -> pa.Array:
+def _require_match(array: pa.Array, pattern: str) -> pa.Array:
     """The array, when every value matches."""
     import pyarrow.compute as pc
 
     if pc.all(pc.match_substring_regex(array, pattern)).as_py() is False:
-        raise _GiveUp
+        raise _BlockUnreadable
     return array
 
 
-def _decoded(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
-        raise _GiveUp from None
+        raise _BlockUnreadable from None

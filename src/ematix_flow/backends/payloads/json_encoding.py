@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from ematix_flow.backends.payloads.json_writing import finite_or_word
+from ematix_flow.backends.payloads.json_values import finite_or_word
 from ematix_flow.errors import RowRejected
 from ematix_flow.spec.tables import ColumnSpec
 
@@ -32,7 +32,7 @@ class JsonEncoder:
         import pyarrow as pa
 
         names = [column.name for column in self.columns]
-        values = [_values(rows.column(column.name), column) for column in self.columns]
+        values = [_json_values(rows.column(column.name), column) for column in self.columns]
         if not values:
             return pa.array([b"{}"] * rows.num_rows, pa.binary())
         dumps = orjson.dumps
@@ -40,28 +40,28 @@ class JsonEncoder:
         return pa.array(written, pa.binary())
 
 
-def _values(array: pa.Array, column: ColumnSpec) -> list[Any]:
+def _json_values(array: pa.Array, column: ColumnSpec) -> list[Any]:
     """The column's values as orjson writes them."""
     import pyarrow as pa
 
     kind = column.type.kind
     array = array.cast(column.type.arrow())
     if kind in ("timestamp", "timestamp_tz"):
-        times = _times(array.cast(pa.timestamp("us")), "Z" if kind == "timestamp_tz" else "")
+        times = _format_times(array.cast(pa.timestamp("us")), "Z" if kind == "timestamp_tz" else "")
         return list(times.to_pylist())
     if kind == "numeric":  # Arrow writes all digits, some with an exponent, which JSON has too
-        return _mapped(array.cast(pa.string()).to_pylist(), orjson.Fragment)
+        return _map_values(array.cast(pa.string()).to_pylist(), orjson.Fragment)
     values: list[Any] = array.to_pylist()
     if kind in ("float", "double"):
-        return _mapped(values, finite_or_word)
+        return _map_values(values, finite_or_word)
     if kind == "bytes":
-        return _mapped(values, lambda value: base64.b64encode(value).decode("ascii"))
+        return _map_values(values, lambda value: base64.b64encode(value).decode("ascii"))
     if kind in ("json", "jsonb"):
-        return [None if v is None else _embedded(v, column, at) for at, v in enumerate(values)]
+        return [None if v is None else _embed_json(v, column, at) for at, v in enumerate(values)]
     return values
 
 
-def _times(array: pa.Array, zone: str) -> pa.Array:
+def _format_times(array: pa.Array, zone: str) -> pa.Array:
     """ISO 8601 of times in UTC, a column at a time: one by one it takes ten times as long."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -70,11 +70,11 @@ def _times(array: pa.Array, zone: str) -> pa.Array:
     return pc.binary_join_element_wise(pc.replace_substring_regex(text, r"\.0+$", ""), zone, "")
 
 
-def _mapped(values: list[Any], write: Callable[[Any], Any]) -> list[Any]:
+def _map_values(values: list[Any], write: Callable[[Any], Any]) -> list[Any]:
     return [None if value is None else write(value) for value in values]
 
 
-def _embedded(text: str, column: ColumnSpec, at: int) -> orjson.Fragment:
+def _embed_json(text: str, column: ColumnSpec, at: int) -> orjson.Fragment:
     try:
         orjson.loads(text)
     except orjson.JSONDecodeError as error:

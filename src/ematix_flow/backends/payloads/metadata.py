@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.backends.payloads.assembling import record_batch
-from ematix_flow.backends.payloads.base import META_COLUMNS, Bad, Decoded, PayloadDecoder
-from ematix_flow.backends.payloads.values import Unfit, converter
-from ematix_flow.backends.streams import HEADERS, KEY, PARTITION, POSITION, TIMESTAMP, TOPIC, VALUE
+from ematix_flow.backends.messages.contract import HEADERS, KEY, PARTITION, POSITION, TIMESTAMP, TOPIC, VALUE
+from ematix_flow.backends.payloads.base import META_COLUMNS, BadMessage, DecodedBatch, PayloadDecoder
+from ematix_flow.backends.payloads.row_assembly import build_batch
+from ematix_flow.backends.payloads.value_conversion import UnfitField, converter
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import INTEGER_BITS, DataType
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 EVENT_TS = "_event_ts"
-_FROM = {
+_MESSAGE_FIELDS = {
     "_key": KEY,
     "_topic": TOPIC,
     "_partition": PARTITION,
@@ -64,7 +64,7 @@ class MessageDecoder:
     columns: tuple[ColumnSpec, ...]
     numeric_positions: bool = False
 
-    def decode(self, messages: pa.RecordBatch) -> Decoded:
+    def decode(self, messages: pa.RecordBatch) -> DecodedBatch:
 
         decoded = self.inner.read(messages.column(VALUE))
         meta = [c for c in self.columns if c.name in META_COLUMNS]
@@ -78,22 +78,22 @@ class MessageDecoder:
             if column.name not in META_COLUMNS:
                 arrays.append(own)
                 continue
-            there = messages.column(_FROM[column.name])
-            if len(decoded.taken) != messages.num_rows:
-                there = there.take(decoded.taken)
-            array, reasons = self._filled(column, there, own)
+            there = messages.column(_MESSAGE_FIELDS[column.name])
+            if len(decoded.indexes) != messages.num_rows:
+                there = there.take(decoded.indexes)
+            array, reasons = self._fill_column(column, there, own)
             arrays.append(array)
             bad = {**reasons, **bad}  # the first column that does not fit says why
-        return self._without(decoded, arrays, bad)
+        return self._drop_bad_rows(decoded, arrays, bad)
 
-    def _filled(
+    def _fill_column(
         self, column: ColumnSpec, there: pa.Array, own: pa.Array | None
     ) -> tuple[pa.Array, dict[int, str]]:
         """The column, and why it has no value where it must have one."""
         import pyarrow.compute as pc
 
         bad: dict[int, str] = {}
-        array = _converted(there, column, self.numeric_positions, bad)
+        array = _convert_column(there, column, self.numeric_positions, bad)
         if own is not None:
             for at in [at for at in bad if own[at].is_valid]:
                 del bad[at]  # the payload says it, and the message is not asked
@@ -101,25 +101,29 @@ class MessageDecoder:
         if not column.nullable and array.null_count:
             for at in pc.indices_nonzero(pc.is_null(array)).to_pylist():
                 bad.setdefault(
-                    at, f"the message has no {_FROM[column.name]}, and {column.name} takes no nulls"
+                    at, f"the message has no {_MESSAGE_FIELDS[column.name]}, and {column.name} takes no nulls"
                 )
         return array, bad
 
-    def _without(self, decoded: Decoded, arrays: Sequence[pa.Array], bad: dict[int, str]) -> Decoded:
+    def _drop_bad_rows(
+        self, decoded: DecodedBatch, arrays: Sequence[pa.Array], bad: dict[int, str]
+    ) -> DecodedBatch:
         """The rows that are left, with the reasons of all that are not."""
         import pyarrow as pa
 
         if not bad:
-            rows = record_batch(self.columns, arrays, len(decoded.taken))
+            rows = build_batch(self.columns, arrays, len(decoded.indexes))
             return replace(decoded, rows=rows)
-        kept = pa.array([at for at in range(len(decoded.taken)) if at not in bad], pa.int64())
-        rows = record_batch(self.columns, [array.take(kept) for array in arrays], len(kept))
-        more = [Bad(decoded.taken[at].as_py(), reason) for at, reason in bad.items()]
+        kept = pa.array([at for at in range(len(decoded.indexes)) if at not in bad], pa.int64())
+        rows = build_batch(self.columns, [array.take(kept) for array in arrays], len(kept))
+        more = [BadMessage(decoded.indexes[at].as_py(), reason) for at, reason in bad.items()]
         reasons = sorted([*decoded.bad, *more], key=lambda each: each.index)
-        return Decoded(rows, decoded.taken.take(kept), tuple(reasons), decoded.empty)
+        return DecodedBatch(rows, decoded.indexes.take(kept), tuple(reasons), decoded.empty_count)
 
 
-def _converted(array: pa.Array, column: ColumnSpec, numeric_positions: bool, bad: dict[int, str]) -> pa.Array:
+def _convert_column(
+    array: pa.Array, column: ColumnSpec, numeric_positions: bool, bad: dict[int, str]
+) -> pa.Array:
     """What the message has, in the column's type; where it does not fit, a null and a reason."""
     import pyarrow as pa
 
@@ -139,10 +143,10 @@ def _converted(array: pa.Array, column: ColumnSpec, numeric_positions: bool, bad
             return array.cast(wanted)
         except pa.ArrowInvalid:
             pass  # a key that is no UTF-8: below it is found
-    return _one_by_one(array, column, bad)
+    return _convert_values(array, column, bad)
 
 
-def _one_by_one(array: pa.Array, column: ColumnSpec, bad: dict[int, str]) -> pa.Array:
+def _convert_values(array: pa.Array, column: ColumnSpec, bad: dict[int, str]) -> pa.Array:
     import pyarrow as pa
 
     convert: Callable[[Any], Any] = converter(replace(column, nullable=True))
@@ -150,9 +154,11 @@ def _one_by_one(array: pa.Array, column: ColumnSpec, bad: dict[int, str]) -> pa.
     for at, value in enumerate(array.to_pylist()):
         try:
             out.append(convert(_as_field(value, column)))
-        except (Unfit, UnicodeDecodeError) as error:
+        except (UnfitField, UnicodeDecodeError) as error:
             utf8 = isinstance(error, UnicodeDecodeError)
-            bad.setdefault(at, f"the {_FROM[column.name]} is no valid UTF-8" if utf8 else str(error))
+            bad.setdefault(
+                at, f"the {_MESSAGE_FIELDS[column.name]} is no valid UTF-8" if utf8 else str(error)
+            )
             out.append(None)
     return pa.array(out, column.type.arrow())
 

@@ -13,20 +13,20 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.backends.payloads.base import Payload
-from ematix_flow.backends.payloads.encoding import goes_into, record_of, schema_to_write
-from ematix_flow.backends.payloads.framing import SchemaId, framed, write_path, write_varint
+from ematix_flow.backends.payloads.base import PayloadSpec
+from ematix_flow.backends.payloads.framing import SchemaId, encode_message_path, encode_varint, frame_prefix
 from ematix_flow.backends.payloads.protobuf_schema import (
     WRAPPERS,
     UnusableSchema,
     columns_of,
-    compiled,
-    loaded,
+    compile_schema,
+    load_file,
     message_class,
-    path_to,
-    text_of,
+    path_to_message,
+    proto_text,
 )
-from ematix_flow.backends.payloads.registry import PROTOBUF, Schema, registry_of
+from ematix_flow.backends.payloads.registry import PROTOBUF, RegisteredSchema, registry_of
+from ematix_flow.backends.payloads.writer_schema import choose_schema, fits_without_loss, target_record_name
 from ematix_flow.errors import RowRejected, SchemaMismatch
 from ematix_flow.spec.tables import ColumnSpec
 
@@ -50,7 +50,7 @@ class ProtobufEncoder:
     def encode(self, rows: pa.RecordBatch) -> pa.Array:
         import pyarrow as pa
 
-        descriptor = loaded(self.serialized).chosen(self.message)
+        descriptor = load_file(self.serialized).find_message(self.message)
         made = message_class(descriptor)
         setters = [_setter(descriptor.fields_by_name[c.name], c) for c in self.columns]
         arrays = [rows.column(c.name).cast(c.type.arrow()).to_pylist() for c in self.columns]
@@ -59,11 +59,11 @@ class ProtobufEncoder:
             message = made()
             for column, put, value in zip(self.columns, setters, values, strict=True):
                 if value is not None:
-                    self._put(message, column, put, value, at)
+                    self._set_field(message, column, put, value, at)
             written.append(self.prefix + message.SerializeToString())
         return pa.array(written, pa.binary())
 
-    def _put(
+    def _set_field(
         self, message: Any, column: ColumnSpec, put: Callable[[Any, Any], None], value: Any, at: int
     ) -> None:
         from google.protobuf import json_format
@@ -86,104 +86,104 @@ def _setter(field: Any, column: ColumnSpec) -> Callable[[Any, Any], None]:
     nested = field.message_type
     single = "" if nested is None or field.is_repeated else nested.full_name
     if single == "google.protobuf.Timestamp" and kind == "timestamp_tz":
-        return lambda message, value: _put_moment(getattr(message, name), value)
+        return lambda message, value: _set_timestamp(getattr(message, name), value)
     if single in WRAPPERS:
-        inner = _writer(nested.fields_by_name["value"], kind)
-        return lambda message, value: _put_wrapped(getattr(message, name), inner(value))
+        inner = _value_writer(nested.fields_by_name["value"], kind)
+        return lambda message, value: _set_wrapper(getattr(message, name), inner(value))
     if nested is not None or field.is_repeated:
-        said: Callable[[Any], Any] = json.loads if kind in ("json", "jsonb") else _itself
+        said: Callable[[Any], Any] = json.loads if kind in ("json", "jsonb") else _identity
         return lambda message, value: json_format.ParseDict({name: said(value)}, message) and None
     if field.enum_type is not None:
         numbers = {each.name: each.number for each in field.enum_type.values}
-        return lambda message, value: setattr(message, name, _number(numbers, value))
-    write = _writer(field, kind)
+        return lambda message, value: setattr(message, name, _enum_number(numbers, value))
+    write = _value_writer(field, kind)
     return lambda message, value: setattr(message, name, write(value))
 
 
-def _writer(field: Any, kind: str) -> Callable[[Any], Any]:
+def _value_writer(field: Any, kind: str) -> Callable[[Any], Any]:
     """What makes the value of a plain field from that of a column of this kind."""
     if field.type == field.TYPE_STRING:
-        return _text if kind in _AS_TEXT else _itself
-    return _whole if kind == "numeric" else _itself
+        return _text_value if kind in _AS_TEXT else _identity
+    return _whole_number if kind == "numeric" else _identity
 
 
-def _put_wrapped(wrapper: Any, value: Any) -> None:
+def _set_wrapper(wrapper: Any, value: Any) -> None:
     wrapper.SetInParent()
     wrapper.value = value
 
 
-def _put_moment(timestamp: Any, value: dt.datetime) -> None:
+def _set_timestamp(timestamp: Any, value: dt.datetime) -> None:
     timestamp.SetInParent()
     since = value - _EPOCH
     timestamp.seconds = since.days * 86_400 + since.seconds
     timestamp.nanos = since.microseconds * 1000
 
 
-def _number(numbers: dict[str, int], value: str) -> int:
+def _enum_number(numbers: dict[str, int], value: str) -> int:
     if value not in numbers:
         raise ValueError(f"the enum has no {value!r}")
     return numbers[value]
 
 
-def _whole(value: Decimal) -> int:
+def _whole_number(value: Decimal) -> int:
     if value != int(value):
         raise ValueError(f"{value} is no whole number")
     return int(value)
 
 
-def _itself(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
-def _text(value: Any) -> str:
+def _text_value(value: Any) -> str:
     if isinstance(value, (dt.date, dt.datetime)):
         return value.isoformat()
     return value if isinstance(value, str) else format(value, "f")
 
 
-def protobuf_encoder(payload: Payload, columns: tuple[ColumnSpec, ...]) -> ProtobufEncoder:
+def protobuf_encoder(payload: PayloadSpec, columns: tuple[ColumnSpec, ...]) -> ProtobufEncoder:
     """Asks the registry, and registers when it must and may."""
 
-    def why_not(latest: Schema) -> str:
+    def why_not(latest: RegisteredSchema) -> str:
         try:
-            message = compiled(latest).chosen(payload.message)
+            message = compile_schema(latest).find_message(payload.message)
         except UnusableSchema as error:
             return str(error)
         there = {c.name: c.type.kind for c in columns_of(message)}
         for column in columns:
             if column.name not in there:
                 return f"its message {message.full_name} has no field {column.name!r}"
-            if not _goes_into(column, there[column.name]):
+            if not _fits_field(column, there[column.name]):
                 return f"its field {column.name!r} is {there[column.name]}, and the column is {column.type}"
         return ""
 
-    def derived(latest: Schema | None) -> str:
+    def derived(latest: RegisteredSchema | None) -> str:
         numbers: dict[str, int] = {}
         if latest is not None:
             try:
-                message = compiled(latest).chosen(payload.message)
+                message = compile_schema(latest).find_message(payload.message)
                 numbers = {field.name: field.number for field in message.fields}
             except UnusableSchema:
                 numbers = {}
-        return text_of(columns, record_of(payload), numbers)
+        return proto_text(columns, target_record_name(payload), numbers)
 
-    schema = schema_to_write(payload, PROTOBUF, why_not, derived)
+    schema = choose_schema(payload, PROTOBUF, why_not, derived)
     try:
-        file = compiled(schema)
-        message = file.chosen(payload.message)
+        file = compile_schema(schema)
+        message = file.find_message(payload.message)
     except UnusableSchema as error:
         raise SchemaMismatch(str(error)) from None
-    if registry_of(payload).glue:
+    if registry_of(payload).is_glue:
         names = [each.full_name for each in file.messages()]
-        which = write_varint(names.index(message.full_name))
+        which = encode_varint(names.index(message.full_name))
     else:
-        which = write_path(path_to(message))
-    prefix = framed(schema.id) + which
+        which = encode_message_path(path_to_message(message))
+    prefix = frame_prefix(schema.id) + which
     return ProtobufEncoder(schema.id, file.serialized, message.full_name, prefix, columns)
 
 
-def _goes_into(column: ColumnSpec, field_kind: str) -> bool:
+def _fits_field(column: ColumnSpec, field_kind: str) -> bool:
     kind = column.type.kind
     if kind == "numeric" and field_kind == "numeric":  # Protobuf's own are whole
         return not column.type.scale
-    return goes_into(kind, field_kind) or (field_kind == "text" and kind in _AS_TEXT)
+    return fits_without_loss(kind, field_kind) or (field_kind == "text" and kind in _AS_TEXT)

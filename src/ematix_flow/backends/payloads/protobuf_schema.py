@@ -20,19 +20,19 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ematix_flow.backends.payloads.registry import Bounded, Schema
+from ematix_flow.backends.payloads.registry import LruCache, RegisteredSchema
 from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import DataType
 
 _COMPILE_SECONDS = 60
 _LONGEST_NAME = 255
-_KEPT = 200
+_CACHE_SIZE = 200
 _MAIN = "ematix_flow_payload.proto"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SLOW_SECONDS = 600  # for so long a file that took too long is not tried again
-_files: Bounded[str, File] = Bounded(_KEPT)
-_failed: Bounded[str, tuple[str, float]] = Bounded(_KEPT)  # why, and until when that holds
+_files: LruCache[str, ProtoFile] = LruCache(_CACHE_SIZE)
+_failures: LruCache[str, tuple[str, float]] = LruCache(_CACHE_SIZE)  # why, and until when that holds
 
 # field types of descriptor.proto
 _DOUBLE, _FLOAT, _INT64, _UINT64, _INT32, _FIXED64, _FIXED32, _BOOL, _STRING = 1, 2, 3, 4, 5, 6, 7, 8, 9
@@ -79,12 +79,12 @@ class UnusableSchema(Exception):
     """A registered schema that payloads cannot be read with; the text says why."""
 
 
-class _TookTooLong(UnusableSchema):
+class _CompileTimeout(UnusableSchema):
     """It may have been the machine."""
 
 
 @dataclass(frozen=True)
-class File:
+class ProtoFile:
     """A compiled file: its descriptor, and the serialized set that a worker makes it from again."""
 
     descriptor: Any
@@ -92,15 +92,15 @@ class File:
 
     def messages(self) -> list[Any]:
         """All messages of the file, nested ones too, in the order of their full names (Glue's)."""
-        return sorted(_all_messages(self.top()), key=lambda message: message.full_name)
+        return sorted(_all_messages(self.top_level_messages()), key=lambda message: message.full_name)
 
-    def top(self) -> list[Any]:
+    def top_level_messages(self) -> list[Any]:
         """The messages of the first level, in the order of the file."""
         return list(self.descriptor.message_types_by_name.values())
 
-    def by_path(self, path: Sequence[int]) -> Any | None:
+    def message_at(self, path: Sequence[int]) -> Any | None:
         """The message that Confluent's indexes lead to."""
-        among, found = self.top(), None
+        among, found = self.top_level_messages(), None
         for index in path:
             if not 0 <= index < len(among):
                 return None
@@ -108,9 +108,9 @@ class File:
             among = list(found.nested_types)
         return found
 
-    def chosen(self, name: str) -> Any:
+    def find_message(self, name: str) -> Any:
         """The message of this full or short name, or the first; raises UnusableSchema."""
-        top = self.top()
+        top = self.top_level_messages()
         if not name:
             if not top:
                 raise UnusableSchema("the schema has no message")
@@ -122,12 +122,12 @@ class File:
         raise UnusableSchema(f"the schema has no message {name!r}; it has {known}")
 
 
-def path_to(message: Any) -> tuple[int, ...]:
+def path_to_message(message: Any) -> tuple[int, ...]:
     """Confluent's indexes of a message."""
     outer = message.containing_type
     among = outer.nested_types if outer is not None else message.file.message_types_by_name.values()
     index = [each.full_name for each in among].index(message.full_name)
-    return (*(path_to(outer) if outer is not None else ()), index)
+    return (*(path_to_message(outer) if outer is not None else ()), index)
 
 
 def message_class(message: Any) -> Any:
@@ -136,7 +136,7 @@ def message_class(message: Any) -> Any:
     return message_factory.GetMessageClass(message)
 
 
-def compiled(schema: Schema) -> File:
+def compile_schema(schema: RegisteredSchema) -> ProtoFile:
     """The schema's file, from the memory of this process; raises UnusableSchema."""
     if schema.flaw:
         raise UnusableSchema(schema.flaw)
@@ -144,35 +144,35 @@ def compiled(schema: Schema) -> File:
     known = _files.get(key)
     if known is not None:
         return known
-    failed = _failed.get(key)
+    failed = _failures.get(key)
     if failed is not None and time.monotonic() < failed[1]:
         raise UnusableSchema(failed[0])
     try:
         return _files.put(key, _compile(schema))
     except UnusableSchema as error:
-        slow = isinstance(error, _TookTooLong)
-        _failed.put(key, (str(error), time.monotonic() + _SLOW_SECONDS if slow else math.inf))
+        slow = isinstance(error, _CompileTimeout)
+        _failures.put(key, (str(error), time.monotonic() + _SLOW_SECONDS if slow else math.inf))
         raise
 
 
-def loaded(serialized: bytes) -> File:
+def load_file(serialized: bytes) -> ProtoFile:
     """The file of a serialized set, from the memory of this process."""
     key = hashlib.sha256(serialized).hexdigest()
     known = _files.get(key)
     return known if known is not None else _files.put(key, _load(serialized))
 
 
-def _compile(schema: Schema) -> File:
-    ready = _serialized(schema.text)
+def _compile(schema: RegisteredSchema) -> ProtoFile:
+    ready = _parse_serialized(schema.text)
     if ready is not None:
         imported: dict[str, Any] = {}
-        _import(ready, schema, imported)
+        _collect_imports(ready, schema, imported)
         return _load(_as_set([*imported.values(), ready]))
     import grpc_tools
 
     with tempfile.TemporaryDirectory(prefix="ematix-flow-proto-") as made:
         folder = Path(made)
-        _write(folder, _MAIN, schema)
+        _write_sources(folder, _MAIN, schema)
         output = folder / "out.bin"
         included = Path(grpc_tools.__file__).parent / "_proto"
         command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={folder}"]
@@ -187,14 +187,14 @@ def _compile(schema: Schema) -> File:
                 errors="replace",
             )
         except subprocess.TimeoutExpired:
-            raise _TookTooLong(f"schema id {schema.id} took too long to compile") from None
+            raise _CompileTimeout(f"schema id {schema.id} took too long to compile") from None
         if done.returncode or not output.is_file():
             words = " ".join(done.stderr.replace(_MAIN, "schema").split())[-300:]
             raise UnusableSchema(f"schema id {schema.id} is no usable Protobuf file: {words}")
         return _load(output.read_bytes())
 
 
-def _write(folder: Path, name: str, schema: Schema) -> None:
+def _write_sources(folder: Path, name: str, schema: RegisteredSchema) -> None:
     """The text and all that it imports, below the folder and nowhere else."""
     place = PurePosixPath(name)
     if place.is_absolute() or ".." in place.parts or "\x00" in name or "\\" in name or not place.parts:
@@ -208,10 +208,10 @@ def _write(folder: Path, name: str, schema: Schema) -> None:
     except (FileExistsError, NotADirectoryError, IsADirectoryError, UnicodeEncodeError) as error:
         raise UnusableSchema(f"schema id {schema.id} cannot be laid out as files: {error}") from None
     for reference in schema.references:
-        _write(folder, reference.name, reference.schema)
+        _write_sources(folder, reference.name, reference.schema)
 
 
-def _serialized(text: str) -> Any | None:
+def _parse_serialized(text: str) -> Any | None:
     """The file when it was registered serialized, in base64, as Confluent's Python library does it."""
     from google.protobuf import descriptor_pb2
     from google.protobuf.message import DecodeError
@@ -225,7 +225,7 @@ def _serialized(text: str) -> Any | None:
     return file if file.name else None
 
 
-def _import(file: Any, schema: Schema, imported: dict[str, Any]) -> None:
+def _collect_imports(file: Any, schema: RegisteredSchema, imported: dict[str, Any]) -> None:
     """Put all that a serialized file imports, each before who needs it, into ``imported``."""
     from google.protobuf import descriptor_pb2
 
@@ -235,18 +235,18 @@ def _import(file: Any, schema: Schema, imported: dict[str, Any]) -> None:
             continue
         if name in references:
             *others, found = descriptor_pb2.FileDescriptorSet.FromString(
-                compiled(references[name]).serialized
+                compile_schema(references[name]).serialized
             ).file
             for other in others:
                 imported.setdefault(other.name, other)
             found.name = name
         else:
-            found = _well_known(name, schema)
-            _import(found, schema, imported)
+            found = _find_well_known(name, schema)
+            _collect_imports(found, schema, imported)
         imported[name] = found
 
 
-def _well_known(name: str, schema: Schema) -> Any:
+def _find_well_known(name: str, schema: RegisteredSchema) -> Any:
     from google.protobuf import descriptor_pb2
 
     known = re.fullmatch(r"google/protobuf/([a-z_]+)\.proto", name)
@@ -269,7 +269,7 @@ def _as_set(files: Sequence[Any]) -> bytes:
     return bytes(descriptor_pb2.FileDescriptorSet(file=files).SerializeToString())
 
 
-def _load(serialized: bytes) -> File:
+def _load(serialized: bytes) -> ProtoFile:
     """A pool of its own for each file, so that two schemas may use the same names."""
     from google.protobuf import descriptor_pb2, descriptor_pool
 
@@ -278,7 +278,7 @@ def _load(serialized: bytes) -> File:
     try:
         for file in files:
             pool.Add(file)
-        return File(pool.FindFileByName(files[-1].name), serialized)
+        return ProtoFile(pool.FindFileByName(files[-1].name), serialized)
     except (TypeError, KeyError, IndexError) as error:
         raise UnusableSchema(f"the Protobuf schema cannot be used: {error}") from None
 
@@ -306,7 +306,7 @@ def _column_type(field: Any) -> DataType:
     return _TYPES.get(field.type, DataType("json"))
 
 
-def text_of(columns: Sequence[ColumnSpec], name: str, numbers: Mapping[str, int]) -> str:
+def proto_text(columns: Sequence[ColumnSpec], name: str, numbers: Mapping[str, int]) -> str:
     """The file that holds these columns, under the numbers that some have already.
 
     SchemaMismatch when Protobuf has no such name for one.

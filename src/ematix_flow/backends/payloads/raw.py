@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ematix_flow.backends.payloads.assembling import record_batch
-from ematix_flow.backends.payloads.base import META_COLUMNS, Bad, Decoded
+from ematix_flow.backends.payloads.base import META_COLUMNS, BadMessage, DecodedBatch
+from ematix_flow.backends.payloads.row_assembly import build_batch
 from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.tables import ColumnSpec
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 VALUE_COLUMN = "value"
-_HELD = ("bytes", "text", "string")
+_RAW_KINDS = ("bytes", "text", "string")
 
 
 def raw_column(columns: Sequence[ColumnSpec]) -> ColumnSpec | None:
@@ -29,7 +29,7 @@ def raw_column(columns: Sequence[ColumnSpec]) -> ColumnSpec | None:
             f"a raw payload is one column of bytes, and there is no value for {others}",
             next_step='declare one column of Bytes or Text, or give  payload_format="json"',
         )
-    if chosen is not None and chosen.type.kind not in _HELD:
+    if chosen is not None and chosen.type.kind not in _RAW_KINDS:
         raise SchemaMismatch(
             f"column {chosen.name!r} is {chosen.type}, and a raw payload is Bytes or Text",
             next_step="declare it Bytes or Text",
@@ -43,7 +43,7 @@ class RawDecoder:
 
     column: ColumnSpec | None
 
-    def read(self, values: pa.Array) -> Decoded:
+    def read(self, values: pa.Array) -> DecodedBatch:
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -51,19 +51,19 @@ class RawDecoder:
         indexes = pc.indices_nonzero(there).cast(pa.int64())
         empty = values.null_count
         present = values.drop_null() if empty else values
-        bad: list[Bad] = []
+        bad: list[BadMessage] = []
         if self.column is None:
-            return Decoded(record_batch((), (), len(present)), indexes, (), empty)
+            return DecodedBatch(build_batch((), (), len(present)), indexes, (), empty)
         array = present
         if self.column.type.kind != "bytes":
             array, bad = _as_text(present, indexes, self.column)
             if bad:
                 good = pc.is_valid(array)
                 array, indexes = array.filter(good), indexes.filter(good)
-        return Decoded(record_batch((self.column,), (array,), len(array)), indexes, tuple(bad), empty)
+        return DecodedBatch(build_batch((self.column,), (array,), len(array)), indexes, tuple(bad), empty)
 
 
-def _as_text(values: pa.Array, indexes: pa.Array, column: ColumnSpec) -> tuple[pa.Array, list[Bad]]:
+def _as_text(values: pa.Array, indexes: pa.Array, column: ColumnSpec) -> tuple[pa.Array, list[BadMessage]]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -75,17 +75,17 @@ def _as_text(values: pa.Array, indexes: pa.Array, column: ColumnSpec) -> tuple[p
     except pa.ArrowInvalid:
         pass  # some payload is no UTF-8: below it is found
     texts: list[str | None] = []
-    bad: list[Bad] = []
+    bad: list[BadMessage] = []
     for index, value in zip(indexes.to_pylist(), values.to_pylist(), strict=True):
         texts.append(None)
         try:
             text = value.decode()
         except UnicodeDecodeError as error:
-            bad.append(Bad(index, f"the payload is no valid UTF-8 (byte {error.start})"))
+            bad.append(BadMessage(index, f"the payload is no valid UTF-8 (byte {error.start})"))
             continue
         if longest is not None and len(text) > longest:
             reason = f"the payload has {len(text)} characters, more than {column.type} holds"
-            bad.append(Bad(index, reason))
+            bad.append(BadMessage(index, reason))
         else:
             texts[-1] = text
     return pa.array(texts, pa.string()), bad

@@ -15,14 +15,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ematix_flow.backends.payloads.base import Payload
+from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.backends.payloads.framing import SchemaId
 from ematix_flow.errors import ConfigError, SchemaMismatch
 from ematix_flow.spec.connections import Connection
 from ematix_flow.spec.connections.registries import GlueSchemaRegistryConnection, SchemaRegistryConnection
 
 AVRO, PROTOBUF = "AVRO", "PROTOBUF"
-_KEPT_SCHEMAS = 1_000
+_MAX_CACHED_SCHEMAS = 1_000
 _MISSING_SECONDS = 10.0  # a schema that was not there may be registered a moment later
 
 Key = TypeVar("Key")
@@ -30,15 +30,15 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
-class Reference:
+class SchemaReference:
     """A file that a schema imports, by the name it imports it with."""
 
     name: str
-    schema: Schema
+    schema: RegisteredSchema
 
 
 @dataclass(frozen=True)
-class Schema:
+class RegisteredSchema:
     """A registered schema: its text, whether AVRO or PROTOBUF or another, and what it refers to.
 
     ``flaw`` says why the registry itself cannot bring it whole; nothing is read with such a schema.
@@ -47,48 +47,50 @@ class Schema:
     id: SchemaId
     text: str
     type: str
-    references: tuple[Reference, ...] = ()
+    references: tuple[SchemaReference, ...] = ()
     flaw: str = ""
 
 
-class Bounded(Generic[Key, Value]):
+class LruCache(Generic[Key, Value]):
     """A memory of limited size that forgets what was used least recently. Safe among threads."""
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._kept: OrderedDict[Key, Value] = OrderedDict()
+        self._entries: OrderedDict[Key, Value] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: Key) -> Value | None:
         with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
+            if key in self._entries:
+                self._entries.move_to_end(key)
+                return self._entries[key]
             return None
 
     def put(self, key: Key, value: Value) -> Value:
         with self._lock:
-            self._kept[key] = value
-            self._kept.move_to_end(key)
-            while len(self._kept) > self._size:
-                self._kept.popitem(last=False)
+            self._entries[key] = value
+            self._entries.move_to_end(key)
+            while len(self._entries) > self._size:
+                self._entries.popitem(last=False)
         return value
 
     def forget(self, key: Key) -> None:
         with self._lock:
-            self._kept.pop(key, None)
+            self._entries.pop(key, None)
 
 
-class Registry(ABC):
+class SchemaRegistry(ABC):
     """One registry. Every call answers in bounded time, or raises CannotConnect."""
 
-    glue: bool = False
+    is_glue: bool = False
 
     def __init__(self) -> None:
-        self._schemas: Bounded[SchemaId, Schema] = Bounded(_KEPT_SCHEMAS)
-        self._missing: Bounded[SchemaId, tuple[float, Schema | None]] = Bounded(_KEPT_SCHEMAS)
+        self._schemas: LruCache[SchemaId, RegisteredSchema] = LruCache(_MAX_CACHED_SCHEMAS)
+        self._missing: LruCache[SchemaId, tuple[float, RegisteredSchema | None]] = LruCache(
+            _MAX_CACHED_SCHEMAS
+        )
 
-    def schema(self, schema_id: SchemaId) -> Schema | None:
+    def schema(self, schema_id: SchemaId) -> RegisteredSchema | None:
         """The schema of an id, None when the registry has none; it may have a flaw."""
         known = self._schemas.get(schema_id)
         if known is not None:
@@ -103,10 +105,10 @@ class Registry(ABC):
         return self._schemas.put(schema_id, found)
 
     @abstractmethod
-    def _fetch(self, schema_id: SchemaId) -> Schema | None: ...
+    def _fetch(self, schema_id: SchemaId) -> RegisteredSchema | None: ...
 
     @abstractmethod
-    def latest(self, subject: str) -> Schema | None:
+    def latest_schema(self, subject: str) -> RegisteredSchema | None:
         """The newest schema of a subject, None when there is no such subject."""
 
     def forget_latest(self) -> None:
@@ -118,15 +120,15 @@ class Registry(ABC):
         """The id under which it is registered now; SchemaMismatch when the registry refuses it."""
 
     @abstractmethod
-    def subject(self, topic: str, record: str, strategy: str) -> str:
+    def subject_name(self, topic: str, record: str, strategy: str) -> str:
         """The name of the subject of a topic's values."""
 
 
-_registries: dict[tuple[object, ...], Registry] = {}
+_registries: dict[tuple[object, ...], SchemaRegistry] = {}
 _lock = threading.Lock()
 
 
-def registry_of(payload: Payload) -> Registry:
+def registry_of(payload: PayloadSpec) -> SchemaRegistry:
     """The registry of this process for the payload's connection; a forked process gets its own."""
     connection = payload.registry
     if connection is None:
@@ -137,11 +139,11 @@ def registry_of(payload: Payload) -> Registry:
     key = (os.getpid(), payload.registry_seconds, connection)
     with _lock:
         if key not in _registries:
-            _registries[key] = _open(connection, payload.registry_seconds)
+            _registries[key] = _open_registry(connection, payload.registry_seconds)
         return _registries[key]
 
 
-def _open(connection: Connection, seconds: float) -> Registry:
+def _open_registry(connection: Connection, seconds: float) -> SchemaRegistry:
     if isinstance(connection, SchemaRegistryConnection):
         from ematix_flow.backends.payloads.registry_confluent import ConfluentRegistry
 
@@ -155,7 +157,7 @@ def _open(connection: Connection, seconds: float) -> Registry:
     )
 
 
-def subject_of(payload: Payload, record: Callable[[], str]) -> str:
+def subject_of(payload: PayloadSpec, record: Callable[[], str]) -> str:
     """The subject of the payload's topic; ``record`` is asked only when the strategy needs it."""
     strategy = payload.subject_strategy
     if strategy not in ("topic_name", "record_name", "topic_record_name"):
@@ -171,4 +173,4 @@ def subject_of(payload: Payload, record: Callable[[], str]) -> str:
         )
     if strategy != "record_name" and not payload.topic:
         raise SchemaMismatch(f"the subject strategy {strategy} needs a topic, and none is known")
-    return registry_of(payload).subject(payload.topic, name, strategy)
+    return registry_of(payload).subject_name(payload.topic, name, strategy)

@@ -7,25 +7,25 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ematix_flow.backends.payloads.framing import SchemaId
-from ematix_flow.backends.payloads.registry import AVRO, Reference, Registry, Schema
+from ematix_flow.backends.payloads.registry import AVRO, RegisteredSchema, SchemaReference, SchemaRegistry
 from ematix_flow.errors import CannotConnect, SchemaMismatch
 from ematix_flow.spec.connections.registries import SchemaRegistryConnection
 from ematix_flow.spec.connections.urls import mask_url
 from ematix_flow.spec.redaction import remember_secret
 
-_SHOWN = 500
-_DEEPEST = 32  # levels of references
+_MAX_SHOWN = 500
+_MAX_DEPTH = 32  # levels of references
 _MISSING = (40400, 40401, 40402, 40403)  # no such thing, subject, version, schema
 _INCOMPATIBLE, _INVALID = 409, 422
 
 Answer = TypeVar("Answer")
 
 
-class _Incomplete(Exception):
+class _MissingReference(Exception):
     """What a schema refers to cannot be had; the text says why."""
 
 
-class ConfluentRegistry(Registry):
+class ConfluentRegistry(SchemaRegistry):
     """``seconds`` is how long one call may take, with a second try and all addresses of the connection."""
 
     def __init__(self, connection: SchemaRegistryConnection, seconds: float) -> None:
@@ -33,9 +33,9 @@ class ConfluentRegistry(Registry):
         self._name, self._url = connection.name, mask_url(connection.url)
         for secret in (connection.basic_auth_password, connection.tls_key_password):
             remember_secret(secret)
-        self._client = self._made(connection, seconds)
+        self._client = self._new_client(connection, seconds)
 
-    def _made(self, connection: SchemaRegistryConnection, seconds: float) -> Any:
+    def _new_client(self, connection: SchemaRegistryConnection, seconds: float) -> Any:
         from confluent_kafka.schema_registry import SchemaRegistryClient
 
         each = seconds / len(connection.url.split(","))
@@ -65,16 +65,16 @@ class ConfluentRegistry(Registry):
                 next_step="mend its url, certificates or login",
             ) from error
 
-    def subject(self, topic: str, record: str, strategy: str) -> str:
+    def subject_name(self, topic: str, record: str, strategy: str) -> str:
         return {
             "topic_name": f"{topic}-value",
             "record_name": record,
             "topic_record_name": f"{topic}-{record}",
         }[strategy]
 
-    def latest(self, subject: str) -> Schema | None:
-        found = self._asked(lambda: self._client.get_latest_version(subject))
-        return None if found is None else self._whole(found.schema_id, found.schema)
+    def latest_schema(self, subject: str) -> RegisteredSchema | None:
+        found = self._ask_or_none(lambda: self._client.get_latest_version(subject))
+        return None if found is None else self._resolve_schema(found.schema_id, found.schema)
 
     def forget_latest(self) -> None:
         self._client.clear_latest_caches()
@@ -84,60 +84,67 @@ class ConfluentRegistry(Registry):
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
         try:
-            return int(self._answer(lambda: self._client.register_schema(subject, Unregistered(text, kind))))
+            return int(self._ask(lambda: self._client.register_schema(subject, Unregistered(text, kind))))
         except SchemaRegistryError as error:
             if error.http_status_code in (_INCOMPATIBLE, _INVALID):
                 raise SchemaMismatch(
-                    f"the schema registry refuses these columns for subject {subject!r}: {_words(error)}",
+                    "the schema registry refuses these columns for subject "
+                    f"{subject!r}: {_error_text(error)}",
                     state="nothing was registered, nothing was sent",
                     next_step="make new columns nullable and keep the types of old ones, send to another"
                     " topic, or change the subject's compatibility in the registry",
                 ) from error
-            raise self._refused(error) from error
+            raise self._refusal(error) from error
 
-    def _fetch(self, schema_id: SchemaId) -> Schema | None:
+    def _fetch(self, schema_id: SchemaId) -> RegisteredSchema | None:
         if not isinstance(schema_id, int) or schema_id > 0x7FFFFFFF:  # ids are Java's ints
             return None
-        found = self._asked(lambda: self._client.get_schema(schema_id))
-        return None if found is None else self._whole(schema_id, found)
+        found = self._ask_or_none(lambda: self._client.get_schema(schema_id))
+        return None if found is None else self._resolve_schema(schema_id, found)
 
-    def _whole(self, schema_id: SchemaId, found: Any) -> Schema:
+    def _resolve_schema(self, schema_id: SchemaId, found: Any) -> RegisteredSchema:
         """The schema with all that it refers to; with a flaw when something of that is not there."""
         try:
             return self._with_references(schema_id, found, 0)
-        except _Incomplete as error:
-            return Schema(schema_id, found.schema_str or "", found.schema_type or AVRO, flaw=str(error))
+        except _MissingReference as error:
+            return RegisteredSchema(
+                schema_id, found.schema_str or "", found.schema_type or AVRO, flaw=str(error)
+            )
 
-    def _with_references(self, schema_id: SchemaId, found: Any, depth: int) -> Schema:
+    def _with_references(self, schema_id: SchemaId, found: Any, depth: int) -> RegisteredSchema:
         references = []
         for reference in found.references or ():
-            if depth >= _DEEPEST:
-                raise _Incomplete(f"schema {schema_id} refers to others more than {_DEEPEST} deep")
+            if depth >= _MAX_DEPTH:
+                raise _MissingReference(f"schema {schema_id} refers to others more than {_MAX_DEPTH} deep")
             subject, version = reference.subject, reference.version
-            other = self._asked(partial(self._client.get_version, subject, version))
+            other = self._ask_or_none(partial(self._client.get_version, subject, version))
             if other is None:
-                raise _Incomplete(
+                raise _MissingReference(
                     f"schema {schema_id} refers to version {version} of {subject!r}, which is not there"
                 )
             references.append(
-                Reference(reference.name, self._with_references(other.schema_id, other.schema, depth + 1))
+                SchemaReference(
+                    reference.name, self._with_references(other.schema_id, other.schema, depth + 1)
+                )
             )
-        return Schema(schema_id, found.schema_str or "", found.schema_type or AVRO, tuple(references))
+        return RegisteredSchema(
+            schema_id, found.schema_str or "", found.schema_type or AVRO, tuple(references)
+        )
 
     # ------------------------------------------------------------------ asking
 
-    def _asked(self, ask: Callable[[], Answer]) -> Answer | None:
+    def _ask_or_none(self, ask: Callable[[], Answer]) -> Answer | None:
         """The answer; None when the registry says that it has no such thing."""
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
         try:
-            return self._answer(ask)
+            return self._ask(ask)
         except SchemaRegistryError as error:
             if error.http_status_code == 404 and error.error_code in _MISSING:
                 return None
-            raise self._refused(error) from error
+            raise self._refusal(error) from error
 
-    def _answer(self, ask: Callable[[], Answer]) -> Answer:
+    def _ask(self, ask: Callable[[], Answer]) -> Answer:
         """What the registry answers; that it cannot be reached is CannotConnect."""
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
@@ -148,11 +155,11 @@ class ConfluentRegistry(Registry):
         except Exception as error:  # of its HTTP client, of TLS, of an answer that is no JSON
             words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             raise CannotConnect(
-                f"cannot reach the schema registry at {self._url}: {words[:_SHOWN]}",
+                f"cannot reach the schema registry at {self._url}: {words[:_MAX_SHOWN]}",
                 next_step=f"check the url of connection {self._name!r} and that the registry runs",
             ) from error
 
-    def _refused(self, error: Any) -> CannotConnect:
+    def _refusal(self, error: Any) -> CannotConnect:
         status = error.http_status_code
         if status in (401, 403):
             return CannotConnect(
@@ -166,10 +173,10 @@ class ConfluentRegistry(Registry):
                 next_step="check the path of the url; Apicurio's is …/apis/ccompat/v7",
             )
         return CannotConnect(
-            f"the schema registry at {self._url} answers HTTP {status}: {_words(error)}",
+            f"the schema registry at {self._url} answers HTTP {status}: {_error_text(error)}",
             next_step="run it again once the registry works",
         )
 
 
-def _words(error: Any) -> str:
-    return " ".join(str(error.error_message or error).split())[:_SHOWN]
+def _error_text(error: Any) -> str:
+    return " ".join(str(error.error_message or error).split())[:_MAX_SHOWN]

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from ematix_flow.backends.payloads.framing import SchemaId
-from ematix_flow.backends.payloads.registry import Registry, Schema
+from ematix_flow.backends.payloads.registry import RegisteredSchema, SchemaRegistry
 from ematix_flow.errors import CannotConnect, SchemaMismatch
 from ematix_flow.spec.connections.registries import GlueSchemaRegistryConnection
 from ematix_flow.spec.redaction import remember_secret
@@ -16,10 +16,10 @@ _UNKNOWN = ("EntityNotFoundException", "InvalidInputException", "ValidationExcep
 _PAUSE = 0.2
 
 
-class GlueRegistry(Registry):
+class GlueRegistry(SchemaRegistry):
     """``seconds`` is how long one call may take, with a second try."""
 
-    glue = True
+    is_glue = True
 
     def __init__(self, connection: GlueSchemaRegistryConnection, seconds: float) -> None:
         super().__init__()
@@ -27,9 +27,9 @@ class GlueRegistry(Registry):
         self._where = connection.endpoint or f"region {connection.region}"
         for secret in (connection.aws_secret_access_key, connection.aws_session_token):
             remember_secret(secret)
-        self._client = self._made()
+        self._client = self._new_client()
 
-    def _made(self) -> Any:
+    def _new_client(self) -> Any:
         import boto3
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
@@ -55,26 +55,28 @@ class GlueRegistry(Registry):
                 next_step="mend its region, endpoint or profile",
             ) from error
 
-    def subject(self, topic: str, record: str, strategy: str) -> str:
+    def subject_name(self, topic: str, record: str, strategy: str) -> str:
         """Glue's own clients name a schema as its topic, without a suffix."""
         return {"topic_name": topic, "record_name": record, "topic_record_name": f"{topic}-{record}"}[
             strategy
         ]
 
-    def latest(self, subject: str) -> Schema | None:
-        return self._version(SchemaId=self._named(subject), SchemaVersionNumber={"LatestVersion": True})
+    def latest_schema(self, subject: str) -> RegisteredSchema | None:
+        return self._get_version(
+            SchemaId=self._schema_name(subject), SchemaVersionNumber={"LatestVersion": True}
+        )
 
-    def _fetch(self, schema_id: SchemaId) -> Schema | None:
-        return self._version(SchemaVersionId=schema_id) if isinstance(schema_id, str) else None
+    def _fetch(self, schema_id: SchemaId) -> RegisteredSchema | None:
+        return self._get_version(SchemaVersionId=schema_id) if isinstance(schema_id, str) else None
 
-    def _version(self, **which: Any) -> Schema | None:
+    def _get_version(self, **which: Any) -> RegisteredSchema | None:
         found = self._call("get_schema_version", **which)
         if found is None:
             return None
-        return Schema(found["SchemaVersionId"], found["SchemaDefinition"], found["DataFormat"])
+        return RegisteredSchema(found["SchemaVersionId"], found["SchemaDefinition"], found["DataFormat"])
 
     def register(self, subject: str, text: str, kind: str) -> SchemaId:
-        if self.latest(subject) is None:
+        if self.latest_schema(subject) is None:
             made = self._call(
                 "create_schema",
                 RegistryId={"RegistryName": self._connection.registry_name},
@@ -90,9 +92,11 @@ class GlueRegistry(Registry):
                     " topic's name is one that Glue takes",
                 )
             return str(made["SchemaVersionId"])
-        made = self._call("register_schema_version", SchemaId=self._named(subject), SchemaDefinition=text)
+        made = self._call(
+            "register_schema_version", SchemaId=self._schema_name(subject), SchemaDefinition=text
+        )
         version = str(made["SchemaVersionId"]) if made else ""
-        if not made or not self._available(version, made.get("Status", "")):
+        if not made or not self._wait_until_available(version, made.get("Status", "")):
             raise SchemaMismatch(
                 f"Glue refuses these columns for schema {subject!r}: they do not fit its earlier versions",
                 state="nothing was sent",
@@ -100,7 +104,7 @@ class GlueRegistry(Registry):
             )
         return version
 
-    def _available(self, version: str, status: str) -> bool:
+    def _wait_until_available(self, version: str, status: str) -> bool:
         """Whether Glue takes the version; it looks at it for a moment."""
         end = time.monotonic() + self._seconds
         while status == "PENDING" and time.monotonic() < end:
@@ -109,7 +113,7 @@ class GlueRegistry(Registry):
             status = found.get("Status", "") if found else "FAILURE"
         return status == "AVAILABLE"
 
-    def _named(self, subject: str) -> dict[str, str]:
+    def _schema_name(self, subject: str) -> dict[str, str]:
         return {"RegistryName": self._connection.registry_name, "SchemaName": subject}
 
     def _call(self, method: str, **arguments: Any) -> dict[str, Any] | None:

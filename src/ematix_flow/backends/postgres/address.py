@@ -14,7 +14,7 @@ from ematix_flow.errors import CannotConnect
 from ematix_flow.spec.connections import PostgresConnection, dsn_parts, libpq_parameters
 
 APPLICATION = "ematix-flow"
-READER = f"{APPLICATION} reading"  # of sessions whose transactions cannot write
+READER_APPLICATION = f"{APPLICATION} reading"  # of sessions whose transactions cannot write
 DEFAULT_PORT = 5432
 
 # a load may be silent for long on its control connection: keep what lies between from forgetting it
@@ -34,7 +34,7 @@ _SETTINGS = {
     "idle_in_transaction_session_timeout": "0",
 }
 IDLE_TIMEOUT_SINCE = 140000
-_AUTHORITIES = (
+_CA_BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/ca-bundle.pem",
@@ -47,7 +47,7 @@ _REASON_PREFIX = re.compile(
 
 
 @dataclass(frozen=True, repr=False)
-class Address:
+class PostgresAddress:
     """Pickles with its password, shows none. ``name`` is the connection's, ``label`` host, port, database."""
 
     name: str
@@ -60,11 +60,11 @@ class Address:
 
     def conninfo(self, **extra: str) -> str:
         """As libpq's ``name='value'`` pairs."""
-        pairs = {**_DEFAULTS, **_with_authorities(self.parameters), **extra}
-        return " ".join(f"{name}={_quoted(value)}" for name, value in pairs.items())
+        pairs = {**_DEFAULTS, **_with_system_ca(self.parameters), **extra}
+        return " ".join(f"{name}={_quote(value)}" for name, value in pairs.items())
 
 
-def _with_authorities(parameters: Mapping[str, str]) -> Mapping[str, str]:
+def _with_system_ca(parameters: Mapping[str, str]) -> Mapping[str, str]:
     """With the file of this machine's authorities for ``sslrootcert=system``.
 
     The drivers bring an OpenSSL each, which takes the system's certificates to be somewhere else. What
@@ -72,39 +72,39 @@ def _with_authorities(parameters: Mapping[str, str]) -> Mapping[str, str]:
     """
     if parameters.get("sslrootcert") != "system":
         return parameters
-    found = _system_authorities()
+    found = _system_ca_file()
     return {"sslmode": "verify-full", **parameters, "sslrootcert": found} if found else parameters
 
 
-def _system_authorities() -> str | None:
+def _system_ca_file() -> str | None:
     """None where OpenSSL is told of a folder, or there is no such file: then it looks for itself."""
     import ssl
 
     if "SSL_CERT_DIR" in os.environ and "SSL_CERT_FILE" not in os.environ:
         return None
     usual = ssl.get_default_verify_paths().cafile
-    return next((path for path in (usual, *_AUTHORITIES) if path and os.path.isfile(path)), None)
+    return next((path for path in (usual, *_CA_BUNDLES) if path and os.path.isfile(path)), None)
 
 
-def _quoted(value: str) -> str:
+def _quote(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def address_of(connection: PostgresConnection) -> Address:
+def parse_address(connection: PostgresConnection) -> PostgresAddress:
     """The address of an expanded connection."""
     parts = dsn_parts(connection)
     hosts = parts.hosts or (("", None),)
     shown = ",".join(f"{host or 'localhost'}:{port or DEFAULT_PORT}" for host, port in hosts)
     database = parts.database or parts.user or ""
-    return Address(connection.name, f"{shown}/{database}", parts.user, libpq_parameters(connection))
+    return PostgresAddress(connection.name, f"{shown}/{database}", parts.user, libpq_parameters(connection))
 
 
-def settings(server_version: int) -> dict[str, str]:
+def session_settings(server_version: int) -> dict[str, str]:
     """What every session of ours sets."""
     return _SETTINGS | ({"idle_session_timeout": "0"} if server_version >= IDLE_TIMEOUT_SINCE else {})
 
 
-def cannot_connect(address: Address, error: Exception) -> CannotConnect:
+def connect_error(address: PostgresAddress, error: Exception) -> CannotConnect:
     lines = str(error).strip().splitlines()
     reason = _REASON_PREFIX.sub("", lines[0]) if lines else type(error).__name__
     user = f" as user {address.user!r}" if address.user else ""

@@ -10,12 +10,12 @@ import psycopg
 
 from ematix_flow.backends.base import Backend
 from ematix_flow.backends.capabilities import Capabilities
-from ematix_flow.backends.postgres.address import address_of
-from ematix_flow.backends.postgres.context import query_context
-from ematix_flow.backends.postgres.control import control
-from ematix_flow.backends.postgres.describe import prepared
+from ematix_flow.backends.postgres.address import parse_address
+from ematix_flow.backends.postgres.connection import open_connection
+from ematix_flow.backends.postgres.describe import prepare_statement
 from ematix_flow.backends.postgres.dialect import MAX_IDENTIFIER_BYTES
 from ematix_flow.backends.postgres.failures import source_failure
+from ematix_flow.backends.postgres.query_context import read_query_context
 from ematix_flow.backends.postgres.source import PostgresSource
 from ematix_flow.backends.postgres.target import PostgresTarget
 from ematix_flow.errors import ConfigError
@@ -47,19 +47,19 @@ class PostgresBackend(Backend):
         super().__init__(connection)
         if not isinstance(connection, PostgresConnection):
             raise ConfigError(f"connection {connection.name!r} is {connection.kind}, not postgres")
-        self.address = address_of(connection)
+        self.address = parse_address(connection)
         self._source = PostgresSource(self.address)
         self._target = PostgresTarget(self.address)
         self._identity: str | None = None
 
     def check(self) -> str:
-        with control(self.address) as connection:
+        with open_connection(self.address) as connection:
             version = connection.info.parameter_status("server_version") or "of unknown version"
         return f"PostgreSQL {version.split(' ')[0]} at {self.address.label}"
 
     def identity(self) -> str:
         if self._identity is None:
-            with control(self.address) as connection:
+            with open_connection(self.address) as connection:
                 *facts, may_ask = connection.execute(_FACTS).fetchall()[0]
                 if may_ask:
                     facts += connection.execute(_CLUSTER).fetchall()[0]
@@ -67,8 +67,8 @@ class PostgresBackend(Backend):
         return self._identity
 
     def query_context(self) -> Mapping[str, str]:
-        with control(self.address) as connection:
-            return query_context(connection)
+        with open_connection(self.address) as connection:
+            return read_query_context(connection)
 
     def source(self) -> PostgresSource:
         return self._source
@@ -79,9 +79,9 @@ class PostgresBackend(Backend):
 
     def query(self, sql: str, limit: int | None = None) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Runs in a transaction that cannot write."""
-        with control(self.address) as connection:
+        with open_connection(self.address) as connection:
             connection.execute("BEGIN READ ONLY")
-            columns = prepared(connection, self.connection.name, sql, sql)
+            columns = prepare_statement(connection, self.connection.name, sql, sql)
             try:
                 rows = list(islice(connection.cursor().stream(sql.encode()), limit)) if columns else []
             except psycopg.Error as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ematix_flow.backends.base import LiveTable
 from ematix_flow.backends.postgres.dialect import PostgresDialect
-from ematix_flow.backends.sql_session import SqlSession
+from ematix_flow.backends.sql.session import SqlSession
 from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
@@ -48,7 +48,7 @@ _LOADABLE = ("r", "p", "f", "v")  # tables, partitioned and foreign ones, views 
 _KINDS = {"m": "a materialized view", "S": "a sequence", "i": "an index", "I": "an index", "c": "a type"}
 
 
-def live_table(session: SqlSession, dialect: PostgresDialect, table: TableSpec) -> LiveTable | None:
+def read_live_table(session: SqlSession, dialect: PostgresDialect, table: TableSpec) -> LiveTable | None:
     """The table as it is, or None. Names resolve like those of a statement: case counts, all quoted."""
     name = dialect.render(dialect.table(table.schema, table.name))
     found = session.fetch(_RELATION, {"name": name})
@@ -82,5 +82,5 @@ def live_table(session: SqlSession, dialect: PostgresDialect, table: TableSpec) 
     pinned = {name: f"the view {view} uses it" for name, view in session.fetch(_PINNED, {"oid": oid})}
     referring = tuple(name for (name,) in session.fetch(_REFERRING, {"oid": oid}))
     return LiveTable(
-        tuple(columns), primary, unique, native, drops=drops, pinned=pinned, referred_by=referring
+        tuple(columns), primary, unique, native, drop_clauses=drops, pinned=pinned, referred_by=referring
     )

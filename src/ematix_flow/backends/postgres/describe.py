@@ -7,14 +7,14 @@ from typing import Any
 import psycopg
 from psycopg.pq import ExecStatus
 
-from ematix_flow.backends.postgres.exports import RESULT_TYPES_SQL, ResultColumn, result_columns
 from ematix_flow.backends.postgres.failures import source_failure
-from ematix_flow.backends.postgres.statement import as_subquery
+from ematix_flow.backends.postgres.result_types import RESULT_TYPES_SQL, ResultColumn, result_columns
+from ematix_flow.backends.postgres.source_sql import as_subquery
 from ematix_flow.errors import SourceFailed
 from ematix_flow.strategies.raw_sql import one_statement
 
 
-def described(connection: psycopg.Connection[Any], name: str, sql: str) -> tuple[ResultColumn, ...]:
+def describe_query(connection: psycopg.Connection[Any], name: str, sql: str) -> tuple[ResultColumn, ...]:
     """The result's columns, from preparing the SQL as it stands and as a subquery.
 
     ``name`` is the connection's, for errors. Raises SourceFailed for anything but one readable SELECT.
@@ -22,17 +22,17 @@ def described(connection: psycopg.Connection[Any], name: str, sql: str) -> tuple
     inner = one_statement(sql, "postgres")
     if "\x00" in inner:
         raise SourceFailed("the source SQL holds a NUL character")
-    columns = prepared(connection, name, inner, inner)
+    columns = prepare_statement(connection, name, inner, inner)
     if not columns:
         raise SourceFailed("the source SQL yields no columns", next_step="a pipeline reads: write a SELECT")
-    _refuse_repeated([column for column, _, _ in columns])
-    prepared(connection, name, inner, f"SELECT * FROM {as_subquery(inner)}")
+    _refuse_repeated_names([column for column, _, _ in columns])
+    prepare_statement(connection, name, inner, f"SELECT * FROM {as_subquery(inner)}")
     parameters = {"oids": [oid for _, oid, _ in columns], "typmods": [mod for _, _, mod in columns]}
     rows = connection.execute(RESULT_TYPES_SQL, parameters).fetchall()
     return result_columns(columns, {place: found for place, *found in rows})
 
 
-def prepared(
+def prepare_statement(
     connection: psycopg.Connection[Any], name: str, sql: str, statement: str
 ) -> list[tuple[str, int, int]]:
     """Name, type and type modifier of each column of ``statement``, which holds the user's ``sql``."""
@@ -52,7 +52,7 @@ def prepared(
     return [((answer.fname(i) or b"").decode(), answer.ftype(i), answer.fmod(i)) for i in fields]
 
 
-def _refuse_repeated(names: list[str]) -> None:
+def _refuse_repeated_names(names: list[str]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise SourceFailed(

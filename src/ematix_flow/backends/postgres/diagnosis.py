@@ -6,17 +6,17 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-_SHOWN = 200
+_MAX_SHOWN = 200
 _SEVERITY = re.compile(r"\b(ERROR|FATAL|PANIC):\s+(.+)")
-_OF_A_ROW = ("22", "23", "44", "38", "39")  # values, constraints, views, and functions of other languages
+_ROW_CLASSES = ("22", "23", "44", "38", "39")  # values, constraints, views, and functions of other languages
 # raised by a trigger, an assertion of one, a row or an index entry that is too large, JSON that is too deep
-_OF_ONE_ROW = ("P0001", "P0004", "54000", "54001")
-_STATE_NOT_TOLD = "P0000"
-_BROKEN = ("OperationalError", "InterfaceError")
+_ROW_STATES = ("P0001", "P0004", "54000", "54001")
+_UNKNOWN_STATE = "P0000"
+_CONNECTION_ERRORS = ("OperationalError", "InterfaceError")
 
 
 @dataclass(frozen=True)
-class Diagnosis:
+class PostgresDiagnosis:
     """What the server said. Without a ``state`` the connection itself broke."""
 
     state: str
@@ -29,7 +29,7 @@ class Diagnosis:
     position: int | None = None  # counted in characters, from 1
 
     @property
-    def lost(self) -> bool:
+    def connection_lost(self) -> bool:
         """The connection is gone, and with it every open transaction."""
         return not self.state or self.state[:2] == "08" or self.state in ("57P01", "57P02", "57P03")
 
@@ -42,7 +42,7 @@ class Diagnosis:
         # sessions that write one ledger key trip over the ledger's
         if self.state not in ("23505", "XX000"):
             return False
-        from ematix_flow.backends.control_tables import CONTROL_SCHEMA
+        from ematix_flow.backends.sql.control_tables import CONTROL_SCHEMA
 
         return self.schema in ("pg_catalog", CONTROL_SCHEMA) or "concurrently" in self.message
 
@@ -58,15 +58,15 @@ class Diagnosis:
             return False
         if self.state == "42501":  # otherwise a right that is missing
             return self.message.startswith("new row violates row-level security policy")
-        return self.state[:2] in _OF_A_ROW or self.state in _OF_ONE_ROW
+        return self.state[:2] in _ROW_CLASSES or self.state in _ROW_STATES
 
     @property
     def sentence(self) -> str:
-        detail = f" ({_shortened(self.detail)})" if self.detail else ""
+        detail = f" ({_shorten(self.detail)})" if self.detail else ""
         return f"{self.message}{detail}"
 
 
-def diagnose(error: BaseException) -> Diagnosis:
+def diagnose(error: BaseException) -> PostgresDiagnosis:
     told = getattr(error, "diag", None)
     if told is not None:
         return _from_psycopg(error, told)
@@ -74,14 +74,14 @@ def diagnose(error: BaseException) -> Diagnosis:
         return _from_adbc(error)
     # a stream that broke is told by Arrow, as text
     found = _SEVERITY.search(str(error))
-    state = _STATE_NOT_TOLD if found and found[1] == "ERROR" else ""
-    return Diagnosis(state, found[2] if found else _first_line(error))
+    state = _UNKNOWN_STATE if found and found[1] == "ERROR" else ""
+    return PostgresDiagnosis(state, found[2] if found else _first_line(error))
 
 
-def _from_psycopg(error: Any, told: Any) -> Diagnosis:
+def _from_psycopg(error: Any, told: Any) -> PostgresDiagnosis:
     position = told.statement_position
-    broken = any(kind.__name__ in _BROKEN for kind in type(error).__mro__)
-    return Diagnosis(
+    broken = any(kind.__name__ in _CONNECTION_ERRORS for kind in type(error).__mro__)
+    return PostgresDiagnosis(
         # without a state and unbroken: a value that Python has no equal of, the year 10000 for one
         state=error.sqlstate or ("" if broken else "22000"),
         message=told.message_primary or _first_line(error),
@@ -94,32 +94,32 @@ def _from_psycopg(error: Any, told: Any) -> Diagnosis:
     )
 
 
-def _from_adbc(error: Any) -> Diagnosis:
-    details = {_decoded(key): _decoded(value) for key, value in error.details or ()}
+def _from_adbc(error: Any) -> PostgresDiagnosis:
+    details = {_decode(key): _decode(value) for key, value in error.details or ()}
 
     def text(name: str) -> str | None:
         return details.get(f"PG_DIAG_{name}")
 
     at = text("STATEMENT_POSITION")
-    return Diagnosis(
-        state=error.sqlstate or ("" if error.status_code.name == "IO" else _STATE_NOT_TOLD),
+    return PostgresDiagnosis(
+        state=error.sqlstate or ("" if error.status_code.name == "IO" else _UNKNOWN_STATE),
         message=text("MESSAGE_PRIMARY") or _first_line(error),
         detail=text("MESSAGE_DETAIL"),
         hint=text("MESSAGE_HINT"),
         schema=text("SCHEMA_NAME"),
-        column=text("COLUMN_NAME") or _copied_column(text("CONTEXT")),
+        column=text("COLUMN_NAME") or _column_of_copy(text("CONTEXT")),
         constraint=text("CONSTRAINT_NAME"),
         position=int(at) if at else None,
     )
 
 
-def _copied_column(context: str | None) -> str | None:
+def _column_of_copy(context: str | None) -> str | None:
     if not context or not context.startswith("COPY ") or ", column " not in context:
         return None
     return context.splitlines()[0].split(", column ", 1)[1].split(":")[0]
 
 
-def _decoded(text: str | bytes) -> str:
+def _decode(text: str | bytes) -> str:
     return text.decode(errors="replace") if isinstance(text, bytes) else text
 
 
@@ -128,5 +128,5 @@ def _first_line(error: BaseException) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+def _shorten(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…"

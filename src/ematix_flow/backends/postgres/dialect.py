@@ -11,13 +11,13 @@ from typing import Any
 
 from sqlglot import exp
 
-from ematix_flow.backends.postgres.exports import exact_numeric
-from ematix_flow.backends.postgres.hashing import row_hash
-from ematix_flow.backends.sql_session import SqlDialect
+from ematix_flow.backends.postgres.result_types import exact_numeric
+from ematix_flow.backends.postgres.row_hash import row_hash
+from ematix_flow.backends.sql.session import SqlDialect
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.row_hash import Columns
-from ematix_flow.strategies.sql import filled, identifier
+from ematix_flow.strategies.sql import fill_template, identifier
 
 MAX_IDENTIFIER_BYTES = 63
 
@@ -94,7 +94,7 @@ class PostgresDialect(SqlDialect):
         kind = data_type.kind
         if value is None:
             return exp.cast(exp.Null(), _cast_name(kind), dialect=self.name)
-        typed = exp.cast(exp.Literal.string(_text_of(value, kind)), _cast_name(kind), dialect=self.name)
+        typed = exp.cast(exp.Literal.string(_literal_text(value, kind)), _cast_name(kind), dialect=self.name)
         # text is ordered by code point everywhere: a database's own collation would order it otherwise
         return _by_code_point(typed) if kind in _TEXTS else typed
 
@@ -104,25 +104,27 @@ class PostgresDialect(SqlDialect):
             return _by_code_point(exp.cast(column, "TEXT", dialect=self.name))
         return _by_code_point(column) if kind in _TEXTS else column
 
-    def ranged(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
+    def range_operand(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
         """A uuid or char(n) that is loaded as text is also compared as the text it is read as."""
         return exp.cast(column, "TEXT", dialect=self.name) if data_type.kind in _TEXTS else column
 
     def moment(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
         if data_type.kind == "timestamp_tz":
             return column
-        return filled("CAST(v AS TIMESTAMP) AT TIME ZONE 'UTC'", column, self.name)
+        return fill_template("CAST(v AS TIMESTAMP) AT TIME ZONE 'UTC'", column, self.name)
 
-    def shifted(self, moment: exp.Expr, seconds: float) -> exp.Expr:
+    def add_seconds(self, moment: exp.Expr, seconds: float) -> exp.Expr:
         microseconds = round(seconds * 1_000_000)
-        return exp.paren(filled(f"v + CAST('{microseconds} microseconds' AS INTERVAL)", moment, self.name))
+        return exp.paren(
+            fill_template(f"v + CAST('{microseconds} microseconds' AS INTERVAL)", moment, self.name)
+        )
 
     def row_hash(self, columns: Columns) -> exp.Expr:
         return row_hash(columns)
 
     def conversion_clause(self, item: ColumnSpec) -> str:
         native = self.native_type(item.type)
-        return f"{self.type_clause(item)} USING CAST({self.quote(item.name)} AS {native})"
+        return f"{self.change_type_clause(item)} USING CAST({self.quote(item.name)} AS {native})"
 
     def analyze_sql(self, table: exp.Table) -> str | None:
         return f"ANALYZE {self.render(table)}"
@@ -149,7 +151,7 @@ def _cast_name(kind: str) -> str:
     return "NUMERIC" if kind == "numeric" else _NATIVE[kind]
 
 
-def _text_of(value: Any, kind: str) -> str:
+def _literal_text(value: Any, kind: str) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dt.datetime):

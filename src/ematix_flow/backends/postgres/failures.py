@@ -9,21 +9,21 @@ import re
 from collections.abc import Mapping
 from typing import TypeGuard
 
-from ematix_flow.backends.postgres.diagnosis import Diagnosis, diagnose
+from ematix_flow.backends.postgres.diagnosis import PostgresDiagnosis, diagnose
 from ematix_flow.errors import FlowError, RowRejected, SourceFailed, TargetFailed
 from ematix_flow.spec.tables import TableSpec
 
-_NO_SUCH_TEXT = re.compile(r"invalid input syntax for type (json|uuid)\b")
+_INVALID_TEXT = re.compile(r"invalid input syntax for type (json|uuid)\b")
 _STAGED_AS_TEXT = {"json": ("json", "jsonb"), "uuid": ("uuid",)}
 UNCHANGED = "the target is unchanged: its transaction was rolled back"
-_MEND = "mend the row in the source, filter it in the source SQL, or change the column's type"
+_FIX_ROW = "mend the row in the source, filter it in the source SQL, or change the column's type"
 _LINE = 100
 
 
 def source_failure(error: Exception, name: str, sql: str, statement: str | None = None) -> SourceFailed:
     """What went wrong with the user's ``sql``, which ``statement`` holds as it stands."""
     found = diagnose(error)
-    if found.lost:
+    if found.connection_lost:
         return SourceFailed(
             f"the connection {name!r} broke while rows were read: {found.message}",
             next_step=f"flow connections check {name}, then run it again",
@@ -31,7 +31,7 @@ def source_failure(error: Exception, name: str, sql: str, statement: str | None 
     what = f"PostgreSQL refused the source SQL: {found.sentence}"
     position = _position_within(sql, statement, found.position)
     if position is not None:
-        what += "\n" + caret(sql, position)
+        what += "\n" + caret_lines(sql, position)
     if found.state == "42501":
         step = f"GRANT SELECT on it to the user of connection {name!r}"
     else:
@@ -42,34 +42,34 @@ def source_failure(error: Exception, name: str, sql: str, statement: str | None 
 def target_failure(error: Exception, names: Mapping[str, str] | None = None) -> FlowError:
     """What went wrong on the target. ``names`` gives back a staging column's real name."""
     found = diagnose(error)
-    if found.lost:
+    if found.connection_lost:
         return TargetFailed(
             f"the connection to the target broke: {found.message}",
             state=UNCHANGED,
             next_step="run it again once the server answers",
         )
-    from ematix_flow.strategies.functions.base import rejection_in
+    from ematix_flow.strategies.functions.base import find_rejection
 
-    told = rejection_in(str(error))
+    told = find_rejection(str(error))
     if told is not None:
-        return RowRejected(told, state=UNCHANGED, next_step=_MEND)
+        return RowRejected(told, state=UNCHANGED, next_step=_FIX_ROW)
     if found.is_about_a_row:
-        return _row_rejected(found, names or {})
+        return _row_rejection(found, names or {})
     return TargetFailed(f"PostgreSQL: {found.sentence}", state=UNCHANGED, next_step=_target_advice(found))
 
 
 def is_conflict(error: FlowError) -> bool:
     """Whether another session only got in the way (serialization, deadlock, a creation race)."""
-    return _is_drivers(error.__cause__) and diagnose(error.__cause__).is_conflict
+    return _is_driver_error(error.__cause__) and diagnose(error.__cause__).is_conflict
 
 
-def _is_drivers(cause: BaseException | None) -> TypeGuard[Exception]:
+def _is_driver_error(cause: BaseException | None) -> TypeGuard[Exception]:
     return isinstance(cause, Exception) and hasattr(cause, "sqlstate")
 
 
-def blamed_on_source(error: FlowError) -> SourceFailed | None:
+def as_source_failure(error: FlowError) -> SourceFailed | None:
     """The failure of a same-database load, when it is the user's SQL that the database refused."""
-    if not _is_drivers(error.__cause__):
+    if not _is_driver_error(error.__cause__):
         return None
     found = diagnose(error.__cause__)
     if not found.is_about_sql:
@@ -81,9 +81,9 @@ def blamed_on_source(error: FlowError) -> SourceFailed | None:
     )
 
 
-def with_columns(error: RowRejected, table: TableSpec) -> RowRejected:
+def with_possible_columns(error: RowRejected, table: TableSpec) -> RowRejected:
     """A text that is no JSON or UUID is refused without its column: name those it can be."""
-    found = _NO_SUCH_TEXT.search(error.what)
+    found = _INVALID_TEXT.search(error.what)
     names = [repr(c.name) for c in table.columns if found and c.type.kind in _STAGED_AS_TEXT[found[1]]]
     if not names:
         return error
@@ -95,7 +95,7 @@ def with_columns(error: RowRejected, table: TableSpec) -> RowRejected:
 def commit_failure(error: Exception) -> FlowError:
     """A commit that was not answered may have happened; a deferred constraint refuses rows only there."""
     found = diagnose(error)
-    if not found.lost:
+    if not found.connection_lost:
         return target_failure(error)
     return TargetFailed(
         f"the connection to the target broke during the commit: {found.message}",
@@ -104,7 +104,7 @@ def commit_failure(error: Exception) -> FlowError:
     )
 
 
-def caret(sql: str, position: int) -> str:
+def caret_lines(sql: str, position: int) -> str:
     """The line of the SQL that ``position`` (from 1) lies in, and a caret under the place."""
     index = min(max(position - 1, 0), len(sql))
     start = sql.rfind("\n", 0, index) + 1
@@ -126,7 +126,7 @@ def _position_within(sql: str, statement: str | None, position: int | None) -> i
     return inside if start >= 0 and 1 <= inside <= len(sql) + 1 else None
 
 
-def _row_rejected(found: Diagnosis, names: Mapping[str, str]) -> RowRejected:
+def _row_rejection(found: PostgresDiagnosis, names: Mapping[str, str]) -> RowRejected:
     what = found.sentence
     column = names.get(found.column, found.column) if found.column else None
     if column and column not in what:
@@ -140,10 +140,10 @@ def _row_rejected(found: Diagnosis, names: Mapping[str, str]) -> RowRejected:
         "22001": "shorten the value in the source SQL, or declare a longer String",
         "22003": "mend the value in the source, or declare a wider type",
     }
-    return RowRejected(what, state=UNCHANGED, next_step=steps.get(found.state, _MEND))
+    return RowRejected(what, state=UNCHANGED, next_step=steps.get(found.state, _FIX_ROW))
 
 
-def _target_advice(found: Diagnosis) -> str:
+def _target_advice(found: PostgresDiagnosis) -> str:
     if found.state == "42501":
         return "GRANT what is missing to the connection's user, or use another user"
     if found.state == "53100":

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from ematix_flow.backends import held_sessions
-from ematix_flow.backends.held_sessions import HeldSession, process_is_gone, session_name
-from ematix_flow.backends.postgres.address import APPLICATION, IDLE_TIMEOUT_SINCE, Address
+from ematix_flow.backends.postgres.address import APPLICATION, IDLE_TIMEOUT_SINCE, PostgresAddress
 from ematix_flow.backends.postgres.session import PostgresSession, open_session
+from ematix_flow.backends.sql_servers import lock_session
+from ematix_flow.backends.sql_servers.lock_session import LockSession, is_process_gone, session_name
 from ematix_flow.errors import FlowError, PipelineLocked
 
 _log = logging.getLogger(__name__)
-_ENDING_SECONDS = 10.0  # that a server takes at most to end a session
+_TERMINATE_SECONDS = 10.0  # that a server takes at most to end a session
 _PAUSE_SECONDS = 0.05
 _TERMINATE = """
 SELECT pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity
@@ -42,15 +42,17 @@ def lock_key(pipeline: str, target: str) -> int:
 
 @contextmanager
 def pipeline_lock(
-    address: Address, pipeline: str, target: str, run_id: uuid.UUID
-) -> Iterator[HeldSession[PostgresSession]]:
+    address: PostgresAddress, pipeline: str, target: str, run_id: uuid.UUID
+) -> Iterator[LockSession[PostgresSession]]:
     """Hold the lock; the session that holds it is given, so that the load can commit in it."""
     key = lock_key(pipeline, target)
     with open_session(address, application_name=session_name(APPLICATION, run_id)) as session:
-        if not _take(session, key) and not (_end_dead_holder(session, key) and _take_soon(session, key)):
-            raise _locked(session, key, pipeline, target)
+        if not _try_lock(session, key) and not (
+            _end_dead_holder(session, key) and _wait_for_lock(session, key)
+        ):
+            raise _locked_error(session, key, pipeline, target)
         _set_lease(session)
-        held = HeldSession(session)
+        held = LockSession(session)
         with held.keep_alive(lambda: session.fetch("SELECT 1")):
             yield held
         # closed, the server would free it some time later, and refuse a run that follows at once
@@ -58,14 +60,14 @@ def pipeline_lock(
             session.fetch("SELECT pg_advisory_unlock(%(key)s)", {"key": key})
 
 
-def _take(session: PostgresSession, key: int) -> bool:
+def _try_lock(session: PostgresSession, key: int) -> bool:
     return bool(session.fetch("SELECT pg_try_advisory_lock(%(key)s)", {"key": key})[0][0])
 
 
-def _take_soon(session: PostgresSession, key: int) -> bool:
+def _wait_for_lock(session: PostgresSession, key: int) -> bool:
     """Once the holder's session has ended, which takes the server a while."""
-    patience = time.monotonic() + _ENDING_SECONDS
-    while not _take(session, key):
+    patience = time.monotonic() + _TERMINATE_SECONDS
+    while not _try_lock(session, key):
         if time.monotonic() > patience:
             return False
         time.sleep(_PAUSE_SECONDS)
@@ -75,7 +77,7 @@ def _take_soon(session: PostgresSession, key: int) -> bool:
 def _end_dead_holder(session: PostgresSession, key: int) -> bool:
     """End the session that holds the lock if its process, of this machine, is known to be gone."""
     for pid, application, *_ in _holders(session, key):
-        if not application or not process_is_gone(application):
+        if not application or not is_process_gone(application):
             return False
         try:
             session.fetch(_TERMINATE, {"pid": pid, "name": application})
@@ -91,7 +93,7 @@ def _set_lease(session: PostgresSession) -> None:
     if session.connection.info.server_version >= IDLE_TIMEOUT_SINCE:
         names.append("idle_session_timeout")
     for name in names:
-        lease = {"name": name, "lease": f"{held_sessions.LEASE_SECONDS}s"}
+        lease = {"name": name, "lease": f"{lock_session.LEASE_SECONDS}s"}
         session.fetch("SELECT set_config(%(name)s, %(lease)s, false)", lease)
 
 
@@ -100,7 +102,7 @@ def _holders(session: PostgresSession, key: int) -> list[tuple[Any, ...]]:
     return session.fetch(_HOLDER, {"high": unsigned >> 32, "low": unsigned & 0xFFFF_FFFF})
 
 
-def _locked(session: PostgresSession, key: int, pipeline: str, target: str) -> PipelineLocked:
+def _locked_error(session: PostgresSession, key: int, pipeline: str, target: str) -> PipelineLocked:
     holders = _holders(session, key)
     state = "this run changed nothing"
     step = "wait for the other run to end"
@@ -112,7 +114,7 @@ def _locked(session: PostgresSession, key: int, pipeline: str, target: str) -> P
         state = f"it is held by {' '.join(who)} (server process {pid}); {state}"
         step += (
             "; if its process is gone, the server ends the session "
-            f"{held_sessions.LEASE_SECONDS} s after its last heartbeat, or at once with  "
+            f"{lock_session.LEASE_SECONDS} s after its last heartbeat, or at once with  "
             f"SELECT pg_terminate_backend({pid})"
         )
     return PipelineLocked(f"pipeline {pipeline!r} is already loading {target}", state=state, next_step=step)

@@ -8,14 +8,14 @@ from typing import Any
 
 import psycopg
 
-from ematix_flow.backends.postgres.address import Address
-from ematix_flow.backends.postgres.control import control
+from ematix_flow.backends.postgres.address import PostgresAddress
+from ematix_flow.backends.postgres.connection import open_connection
 from ematix_flow.backends.postgres.failures import UNCHANGED, commit_failure, target_failure
-from ematix_flow.backends.sql_session import SqlSession
+from ematix_flow.backends.sql.session import SqlSession
 from ematix_flow.errors import TargetFailed
 
 # PostgreSQL's default is that of disks that turn: it would read a whole table for a hundredth of its keys
-_INDEXES_ARE_CHEAP = (
+_CHEAP_INDEXES_SQL = (
     "SELECT set_config('random_page_cost',"
     " least(current_setting('random_page_cost')::float8, 1.1)::text, true)"
 )
@@ -40,7 +40,7 @@ class PostgresSession(SqlSession):
     def begin(self) -> None:
         """One snapshot for the whole transaction, so that what is counted is what is inserted."""
         self._run("BEGIN ISOLATION LEVEL REPEATABLE READ", None)
-        self._run(_INDEXES_ARE_CHEAP, None)
+        self._run(_CHEAP_INDEXES_SQL, None)
 
     def commit(self) -> None:
         try:
@@ -50,7 +50,7 @@ class PostgresSession(SqlSession):
         if answer != "COMMIT":  # a transaction in which something failed is rolled back by its COMMIT
             raise TargetFailed("PostgreSQL rolled the transaction back at its commit", state=UNCHANGED)
 
-    def check_deferred(self) -> None:
+    def check_deferred_constraints(self) -> None:
         self._run("SET CONSTRAINTS ALL IMMEDIATE", None)
 
     def rollback(self) -> None:
@@ -68,6 +68,6 @@ class PostgresSession(SqlSession):
 
 
 @contextmanager
-def open_session(address: Address, **extra: str) -> Iterator[PostgresSession]:
-    with control(address, **extra) as connection:
+def open_session(address: PostgresAddress, **extra: str) -> Iterator[PostgresSession]:
+    with open_connection(address, **extra) as connection:
         yield PostgresSession(connection)

@@ -15,23 +15,23 @@ from typing import Any
 
 import psycopg
 
-from ematix_flow.backends.base import BatchSource, Query, Settled, SourceColumn
-from ematix_flow.backends.postgres.address import READER, Address
-from ematix_flow.backends.postgres.control import control
-from ematix_flow.backends.postgres.describe import described
+from ematix_flow.backends.base import BatchSource, ReadBound, SourceColumn, SourceQuery
+from ematix_flow.backends.postgres.address import READER_APPLICATION, PostgresAddress
+from ematix_flow.backends.postgres.connection import open_connection
+from ematix_flow.backends.postgres.describe import describe_query
 from ematix_flow.backends.postgres.dialect import PostgresDialect
-from ematix_flow.backends.postgres.exports import Export, export
 from ematix_flow.backends.postgres.failures import source_failure
-from ematix_flow.backends.postgres.horizon import settle
-from ematix_flow.backends.postgres.splits import PostgresSplit
-from ematix_flow.backends.postgres.statement import (
+from ematix_flow.backends.postgres.read_bound import find_read_bound
+from ematix_flow.backends.postgres.result_types import ColumnExport, column_export
+from ematix_flow.backends.postgres.source_sql import (
     ALIAS,
     PlainSelect,
     as_subquery,
-    plain_select,
+    parse_plain_select,
 )
+from ematix_flow.backends.postgres.split import PostgresSplit
 from ematix_flow.errors import SourceFailed
-from ematix_flow.spec.naming import own_name
+from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange
 from ematix_flow.strategies.ranges import range_condition
@@ -45,19 +45,19 @@ _PAGES = """
 SELECT pg_relation_size(c.oid) / current_setting('block_size')::int
 FROM pg_catalog.pg_class AS c WHERE c.oid = to_regclass(%(name)s) AND c.relkind = 'r'
 """
-_ANALYSED = "SELECT 1 FROM pg_catalog.pg_class WHERE oid = to_regclass(%(name)s) AND reltuples > 0"
+_ANALYSED_SQL = "SELECT 1 FROM pg_catalog.pg_class WHERE oid = to_regclass(%(name)s) AND reltuples > 0"
 
 
 class PostgresSource(BatchSource):
     dialect = "postgres"
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: PostgresAddress) -> None:
         self.address = address
         self._sql = PostgresDialect()
 
     def table_query(self, table: str, columns: Sequence[tuple[str, str]]) -> str:
         quote = self._sql.quote
-        name = ".".join(quote(part) for part in split_name(table))
+        name = ".".join(quote(part) for part in parse_table_name(table))
         picked = ", ".join(
             quote(source) if alias == source else f"{quote(source)} AS {quote(alias)}"
             for alias, source in columns
@@ -65,39 +65,39 @@ class PostgresSource(BatchSource):
         return f"SELECT {picked or '*'} FROM {name}"
 
     def describe(self, sql: str) -> tuple[SourceColumn, ...]:
-        with self._reading() as connection:
-            columns = described(connection, self.address.name, sql)
-        return tuple(SourceColumn(e.name, e.type, e.native) for e in map(export, columns))
+        with self._read_only_connection() as connection:
+            columns = describe_query(connection, self.address.name, sql)
+        return tuple(SourceColumn(e.name, e.type, e.native) for e in map(column_export, columns))
 
     def explain(self, sql: str) -> str:
-        with self._reading() as connection:
-            described(connection, self.address.name, sql)
+        with self._read_only_connection() as connection:
+            describe_query(connection, self.address.name, sql)
             inner = one_statement(sql, self.dialect)
             return "\n".join(row[0] for row in self._run(connection, inner, f"EXPLAIN {inner}"))
 
-    def settled(self, query: Query, data_type: DataType) -> Settled | None:
-        with control(self.address, application_name=READER) as connection:
-            return settle(connection, self.address.name, query, data_type)
+    def safe_read_bound(self, query: SourceQuery, data_type: DataType) -> ReadBound | None:
+        with open_connection(self.address, application_name=READER_APPLICATION) as connection:
+            return find_read_bound(connection, self.address.name, query, data_type)
 
-    def expected_rows(self, query: Query) -> int | None:
+    def expected_rows(self, query: SourceQuery) -> int | None:
         """What the server expects of a whole table that it has analysed. A condition makes it a guess."""
-        plain = plain_select(one_statement(query.sql, self.dialect)) if query.range is None else None
+        plain = parse_plain_select(one_statement(query.sql, self.dialect)) if query.range is None else None
         if plain is None or plain.condition_start is not None:
             return None
-        with self._reading() as connection:
-            analysed = connection.execute(_ANALYSED, {"name": plain.relation}).fetchone()
-            plan = _plan(connection, plain.sql) if analysed else {}
+        with self._read_only_connection() as connection:
+            analysed = connection.execute(_ANALYSED_SQL, {"name": plain.relation}).fetchone()
+            plan = _explain_plan(connection, plain.sql) if analysed else {}
         whole = plan.get("Node Type") == "Seq Scan" and "Filter" not in plan  # row security is a filter too
         return int(plan["Plan Rows"]) if whole else None
 
     @contextmanager
     def split(
-        self, query: Query, wanted: Mapping[str, DataType], parallelism: int
+        self, query: SourceQuery, wanted: Mapping[str, DataType], parallelism: int
     ) -> Iterator[Sequence[PostgresSplit]]:
-        with self._reading() as connection:
-            snapshot = _exported_snapshot(connection)
-            columns = described(connection, self.address.name, query.sql)
-            exports = tuple(export(c, wanted.get(c.name)) for c in columns)
+        with self._read_only_connection() as connection:
+            snapshot = _export_snapshot(connection)
+            columns = describe_query(connection, self.address.name, query.sql)
+            exports = tuple(column_export(c, wanted.get(c.name)) for c in columns)
             statements = self._statements(connection, query, exports, parallelism if snapshot else 1)
             yield [
                 PostgresSplit(
@@ -115,23 +115,27 @@ class PostgresSource(BatchSource):
     # -------------------------------------------------------------- shares
 
     def _statements(
-        self, connection: psycopg.Connection[Any], query: Query, exports: tuple[Export, ...], parallelism: int
+        self,
+        connection: psycopg.Connection[Any],
+        query: SourceQuery,
+        exports: tuple[ColumnExport, ...],
+        parallelism: int,
     ) -> list[str]:
         inner = one_statement(query.sql, self.dialect)
         whole = self._statement(inner, exports, query.range)
-        plain = plain_select(inner) if parallelism > 1 else None
+        plain = parse_plain_select(inner) if parallelism > 1 else None
         if plain is None:
             return [whole]
         found = connection.execute(_PAGES, {"name": plain.relation}).fetchone()
         shares = min(parallelism, found[0] // MIN_PAGES) if found else 1
-        if shares < 2 or "Seq Scan" not in _planned(connection, whole):  # an index finds the rows sooner
+        if shares < 2 or "Seq Scan" not in _plan_nodes(connection, whole):  # an index finds the rows sooner
             return [whole]
         bounds = [found[0] * i // shares for i in range(1, shares)] if found else []
         cut = [self._statement(part, exports, query.range) for part in _page_ranges(plain, bounds)]
         return cut if _reads_one_range(connection, cut[0]) else [whole]
 
-    def _statement(self, inner: str, exports: tuple[Export, ...], kept: SourceRange | None) -> str:
-        quote, alias = self._sql.quote, self._sql.quote(own_name(ALIAS))
+    def _statement(self, inner: str, exports: tuple[ColumnExport, ...], kept: SourceRange | None) -> str:
+        quote, alias = self._sql.quote, self._sql.quote(internal_name(ALIAS))
         picked = ", ".join(
             f"{e.template.format(f'{alias}.{quote(e.name)}')} AS {quote(e.name)}" for e in exports
         )
@@ -142,9 +146,9 @@ class PostgresSource(BatchSource):
     # -------------------------------------------------------------- asking the server
 
     @contextmanager
-    def _reading(self) -> Iterator[psycopg.Connection[Any]]:
+    def _read_only_connection(self) -> Iterator[psycopg.Connection[Any]]:
         """A transaction that cannot write, however the SQL is worded."""
-        with control(self.address, application_name=READER) as connection:
+        with open_connection(self.address, application_name=READER_APPLICATION) as connection:
             connection.execute(_READ_ONLY)
             yield connection
 
@@ -156,7 +160,7 @@ class PostgresSource(BatchSource):
             raise source_failure(error, self.address.name, sql, statement) from error
 
 
-def _exported_snapshot(connection: psycopg.Connection[Any]) -> str | None:
+def _export_snapshot(connection: psycopg.Connection[Any]) -> str | None:
     """The transaction's snapshot for others to read under; None where the server cannot (some standbys)."""
     try:
         row = connection.execute("SELECT pg_export_snapshot()").fetchone()
@@ -170,10 +174,10 @@ def _exported_snapshot(connection: psycopg.Connection[Any]) -> str | None:
 
 def _page_ranges(plain: PlainSelect, bounds: list[int]) -> list[str]:
     """The SELECT once for each range of pages; the last is open, for what lies beyond the known end."""
-    first = plain.restricted(f"ctid < '({bounds[0]},0)'::tid")
-    last = plain.restricted(f"ctid >= '({bounds[-1]},0)'::tid")
+    first = plain.with_condition(f"ctid < '({bounds[0]},0)'::tid")
+    last = plain.with_condition(f"ctid >= '({bounds[-1]},0)'::tid")
     between = [
-        plain.restricted(f"ctid >= '({low},0)'::tid AND ctid < '({high},0)'::tid")
+        plain.with_condition(f"ctid >= '({low},0)'::tid AND ctid < '({high},0)'::tid")
         for low, high in pairwise(bounds)
     ]
     return [first, *between, last]
@@ -184,17 +188,17 @@ def _reads_one_range(connection: psycopg.Connection[Any], statement: str) -> boo
 
     Its plan tells what the text does not: aggregates of the user's own, views, children, a better index.
     """
-    nodes = _planned(connection, statement)
+    nodes = _plan_nodes(connection, statement)
     return nodes.count("Tid Range Scan") == 1 and set(nodes) <= _SHAREABLE
 
 
-def _planned(connection: psycopg.Connection[Any], statement: str) -> list[str]:
+def _plan_nodes(connection: psycopg.Connection[Any], statement: str) -> list[str]:
     """The nodes of the server's plan."""
-    plan = _plan(connection, statement)
+    plan = _explain_plan(connection, statement)
     return list(_node_types(plan)) if plan else []
 
 
-def _plan(connection: psycopg.Connection[Any], statement: str) -> dict[str, Any]:
+def _explain_plan(connection: psycopg.Connection[Any], statement: str) -> dict[str, Any]:
     """The server's plan, in one process; empty where it cannot plan the statement."""
     try:
         with connection.transaction():
@@ -213,7 +217,7 @@ def _node_types(node: dict[str, Any]) -> Iterator[str]:
         yield from _node_types(child)
 
 
-def split_name(table: str) -> list[str]:
+def parse_table_name(table: str) -> list[str]:
     """``schema.table`` as its parts; a part in double quotes may hold dots and quotes (doubled)."""
     parts = re.findall(r'"(?:[^"]|"")*"|[^."]+', table)
     if not parts or ".".join(parts) != table or len(parts) > 3:

@@ -7,9 +7,9 @@ from typing import Any
 import psycopg
 import sqlalchemy as sa
 
-from ematix_flow.backends.postgres.address import address_of
-from ematix_flow.backends.postgres.bounded import connect_bounded
-from ematix_flow.backends.postgres.control import connect
+from ematix_flow.backends.postgres.address import parse_address
+from ematix_flow.backends.postgres.connection import connect
+from ematix_flow.backends.postgres.timeouts import connect_with_timeout
 from ematix_flow.spec.connections import PostgresConnection
 
 
@@ -21,10 +21,10 @@ def sql_engine(
     With ``kept`` one stays open for who calls often; it is tried before each use, and made anew if broken.
     No statement waits longer than ``seconds``, if given.
     """
-    address = address_of(connection)
+    address = parse_address(connection)
 
     def opened() -> psycopg.Connection[Any]:
-        session = connect(address) if seconds is None else connect_bounded(address, seconds)
+        session = connect(address) if seconds is None else connect_with_timeout(address, seconds)
         session.autocommit = False  # SQLAlchemy expects the driver to begin
         return session
 

@@ -13,22 +13,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ematix_flow.backends.base import StagedPart
-from ematix_flow.backends.postgres.address import Address
-from ematix_flow.backends.postgres.bulk import BulkError, bulk_for_staging
+from ematix_flow.backends.postgres.address import PostgresAddress
+from ematix_flow.backends.postgres.bulk_connection import BulkError, open_bulk_for_staging
 from ematix_flow.backends.postgres.failures import target_failure
-from ematix_flow.spec.naming import own_name, part_number
+from ematix_flow.spec.generated_names import internal_name, part_number
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PART = own_name("part")
+PART = internal_name("part")
 
 
 @dataclass(frozen=True)
 class PostgresStaging:
     """Picklable: an address, the table's names and the Arrow schema of what is written."""
 
-    address: Address
+    address: PostgresAddress
     table_schema: str
     table: str
     schema: pa.Schema
@@ -37,10 +37,10 @@ class PostgresStaging:
         """All batches in one transaction, streamed: memory holds about one of them."""
         import pyarrow as pa
 
-        flow = _Flow(batches, part_number(part), self.schema)
+        flow = _NumberedBatches(batches, part_number(part), self.schema)
         if flow.is_empty:
             return StagedPart(part, 0, 0)
-        with bulk_for_staging(self.address) as connection:
+        with open_bulk_for_staging(self.address) as connection:
             try:
                 # after a crash of the server the table is empty anyway: waiting for its disk buys nothing
                 connection.execute("SET LOCAL synchronous_commit = off")
@@ -55,7 +55,7 @@ class PostgresStaging:
         return StagedPart(part, flow.rows, flow.bytes)
 
 
-class _Flow:
+class _NumberedBatches:
     """The batches as the staging table takes them, counted; remembers the error that ended them."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch], number: int, schema: pa.Schema) -> None:
@@ -79,7 +79,7 @@ class _Flow:
         try:
             batch = self._first
             while batch is not None:
-                yield self._numbered(batch)
+                yield self._with_part_number(batch)
                 self.rows += batch.num_rows
                 self.bytes += batch.nbytes
                 batch = next(self._batches, None)
@@ -87,7 +87,7 @@ class _Flow:
             self.failure = error
             raise
 
-    def _numbered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _with_part_number(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         import pyarrow as pa
 
         # by its bytes: pa.scalar and pa.array import pandas when they are first called

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from ematix_flow.backends.base import Load, StagedRows
-from ematix_flow.backends.control_tables import STAGING_SCHEMA
-from ematix_flow.backends.postgres.address import Address
+from ematix_flow.backends.postgres.address import PostgresAddress
 from ematix_flow.backends.postgres.dialect import PostgresDialect
 from ematix_flow.backends.postgres.staging import PART, PostgresStaging
+from ematix_flow.backends.sql.control_tables import STAGING_SCHEMA
 from ematix_flow.errors import PlanError
-from ematix_flow.spec.naming import distinct_name, part_number
+from ematix_flow.spec.generated_names import distinct_name, part_number
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.strategies.sql import column
 
@@ -30,7 +30,7 @@ def staging_prefix(pipeline: str, target: str) -> str:
     return distinct_name(pipeline, target, length=_SLUG) + "_"
 
 
-def new_staging(address: Address, load: Load, schema: pa.Schema) -> PostgresStaging:
+def new_staging(address: PostgresAddress, load: Load, schema: pa.Schema) -> PostgresStaging:
     """A staging with a fresh name; `create_staging_sql` makes its table."""
     name = f"{staging_prefix(load.pipeline, load.target)}{load.run_id.hex[:8]}_{secrets.token_hex(4)}"
     return PostgresStaging(address, STAGING_SCHEMA, name, schema)
@@ -74,7 +74,7 @@ def wire_type(arrow_type: pa.DataType) -> str:
     return names[arrow_type]
 
 
-def staged_rows(rows: StagedRows, table: TableSpec, dialect: PostgresDialect) -> exp.Select:
+def select_staged_rows(rows: StagedRows, table: TableSpec, dialect: PostgresDialect) -> exp.Select:
     """SELECT of the declared columns from the parts that were reported.
 
     Lengths and precisions are left to the INSERT: an explicit cast to them would cut and round.

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, TypeVar
 from sqlglot import exp
 
 from ematix_flow.backends.base import (
-    Applied,
     LiveTable,
     Load,
+    LoadResult,
     RowCheck,
     SameDatabaseRows,
     StagedRows,
@@ -23,26 +23,31 @@ from ematix_flow.backends.base import (
     TableChange,
     TablePlan,
 )
-from ematix_flow.backends.control_tables import STAGING_SCHEMA
-from ematix_flow.backends.held_sessions import HeldSession
-from ematix_flow.backends.postgres.address import Address
-from ematix_flow.backends.postgres.catalog import live_table
+from ematix_flow.backends.postgres.address import PostgresAddress
+from ematix_flow.backends.postgres.catalog import read_live_table
 from ematix_flow.backends.postgres.dialect import PostgresDialect
-from ematix_flow.backends.postgres.exact import exact_select
-from ematix_flow.backends.postgres.failures import UNCHANGED, blamed_on_source, is_conflict, with_columns
+from ematix_flow.backends.postgres.exact_casts import exact_select
+from ematix_flow.backends.postgres.failures import (
+    UNCHANGED,
+    as_source_failure,
+    is_conflict,
+    with_possible_columns,
+)
 from ematix_flow.backends.postgres.lock import pipeline_lock
+from ematix_flow.backends.postgres.row_check import zero_character_check
 from ematix_flow.backends.postgres.session import PostgresSession, open_session
 from ematix_flow.backends.postgres.staging import PostgresStaging
 from ematix_flow.backends.postgres.staging_table import (
     create_staging_sql,
     new_staging,
-    staged_rows,
+    select_staged_rows,
     staging_name,
     staging_prefix,
 )
-from ematix_flow.backends.postgres.storable import storable_texts
-from ematix_flow.backends.relational import RelationalTarget
-from ematix_flow.backends.sql_session import SqlSession
+from ematix_flow.backends.sql.control_tables import STAGING_SCHEMA
+from ematix_flow.backends.sql.session import SqlSession
+from ematix_flow.backends.sql.target import RelationalTarget
+from ematix_flow.backends.sql_servers.lock_session import LockSession
 from ematix_flow.errors import FlowError, RowRejected, SourceFailed
 from ematix_flow.spec.tables import TableSpec
 
@@ -53,7 +58,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 _TRIES = 5
-_MATCHING = ("merge", "scd2")  # what they do with staged rows depends on those that are there
+_MATCHING_MODES = ("merge", "scd2")  # what they do with staged rows depends on those that are there
 _SCHEMA_EXISTS = "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = %(schema)s"
 _LEFTOVERS = """
 SELECT c.relname FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
@@ -71,10 +76,10 @@ class PostgresTarget(RelationalTarget):
 
     dialect: PostgresDialect
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: PostgresAddress) -> None:
         self.address = address
         self.dialect = PostgresDialect()
-        self._locked: dict[tuple[str, str], HeldSession[PostgresSession]] = {}
+        self._lock_sessions: dict[tuple[str, str], LockSession[PostgresSession]] = {}
 
     def session(self) -> AbstractContextManager[PostgresSession]:
         return open_session(self.address)
@@ -82,16 +87,16 @@ class PostgresTarget(RelationalTarget):
     @contextmanager
     def lock(self, pipeline: str, target: str, run_id: uuid.UUID) -> Iterator[None]:
         with pipeline_lock(self.address, pipeline, target, run_id) as held:
-            self._locked[pipeline, target] = held
+            self._lock_sessions[pipeline, target] = held
             try:
                 yield
             finally:
-                del self._locked[pipeline, target]
+                del self._lock_sessions[pipeline, target]
 
     # -------------------------------------------------------------- tables
 
-    def live_columns(self, session: SqlSession, table: TableSpec) -> LiveTable | None:
-        return live_table(session, self.dialect, table)
+    def read_live_table(self, session: SqlSession, table: TableSpec) -> LiveTable | None:
+        return read_live_table(session, self.dialect, table)
 
     def schema_changes(self, session: SqlSession, table: TableSpec) -> list[TableChange]:
         if table.schema is None or session.fetch(_SCHEMA_EXISTS, {"schema": table.schema}):
@@ -107,7 +112,7 @@ class PostgresTarget(RelationalTarget):
             wanted = self.plan_table(table, self.inspect(table)) if again else plan
             super(PostgresTarget, self).change_table(table, wanted)
 
-        _retried(change)
+        _retry_conflicts(change)
 
     # -------------------------------------------------------------- staging
 
@@ -119,32 +124,34 @@ class PostgresTarget(RelationalTarget):
         return staging
 
     def row_check(self, table: TableSpec) -> RowCheck | None:
-        return storable_texts(table)
+        return zero_character_check(table)
 
     def _create_staging_schema(self, session: SqlSession) -> None:
         create = f"CREATE SCHEMA IF NOT EXISTS {self.dialect.quote(STAGING_SCHEMA)}"
         if not session.fetch(_SCHEMA_EXISTS, {"schema": STAGING_SCHEMA}):
-            _retried(lambda _: session.execute(create))
+            _retry_conflicts(lambda _: session.execute(create))
 
     def staged_select(self, session: SqlSession, rows: StagedRows, table: TableSpec) -> exp.Expr:
-        return staged_rows(rows, table, self.dialect)
+        return select_staged_rows(rows, table, self.dialect)
 
     def drop_staging(self, staging: Staging) -> None:
         """Never fails a load that has committed: what cannot be dropped now, the next run drops."""
         assert isinstance(staging, PostgresStaging)
         try:
             with self.session() as session:
-                self._drop(session, staging.table)
+                self._drop_staging_table(session, staging.table)
         except FlowError as error:
             _log.warning("staging table %s stays until the next run: %s", staging.table, error.what)
 
-    def sweep(self, pipeline: str, target: str) -> list[str]:
+    def sweep_staging(self, pipeline: str, target: str) -> list[str]:
         prefix = staging_prefix(pipeline, target)
         with self.session() as session:
             found = session.fetch(_LEFTOVERS, {"schema": STAGING_SCHEMA, "prefix": prefix})
-            return [f"{STAGING_SCHEMA}.{name}" for (name,) in found if self._drop(session, name)]
+            return [
+                f"{STAGING_SCHEMA}.{name}" for (name,) in found if self._drop_staging_table(session, name)
+            ]
 
-    def _drop(self, session: SqlSession, table: str) -> bool:
+    def _drop_staging_table(self, session: SqlSession, table: str) -> bool:
         """False when a task of a dead run still writes to it: waiting for that would stall this one."""
         session.execute("SELECT set_config('lock_timeout', '3s', false)")
         try:
@@ -159,29 +166,29 @@ class PostgresTarget(RelationalTarget):
     # -------------------------------------------------------------- the one transaction
 
     def apply_session(self, load: Load) -> AbstractContextManager[SqlSession]:
-        held = self._locked.get((load.pipeline, load.target))
+        held = self._lock_sessions.get((load.pipeline, load.target))
         return held.use() if held is not None else self.session()
 
-    def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> Applied:
+    def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> LoadResult:
         """A transaction that another session got in the way of is rolled back and tried again."""
         try:
             if isinstance(rows, SameDatabaseRows):
-                rows = self._exactly(load, rows)
-            elif load.mode in _MATCHING or load.range is not None:
+                rows = self._with_exact_casts(load, rows)
+            elif load.mode in _MATCHING_MODES or load.range is not None:
                 self._analyze_staging(load, rows)
-            return _retried(lambda _: super(PostgresTarget, self).apply(load, rows))
+            return _retry_conflicts(lambda _: super(PostgresTarget, self).apply(load, rows))
         except FlowError as error:
-            blamed = blamed_on_source(error) if isinstance(rows, SameDatabaseRows) else None
+            blamed = as_source_failure(error) if isinstance(rows, SameDatabaseRows) else None
             if blamed is not None:
                 raise blamed from error.__cause__
             if isinstance(error, RowRejected):
-                raise with_columns(error, load.table) from error.__cause__
+                raise with_possible_columns(error, load.table) from error.__cause__
             raise
 
-    def before_change(self, session: SqlSession, load: Load) -> None:
+    def lock_for_change(self, session: SqlSession, load: Load) -> None:
         """The lock comes before the transaction's snapshot, so that what others did is seen in full."""
         table = load.table
-        if ("create_table", table.label) not in [(c.action, c.subject) for c in load.changes.changes]:
+        if ("create_table", table.label) not in [(c.action, c.subject) for c in load.table_plan.changes]:
             name = self.dialect.render(self.dialect.table(table.schema, table.name))
             session.execute(f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")
 
@@ -191,7 +198,7 @@ class PostgresTarget(RelationalTarget):
         with self.apply_session(load) as session:
             session.execute(f"ANALYZE {staging_name(rows.staging.table, self.dialect)}")
 
-    def _exactly(self, load: Load, rows: SameDatabaseRows) -> SameDatabaseRows:
+    def _with_exact_casts(self, load: Load, rows: SameDatabaseRows) -> SameDatabaseRows:
         with self.apply_session(load) as session:
             assert isinstance(session, PostgresSession)
             try:
@@ -202,7 +209,7 @@ class PostgresTarget(RelationalTarget):
         return SameDatabaseRows(select)
 
 
-def _retried(action: Callable[[int], T]) -> T:
+def _retry_conflicts(action: Callable[[int], T]) -> T:
     for attempt in range(_TRIES - 1):
         try:
             return action(attempt)

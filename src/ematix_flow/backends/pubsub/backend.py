@@ -10,18 +10,18 @@ from ematix_flow.backends.pubsub.clients import (
     CALL_SECONDS,
     SERVICE,
     address_of,
-    briefly,
-    publisher,
+    publisher_client,
     pubsub_connection,
+    short_retry,
 )
-from ematix_flow.backends.pubsub.failures import understood
+from ematix_flow.backends.pubsub.failures import translate_errors
 from ematix_flow.backends.pubsub.source import PubSubSource
 from ematix_flow.backends.pubsub.target import PubSubTarget
 from ematix_flow.errors import CannotConnect
 from ematix_flow.spec.connections import Connection
 
 
-class PubSubBackend(Backend):
+class PubSubStreamBackend(Backend):
     """Followed by streams and sent messages to; batch pipelines have nothing to query here."""
 
     kind = "pubsub"
@@ -35,10 +35,13 @@ class PubSubBackend(Backend):
         project = self._project.project_id
         address = address_of(self._project)
         where = f"Google Pub/Sub, project {project}" + ("" if address == SERVICE else f", at {address}")
-        with publisher(self._project) as client, understood(self._project, "list topics", CannotConnect):
+        with (
+            publisher_client(self._project) as client,
+            translate_errors(self._project, "list topics", CannotConnect),
+        ):
             request = {"project": f"projects/{project}", "page_size": 1}
             try:
-                client.list_topics(request=request, retry=briefly(), timeout=CALL_SECONDS)
+                client.list_topics(request=request, retry=short_retry(), timeout=CALL_SECONDS)
             except PermissionDenied:  # an account that may only read one subscription is a good one
                 return f"{where} (this account may not list its topics)"
         return where

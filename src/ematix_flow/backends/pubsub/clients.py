@@ -50,7 +50,7 @@ def is_emulator(connection: PubSubConnection) -> bool:
     return connection.anonymous_auth or bool(os.environ.get(EMULATOR) and not connection.endpoint)
 
 
-def briefly(seconds: float | None = None) -> Retry:
+def short_retry(seconds: float | None = None) -> Retry:
     """Try again while the server is away, for so long in all."""
     from google.api_core import exceptions as e
     from google.api_core.retry import Retry, if_exception_type
@@ -61,7 +61,7 @@ def briefly(seconds: float | None = None) -> Retry:
     )
 
 
-def subscriber(connection: PubSubConnection) -> SubscriberClient:
+def subscriber_client(connection: PubSubConnection) -> SubscriberClient:
     from google.pubsub_v1 import SubscriberClient
     from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
@@ -69,7 +69,7 @@ def subscriber(connection: PubSubConnection) -> SubscriberClient:
     return SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
 
 
-def publisher(connection: PubSubConnection) -> PublisherClient:
+def publisher_client(connection: PubSubConnection) -> PublisherClient:
     from google.pubsub_v1 import PublisherClient
     from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 
@@ -77,7 +77,7 @@ def publisher(connection: PubSubConnection) -> PublisherClient:
     return PublisherClient(transport=PublisherGrpcTransport(channel=channel))
 
 
-def close(client: SubscriberClient | PublisherClient) -> None:
+def close_client(client: SubscriberClient | PublisherClient) -> None:
     """End its connections, and every call that still waits."""
     transport: Any = client.transport
     transport.close()

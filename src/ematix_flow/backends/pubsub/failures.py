@@ -12,12 +12,12 @@ from ematix_flow.backends.pubsub.clients import address_of
 from ematix_flow.errors import CannotConnect, FlowError
 from ematix_flow.spec.connections import PubSubConnection
 
-AWAY = (e.ServiceUnavailable, e.DeadlineExceeded, e.RetryError, e.Cancelled)
-PASSING = (e.Aborted, e.InternalServerError, e.ResourceExhausted, e.ServiceUnavailable, e.Unknown)
+UNREACHABLE = (e.ServiceUnavailable, e.DeadlineExceeded, e.RetryError, e.Cancelled)
+TRANSIENT = (e.Aborted, e.InternalServerError, e.ResourceExhausted, e.ServiceUnavailable, e.Unknown)
 
 
 @contextmanager
-def understood(
+def translate_errors(
     connection: PubSubConnection,
     doing: str,
     failed: type[FlowError],
@@ -32,10 +32,10 @@ def understood(
     try:
         yield
     except (e.GoogleAPICallError, e.RetryError, GoogleAuthError) as error:
-        raise explained(connection, doing, failed, error, away=away, state=state) from error
+        raise explain_error(connection, doing, failed, error, away=away, state=state) from error
 
 
-def explained(
+def explain_error(
     connection: PubSubConnection,
     doing: str,
     failed: type[FlowError],
@@ -53,7 +53,7 @@ def explained(
             state=state,
             next_step="check credentials_path, or sign in again:  gcloud auth application-default login",
         )
-    if isinstance(cause, AWAY):
+    if isinstance(cause, UNREACHABLE):
         return away(
             f"cannot reach Pub/Sub at {address_of(connection)} ({doing}): {words}",
             state=state,

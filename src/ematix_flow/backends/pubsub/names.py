@@ -24,7 +24,7 @@ def is_topic_path(name: str) -> bool:
     return found is not None and found[1] == "topics"
 
 
-def short(path: str) -> str:
+def short_name(path: str) -> str:
     return path.rsplit("/", 1)[-1]
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ematix_flow.backends.notebooks import BATCH_BYTES, MessageBackend
-from ematix_flow.backends.payloads.base import Payload
+from ematix_flow.backends.brokers.notebook import BATCH_BYTES, MessageBackend
+from ematix_flow.backends.messages.contract import ReadRequest, Receiver, Sender
+from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.backends.pubsub import backend
 from ematix_flow.backends.pubsub.receiver import PubSubReceiver
-from ematix_flow.backends.streams import Reading, Receiver, Sender
 from ematix_flow.spec.connections import PubSubConnection
 
-NAME = "notebook"
+CONNECTION_NAME = "notebook"
 
 
 class PubSubBackend(MessageBackend):
@@ -21,7 +21,7 @@ class PubSubBackend(MessageBackend):
 
     batch_size = 1000
 
-    def __init__(self, project: backend.PubSubBackend, payload: Payload) -> None:
+    def __init__(self, project: backend.PubSubStreamBackend, payload: PayloadSpec) -> None:
         super().__init__(payload)
         self._project = project
 
@@ -39,13 +39,13 @@ class PubSubBackend(MessageBackend):
     ) -> PubSubBackend:
         """Connects to nothing yet. ``endpoint`` and ``anonymous_auth`` are for the emulator."""
         connection = PubSubConnection(
-            name=NAME,
+            name=CONNECTION_NAME,
             project_id=project_id,
             endpoint=endpoint or "",
             anonymous_auth=anonymous_auth,
             credentials_path=credentials_path or "",
         )
-        opened = cls(backend.PubSubBackend(connection), Payload(format=payload_format))
+        opened = cls(backend.PubSubStreamBackend(connection), PayloadSpec(format=payload_format))
         opened.batch_size = cls.batch_size if batch_size is None else batch_size
         opened.batch_bytes = BATCH_BYTES if batch_bytes is None else batch_bytes
         return opened
@@ -71,10 +71,10 @@ class PubSubBackend(MessageBackend):
         """How many messages were yielded and not committed."""
         return sum(len(receipts) for receipts in self._pending.values())
 
-    def _receiver(self, place: str) -> Receiver:
-        return self._project.stream_source().receiver(Reading(place), {})
+    def _open_receiver(self, place: str) -> Receiver:
+        return self._project.stream_source().receiver(ReadRequest(place), {})
 
     def _sender(self, place: str) -> Sender:
         target = self._project.message_target()
-        target.check_place(place)
+        target.check_destination(place)
         return target.sender(place, {})

@@ -19,19 +19,19 @@ from typing import Any
 from google.api_core import exceptions as e
 from google.pubsub_v1 import PullResponse, SubscriberClient
 
-from ematix_flow.backends.pubsub.clients import CALL_SECONDS, briefly, close
-from ematix_flow.backends.pubsub.failures import AWAY, PASSING, explained, understood
-from ematix_flow.backends.pubsub.leases import Leases
-from ematix_flow.backends.pubsub.names import short
+from ematix_flow.backends.messages.contract import Message, Receiver
+from ematix_flow.backends.pubsub.ack_deadlines import AckDeadlines
+from ematix_flow.backends.pubsub.clients import CALL_SECONDS, close_client, short_retry
+from ematix_flow.backends.pubsub.failures import TRANSIENT, UNREACHABLE, explain_error, translate_errors
+from ematix_flow.backends.pubsub.names import short_name
 from ematix_flow.backends.pubsub.source import Subscription
-from ematix_flow.backends.streams import Message, Receiver
 from ematix_flow.errors import CannotConnect, SourceFailed
 from ematix_flow.spec.connections import PubSubConnection
 
-PULLED_AT_ONCE = 1000
+MAX_PULLED = 1000
 PULL_SECONDS = 20.0  # how long the service may look for a first message
 LEASE_SECONDS = 60  # what a deadline is moved by; also how late a crash's messages come again at most
-TOLD_AT_ONCE = 1000  # receipts in a request, which may have 512 KiB
+MAX_RECEIPTS = 1000  # receipts in a request, which may have 512 KiB
 PATIENCE = 60.0  # how long the service may be away
 _PAUSES = (0.1, 0.5, 1.0, 2.0)
 
@@ -51,7 +51,7 @@ class PubSubReceiver(Receiver):
         subscription: Subscription,
     ) -> None:
         self._connection, self._client, self._subscription = connection, client, subscription
-        self._leases = Leases()
+        self._deadlines = AckDeadlines()
         self._ready: deque[Message] = deque()
         self._puller = ThreadPoolExecutor(1, thread_name_prefix="pubsub-pull")
         self._pulling: Future[tuple[float, list[Any]]] | None = None
@@ -64,11 +64,11 @@ class PubSubReceiver(Receiver):
     def poll(self, max_messages: int, timeout: float) -> Sequence[Message]:
         deadline = time.monotonic() + timeout
         while True:
-            self.keep()
+            self.keep_alive()
             if self._ready:
                 return [self._ready.popleft() for _ in range(min(max_messages, len(self._ready)))]
             if self._pulling is None:
-                count = max(1, min(max_messages, PULLED_AT_ONCE))
+                count = max(1, min(max_messages, MAX_PULLED))
                 self._pulling = self._puller.submit(self._pull, count)
             left = deadline - time.monotonic()
             if left <= 0 and not self._pulling.done():
@@ -85,40 +85,40 @@ class PubSubReceiver(Receiver):
             return asked, []
         return asked, list(PullResponse.pb(answer).received_messages)
 
-    def _collect(self) -> None:
+    def _collect_pull(self) -> None:
         """Take what a finished pull has brought."""
         if self._pulling is None or not self._pulling.done():
             return
         finished, self._pulling = self._pulling, None
         try:
             asked, received = finished.result()
-        except PASSING as error:
-            self._is_away(error)
+        except TRANSIENT as error:
+            self._wait_while_unreachable(error)
             return
         except e.GoogleAPICallError as error:
-            doing = f"pull from subscription {short(self._subscription.path)!r}"
-            raise explained(self._connection, doing, SourceFailed, error) from error
+            doing = f"pull from subscription {short_name(self._subscription.path)!r}"
+            raise explain_error(self._connection, doing, SourceFailed, error) from error
         self._away_since = None
         self._found_nothing = not received
-        self._leases.take((each.ack_id for each in received), asked, self._subscription.ack_deadline)
-        self._ready.extend(self._message(each) for each in received)
+        self._deadlines.start((each.ack_id for each in received), asked, self._subscription.ack_deadline)
+        self._ready.extend(self._as_message(each) for each in received)
 
-    def _is_away(self, error: e.GoogleAPICallError) -> None:
+    def _wait_while_unreachable(self, error: e.GoogleAPICallError) -> None:
         """Wait a little; CannotConnect when it has been away for too long."""
         now = time.monotonic()
         self._found_nothing = False
         self._away_since = self._away_since or now
         if now - self._away_since >= PATIENCE:
-            raise explained(self._connection, "pull messages", CannotConnect, error) from error
+            raise explain_error(self._connection, "pull messages", CannotConnect, error) from error
         self._closed.wait(min(1.0, PATIENCE / 4))
 
-    def _message(self, received: Any) -> Message:
+    def _as_message(self, received: Any) -> Message:
         message = received.message
         published = message.publish_time.ToDatetime() if message.HasField("publish_time") else None
         return Message(
             value=message.data,
             key=message.ordering_key.encode() or None,
-            topic=self._subscription.topic or short(self._subscription.path),
+            topic=self._subscription.topic or short_name(self._subscription.path),
             partition=None,
             position=message.message_id,
             timestamp=published.replace(tzinfo=_UTC) if published else None,
@@ -134,45 +134,45 @@ class PubSubReceiver(Receiver):
 
         What a service that is away was not told comes again for certain.
         """
-        with understood(self._connection, "acknowledge messages", SourceFailed):
+        with translate_errors(self._connection, "acknowledge messages", SourceFailed):
             try:
-                done = self._tell(receipts, self._client.acknowledge)
-            except AWAY as error:
+                done = self._send_receipts(receipts, self._client.acknowledge)
+            except UNREACHABLE as error:
                 _log.warning("Pub/Sub was not told that %d messages are done: %s", len(receipts), error)
                 done = False
-        self._leases.end(receipts)
+        self._deadlines.remove(receipts)
         return done and self._subscription.exactly_once
 
     def nack(self, receipts: Sequence[Any]) -> None:
         """Give messages back: they come again, until a dead-letter policy moves them to its topic."""
-        with understood(self._connection, "give messages back", SourceFailed):
-            self._tell(receipts, self._client.modify_ack_deadline, ack_deadline_seconds=0)
-        self._leases.end(receipts)
+        with translate_errors(self._connection, "give messages back", SourceFailed):
+            self._send_receipts(receipts, self._client.modify_ack_deadline, ack_deadline_seconds=0)
+        self._deadlines.remove(receipts)
 
-    def keep(self) -> None:
+    def keep_alive(self) -> None:
         """Ask for more time for all that is unacknowledged, before its time runs out."""
-        self._collect()
+        self._collect_pull()
         now = time.monotonic()
-        due = self._leases.due(now)
+        due = self._deadlines.due(now)
         if not due:
             return
         seconds = max(LEASE_SECONDS, self._subscription.ack_deadline)
         try:
-            self._tell(due, self._client.modify_ack_deadline, ack_deadline_seconds=seconds)
+            self._send_receipts(due, self._client.modify_ack_deadline, ack_deadline_seconds=seconds)
         except (e.GoogleAPICallError, e.RetryError) as error:  # asked again in a second
             _log.warning("Pub/Sub did not extend the deadline of %d messages: %s", len(due), error)
             return
-        self._leases.take(due, now, seconds)
+        self._deadlines.start(due, now, seconds)
 
-    def drained(self) -> bool | None:
+    def is_drained(self) -> bool | None:
         """Whether a pull that began after the last message has found nothing."""
         return self._found_nothing and not self._ready
 
     def pending(self) -> int:
         """How many messages are received and not acknowledged."""
-        return len(self._leases)
+        return len(self._deadlines)
 
-    def _tell(self, receipts: Sequence[str], call: Callable[..., Any], **what: Any) -> bool:
+    def _send_receipts(self, receipts: Sequence[str], call: Callable[..., Any], **what: Any) -> bool:
         """Say it of all receipts, in requests of bounded size. Receipts that are no longer valid are passed
         over; False when the service could not take some of them."""
         done = True
@@ -181,7 +181,7 @@ class PubSubReceiver(Receiver):
             for pause in (*_PAUSES, None):
                 request = {"subscription": self._subscription.path, "ack_ids": left, **what}
                 try:
-                    call(request=request, retry=briefly(), timeout=CALL_SECONDS)
+                    call(request=request, retry=short_retry(), timeout=CALL_SECONDS)
                     break
                 except e.GoogleAPICallError as error:
                     answers = getattr(error, "metadata", None) or {}
@@ -204,20 +204,20 @@ class PubSubReceiver(Receiver):
         self._closed.set()
         try:
             if self._away_since is None:
-                for chunk in _chunks(self._leases.all()):
+                for chunk in _chunks(self._deadlines.receipts()):
                     path = self._subscription.path
                     request = {"subscription": path, "ack_ids": chunk, "ack_deadline_seconds": 0}
                     self._client.modify_ack_deadline(request=request, retry=None, timeout=CALL_SECONDS / 2)
         except e.GoogleAPICallError as error:  # it comes again when its deadline has passed
             _log.info("Pub/Sub did not take messages back: %s", error)
         finally:
-            close(self._client)  # ends a pull that is still waiting
+            close_client(self._client)  # ends a pull that is still waiting
             self._puller.shutdown(wait=True, cancel_futures=True)
 
 
 def _chunks(receipts: Sequence[str]) -> Iterator[list[str]]:
-    for first in range(0, len(receipts), TOLD_AT_ONCE):
-        yield list(receipts[first : first + TOLD_AT_ONCE])
+    for first in range(0, len(receipts), MAX_RECEIPTS):
+        yield list(receipts[first : first + MAX_RECEIPTS])
 
 
 def _as_json(attributes: Any) -> str | None:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from google.pubsub_v1 import PublisherClient, PublishRequest, PubsubMessage
 
-from ematix_flow.backends.pubsub.clients import briefly, publisher
-from ematix_flow.backends.pubsub.failures import understood
-from ematix_flow.backends.pubsub.names import short
-from ematix_flow.backends.streams import HEADERS, KEY, VALUE, Token
+from ematix_flow.backends.messages.contract import HEADERS, KEY, VALUE, BatchToken
+from ematix_flow.backends.pubsub.clients import publisher_client, short_retry
+from ematix_flow.backends.pubsub.failures import translate_errors
+from ematix_flow.backends.pubsub.names import short_name
 from ematix_flow.errors import RowRejected, TargetFailed
 from ematix_flow.spec.connections import PubSubConnection
 
@@ -45,16 +45,16 @@ class PubSubSender:
     ordered: bool = True
     patience: float = 60.0
 
-    def kept(self) -> PubSubSender:
+    def keep_open(self) -> PubSubSender:
         return self  # each batch connects anew
 
     def check(self, batch: pa.RecordBatch) -> None:
         for _ in self._windows([batch]):
             pass
 
-    def send(self, batches: Iterable[pa.RecordBatch], token: Token | None = None) -> int:
+    def send(self, batches: Iterable[pa.RecordBatch], token: BatchToken | None = None) -> int:
         sent = 0
-        with publisher(self.connection) as client, ThreadPoolExecutor(AT_ONCE) as pool:
+        with publisher_client(self.connection) as client, ThreadPoolExecutor(AT_ONCE) as pool:
             for window in self._windows(batches):
                 chains = [pool.submit(self._publish, client, chain) for chain in window.chains()]
                 try:
@@ -64,26 +64,26 @@ class PubSubSender:
                         chain.cancel()
         return sent
 
-    def _windows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[_Window]:
-        window, row = _Window(), 0
+    def _windows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[_SendWindow]:
+        window, row = _SendWindow(), 0
         for batch in batches:
             columns = [batch.column(name).to_pylist() for name in (VALUE, KEY, HEADERS)]
             for value, key, headers in zip(*columns, strict=True):
-                window.add(self._message(row, value, key, headers), row)
+                window.add(self._new_message(row, value, key, headers), row)
                 row += 1
                 if window.messages >= WINDOW_MESSAGES or window.size >= WINDOW_BYTES:
                     yield window
-                    window = _Window()
+                    window = _SendWindow()
         if window.messages:
             yield window
 
-    def _message(self, row: int, value: bytes | None, key: bytes | None, headers: str | None) -> Any:
-        attributes = _attributes(row, headers)
-        text = _text(row, key)
+    def _new_message(self, row: int, value: bytes | None, key: bytes | None, headers: str | None) -> Any:
+        attributes = _parse_attributes(row, headers)
+        text = _key_text(row, key)
         if text and not self.ordered:
             attributes.setdefault("key", text)
             text = ""
-        _check(row, attributes)
+        _check_attributes(row, attributes)
         if not value and not attributes and not text:
             raise RowRejected(
                 f"message {row} has no payload, no key and no headers, which Pub/Sub does not take",
@@ -96,15 +96,15 @@ class PubSubSender:
         sent = 0
         for messages in chain:
             request = PublishRequest.wrap(_RawRequest(topic=self.topic, messages=messages))
-            doing = f"publish {len(messages)} messages to topic {short(self.topic)!r}"
+            doing = f"publish {len(messages)} messages to topic {short_name(self.topic)!r}"
             state = "messages that were sent before stay; a new attempt sends all again"
-            with understood(self.connection, doing, TargetFailed, away=TargetFailed, state=state):
-                client.publish(request=request, retry=briefly(self.patience), timeout=REQUEST_SECONDS)
+            with translate_errors(self.connection, doing, TargetFailed, away=TargetFailed, state=state):
+                client.publish(request=request, retry=short_retry(self.patience), timeout=REQUEST_SECONDS)
             sent += len(messages)
         return sent
 
 
-class _Window:
+class _SendWindow:
     """Requests in the making: those of one ordering key are a chain, each other one stands alone."""
 
     def __init__(self) -> None:
@@ -135,14 +135,14 @@ class _Window:
         return [*self._keyed.values(), *([request] for request in self._single)]
 
 
-def _attributes(row: int, headers: str | None) -> dict[str, str]:
+def _parse_attributes(row: int, headers: str | None) -> dict[str, str]:
     """Attributes are texts: what is none is written as JSON."""
     try:
         found = json.loads(headers) if headers else {}
     except (ValueError, RecursionError) as error:
-        raise _rejected(row, f"has headers that are no JSON: {error}") from error
+        raise _row_rejected(row, f"has headers that are no JSON: {error}") from error
     if not isinstance(found, dict):
-        raise _rejected(row, "has headers that are no JSON object")
+        raise _row_rejected(row, "has headers that are no JSON object")
     return {
         name: value if isinstance(value, str) else json.dumps(value)
         for name, value in found.items()
@@ -150,32 +150,32 @@ def _attributes(row: int, headers: str | None) -> dict[str, str]:
     }
 
 
-def _check(row: int, attributes: Mapping[str, str]) -> None:
+def _check_attributes(row: int, attributes: Mapping[str, str]) -> None:
     """The service refuses the whole request for one attribute that is too much."""
     if len(attributes) > ATTRIBUTES:
-        raise _rejected(row, f"has {len(attributes)} headers; Pub/Sub takes {ATTRIBUTES}")
+        raise _row_rejected(row, f"has {len(attributes)} headers; Pub/Sub takes {ATTRIBUTES}")
     for name, value in attributes.items():
         try:
             sizes = len(name.encode()), len(value.encode())
         except UnicodeEncodeError as error:
-            raise _rejected(row, f"has a header {name[:40]!a} that is no valid text") from error
+            raise _row_rejected(row, f"has a header {name[:40]!a} that is no valid text") from error
         if not name or name.lower().startswith("goog"):
-            raise _rejected(row, f"has a header {name[:40]!r}, a name that Pub/Sub does not take")
+            raise _row_rejected(row, f"has a header {name[:40]!r}, a name that Pub/Sub does not take")
         if sizes[0] > ATTRIBUTE_NAME_BYTES:
-            raise _rejected(row, f"has a header whose name is too long: {name[:40]!r}…")
+            raise _row_rejected(row, f"has a header whose name is too long: {name[:40]!r}…")
         if sizes[1] > ATTRIBUTE_BYTES:
-            raise _rejected(
+            raise _row_rejected(
                 row, f"has {sizes[1]:,} bytes in header {name!r}; Pub/Sub takes {ATTRIBUTE_BYTES:,}"
             )
 
 
-def _rejected(row: int, why: str) -> RowRejected:
+def _row_rejected(row: int, why: str) -> RowRejected:
     return RowRejected(
         f"message {row} {why}", next_step="mend the row, or filter such rows out before they are sent"
     )
 
 
-def _text(row: int, key: bytes | None) -> str:
+def _key_text(row: int, key: bytes | None) -> str:
     if not key:
         return ""
     try:

@@ -12,10 +12,16 @@ from dataclasses import dataclass
 from google.api_core.exceptions import NotFound, PermissionDenied
 from google.pubsub_v1 import SubscriberClient
 
+from ematix_flow.backends.messages.contract import ReadRequest, ReceivedSource, Receiver
 from ematix_flow.backends.pubsub import names
-from ematix_flow.backends.pubsub.clients import CALL_SECONDS, briefly, close, publisher, subscriber
-from ematix_flow.backends.pubsub.failures import understood
-from ematix_flow.backends.streams import Reading, Received, Receiver
+from ematix_flow.backends.pubsub.clients import (
+    CALL_SECONDS,
+    close_client,
+    publisher_client,
+    short_retry,
+    subscriber_client,
+)
+from ematix_flow.backends.pubsub.failures import translate_errors
 from ematix_flow.errors import SourceFailed, SourceMissing
 from ematix_flow.spec.connections import PubSubConnection
 
@@ -34,35 +40,37 @@ class Subscription:
     dead_letters: bool = False  # tells how often a message was delivered, and moves it away one day
 
 
-class PubSubSource(Received):
+class PubSubSource(ReceivedSource):
     def __init__(self, connection: PubSubConnection) -> None:
         self._connection = connection
 
-    def check(self, reading: Reading) -> None:
-        with subscriber(self._connection) as client:
+    def check(self, reading: ReadRequest) -> None:
+        with subscriber_client(self._connection) as client:
             self._subscription(client, reading.query)
 
-    def receiver(self, reading: Reading, progress: Mapping[str, str]) -> Receiver:
+    def receiver(self, reading: ReadRequest, progress: Mapping[str, str]) -> Receiver:
         from ematix_flow.backends.pubsub.receiver import PubSubReceiver
 
-        client = subscriber(self._connection)
+        client = subscriber_client(self._connection)
         try:
             subscription = self._subscription(client, reading.query)
         except BaseException:
-            close(client)
+            close_client(client)
             raise
         return PubSubReceiver(self._connection, client, subscription)
 
     def _subscription(self, client: SubscriberClient, name: str) -> Subscription:
         if names.is_topic_path(name):
-            raise self._missing(names.short(name), name)
+            raise self._missing_error(names.short_name(name), name)
         path = names.subscription_path(self._connection.project_id, name, SourceFailed)
         request = {"subscription": path}
-        with understood(self._connection, f"look at subscription {names.short(path)!r}", SourceFailed):
+        with translate_errors(
+            self._connection, f"look at subscription {names.short_name(path)!r}", SourceFailed
+        ):
             try:
-                found = client.get_subscription(request=request, retry=briefly(), timeout=CALL_SECONDS)
+                found = client.get_subscription(request=request, retry=short_retry(), timeout=CALL_SECONDS)
             except NotFound as error:
-                raise self._missing(names.short(path), path) from error
+                raise self._missing_error(names.short_name(path), path) from error
             except PermissionDenied:  # to pull needs less than to look
                 return Subscription(path)
         if (
@@ -71,55 +79,57 @@ class PubSubSource(Received):
             or found.cloud_storage_config.bucket
         ):
             raise SourceFailed(
-                f"subscription {names.short(path)!r} delivers by itself (push, BigQuery or a bucket): "
+                f"subscription {names.short_name(path)!r} delivers by itself (push, BigQuery or a bucket): "
                 "it cannot be pulled from",
-                next_step=self._creation(names.short(found.topic), f"{names.short(path)}-pull"),
+                next_step=self._create_command(
+                    names.short_name(found.topic), f"{names.short_name(path)}-pull"
+                ),
             )
         if found.detached:
             raise SourceFailed(
-                f"subscription {names.short(path)!r} is detached from its topic: nothing comes from it",
-                next_step=self._creation(names.short(found.topic), f"{names.short(path)}-2"),
+                f"subscription {names.short_name(path)!r} is detached from its topic: nothing comes from it",
+                next_step=self._create_command(names.short_name(found.topic), f"{names.short_name(path)}-2"),
             )
         return Subscription(
             path,
-            topic=names.short(found.topic),
+            topic=names.short_name(found.topic),
             ack_deadline=found.ack_deadline_seconds or ASSUMED_DEADLINE,
             exactly_once=found.enable_exactly_once_delivery,
             dead_letters=bool(found.dead_letter_policy.dead_letter_topic),
         )
 
-    def _missing(self, name: str, path: str) -> SourceMissing:
+    def _missing_error(self, name: str, path: str) -> SourceMissing:
         """There is no such subscription: perhaps there is such a topic, which has some."""
         project = self._connection.project_id
         topic = names.topic_path(project, path if names.is_topic_path(path) else name, SourceFailed)
         request = {"topic": topic, "page_size": _SHOWN + 1}
         with (
-            publisher(self._connection) as client,
-            understood(self._connection, f"look for subscription {name!r}", SourceFailed),
+            publisher_client(self._connection) as client,
+            translate_errors(self._connection, f"look for subscription {name!r}", SourceFailed),
         ):
             try:
                 pages = client.list_topic_subscriptions(
-                    request=request, retry=briefly(), timeout=CALL_SECONDS
+                    request=request, retry=short_retry(), timeout=CALL_SECONDS
                 )
-                found = [names.short(each) for each in next(iter(pages.pages)).subscriptions]
+                found = [names.short_name(each) for each in next(iter(pages.pages)).subscriptions]
                 if not found:
-                    client.get_topic(request={"topic": topic}, retry=briefly(), timeout=CALL_SECONDS)
+                    client.get_topic(request={"topic": topic}, retry=short_retry(), timeout=CALL_SECONDS)
             except (NotFound, PermissionDenied):
                 return SourceMissing(
                     f"project {project!r} has no subscription {name!r}",
-                    next_step=self._creation("TOPIC", name),
+                    next_step=self._create_command("TOPIC", name),
                 )
         if not found:
             return SourceMissing(
                 f"{name!r} is a topic of project {project!r}, which has no subscription to read from",
-                next_step=self._creation(name, f"{name}-flow"),
+                next_step=self._create_command(name, f"{name}-flow"),
             )
         shown = ", ".join(sorted(found)[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
         return SourceMissing(
             f"{name!r} is a topic of project {project!r}; a stream reads from a subscription of it",
-            next_step=f"name one of: {shown};  or  {self._creation(name, f'{name}-flow')}",
+            next_step=f"name one of: {shown};  or  {self._create_command(name, f'{name}-flow')}",
         )
 
-    def _creation(self, topic: str, subscription: str) -> str:
+    def _create_command(self, topic: str, subscription: str) -> str:
         project = self._connection.project_id
         return f"gcloud pubsub subscriptions create {subscription} --topic={topic} --project={project}"

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from google.api_core.exceptions import NotFound, PermissionDenied
 
+from ematix_flow.backends.messages.contract import MessageTarget, Sender
 from ematix_flow.backends.pubsub import names
-from ematix_flow.backends.pubsub.clients import CALL_SECONDS, briefly, publisher
-from ematix_flow.backends.pubsub.failures import understood
+from ematix_flow.backends.pubsub.clients import CALL_SECONDS, publisher_client, short_retry
+from ematix_flow.backends.pubsub.failures import translate_errors
 from ematix_flow.backends.pubsub.sender import PubSubSender
-from ematix_flow.backends.streams import MessageTarget, Sender
 from ematix_flow.errors import ConfigError, TargetFailed, TargetMissing
 from ematix_flow.spec.connections import PubSubConnection
 
@@ -23,19 +23,22 @@ class PubSubTarget(MessageTarget):
     def __init__(self, connection: PubSubConnection) -> None:
         self._connection = connection
 
-    def check_place(self, place: str) -> None:
+    def check_destination(self, place: str) -> None:
         project = self._connection.project_id
         path = names.topic_path(project, place, TargetMissing)
-        doing = f"look at topic {names.short(path)!r}"
-        with publisher(self._connection) as client, understood(self._connection, doing, TargetFailed):
+        doing = f"look at topic {names.short_name(path)!r}"
+        with (
+            publisher_client(self._connection) as client,
+            translate_errors(self._connection, doing, TargetFailed),
+        ):
             try:
-                client.get_topic(request={"topic": path}, retry=briefly(), timeout=CALL_SECONDS)
+                client.get_topic(request={"topic": path}, retry=short_retry(), timeout=CALL_SECONDS)
             except PermissionDenied:  # to publish needs less than to look
                 return
             except NotFound as error:
                 raise TargetMissing(
-                    f"project {project!r} has no topic {names.short(path)!r}",
-                    next_step=f"gcloud pubsub topics create {names.short(path)} --project={project}",
+                    f"project {project!r} has no topic {names.short_name(path)!r}",
+                    next_step=f"gcloud pubsub topics create {names.short_name(path)} --project={project}",
                 ) from error
 
     def sender(self, place: str, options: Mapping[str, str]) -> Sender:

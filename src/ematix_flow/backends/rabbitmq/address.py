@@ -29,7 +29,7 @@ if logging.getLogger("pika").level == logging.NOTSET:  # what fails is raised, a
 
 
 @dataclass(frozen=True, repr=False)
-class Address:
+class RabbitMQAddress:
     """Pickles with its password, shows none. ``name`` is the connection's."""
 
     name: str
@@ -79,14 +79,14 @@ class Address:
         try:
             return pika.BlockingConnection(self.parameters())
         except (AMQPError, OSError, EOFError, ValueError) as error:
-            raise self.failed(error) from error
+            raise self.connection_error(error) from error
 
-    def failed(self, error: BaseException) -> CannotConnect:
+    def connection_error(self, error: BaseException) -> CannotConnect:
         """What the driver says of a connection that could not be made or used."""
         return cannot_connect(error, self.name, self.label, self.vhost, self.user)
 
     @contextmanager
-    def connected(self) -> Iterator[pika.BlockingConnection]:
+    def open_connection(self) -> Iterator[pika.BlockingConnection]:
         connection = self.connect()
         try:
             yield connection
@@ -95,9 +95,9 @@ class Address:
                 if connection.is_open:
                     connection.close()
 
-    def server(self) -> dict[str, Any]:
+    def server_properties(self) -> dict[str, Any]:
         """What the broker says of itself."""
-        with self.connected() as connection:
+        with self.open_connection() as connection:
             said = connection._impl.server_properties or {}  # the driver tells it nowhere else
             return {str(key): value for key, value in said.items()}
 
@@ -124,7 +124,7 @@ def _context(verify: bool, authority: str, certificate: str, key: str) -> ssl.SS
     return context
 
 
-def address_of(connection: RabbitMQConnection) -> Address:
+def address_of(connection: RabbitMQConnection) -> RabbitMQAddress:
     """ConfigError when the URL cannot be read; no part of it that is secret is in the words."""
     scheme, _, rest = str(connection.amqp_url).partition("://")
     place, slash, path = rest.partition("?")[0].partition("/")
@@ -149,7 +149,7 @@ def address_of(connection: RabbitMQConnection) -> Address:
     secret = unquote(password) if at else "guest"
     if at:
         remember_secret(secret)
-    return Address(
+    return RabbitMQAddress(
         connection.name,
         host,
         port,

@@ -12,7 +12,7 @@ from ematix_flow.spec.connections import Connection
 from ematix_flow.spec.connections.brokers import RabbitMQConnection
 
 
-class RabbitMQBackend(Backend):
+class RabbitMQStreamBackend(Backend):
     """Queues are followed by streams and sent to; a batch pipeline has nothing to read or load here."""
 
     kind = "rabbitmq"
@@ -25,13 +25,13 @@ class RabbitMQBackend(Backend):
         self.address = address_of(connection)
 
     def check(self) -> str:
-        said = self.address.server()
+        said = self.address.server_properties()
         return f"{said.get('product', 'AMQP server')} {said.get('version', '')} at {self.address.label}"
 
     def identity(self) -> str:
         """The cluster and the virtual host, whichever of its nodes is reached."""
         address = self.address
-        there = self.address.server().get("cluster_name") or f"{address.host}:{address.port}"
+        there = self.address.server_properties().get("cluster_name") or f"{address.host}:{address.port}"
         return f"{self.kind}:{there}/{address.vhost}"
 
     def stream_source(self) -> RabbitMQSource:

@@ -31,20 +31,20 @@ ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, NOT_ALLOWED = 403, 404, 405, 530
 
 def cannot_connect(error: BaseException, name: str, label: str, vhost: str, user: str) -> CannotConnect:
     """``label`` is the server's address without login."""
-    what, step = _reason(error, label, vhost, user)
+    what, step = _connect_reason(error, label, vhost, user)
     return CannotConnect(f"connection {name!r}: {what}", next_step=step)
 
 
-def _reason(error: BaseException, label: str, vhost: str, user: str) -> tuple[str, str]:
-    chain = _chain(error)
-    inner, text = chain[-1], _text(error)
-    if _has(chain, ProbableAuthenticationError, AuthenticationError):
+def _connect_reason(error: BaseException, label: str, vhost: str, user: str) -> tuple[str, str]:
+    chain = _error_chain(error)
+    inner, text = chain[-1], _error_text(error)
+    if _contains(chain, ProbableAuthenticationError, AuthenticationError):
         return (
             f"RabbitMQ at {label} refuses the user {user!r} or its password",
             f"mend the user and password in {URL_FIELDS}; "
             "the user guest may connect from the same machine only",
         )
-    if _has(chain, ProbableAccessDeniedError) or _code(error) == NOT_ALLOWED:
+    if _contains(chain, ProbableAccessDeniedError) or _reply_code(error) == NOT_ALLOWED:
         if "not found" in text:
             return (
                 f"RabbitMQ at {label} has no virtual host {vhost!r}",
@@ -74,7 +74,7 @@ def _reason(error: BaseException, label: str, vhost: str, user: str) -> tuple[st
         )
     if isinstance(inner, TimeoutError) or any("Timeout" in type(each).__name__ for each in chain):
         return (f"RabbitMQ at {label} does not answer in time", "look at the network and the firewall")
-    if _has(chain, IncompatibleProtocolError):
+    if _contains(chain, IncompatibleProtocolError):
         return (
             f"what listens at {label} does not speak AMQP 0-9-1, or speaks it by TLS only",
             f"mend the port in {URL_FIELDS}, or begin it with amqps://",
@@ -82,10 +82,10 @@ def _reason(error: BaseException, label: str, vhost: str, user: str) -> tuple[st
     return (f"RabbitMQ at {label}: {text}", "look at the server's log")
 
 
-def source_refused(error: BaseException, name: str, queue: str, *, was_there: bool = False) -> SourceFailed:
+def source_refusal(error: BaseException, name: str, queue: str, *, was_there: bool = False) -> SourceFailed:
     """The broker does not let us follow a queue."""
     what, step = _queue_reason(error, queue, was_there)
-    kind = SourceMissing if _code(error) == NOT_FOUND else SourceFailed
+    kind = SourceMissing if _reply_code(error) == NOT_FOUND else SourceFailed
     return kind(
         f"connection {name!r}: {what}",
         state="what was received stays; what is not acknowledged is still in the queue, if there is one",
@@ -93,15 +93,15 @@ def source_refused(error: BaseException, name: str, queue: str, *, was_there: bo
     )
 
 
-def target_refused(error: BaseException, name: str, place: str) -> TargetFailed:
+def target_refusal(error: BaseException, name: str, place: str) -> TargetFailed:
     """The broker does not let us send there."""
     what, step = _queue_reason(error, place, False)
-    kind = TargetMissing if _code(error) == NOT_FOUND else TargetFailed
+    kind = TargetMissing if _reply_code(error) == NOT_FOUND else TargetFailed
     return kind(f"connection {name!r}: {what}", state="nothing was sent", next_step=step)
 
 
 def _queue_reason(error: BaseException, place: str, was_there: bool) -> tuple[str, str]:
-    code = _code(error)
+    code = _reply_code(error)
     if code == NOT_FOUND and place.startswith("exchange:"):
         return (
             f"RabbitMQ has no exchange {place[9:].partition('/')[0]!r}",
@@ -116,7 +116,7 @@ def _queue_reason(error: BaseException, place: str, was_there: bool) -> tuple[st
         )
     if code == ACCESS_REFUSED:
         return (
-            f"RabbitMQ does not allow it: {_text(error)}",
+            f"RabbitMQ does not allow it: {_error_text(error)}",
             "have the permission set: rabbitmqctl set_permissions",
         )
     if code == RESOURCE_LOCKED:
@@ -124,10 +124,10 @@ def _queue_reason(error: BaseException, place: str, was_there: bool) -> tuple[st
             f"the queue {place!r} is exclusive to another connection",
             "end the other consumer, or declare the queue without exclusive",
         )
-    return (f"RabbitMQ refuses {place!r}: {_text(error)}", "look at the server's log")
+    return (f"RabbitMQ refuses {place!r}: {_error_text(error)}", "look at the server's log")
 
 
-def is_passing(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Whether it may go well later: the connection ended, or the queue's node is away for a while."""
     if isinstance(error, ChannelClosedByBroker):
         if error.reply_code == NOT_FOUND:
@@ -136,8 +136,10 @@ def is_passing(error: BaseException) -> bool:
     return not isinstance(error, FlowError) or isinstance(error, CannotConnect)
 
 
-def lost(name: str, label: str, error: BaseException | None, seconds: float) -> CannotConnect:
-    why = error.what.partition(": ")[2] if isinstance(error, FlowError) else _text(error) if error else ""
+def connection_lost(name: str, label: str, error: BaseException | None, seconds: float) -> CannotConnect:
+    why = (
+        error.what.partition(": ")[2] if isinstance(error, FlowError) else _error_text(error) if error else ""
+    )
     return CannotConnect(
         f"connection {name!r}: RabbitMQ at {label} stays away for {seconds:.0f} seconds"
         + (f": {why}" if why else ""),
@@ -146,25 +148,25 @@ def lost(name: str, label: str, error: BaseException | None, seconds: float) -> 
     )
 
 
-def sending_failed(error: BaseException, name: str, place: str, label: str) -> LoadError:
+def send_failure(error: BaseException, name: str, place: str, label: str) -> LoadError:
     """A batch was under way; who repeats it sends some messages twice."""
     return TargetFailed(
-        f"connection {name!r}: sending to {place!r} at {label} failed: {_text(error)}",
+        f"connection {name!r}: sending to {place!r} at {label} failed: {_error_text(error)}",
         state="some messages of the batch may be there; they are sent again with the batch",
         next_step="run it again; look at the server's log if it fails again",
     )
 
 
-def _code(error: BaseException) -> int | None:
-    for each in _chain(error):
+def _reply_code(error: BaseException) -> int | None:
+    for each in _error_chain(error):
         if isinstance(each, (ChannelClosedByBroker, ConnectionClosed)):
             return int(each.reply_code)
     return None
 
 
-def _text(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """The broker's or the system's own words."""
-    chain = _chain(error)
+    chain = _error_chain(error)
     for each in chain:
         if isinstance(each, (ChannelClosedByBroker, ConnectionClosed)):
             return str(each.reply_text)
@@ -172,11 +174,11 @@ def _text(error: BaseException) -> str:
     return f"{type(chain[-1]).__name__}: {words[0]}" if words else type(chain[-1]).__name__
 
 
-def _has(chain: list[BaseException], *kinds: type[BaseException]) -> bool:
+def _contains(chain: list[BaseException], *kinds: type[BaseException]) -> bool:
     return any(isinstance(each, kinds) for each in chain)
 
 
-def _chain(error: BaseException) -> list[BaseException]:
+def _error_chain(error: BaseException) -> list[BaseException]:
     """The error and what it wraps: the driver hides what the system said in arguments and attributes."""
     chain = [error]
     while len(chain) < 10:
@@ -190,4 +192,4 @@ def _chain(error: BaseException) -> list[BaseException]:
     return chain
 
 
-DriverErrors = (AMQPError, OSError, EOFError)
+DRIVER_ERRORS = (AMQPError, OSError, EOFError)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ematix_flow.backends.notebooks import BATCH_BYTES, MessageBackend
-from ematix_flow.backends.payloads.base import Payload
-from ematix_flow.backends.rabbitmq.address import Address, address_of
+from ematix_flow.backends.brokers.notebook import BATCH_BYTES, MessageBackend
+from ematix_flow.backends.payloads.base import PayloadSpec
+from ematix_flow.backends.rabbitmq.address import RabbitMQAddress, address_of
 from ematix_flow.backends.rabbitmq.receiver import PREFETCH, RabbitMQReceiver
 from ematix_flow.backends.rabbitmq.sender import RabbitMQSender
 from ematix_flow.spec.connections.brokers import RabbitMQConnection
 
-NAME = "notebook"
+CONNECTION_NAME = "notebook"
 _CONTENT_TYPES = {"json": "application/json"}
 
 
@@ -18,7 +18,7 @@ class RabbitMQBackend(MessageBackend):
 
     batch_size = 1000
 
-    def __init__(self, address: Address, payload: Payload, prefetch: int = PREFETCH) -> None:
+    def __init__(self, address: RabbitMQAddress, payload: PayloadSpec, prefetch: int = PREFETCH) -> None:
         super().__init__(payload)
         self._address = address
         self._prefetch = prefetch
@@ -40,7 +40,7 @@ class RabbitMQBackend(MessageBackend):
     ) -> RabbitMQBackend:
         """Connects to nothing yet. A batch holds ``prefetch`` messages at most, until they are committed."""
         connection = RabbitMQConnection(
-            name=NAME,
+            name=CONNECTION_NAME,
             amqp_url=amqp_url,
             consumer_tag=consumer_tag or "",
             tls_ca_path=tls_ca_path,
@@ -48,13 +48,13 @@ class RabbitMQBackend(MessageBackend):
             tls_key_path=tls_key_path,
             tls_verify=tls_verify,
         )
-        opened = cls(address_of(connection), Payload(format=payload_format), prefetch)
+        opened = cls(address_of(connection), PayloadSpec(format=payload_format), prefetch)
         opened.batch_size = cls.batch_size if batch_size is None else batch_size
         opened.batch_bytes = BATCH_BYTES if batch_bytes is None else batch_bytes
         return opened
 
     def ping(self) -> str:
-        said = self._address.server()
+        said = self._address.server_properties()
         return f"{said.get('product', 'AMQP server')} {said.get('version', '')} at {self._address.label}"
 
     def nack_pending(self, requeue: bool = False) -> int:
@@ -75,7 +75,7 @@ class RabbitMQBackend(MessageBackend):
         """How many messages were yielded and not committed."""
         return sum(len(receipts) for receipts in self._pending.values())
 
-    def _receiver(self, place: str) -> RabbitMQReceiver:
+    def _open_receiver(self, place: str) -> RabbitMQReceiver:
         return RabbitMQReceiver(self._address, place, prefetch=self._prefetch)
 
     def _sender(self, place: str) -> RabbitMQSender:

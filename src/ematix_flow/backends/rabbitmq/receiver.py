@@ -11,10 +11,15 @@ from typing import Any
 import pika
 from pika.exceptions import AMQPError
 
-from ematix_flow.backends.rabbitmq.address import Address
-from ematix_flow.backends.rabbitmq.failures import DriverErrors, is_passing, lost, source_refused
-from ematix_flow.backends.rabbitmq.messages import message_of
-from ematix_flow.backends.streams import Message, Receiver
+from ematix_flow.backends.messages.contract import Message, Receiver
+from ematix_flow.backends.rabbitmq.address import RabbitMQAddress
+from ematix_flow.backends.rabbitmq.amqp_messages import message_from_delivery
+from ematix_flow.backends.rabbitmq.failures import (
+    DRIVER_ERRORS,
+    connection_lost,
+    is_transient,
+    source_refusal,
+)
 from ematix_flow.errors import CannotConnect
 
 PREFETCH = 10_000
@@ -39,7 +44,7 @@ class RabbitMQReceiver(Receiver):
     flags_redelivery = True
 
     def __init__(
-        self, address: Address, queue: str, *, prefetch: int = PREFETCH, patience: float = PATIENCE
+        self, address: RabbitMQAddress, queue: str, *, prefetch: int = PREFETCH, patience: float = PATIENCE
     ) -> None:
         self.queue = queue
         self.generation = 0
@@ -65,21 +70,21 @@ class RabbitMQReceiver(Receiver):
 
     def poll(self, max_messages: int, timeout: float) -> Sequence[Message]:
         deadline = time.monotonic() + timeout
-        if self._connection is None and not self._reconnected(deadline):
+        if self._connection is None and not self._reconnect(deadline):
             return ()
         try:
-            self._serve(max(0.0, timeout) if not self._buffer else 0)
+            self._process_events(max(0.0, timeout) if not self._buffer else 0)
             while len(self._buffer) < max_messages and not self._is_full():
                 before = len(self._buffer)
                 left = deadline - time.monotonic()
                 if before == 0 and left > 0:
-                    self._serve(left)
+                    self._process_events(left)
                 else:
-                    self._serve(0)
+                    self._process_events(0)
                     if len(self._buffer) == before:
                         break
-        except DriverErrors as error:
-            self._lose(error)
+        except DRIVER_ERRORS as error:
+            self._drop_connection(error)
             return ()
         taken = [self._buffer.popleft() for _ in range(min(max_messages, len(self._buffer)))]
         self._bytes -= sum(len(message.value or b"") for message in taken)
@@ -87,23 +92,23 @@ class RabbitMQReceiver(Receiver):
             self._empty_since = None
         return taken
 
-    def keep(self) -> None:
+    def keep_alive(self) -> None:
         """Answer heartbeats; what comes meanwhile waits for the next poll."""
         if self._connection is None:
             return
         try:
-            self._serve(0)
-        except DriverErrors as error:
-            self._lose(error)
+            self._process_events(0)
+        except DRIVER_ERRORS as error:
+            self._drop_connection(error)
 
-    def drained(self) -> bool | None:
-        if self._buffer or self._ready() != 0:
+    def is_drained(self) -> bool | None:
+        if self._buffer or self._count_ready() != 0:
             self._empty_since = None
             return False
         # what was on its way while the queue was asked has come when it has answered once more
-        if self._ready() != 0:
+        if self._count_ready() != 0:
             return False
-        self.keep()
+        self.keep_alive()
         if self._buffer or self._connection is None:
             self._empty_since = None
             return False
@@ -118,17 +123,17 @@ class RabbitMQReceiver(Receiver):
     def lag(self) -> Mapping[str, int]:
         if self._is_full():
             return {}
-        ready = self._ready()
+        ready = self._count_ready()
         return {} if ready is None else {self.queue: ready + len(self._buffer)}
 
-    def _ready(self) -> int | None:
+    def _count_ready(self) -> int | None:
         """How many messages wait in the queue; None while the connection is away."""
         if self._connection is None:
             return None
         try:
             return int(self._channel.queue_declare(self.queue, passive=True).method.message_count)
-        except DriverErrors as error:
-            self._lose(error)
+        except DRIVER_ERRORS as error:
+            self._drop_connection(error)
             return None
 
     # -------------------------------------------------------------- answering
@@ -138,17 +143,17 @@ class RabbitMQReceiver(Receiver):
         if not tags:
             return True
         try:
-            floor = self._raised_floor(tags)
+            floor = self._next_floor(tags)
             if floor > self._floor:
                 self._channel.basic_ack(floor, multiple=True)
             for tag in tags:
                 if tag > floor:
                     self._channel.basic_ack(tag)
             self._settle_tags(floor, tags)
-        except DriverErrors as error:
-            self._lose(error)
+        except DRIVER_ERRORS as error:
+            self._drop_connection(error)
             return False
-        return self._have_heard()
+        return self._is_confirmed()
 
     def reject(self, receipts: Sequence[Receipt], requeue: bool = False) -> bool | None:
         """Refuse messages: they go to the queue's dead-letter exchange, or are dropped where it has none.
@@ -161,15 +166,15 @@ class RabbitMQReceiver(Receiver):
         try:
             for tag in tags:
                 self._channel.basic_nack(tag, multiple=False, requeue=requeue)
-            self._settle_tags(self._raised_floor(tags), tags)
-        except DriverErrors as error:
-            self._lose(error)
+            self._settle_tags(self._next_floor(tags), tags)
+        except DRIVER_ERRORS as error:
+            self._drop_connection(error)
             return False
-        return self._have_heard()
+        return self._is_confirmed()
 
-    def _have_heard(self) -> bool | None:
+    def _is_confirmed(self) -> bool | None:
         """Whether the broker has answered what it was asked after the answers; None when it is not asked."""
-        return None if self._is_full() else self._ready() is not None
+        return None if self._is_full() else self._count_ready() is not None
 
     def _open_tags(self, receipts: Sequence[Receipt]) -> list[int]:
         """In order, those of this connection that are not answered yet: to answer twice is an error."""
@@ -178,7 +183,7 @@ class RabbitMQReceiver(Receiver):
         current = {tag for generation, tag in receipts if generation == self.generation}
         return sorted(tag for tag in current if tag > self._floor and tag not in self._answered)
 
-    def _raised_floor(self, tags: Sequence[int]) -> int:
+    def _next_floor(self, tags: Sequence[int]) -> int:
         answered, floor = self._answered.union(tags), self._floor
         while floor + 1 in answered:
             floor += 1
@@ -196,21 +201,21 @@ class RabbitMQReceiver(Receiver):
             channel = connection.channel()
             channel.queue_declare(self.queue, passive=True)
             channel.basic_qos(prefetch_count=self._prefetch)
-            channel.add_on_cancel_callback(self._cancelled)
+            channel.add_on_cancel_callback(self._on_cancel)
             tag = self._address.consumer_tag
-            channel.basic_consume(self.queue, self._delivered, **({"consumer_tag": tag} if tag else {}))
-        except DriverErrors as error:
+            channel.basic_consume(self.queue, self._on_delivery, **({"consumer_tag": tag} if tag else {}))
+        except DRIVER_ERRORS as error:
             with suppress(AMQPError, OSError):
                 connection.close()
-            if is_passing(error):
-                raise self._address.failed(error) from error
-            raise source_refused(error, self._address.name, self.queue, was_there=self._was_there) from error
+            if is_transient(error):
+                raise self._address.connection_error(error) from error
+            raise source_refusal(error, self._address.name, self.queue, was_there=self._was_there) from error
         self._connection, self._channel = connection, channel
         self._floor, self._answered = 0, set()
         self._was_there = True
         self._up_since = time.monotonic()
 
-    def _serve(self, seconds: float) -> None:
+    def _process_events(self, seconds: float) -> None:
         assert self._connection is not None
         if not self._connection.is_open:
             raise AMQPError("the connection was closed")
@@ -218,15 +223,15 @@ class RabbitMQReceiver(Receiver):
         if not self._channel.is_open:
             raise AMQPError("the channel was closed")
 
-    def _delivered(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
-        self._buffer.append(message_of(self.queue, self.generation, method, properties, body))
+    def _on_delivery(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
+        self._buffer.append(message_from_delivery(self.queue, self.generation, method, properties, body))
         self._bytes += len(body)
 
-    def _cancelled(self, _method: Any) -> None:
+    def _on_cancel(self, _method: Any) -> None:
         """The queue is gone or has moved; asking for it again tells which."""
         raise AMQPError("the broker has ended the consumer")
 
-    def _lose(self, error: BaseException) -> None:
+    def _drop_connection(self, error: BaseException) -> None:
         """All that is not acknowledged comes again, what was delivered and not polled too."""
         connection, self._connection, self._channel = self._connection, None, None
         self.generation += 1
@@ -242,7 +247,7 @@ class RabbitMQReceiver(Receiver):
             with suppress(AMQPError, OSError):
                 connection.close()
 
-    def _reconnected(self, deadline: float) -> bool:
+    def _reconnect(self, deadline: float) -> bool:
         """One attempt when it is time for one; else wait for it, not beyond the deadline."""
         now = time.monotonic()
         if now < self._next_try:
@@ -255,7 +260,7 @@ class RabbitMQReceiver(Receiver):
             now = time.monotonic()
             away = now - (self._down_since if self._down_since is not None else now)
             if away >= self._patience:
-                raise lost(self._address.name, self._address.label, error, away) from error
+                raise connection_lost(self._address.name, self._address.label, error, away) from error
             self._next_try = now + self._pause
             self._pause = min(self._pause * 2, _LONGEST_PAUSE)
             return False

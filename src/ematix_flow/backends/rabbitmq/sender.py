@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pika
 
-from ematix_flow.backends.rabbitmq.address import Address
-from ematix_flow.backends.rabbitmq.failures import sending_failed, target_refused
-from ematix_flow.backends.rabbitmq.messages import SHORT_BYTES, amqp_headers, rejected
-from ematix_flow.backends.streams import HEADERS, KEY, VALUE, Token
+from ematix_flow.backends.messages.contract import HEADERS, KEY, VALUE, BatchToken
+from ematix_flow.backends.rabbitmq.address import RabbitMQAddress
+from ematix_flow.backends.rabbitmq.amqp_messages import SHORT_BYTES, amqp_headers, row_rejected
+from ematix_flow.backends.rabbitmq.failures import send_failure, target_refusal
 from ematix_flow.errors import FlowError, TargetFailed, TargetMissing
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _NAMESPACE = uuid.UUID("6f6d1d0e-6f5c-5a53-9a55-0f3f0d2f6c11")
 
 
 @dataclass(frozen=True)
-class Place:
+class Destination:
     """Where messages go: a queue by the nameless exchange, or a named exchange."""
 
     exchange: str
@@ -43,20 +43,20 @@ class Place:
         return not self.exchange
 
 
-def place_of(text: str) -> Place:
+def parse_destination(text: str) -> Destination:
     """``queue``, ``exchange:name`` (rows bring the routing key) or ``exchange:name/routing.key``."""
     if not text.startswith(EXCHANGE):
-        return Place("", text)
+        return Destination("", text)
     exchange, _, routing_key = text.removeprefix(EXCHANGE).partition("/")
     if not exchange:
         raise TargetMissing(
             f"{text!r} names no exchange", next_step="write  exchange:name  or  exchange:name/routing.key"
         )
-    return Place(exchange, routing_key)
+    return Destination(exchange, routing_key)
 
 
 @dataclass(frozen=True)
-class Outgoing:
+class OutgoingMessage:
     routing_key: str
     body: bytes
     headers: dict[str, str | None] | None
@@ -71,25 +71,27 @@ class RabbitMQSender:
     sent twice; without a token ids are new each time. ``content_type`` is what each message says it is.
     """
 
-    address: Address
+    address: RabbitMQAddress
     place: str
     content_type: str | None = None
 
-    def kept(self) -> RabbitMQSender:
+    def keep_open(self) -> RabbitMQSender:
         return self  # each batch connects anew
 
     def check(self, batch: pa.RecordBatch) -> None:
-        for _ in _outgoing([batch], place_of(self.place), None):
+        for _ in _outgoing_messages([batch], parse_destination(self.place), None):
             pass
 
-    def send(self, batches: Iterable[pa.RecordBatch], token: Token | None = None) -> int:
-        place = place_of(self.place)
-        sending = _Sending(self, place, _outgoing(batches, place, token))
+    def send(self, batches: Iterable[pa.RecordBatch], token: BatchToken | None = None) -> int:
+        place = parse_destination(self.place)
+        sending = _BatchPublisher(self, place, _outgoing_messages(batches, place, token))
         return sending.run()
 
 
-def _outgoing(batches: Iterable[pa.RecordBatch], place: Place, token: Token | None) -> Iterator[Outgoing]:
-    space = uuid.uuid4() if token is None else _token_space(token)
+def _outgoing_messages(
+    batches: Iterable[pa.RecordBatch], place: Destination, token: BatchToken | None
+) -> Iterator[OutgoingMessage]:
+    space = uuid.uuid4() if token is None else _id_namespace(token)
     number = 0
     for batch in batches:
         names = batch.schema.names
@@ -105,14 +107,14 @@ def _outgoing(batches: Iterable[pa.RecordBatch], place: Place, token: Token | No
             elif key is not None:
                 routing_key = _key_text(key)
                 if len(routing_key.encode()) > SHORT_BYTES:
-                    raise rejected(
+                    raise row_rejected(
                         number, f"has a key of more than {SHORT_BYTES} bytes, as a routing key has"
                     )
-            yield Outgoing(routing_key, value or b"", table, str(uuid.uuid5(space, str(number))))
+            yield OutgoingMessage(routing_key, value or b"", table, str(uuid.uuid5(space, str(number))))
             number += 1
 
 
-def _token_space(token: Token) -> uuid.UUID:
+def _id_namespace(token: BatchToken) -> uuid.UUID:
     # the parts are told apart by their lengths
     parts = (token.pipeline, token.target, token.batch_key)
     return uuid.uuid5(_NAMESPACE, "".join(f"{len(part)}:{part}" for part in parts))
@@ -122,10 +124,12 @@ def _key_text(key: bytes) -> str:
     return key.decode("utf-8", "backslashreplace")
 
 
-class _Sending:
+class _BatchPublisher:
     """One batch on one connection, driven by the driver's own loop."""
 
-    def __init__(self, sender: RabbitMQSender, place: Place, messages: Iterator[Outgoing]) -> None:
+    def __init__(
+        self, sender: RabbitMQSender, place: Destination, messages: Iterator[OutgoingMessage]
+    ) -> None:
         self._sender, self._address, self._place = sender, sender.address, place
         self._messages = messages
         self._exhausted = False
@@ -151,24 +155,24 @@ class _Sending:
             on_close_callback=self._on_close,
         )
         loop = self._connection.ioloop
-        loop.call_later(_STALLED_SECONDS, self._look)
+        loop.call_later(_STALLED_SECONDS, self._check_stalled)
         try:
             loop.start()
         finally:
             loop.close()
-        self._raise()
+        self._raise_failure()
         return self._sent
 
-    def _raise(self) -> None:
+    def _raise_failure(self) -> None:
         address, place = self._address, self._sender.place
         if self._failure is not None:
             if isinstance(self._failure, FlowError) or not isinstance(self._failure, Exception):
                 raise self._failure
             if not self._open:
-                raise address.failed(self._failure) from self._failure
+                raise address.connection_error(self._failure) from self._failure
             if self._sent == 0:
-                raise target_refused(self._failure, address.name, place) from self._failure
-            raise sending_failed(self._failure, address.name, place, address.label) from self._failure
+                raise target_refusal(self._failure, address.name, place) from self._failure
+            raise send_failure(self._failure, address.name, place, address.label) from self._failure
         rest = "the other messages of the batch are there; they are sent again with the batch"
         if self._returns:
             raise TargetFailed(
@@ -203,7 +207,7 @@ class _Sending:
     def _on_ready(self, _frame: Any) -> None:
         self._open = True
         self._moved_at = time.monotonic()
-        self._pump()
+        self._publish_window()
 
     def _on_return(self, _channel: Any, method: Any, _properties: Any, _body: bytes) -> None:
         self._returns += 1
@@ -225,7 +229,7 @@ class _Sending:
         if method.NAME == "Basic.Nack":
             self._refused += count
         if len(self._underway) <= _WINDOW // 2:
-            self._pump()
+            self._publish_window()
 
     def _on_channel_closed(self, _channel: Any, reason: BaseException) -> None:
         if not self._is_done():
@@ -240,7 +244,7 @@ class _Sending:
 
     # -------------------------------------------------------------- the work
 
-    def _pump(self) -> None:
+    def _publish_window(self) -> None:
         """Publish until the window is full; end when all is confirmed."""
         try:
             while not self._exhausted and len(self._underway) < _WINDOW and self._bytes < _WINDOW_BYTES:
@@ -260,7 +264,7 @@ class _Sending:
         if self._is_done() and not self._connection.is_closing:
             self._connection.close()
 
-    def _publish(self, message: Outgoing) -> None:
+    def _publish(self, message: OutgoingMessage) -> None:
         properties = pika.BasicProperties(
             content_type=self._sender.content_type,
             delivery_mode=_PERSISTENT,
@@ -277,7 +281,7 @@ class _Sending:
     def _is_done(self) -> bool:
         return self._exhausted and not self._underway
 
-    def _look(self) -> None:
+    def _check_stalled(self) -> None:
         """Give up on a broker that opens nothing, or confirms nothing any more, or does not let go.
 
         With nothing under way and nothing left to send, it is our close that waits for an answer.
@@ -289,4 +293,4 @@ class _Sending:
                 self._failure = self._failure or TimeoutError(f"{what} for {_STALLED_SECONDS:.0f} seconds")
             self._connection.ioloop.stop()
             return
-        self._connection.ioloop.call_later(left, self._look)
+        self._connection.ioloop.call_later(left, self._check_stalled)

@@ -4,47 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ematix_flow.backends.rabbitmq.address import Address
-from ematix_flow.backends.rabbitmq.failures import DriverErrors, source_refused
+from ematix_flow.backends.messages.contract import ReadRequest, ReceivedSource
+from ematix_flow.backends.messages.source_options import count_option, known_options, seconds_option
+from ematix_flow.backends.rabbitmq.address import RabbitMQAddress
+from ematix_flow.backends.rabbitmq.failures import DRIVER_ERRORS, source_refusal
 from ematix_flow.backends.rabbitmq.receiver import PATIENCE, PREFETCH, RabbitMQReceiver
-from ematix_flow.backends.source_options import count, known_options, seconds
-from ematix_flow.backends.streams import Reading, Received
 from ematix_flow.errors import DeclarationError, Unsupported
 
 _MOST_PREFETCHED = 65_535  # AMQP has 16 bits for it
 OPTIONS = ("prefetch", "reconnect_seconds")
 
 
-class RabbitMQSource(Received):
+class RabbitMQSource(ReceivedSource):
     """A queue is followed from its head: what is acknowledged is no longer in it."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: RabbitMQAddress) -> None:
         self._address = address
 
-    def check(self, reading: Reading) -> None:
-        _limits(reading)
+    def check(self, reading: ReadRequest) -> None:
+        _parse_limits(reading)
         if reading.starting != "earliest":
             raise Unsupported(
                 f"the queue {reading.query!r} cannot be followed from {reading.starting}: "
                 "it holds what nobody has acknowledged, and is read from its head",
                 next_step="leave the starting position out",
             )
-        with self._address.connected() as connection:
+        with self._address.open_connection() as connection:
             try:
                 connection.channel().queue_declare(reading.query, passive=True)
-            except DriverErrors as error:
+            except DRIVER_ERRORS as error:
                 if connection.is_open:
-                    raise source_refused(error, self._address.name, reading.query) from error
-                raise self._address.failed(error) from error
+                    raise source_refusal(error, self._address.name, reading.query) from error
+                raise self._address.connection_error(error) from error
 
-    def receiver(self, reading: Reading, progress: Mapping[str, str]) -> RabbitMQReceiver:
-        prefetch, patience = _limits(reading)
+    def receiver(self, reading: ReadRequest, progress: Mapping[str, str]) -> RabbitMQReceiver:
+        prefetch, patience = _parse_limits(reading)
         return RabbitMQReceiver(self._address, reading.query, prefetch=prefetch, patience=patience)
 
 
-def _limits(reading: Reading) -> tuple[int, float]:
+def _parse_limits(reading: ReadRequest) -> tuple[int, float]:
     options = known_options(reading.options, OPTIONS)
-    prefetch = count(options, "prefetch", PREFETCH)
+    prefetch = count_option(options, "prefetch", PREFETCH)
     if prefetch > _MOST_PREFETCHED:
         raise DeclarationError(f"the option 'prefetch' is at most {_MOST_PREFETCHED}, not {prefetch}")
-    return prefetch, seconds(options, "reconnect_seconds", PATIENCE)
+    return prefetch, seconds_option(options, "reconnect_seconds", PATIENCE)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ematix_flow.backends.rabbitmq.address import Address
-from ematix_flow.backends.rabbitmq.failures import DriverErrors, target_refused
-from ematix_flow.backends.rabbitmq.sender import RabbitMQSender, place_of
-from ematix_flow.backends.streams import MessageTarget
+from ematix_flow.backends.messages.contract import MessageTarget
+from ematix_flow.backends.rabbitmq.address import RabbitMQAddress
+from ematix_flow.backends.rabbitmq.failures import DRIVER_ERRORS, target_refusal
+from ematix_flow.backends.rabbitmq.sender import RabbitMQSender, parse_destination
 from ematix_flow.errors import ConfigError, did_you_mean
 
 OPTIONS = ("content_type",)
@@ -18,26 +18,26 @@ class RabbitMQTarget(MessageTarget):
 
     transactions = False
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: RabbitMQAddress) -> None:
         self._address = address
 
-    def check_place(self, place: str) -> None:
+    def check_destination(self, place: str) -> None:
         """Whether the queue or the exchange is there."""
-        where = place_of(place)
-        with self._address.connected() as connection:
+        where = parse_destination(place)
+        with self._address.open_connection() as connection:
             try:
                 channel = connection.channel()
                 if where.is_queue:
                     channel.queue_declare(where.routing_key, passive=True)
                 else:
                     channel.exchange_declare(where.exchange, passive=True)
-            except DriverErrors as error:
+            except DRIVER_ERRORS as error:
                 if connection.is_open:
-                    raise target_refused(error, self._address.name, place) from error
-                raise self._address.failed(error) from error
+                    raise target_refusal(error, self._address.name, place) from error
+                raise self._address.connection_error(error) from error
 
     def sender(self, place: str, options: Mapping[str, str]) -> RabbitMQSender:
-        place_of(place)
+        parse_destination(place)
         for name in options:
             if name not in OPTIONS:
                 raise ConfigError(f"a RabbitMQ target has no option {name!r}.{did_you_mean(name, OPTIONS)}")

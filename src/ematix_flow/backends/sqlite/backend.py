@@ -6,9 +6,9 @@ import sqlite3
 from collections.abc import Mapping
 from typing import Any
 
-from ematix_flow.backends.base import Backend, BatchSource, Target
+from ematix_flow.backends.base import Backend, BatchSource, BatchTarget
 from ematix_flow.backends.capabilities import Capabilities
-from ematix_flow.backends.embedded import DatabaseFile
+from ematix_flow.backends.embedded.database_file import DatabaseFile
 from ematix_flow.backends.sqlite.connection import source_connection, source_error
 from ematix_flow.backends.sqlite.source import SQLiteSource
 from ematix_flow.backends.sqlite.target import SQLiteTarget
@@ -53,7 +53,7 @@ class SQLiteBackend(Backend):
     def source(self) -> BatchSource:
         return SQLiteSource(self.file)
 
-    def target(self) -> Target:
+    def target(self) -> BatchTarget:
         return SQLiteTarget(self.file)
 
     def query(self, sql: str, limit: int | None = None) -> tuple[list[str], list[tuple[Any, ...]]]:

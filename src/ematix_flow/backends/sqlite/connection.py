@@ -8,65 +8,69 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from urllib.parse import quote
 
-from ematix_flow.backends.embedded import UNCHANGED, DatabaseFile
+from ematix_flow.backends.embedded.database_file import UNCHANGED, DatabaseFile
 from ematix_flow.backends.sqlite import value_function
 from ematix_flow.errors import CannotConnect, FlowError, RowRejected, SourceFailed, TargetFailed
 
 BUSY_SECONDS = 30.0
-Opened = tuple[sqlite3.Connection, list[RowRejected]]  # a connection, and what our function refused on it
-_STEPS_BETWEEN_LOOKS = 100_000
+OpenConnection = tuple[
+    sqlite3.Connection, list[RowRejected]
+]  # a connection, and what our function refused on it
+_STEPS_BETWEEN_CALLS = 100_000
 _CONSTRAINT = re.compile(r"(NOT NULL|UNIQUE|CHECK|FOREIGN KEY) constraint failed(?:: (.*))?", re.DOTALL)
 _NAMED = re.compile(r'near "(.+)": syntax error|no such (?:column|table|function): (.+)', re.DOTALL)
 
 
 @contextmanager
-def source_connection(file: DatabaseFile, *, compiled: bool = True) -> Iterator[Opened]:
+def source_connection(file: DatabaseFile, *, compiled: bool = True) -> Iterator[OpenConnection]:
     """Read-only, for a source. ``compiled``: also for SQL that we compiled, not only for the user's own."""
     file.require_existing()
-    with opened(file, "ro", compiled=compiled) as found:
+    with open_connection(file, "ro", compiled=compiled) as found:
         yield found
 
 
 @contextmanager
-def opened(file: DatabaseFile, mode: str | None, *, compiled: bool = True) -> Iterator[Opened]:
+def open_connection(
+    file: DatabaseFile, mode: str | None, *, compiled: bool = True
+) -> Iterator[OpenConnection]:
     failures: list[RowRejected] = []
-    where = ":memory:" if mode is None else address(str(file.path), mode)
+    where = ":memory:" if mode is None else file_uri(str(file.path), mode)
     try:
         # a task's iterator may be drawn from one thread after another
         connection = sqlite3.connect(
             where, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
     except sqlite3.Error as error:
-        raise cannot_open(error, file) from error
+        raise open_error(error, file) from error
     with closing(connection):
         try:
             connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
         except sqlite3.Error as error:
-            raise _locked(file) if "locked" in str(error) else cannot_open(error, file) from error
+            raise _locked_error(file) if "locked" in str(error) else open_error(error, file) from error
         # a long statement looks up now and then, so that Ctrl-C is heard
-        connection.set_progress_handler(_go_on, _STEPS_BETWEEN_LOOKS)
+        connection.set_progress_handler(_continue, _STEPS_BETWEEN_CALLS)
         value_function.register(connection, failures)
         if compiled:
-            from ematix_flow.backends.sqlite import history_functions
+            from ematix_flow.backends.sqlite import scd2_functions
             from ematix_flow.strategies.functions import sqlite as functions
 
             functions.register(connection)
-            history_functions.register(connection)
+            scd2_functions.register(connection)
         yield connection, failures
 
 
-def _go_on() -> int:
+def _continue() -> int:
     return 0
 
 
-def address(path: str, mode: str) -> str:
+def file_uri(path: str, mode: str) -> str:
     return f"file:{quote(path)}?mode={mode}"
 
 
 # ------------------------------------------------------------------ errors
 
 
-def cannot_open(error: sqlite3.Error, file: DatabaseFile) -> CannotConnect:
+def open_error(error: sqlite3.Error, file: DatabaseFile) -> CannotConnect:
     return CannotConnect(
         f"connection {file.connection!r}: SQLite cannot open {file.path}: {error}",
         state="nothing was read or written",
@@ -77,15 +81,15 @@ def cannot_open(error: sqlite3.Error, file: DatabaseFile) -> CannotConnect:
 def target_error(error: sqlite3.Error, file: DatabaseFile, failures: list[RowRejected]) -> FlowError:
     """What went wrong while writing; the open transaction is rolled back."""
     text = str(error)
-    _heed_interruption(text)
-    refused = _refused(text, failures)
+    _raise_if_interrupted(text)
+    refused = _find_rejection(text, failures)
     if refused is not None:
         refused.state = UNCHANGED
         return refused
     if isinstance(error, sqlite3.IntegrityError | sqlite3.DataError):
-        return _constraint(text)
+        return _constraint_error(text)
     if "locked" in text or "busy" in text:
-        return _locked(file)
+        return _locked_error(file)
     if "readonly" in text or "full" in text or "I/O" in text:
         return TargetFailed(
             f"SQLite cannot write {file.path}: {text}",
@@ -100,8 +104,8 @@ def source_error(
 ) -> FlowError:
     """What went wrong while reading, with the place in the SQL where it can be told."""
     text = str(error)
-    _heed_interruption(text)
-    refused = _refused(text, failures)
+    _raise_if_interrupted(text)
+    refused = _find_rejection(text, failures)
     if refused is not None:
         return refused
     if "locked" in text or "busy" in text:
@@ -110,23 +114,23 @@ def source_error(
             next_step="wait until the other process has committed, then run it again",
         )
     if "unable to open" in text or "not a database" in text:
-        return cannot_open(error, file)
+        return open_error(error, file)
     return SourceFailed(
         f"SQLite on connection {file.connection!r} says: {text}{_position(text, sql)}",
         next_step="correct the source SQL",
     )
 
 
-def _heed_interruption(text: str) -> None:
+def _raise_if_interrupted(text: str) -> None:
     """What SQLite makes of a Ctrl-C that it heard in mid-statement."""
     if text == "interrupted":
         raise KeyboardInterrupt
 
 
-def _refused(text: str, failures: list[RowRejected]) -> RowRejected | None:
-    from ematix_flow.strategies.functions.base import rejection_in
+def _find_rejection(text: str, failures: list[RowRejected]) -> RowRejected | None:
+    from ematix_flow.strategies.functions.base import find_rejection
 
-    told = rejection_in(text)
+    told = find_rejection(text)
     if told is not None:
         return RowRejected(told)
     if failures and "user-defined function" in text:
@@ -134,7 +138,7 @@ def _refused(text: str, failures: list[RowRejected]) -> RowRejected | None:
     return None
 
 
-def _constraint(text: str) -> RowRejected:
+def _constraint_error(text: str) -> RowRejected:
     match = _CONSTRAINT.match(text)
     kind, subject = (match[1], match[2] or "") if match else ("", text)
     what, step = {
@@ -149,7 +153,7 @@ def _constraint(text: str) -> RowRejected:
     return RowRejected(what, state=UNCHANGED, next_step=step)
 
 
-def _locked(file: DatabaseFile) -> TargetFailed:
+def _locked_error(file: DatabaseFile) -> TargetFailed:
     return TargetFailed(
         f"{file.path} is locked by another process, for {BUSY_SECONDS:g} s now",
         state=UNCHANGED,

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from ematix_flow.backends.embedded import DatabaseFile
+from ematix_flow.backends.embedded.database_file import DatabaseFile
 from ematix_flow.spec.connections import SQLiteConnection
-from ematix_flow.state.dead_letters_sql import SqlDeadLetters
-from ematix_flow.state.sqlite_file import sqlite_engine
+from ematix_flow.state.dead_letters.sql import SqlDeadLetterStore
+from ematix_flow.state.sql.sqlite import sqlite_engine
 
 
 def open_store(
     connection: SQLiteConnection, schema: str | None, table: str, max_attempts: int
-) -> SqlDeadLetters:
+) -> SqlDeadLetterStore:
     """SQLite has no schemas: one becomes the first part of the table's name."""
     file = DatabaseFile.of("SQLite", connection.name, connection.path)
     file.require_shared("dead-letter store")
     file.require_folder()
     name = table if schema is None else f"{schema}__{table}"
     location = f"{name} of connection {connection.name!r}"
-    return SqlDeadLetters(sqlite_engine(file.path), location, table=name, max_attempts=max_attempts)
+    return SqlDeadLetterStore(sqlite_engine(file.path), location, table=name, max_attempts=max_attempts)

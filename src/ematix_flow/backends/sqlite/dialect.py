@@ -8,17 +8,17 @@ from typing import Any
 
 from sqlglot import exp
 
-from ematix_flow.backends.sql_session import SqlDialect
+from ematix_flow.backends.sql.session import SqlDialect
 from ematix_flow.backends.sqlite import types
-from ematix_flow.backends.sqlite.canonical import canonical
-from ematix_flow.backends.sqlite.history_functions import row_hash_call, shifted_call
-from ematix_flow.backends.sqlite.values import parse, stored
+from ematix_flow.backends.sqlite.canonical_sql import canonical_value
+from ematix_flow.backends.sqlite.scd2_functions import row_hash_call, shifted_call
+from ematix_flow.backends.sqlite.values import parse_value, to_stored
 from ematix_flow.errors import Unsupported
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import INTEGER_BITS, DataType
 from ematix_flow.strategies.row_hash import Columns
-from ematix_flow.strategies.sql import aliased, called, filled, identifier
 from ematix_flow.strategies.sql import column as column_tree
+from ematix_flow.strategies.sql import fill_template, identifier, table_as, with_alias
 
 SEPARATOR = "__"
 
@@ -43,7 +43,7 @@ class SQLiteDialect(SqlDialect):
     def canonical_type(self, native: str) -> DataType | None:
         return types.canonical_type(native)
 
-    def holds(self, declared: DataType, live: DataType, native: str | None) -> bool:
+    def can_hold(self, declared: DataType, live: DataType, native: str | None) -> bool:
         return types.holds(declared, types.native_type(live) if native is None else native)
 
     def literal(self, value: Any, data_type: DataType) -> exp.Expr:
@@ -51,7 +51,7 @@ class SQLiteDialect(SqlDialect):
             return exp.Null()
         if data_type.kind == "numeric":
             return _number(value, data_type)
-        kept = stored(value, data_type)
+        kept = to_stored(value, data_type)
         if isinstance(kept, bytes):
             return exp.HexString(this=kept.hex())
         if isinstance(kept, int | float):
@@ -63,14 +63,14 @@ class SQLiteDialect(SqlDialect):
     def comparable(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
         return column
 
-    def ranged(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
-        return canonical(column, data_type, column.name)
+    def range_operand(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
+        return canonical_value(column, data_type, column.name)
 
     def moment(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
         rest = {"timestamp_tz": "", "timestamp": "+00:00", "date": " 00:00:00.000000+00:00"}[data_type.kind]
-        return exp.paren(filled(f"v || '{rest}'", column, self.name)) if rest else column
+        return exp.paren(fill_template(f"v || '{rest}'", column, self.name)) if rest else column
 
-    def shifted(self, moment: exp.Expr, seconds: float) -> exp.Expr:
+    def add_seconds(self, moment: exp.Expr, seconds: float) -> exp.Expr:
         return shifted_call(moment, seconds)
 
     def row_hash(self, columns: Columns) -> exp.Expr:
@@ -80,7 +80,7 @@ class SQLiteDialect(SqlDialect):
         self, target: exp.Table, source: exp.Table, on: Mapping[str, str], condition: exp.Expr | None
     ) -> exp.Expr:
         """SQLite has no USING; a list of keys is looked up in the target's index."""
-        found = exp.select(*[column_tree(theirs, "s") for theirs in on.values()]).from_(aliased(source, "s"))
+        found = exp.select(*[column_tree(theirs, "s") for theirs in on.values()]).from_(table_as(source, "s"))
         if condition is not None:
             found = found.where(condition)
         mine: list[exp.Expr] = [column_tree(name) for name in on]
@@ -90,7 +90,7 @@ class SQLiteDialect(SqlDialect):
         return exp.Delete(this=target.copy(), where=exp.Where(this=within))
 
     def to_python(self, value: Any, data_type: DataType) -> Any:
-        return parse(value, data_type)
+        return parse_value(value, data_type)
 
     def column_constraint(self, spec: ColumnSpec) -> str:
         kind, name = spec.type.kind, spec.name
@@ -108,13 +108,13 @@ class SQLiteDialect(SqlDialect):
             return self._check(f"{name} is JSON", "json_valid({v})", name)
         return ""
 
-    def by_hand(self, table: str, clauses: str) -> str:
+    def manual_statement(self, table: str, clauses: str) -> str:
         if clauses.startswith("ADD COLUMN "):
-            return super().by_hand(table, clauses)
+            return super().manual_statement(table, clauses)
         return f"create a new table as declared, copy the rows of {table} to it, drop {table} and rename it"
 
-    def converted(self, value: exp.Expr, item: ColumnSpec) -> exp.Expr:
-        return canonical(value, item.type, item.name)
+    def convert_value(self, value: exp.Expr, item: ColumnSpec) -> exp.Expr:
+        return canonical_value(value, item.type, item.name)
 
     def _check(self, told: str, condition: str, column: str) -> str:
         """A constraint whose name is what SQLite says when it fails."""
@@ -126,13 +126,13 @@ class SQLiteDialect(SqlDialect):
         """The declared columns of a subquery, each in our own form."""
         # qualified, because SQLite takes an unknown "name" that stands alone for a text
         chosen = [
-            exp.alias_(canonical(column_tree(c.name, "rows"), c.type, c.name), c.name, quoted=True)
+            exp.alias_(canonical_value(column_tree(c.name, "rows"), c.type, c.name), c.name, quoted=True)
             for c in columns
         ]
-        return exp.select(*chosen).from_(called(rows, "rows"))
+        return exp.select(*chosen).from_(with_alias(rows, "rows"))
 
 
-def require_ordered(data_type: DataType) -> None:
+def require_orderable_type(data_type: DataType) -> None:
     """A long Numeric is kept as text, whose order is not that of its numbers."""
     if data_type.kind == "numeric" and not types.is_exact_number(data_type):
         raise Unsupported(
@@ -143,8 +143,8 @@ def require_ordered(data_type: DataType) -> None:
 
 def _number(value: decimal.Decimal, data_type: DataType) -> exp.Expr:
     """SQLite's own reading of ``0.1`` may miss the nearest double; a quotient of whole numbers cannot."""
-    require_ordered(data_type)
-    kept = stored(value, data_type)
+    require_orderable_type(data_type)
+    kept = to_stored(value, data_type)
     if isinstance(kept, int):
         return exp.Literal.number(str(kept))
     scale = data_type.scale or 0

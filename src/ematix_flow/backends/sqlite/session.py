@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any
 
-from ematix_flow.backends.embedded import DatabaseFile
-from ematix_flow.backends.sql_session import SqlSession
-from ematix_flow.backends.sqlite.connection import Opened, address, opened, target_error
+from ematix_flow.backends.embedded.database_file import DatabaseFile
+from ematix_flow.backends.sql.session import SqlSession
+from ematix_flow.backends.sqlite.connection import OpenConnection, file_uri, open_connection, target_error
 
 _CACHE_KIB = 64 << 10  # keys that come in no order touch many pages of an index
 
@@ -21,16 +21,16 @@ _CACHE_KIB = 64 << 10  # keys that come in no order touch many pages of an index
 class SQLiteSession(SqlSession):
     """One connection with explicit transactions, for a target."""
 
-    def __init__(self, found: Opened, file: DatabaseFile) -> None:
+    def __init__(self, found: OpenConnection, file: DatabaseFile) -> None:
         self.connection, self.failures = found
         self.file = file
 
     def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> int:
-        with self._ours(), closing(self.connection.execute(sql, dict(params or {}))) as cursor:
+        with self._translate_errors(), closing(self.connection.execute(sql, dict(params or {}))) as cursor:
             return max(cursor.rowcount, 0)
 
     def fetch(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
-        with self._ours(), closing(self.connection.execute(sql, dict(params or {}))) as cursor:
+        with self._translate_errors(), closing(self.connection.execute(sql, dict(params or {}))) as cursor:
             return cursor.fetchall()
 
     def begin(self) -> None:
@@ -45,10 +45,10 @@ class SQLiteSession(SqlSession):
 
     def attach(self, path: str, name: str) -> None:
         """Read another database under a name; outside a transaction."""
-        self.execute(f'ATTACH :path AS "{name}"', {"path": address(path, "ro")})
+        self.execute(f'ATTACH :path AS "{name}"', {"path": file_uri(path, "ro")})
 
     @contextmanager
-    def _ours(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
@@ -56,16 +56,16 @@ class SQLiteSession(SqlSession):
 
 
 @contextmanager
-def writing(file: DatabaseFile) -> Iterator[SQLiteSession]:
+def open_write_session(file: DatabaseFile) -> Iterator[SQLiteSession]:
     file.require_folder()
-    with opened(file, "rwc") as found:
+    with open_connection(file, "rwc") as found:
         found[0].execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         yield SQLiteSession(found, file)
 
 
 @contextmanager
-def reading(file: DatabaseFile) -> Iterator[SQLiteSession]:
+def open_read_session(file: DatabaseFile) -> Iterator[SQLiteSession]:
     """For questions to a target: what is not there yet reads as empty."""
     file.require_folder()
-    with opened(file, "ro" if file.exists else None) as found:
+    with open_connection(file, "ro" if file.exists else None) as found:
         yield SQLiteSession(found, file)

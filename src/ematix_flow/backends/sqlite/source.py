@@ -12,18 +12,18 @@ from contextlib import contextmanager
 
 from sqlglot import exp
 
-from ematix_flow.backends.base import BatchSource, Query, SourceColumn, Split
-from ematix_flow.backends.embedded import DatabaseFile
+from ematix_flow.backends.base import BatchSource, SourceColumn, SourceQuery, Split
+from ematix_flow.backends.embedded.database_file import DatabaseFile
 from ematix_flow.backends.sqlite.connection import source_connection
 from ematix_flow.backends.sqlite.dialect import SQLiteDialect
-from ematix_flow.backends.sqlite.split import SQLiteSplit, asked, described
+from ematix_flow.backends.sqlite.split import SQLiteSplit, describe_query, translate_source_errors
 from ematix_flow.backends.sqlite.types import affinity, is_exact_number
 from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.types import INTEGER_BITS, DataType
 from ematix_flow.spec.watermarks import Watermark
 from ematix_flow.strategies.ranges import range_condition
 from ematix_flow.strategies.raw_sql import one_statement
-from ematix_flow.strategies.sql import called, column, verbatim
+from ematix_flow.strategies.sql import column, verbatim, with_alias
 
 _RANGED = "ranged"
 
@@ -39,15 +39,21 @@ class SQLiteSource(BatchSource):
         schema, _, name = table.rpartition(".")
         # qualified, because SQLite takes an unknown "name" that stands alone for a text
         chosen = [exp.alias_(column(source, "t"), alias, quoted=True) for alias, source in columns]
-        tree = called(SQLiteDialect().table(schema or None, name), "t")
+        tree = with_alias(SQLiteDialect().table(schema or None, name), "t")
         return exp.select(*(chosen or [exp.Star()])).from_(tree).sql(dialect=self.dialect, identify=True)
 
     def describe(self, sql: str) -> tuple[SourceColumn, ...]:
-        with source_connection(self.file) as (connection, failures), asked(self.file, sql, failures):
-            return described(connection, sql)
+        with (
+            source_connection(self.file) as (connection, failures),
+            translate_source_errors(self.file, sql, failures),
+        ):
+            return describe_query(connection, sql)
 
     def explain(self, sql: str) -> str:
-        with source_connection(self.file) as (connection, failures), asked(self.file, sql, failures):
+        with (
+            source_connection(self.file) as (connection, failures),
+            translate_source_errors(self.file, sql, failures),
+        ):
             steps = connection.execute(f"EXPLAIN QUERY PLAN {sql}").fetchall()
         depth: dict[int, int] = {0: -1}
         lines = []
@@ -58,16 +64,16 @@ class SQLiteSource(BatchSource):
 
     @contextmanager
     def split(
-        self, query: Query, wanted: Mapping[str, DataType], parallelism: int
+        self, query: SourceQuery, wanted: Mapping[str, DataType], parallelism: int
     ) -> Iterator[Sequence[Split]]:
-        sql = query.sql if query.range is None else ranged(query, self.describe(query.sql))
+        sql = query.sql if query.range is None else restrict_to_range(query, self.describe(query.sql))
         yield [SQLiteSplit(self.file, sql, dict(wanted))]
 
 
 # ------------------------------------------------------------------ the range of an incremental run
 
 
-def ranged(query: Query, columns: Sequence[SourceColumn]) -> str:
+def restrict_to_range(query: SourceQuery, columns: Sequence[SourceColumn]) -> str:
     """The query's rows from the low bound on.
 
     The bound is compared with each value in our own form, since text such as ``2024-01-01T10:00`` does
@@ -79,16 +85,16 @@ def ranged(query: Query, columns: Sequence[SourceColumn]) -> str:
     native = {c.name.lower(): c.native for c in columns}
     if source_range.column.lower() not in native:
         raise SchemaMismatch(f"the source SQL yields no column {source_range.column!r}, the watermark column")
-    tree = exp.select("*").from_(called(verbatim(one_statement(query.sql, "sqlite")), _RANGED))
+    tree = exp.select("*").from_(with_alias(verbatim(one_statement(query.sql, "sqlite")), _RANGED))
     if source_range.low is not None:
-        coarse = _coarse(source_range.low, affinity(native[source_range.column.lower()]))
+        coarse = _coarse_condition(source_range.low, affinity(native[source_range.column.lower()]))
         tree = tree.where(coarse) if coarse is not None else tree
     if exact is not None:
         tree = tree.where(exact)
     return tree.sql(dialect="sqlite", identify=True)
 
 
-def _coarse(low: Watermark, lean: str) -> exp.Expr | None:
+def _coarse_condition(low: Watermark, lean: str) -> exp.Expr | None:
     """A condition that leaves out only what lies below the bound in any form; nulls and misfits stay."""
     mark: exp.Expr = column(low.column, _RANGED)
     kind, numbers = low.type.kind, None

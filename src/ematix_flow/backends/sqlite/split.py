@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.base import SourceColumn
-from ematix_flow.backends.embedded import DatabaseFile
-from ematix_flow.backends.sqlite.collector import no_collection
-from ematix_flow.backends.sqlite.columns import to_arrow
+from ematix_flow.backends.embedded.database_file import DatabaseFile
+from ematix_flow.backends.sqlite.arrow_columns import to_arrow
 from ematix_flow.backends.sqlite.connection import source_connection, source_error
+from ematix_flow.backends.sqlite.garbage_collection import pause_garbage_collection
 from ematix_flow.backends.sqlite.types import source_type
 from ematix_flow.errors import FlowError, RowRejected
 from ematix_flow.spec.types import DataType
@@ -20,7 +20,7 @@ from ematix_flow.spec.types import DataType
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_FIRST_ROWS, _MOST_ROWS = 512, 16_384
+_FIRST_ROWS, _MAX_ROWS = 512, 16_384
 _BATCH_BYTES = 16 << 20
 _VIEW = "ematix_flow_described"
 _UNTYPED = DataType("text")
@@ -37,10 +37,10 @@ class SQLiteSplit:
     def read(self) -> Iterator[pa.RecordBatch]:
         with (
             source_connection(self.file, compiled=False) as (connection, failures),
-            asked(self.file, self.sql, failures),
+            translate_source_errors(self.file, self.sql, failures),
         ):
             connection.execute("BEGIN")
-            columns = described(connection, self.sql)
+            columns = describe_query(connection, self.sql)
             types = [(c.name, self.wanted.get(c.name) or c.type or _UNTYPED) for c in columns]
             yield from _batches(connection.execute(self.sql), types)
 
@@ -56,17 +56,17 @@ def _batches(cursor: sqlite3.Cursor, types: Sequence[tuple[str, DataType]]) -> I
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
         offset += batch.num_rows
         a_row = max(batch.nbytes // batch.num_rows, 1)
-        size = min(max(_BATCH_BYTES // a_row, 1), _MOST_ROWS)
+        size = min(max(_BATCH_BYTES // a_row, 1), _MAX_ROWS)
         yield batch
 
 
 def _fetch_columns(cursor: sqlite3.Cursor, size: int) -> list[tuple[Any, ...]]:
     """The next rows, column by column; empty at the end."""
-    with no_collection():
+    with pause_garbage_collection():
         return list(zip(*cursor.fetchmany(size), strict=True))
 
 
-def described(connection: sqlite3.Connection, sql: str) -> tuple[SourceColumn, ...]:
+def describe_query(connection: sqlite3.Connection, sql: str) -> tuple[SourceColumn, ...]:
     """Names and declared types, from a view that lives in this connection only."""
     connection.execute(f"CREATE TEMP VIEW {_VIEW} AS {sql}\n")
     try:
@@ -79,7 +79,7 @@ def described(connection: sqlite3.Connection, sql: str) -> tuple[SourceColumn, .
 
 
 @contextmanager
-def asked(file: DatabaseFile, sql: str, failures: list[RowRejected]) -> Iterator[None]:
+def translate_source_errors(file: DatabaseFile, sql: str, failures: list[RowRejected]) -> Iterator[None]:
     try:
         yield
     except FlowError:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.base import StagedPart
-from ematix_flow.backends.embedded import UNCHANGED, part_file, part_path
-from ematix_flow.backends.sqlite.collector import no_collection
-from ematix_flow.backends.sqlite.columns import from_arrow
+from ematix_flow.backends.embedded.database_file import UNCHANGED, part_file, part_path
+from ematix_flow.backends.sqlite.arrow_columns import from_arrow
+from ematix_flow.backends.sqlite.garbage_collection import pause_garbage_collection
 from ematix_flow.backends.sqlite.types import native_type
 from ematix_flow.errors import RowRejected, TargetFailed
 from ematix_flow.spec.types import DataType
@@ -66,7 +66,7 @@ class SQLiteStaging:
         rows = 0
         connection.execute("BEGIN")
         for batch in batches:
-            with no_collection():
+            with pause_garbage_collection():
                 values: list[list[Any]] = [
                     from_arrow(batch.column(index), name, data_type, rows)
                     for index, (name, data_type) in enumerate(self.columns)

@@ -18,19 +18,19 @@ from ematix_flow.backends.base import (
     Staging,
     TableChange,
 )
-from ematix_flow.backends.embedded import create_staging_folder, drop_folder
-from ematix_flow.backends.embedded_target import EmbeddedTarget
-from ematix_flow.backends.sql_session import SqlSession
-from ematix_flow.backends.sqlite.alter import alter_table, limits
-from ematix_flow.backends.sqlite.columns import StorableColumns
+from ematix_flow.backends.embedded.database_file import create_staging_folder, drop_staging_folder
+from ematix_flow.backends.embedded.target import EmbeddedTarget
+from ematix_flow.backends.sql.session import SqlSession
+from ematix_flow.backends.sql.table_diff import TableDiff
+from ematix_flow.backends.sql.table_names import ascii_lower, require_distinct_names
+from ematix_flow.backends.sqlite.alterations import checked_types, plan_alterations
+from ematix_flow.backends.sqlite.arrow_columns import UnstorableValueCheck
 from ematix_flow.backends.sqlite.connection import target_error
-from ematix_flow.backends.sqlite.dialect import SQLiteDialect, require_ordered, table_name
-from ematix_flow.backends.sqlite.session import SQLiteSession, reading, writing
+from ematix_flow.backends.sqlite.dialect import SQLiteDialect, require_orderable_type, table_name
+from ematix_flow.backends.sqlite.session import SQLiteSession, open_read_session, open_write_session
 from ematix_flow.backends.sqlite.staging import TABLE, SQLiteStaging, part_table_sql
 from ematix_flow.backends.sqlite.types import canonical_type
-from ematix_flow.backends.sqlite.values import stored
-from ematix_flow.backends.table_diff import TableDiff
-from ematix_flow.backends.table_names import ascii_lower, require_names_apart
+from ematix_flow.backends.sqlite.values import to_stored
 from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
@@ -41,26 +41,26 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-_MOST_ATTACHED = 8  # SQLite's own limit is 10
+_MAX_ATTACHED = 8  # SQLite's own limit is 10
 
 
 class SQLiteTarget(EmbeddedTarget):
     dialect = SQLiteDialect()
 
     def session(self) -> AbstractContextManager[SqlSession]:
-        return writing(self.file)
+        return open_write_session(self.file)
 
-    def reading(self) -> AbstractContextManager[SqlSession]:
-        return reading(self.file)
+    def read_session(self) -> AbstractContextManager[SqlSession]:
+        return open_read_session(self.file)
 
     def bind(self, value: Any, data_type: DataType) -> Any:
-        return stored(value, data_type)
+        return to_stored(value, data_type)
 
     # -------------------------------------------------------------- the catalog
 
-    def live_columns(self, session: SqlSession, table: TableSpec) -> LiveTable | None:
-        require_names_apart(table, "SQLite", ascii_lower)
-        _refuse_truth_names(table)
+    def read_live_table(self, session: SqlSession, table: TableSpec) -> LiveTable | None:
+        require_distinct_names(table, "SQLite", ascii_lower)
+        _refuse_boolean_names(table)
         name = {"name": table_name(table.schema, table.name)}
         named = "SELECT type, sql FROM main.sqlite_master WHERE lower(name) = lower(:name)"
         kind = session.fetch(named, name)
@@ -87,15 +87,15 @@ class SQLiteTarget(EmbeddedTarget):
             native[spelled] = type_name
             if position:
                 key[position] = spelled
-        unique = self._unique(session, name, declared)
+        unique = self._unique_groups(session, name, declared)
         primary = tuple(key[p] for p in sorted(key))
-        checked = limits(self.dialect, kind[0][1], columns)
+        checked = checked_types(self.dialect, kind[0][1], columns)
         return LiveTable(tuple(columns), primary, unique, native, limits=checked)
 
     def alterations(self, session: SqlSession, diff: TableDiff) -> list[TableChange]:
-        return alter_table(session, self.dialect, diff)
+        return plan_alterations(session, self.dialect, diff)
 
-    def _unique(
+    def _unique_groups(
         self, session: SqlSession, name: dict[str, str], declared: dict[str, str]
     ) -> tuple[tuple[str, ...], ...]:
         sql = (
@@ -118,17 +118,17 @@ class SQLiteTarget(EmbeddedTarget):
         return SQLiteStaging(create_staging_folder(self.file, load), columns)
 
     def row_check(self, table: TableSpec) -> RowCheck | None:
-        return StorableColumns(tuple((c.name, c.type) for c in table.columns))
+        return UnstorableValueCheck(tuple((c.name, c.type) for c in table.columns))
 
     def drop_staging(self, staging: Staging) -> None:
         assert isinstance(staging, SQLiteStaging)
-        drop_folder(staging.folder)
+        drop_staging_folder(staging.folder)
 
     def staged_select(self, session: SqlSession, rows: StagedRows, table: TableSpec) -> exp.Expr:
         assert isinstance(session, SQLiteSession) and isinstance(rows.staging, SQLiteStaging)
         paths = [rows.staging.path(part.part) for part in rows.parts]
-        if len(paths) > _MOST_ATTACHED or not paths:
-            paths = [self._merged(rows.staging, rows.parts)]
+        if len(paths) > _MAX_ATTACHED or not paths:
+            paths = [self._merge_parts(rows.staging, rows.parts)]
         names = [f"ematix_part_{number}" for number in range(len(paths))]
         for path, name in zip(paths, names, strict=True):
             session.attach(path, name)
@@ -143,7 +143,7 @@ class SQLiteTarget(EmbeddedTarget):
         ]
         return selects[0] if len(selects) == 1 else exp.union(*selects, distinct=False)
 
-    def _merged(self, staging: SQLiteStaging, parts: tuple[StagedPart, ...]) -> str:
+    def _merge_parts(self, staging: SQLiteStaging, parts: tuple[StagedPart, ...]) -> str:
         """One file of many parts, or of none; made anew each time."""
         path = staging.path("merged")
         if os.path.exists(path):
@@ -164,16 +164,20 @@ class SQLiteTarget(EmbeddedTarget):
 
     def apply_session(self, load: Load) -> AbstractContextManager[SqlSession]:
         # a rehearsal creates no database
-        return reading(self.file) if load.dry_run and not self.file.exists else writing(self.file)
+        return (
+            open_read_session(self.file)
+            if load.dry_run and not self.file.exists
+            else open_write_session(self.file)
+        )
 
     def computed_select(self, session: SqlSession, sql: str, table: TableSpec) -> exp.Expr:
         return self.dialect.select_canonical(verbatim(sql), table.columns)
 
-    def check_watermark(self, data_type: DataType) -> None:
-        require_ordered(data_type)
+    def require_orderable(self, data_type: DataType) -> None:
+        require_orderable_type(data_type)
 
 
-def _refuse_truth_names(table: TableSpec) -> None:
+def _refuse_boolean_names(table: TableSpec) -> None:
     """SQLite gives such a column another name as soon as it comes out of a subquery."""
     for name in table.column_names:
         if name.lower() in ("true", "false"):

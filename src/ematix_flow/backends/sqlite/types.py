@@ -53,7 +53,7 @@ _SIZED = re.compile(
 )
 _NUMERIC_NAMES = ("NUMERIC", "DECIMAL", "DECIMAL_TEXT")
 # SQLite keeps more in such a column than its name says
-_AS_SOURCE = {"small_int": "big_int", "integer": "big_int", "float": "double", "string": "text"}
+_SOURCE_TYPES = {"small_int": "big_int", "integer": "big_int", "float": "double", "string": "text"}
 
 
 def is_exact_number(data_type: DataType) -> bool:
@@ -94,7 +94,7 @@ def source_type(native: str) -> DataType | None:
     found = canonical_type(native)
     if found is None or found.kind == "bytes":
         return None
-    wider = _AS_SOURCE.get(found.kind)
+    wider = _SOURCE_TYPES.get(found.kind)
     return DataType(wider) if wider else found
 
 

@@ -7,12 +7,12 @@ import sqlite3
 from functools import lru_cache
 from typing import Any
 
-from ematix_flow.backends.sqlite.values import Misfit, parse, stored
+from ematix_flow.backends.sqlite.values import UnfitSQLiteValue, parse_value, to_stored
 from ematix_flow.errors import RowRejected
 from ematix_flow.spec.types import DataType
 
 FUNCTION = "EMATIX_FLOW_VALUE"
-_SHOWN = 80
+_MAX_SHOWN = 80
 
 
 def register(connection: sqlite3.Connection, failures: list[RowRejected]) -> None:
@@ -21,10 +21,10 @@ def register(connection: sqlite3.Connection, failures: list[RowRejected]) -> Non
     def value(raw: Any, type_json: str, column: str) -> Any:
         data_type = _type(type_json)
         try:
-            return stored(parse(raw, data_type), data_type)
-        except Misfit as misfit:
+            return to_stored(parse_value(raw, data_type), data_type)
+        except UnfitSQLiteValue as misfit:
             shown = repr(raw)
-            shown = shown if len(shown) <= _SHOWN else shown[: _SHOWN - 1] + "…"
+            shown = shown if len(shown) <= _MAX_SHOWN else shown[: _MAX_SHOWN - 1] + "…"
             failures.append(
                 RowRejected(
                     f"column {column!r}: {shown} {misfit}",

@@ -24,62 +24,62 @@ _WIDE = decimal.Context(prec=3 * MAX_PRECISION)  # any number before it is found
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
-class Misfit(ValueError):
+class UnfitSQLiteValue(ValueError):
     """Why a value does not fit; completes the sentence "'x' …"."""
 
 
-def parse(value: Any, data_type: DataType) -> Any:
+def parse_value(value: Any, data_type: DataType) -> Any:
     """A value as SQLite holds it, as the canonical Python value. Raises Misfit."""
     if value is None:
         return None
     kind = data_type.kind
     if kind in INTEGER_BITS:
-        return _whole(value, data_type)
+        return _parse_integer(value, data_type)
     if kind in ("float", "double"):
-        return _real(value, data_type)
+        return _parse_float(value, data_type)
     if kind == "numeric":
-        return _exact(value, data_type)
+        return _parse_decimal(value, data_type)
     if kind == "boolean":
-        return _truth(value)
+        return _parse_boolean(value)
     if kind == "date":
-        return _date(value)
+        return _parse_date(value)
     if kind in ("timestamp", "timestamp_tz"):
-        moment = _moment(value, data_type)
+        moment = _parse_timestamp(value, data_type)
         return moment if kind == "timestamp_tz" else moment.replace(tzinfo=None)
     if kind == "uuid":
-        return _uuid(value)
+        return _parse_uuid(value)
     if kind == "bytes":
-        return value.encode() if isinstance(value, str) else _bytes(value)
-    return _text(value, data_type)
+        return value.encode() if isinstance(value, str) else _parse_bytes(value)
+    return _parse_text(value, data_type)
 
 
-def _whole(value: Any, data_type: DataType) -> int:
+def _parse_integer(value: Any, data_type: DataType) -> int:
     if isinstance(value, str) and _WHOLE.fullmatch(value):
         value = int(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, int):
-        raise Misfit("is not a whole number")
+        raise UnfitSQLiteValue("is not a whole number")
     limit = 1 << (INTEGER_BITS[data_type.kind] - 1)
     if not -limit <= value < limit:
-        raise Misfit(f"is out of range of {data_type}")
+        raise UnfitSQLiteValue(f"is out of range of {data_type}")
     return value
 
 
-def _real(value: Any, data_type: DataType) -> float:
+def _parse_float(value: Any, data_type: DataType) -> float:
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         value = float(value)
     if not isinstance(value, int | float):
-        raise Misfit("is not a number")
+        raise UnfitSQLiteValue("is not a number")
     found = float(value)
     if isinstance(value, int) and int(found) != value:
-        raise Misfit(f"has more digits than {data_type} keeps")
+        raise UnfitSQLiteValue(f"has more digits than {data_type} keeps")
     if data_type.kind == "float" and math.isfinite(found) and abs(found) > 3.4028235677973366e38:
-        raise Misfit(f"is out of range of {data_type}")
+        raise UnfitSQLiteValue(f"is out of range of {data_type}")
     return found
 
 
-def _exact(value: Any, data_type: DataType) -> decimal.Decimal:
+def _parse_decimal(value: Any, data_type: DataType) -> decimal.Decimal:
     """0.1 means 0.1. A float that needs more than 15 digits is taken as SQLite prints it, with 15."""
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         candidates = [value.strip()]
@@ -88,7 +88,7 @@ def _exact(value: Any, data_type: DataType) -> decimal.Decimal:
     elif isinstance(value, float) and math.isfinite(value):
         candidates = [repr(value), format(value, ".15g")]
     else:
-        raise Misfit("is not a finite number")
+        raise UnfitSQLiteValue("is not a finite number")
     with decimal.localcontext(_WIDE):
         for text in candidates:
             number = decimal.Decimal(text)
@@ -97,42 +97,44 @@ def _exact(value: Any, data_type: DataType) -> decimal.Decimal:
             fitted = number.quantize(_unit(data_type))
             if fitted == number:
                 if len(fitted.as_tuple().digits) > (data_type.precision or 0) and fitted:
-                    raise Misfit(f"is out of range of {data_type}")
+                    raise UnfitSQLiteValue(f"is out of range of {data_type}")
                 return fitted if fitted else abs(fitted)
-    raise Misfit(f"does not fit {data_type}")
+    raise UnfitSQLiteValue(f"does not fit {data_type}")
 
 
 def _unit(data_type: DataType) -> decimal.Decimal:
     return decimal.Decimal(1).scaleb(-(data_type.scale or 0))
 
 
-def _truth(value: Any) -> bool:
+def _parse_boolean(value: Any) -> bool:
     known = _TRUTH.get(value.strip().lower()) if isinstance(value, str) else None
     if known is None and isinstance(value, int | float) and value in (0, 1):
         known = bool(value)
     if known is None:
-        raise Misfit("is neither 0 nor 1, and the column is Boolean")
+        raise UnfitSQLiteValue("is neither 0 nor 1, and the column is Boolean")
     return known
 
 
-def _date(value: Any) -> dt.date:
-    moment = _moment(value, DataType("date"))
+def _parse_date(value: Any) -> dt.date:
+    moment = _parse_timestamp(value, DataType("date"))
     if moment.timetz() != dt.time(tzinfo=dt.timezone.utc):
-        raise Misfit("has a time of day, and the column is a Date")
+        raise UnfitSQLiteValue("has a time of day, and the column is a Date")
     return moment.date()
 
 
-def _moment(value: Any, data_type: DataType) -> dt.datetime:
+def _parse_timestamp(value: Any, data_type: DataType) -> dt.datetime:
     """ISO 8601 text; without a zone it is UTC."""
     if not isinstance(value, str):
         kind = "binary" if isinstance(value, bytes) else "a number"
-        raise Misfit(f"is {kind}, not ISO text; for seconds since 1970 select datetime(column, 'unixepoch')")
+        raise UnfitSQLiteValue(
+            f"is {kind}, not ISO text; for seconds since 1970 select datetime(column, 'unixepoch')"
+        )
     match = _MOMENT.fullmatch(value.strip())
     if match is None:
-        raise Misfit(f"is not ISO 8601 text, as a {data_type} is kept in SQLite")
+        raise UnfitSQLiteValue(f"is not ISO 8601 text, as a {data_type} is kept in SQLite")
     year, month, day, hour, minute, second, fraction, zone = match.groups()
     if fraction and fraction[6:].strip("0"):
-        raise Misfit("has more than microseconds")
+        raise UnfitSQLiteValue("has more than microseconds")
     try:
         moment = dt.datetime(
             int(year),
@@ -142,14 +144,14 @@ def _moment(value: Any, data_type: DataType) -> dt.datetime:
             int(minute or 0),
             int(second or 0),
             int((fraction or "")[:6].ljust(6, "0")),
-            tzinfo=_zone(zone),
+            tzinfo=_parse_zone(zone),
         )
         return moment.astimezone(dt.timezone.utc)
     except (ValueError, OverflowError) as error:
-        raise Misfit(f"is no {data_type}: {error}") from None
+        raise UnfitSQLiteValue(f"is no {data_type}: {error}") from None
 
 
-def _zone(text: str | None) -> dt.timezone:
+def _parse_zone(text: str | None) -> dt.timezone:
     if text is None or text == "Z":
         return dt.timezone.utc
     digits = text[1:].replace(":", "").ljust(4, "0")
@@ -157,31 +159,31 @@ def _zone(text: str | None) -> dt.timezone:
     return dt.timezone(-offset if text[0] == "-" else offset)
 
 
-def _uuid(value: Any) -> str:
+def _parse_uuid(value: Any) -> str:
     try:
         if isinstance(value, bytes) and len(value) == 16:
             return str(uuid.UUID(bytes=value))
         return str(uuid.UUID(value.strip() if isinstance(value, str) else ""))
     except ValueError:
-        raise Misfit("is not a UUID") from None
+        raise UnfitSQLiteValue("is not a UUID") from None
 
 
-def _bytes(value: Any) -> bytes:
+def _parse_bytes(value: Any) -> bytes:
     if not isinstance(value, bytes):
-        raise Misfit("is not binary")
+        raise UnfitSQLiteValue("is not binary")
     return value
 
 
-def _text(value: Any, data_type: DataType) -> str:
+def _parse_text(value: Any, data_type: DataType) -> str:
     if isinstance(value, bytes):
-        raise Misfit("is binary, not text; CAST it in the source SQL")
+        raise UnfitSQLiteValue("is binary, not text; CAST it in the source SQL")
     text = value if isinstance(value, str) else repr(value)
     if data_type.kind == "string" and len(text) > (data_type.length or 0):
-        raise Misfit(f"is longer than the {data_type.length} characters of {data_type}")
+        raise UnfitSQLiteValue(f"is longer than the {data_type.length} characters of {data_type}")
     return text
 
 
-def stored(value: Any, data_type: DataType) -> Any:
+def to_stored(value: Any, data_type: DataType) -> Any:
     """A canonical Python value in the form SQLite keeps it."""
     if value is None:
         return None

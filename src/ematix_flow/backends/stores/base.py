@@ -65,7 +65,7 @@ class Store(ABC):
     def table_lock(self, folder: str) -> AbstractContextManager[None]:
         """Wait until no other load applies to the table in that folder, and keep others out."""
 
-    def require_held(self) -> None:
+    def require_locks_held(self) -> None:
         """Raise TargetFailed when a lock that this process took here is no longer its own.
 
         Whoever commits asks just before. A lock that the system itself keeps cannot be lost.

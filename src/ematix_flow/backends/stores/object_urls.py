@@ -8,8 +8,8 @@ from ematix_flow.errors import ConfigError
 from ematix_flow.spec.connections.lakes import DeltaS3Connection, S3Connection
 from ematix_flow.spec.connections.urls import UrlPieces, mask_url, split_url
 from ematix_flow.spec.redaction import remember_secret
-from ematix_flow.state.objects import ObjectStore
-from ematix_flow.state.store_urls import truth, without_options
+from ematix_flow.state.object_store import ObjectStore
+from ematix_flow.state.store_urls import parse_flag, split_options
 
 _S3_OPTIONS = (
     *("region", "endpoint", "profile", "path_style", "verify_tls", "ca_cert_path", "anonymous"),
@@ -19,40 +19,40 @@ _GCS_OPTIONS = ("project", "endpoint", "credentials_path", "anonymous")
 _AZURE_OPTIONS = ("account", "endpoint", "account_key", "sas_token")
 
 
-def open_objects(url: str) -> ObjectStore:
+def open_object_store(url: str) -> ObjectStore:
     """The store behind a URL, reached and known to keep to conditions on writes."""
     pieces = split_url(url)
     if pieces.scheme == "s3":
-        from ematix_flow.backends.stores.objects_s3 import S3Objects
+        from ematix_flow.backends.stores.s3_objects import S3ObjectStore
 
-        return S3Objects(_s3(url))
+        return S3ObjectStore(_s3_connection(url))
     if pieces.scheme in ("gs", "gcs"):
-        from ematix_flow.backends.stores.objects_gcs import GcsObjects, GcsPlace
+        from ematix_flow.backends.stores.gcs_objects import GcsObjectStore, GcsStoreUrl
 
-        own = without_options(url, _GCS_OPTIONS, only=True)[1]
-        anonymous = truth("anonymous", own.pop("anonymous", None), default=False)
-        bucket, *parts = _parts(url, pieces, 1, "gs://bucket/prefix")
-        return GcsObjects(GcsPlace(bucket, "/".join(parts), anonymous=anonymous, **own))
-    from ematix_flow.backends.stores.objects_azure import AzureObjects, AzurePlace
+        own = split_options(url, _GCS_OPTIONS, only=True)[1]
+        anonymous = parse_flag("anonymous", own.pop("anonymous", None), default=False)
+        bucket, *parts = _path_parts(url, pieces, 1, "gs://bucket/prefix")
+        return GcsObjectStore(GcsStoreUrl(bucket, "/".join(parts), anonymous=anonymous, **own))
+    from ematix_flow.backends.stores.azure_objects import AzureObjectStore, AzureStoreUrl
 
-    own = without_options(url, _AZURE_OPTIONS, only=True)[1]
+    own = split_options(url, _AZURE_OPTIONS, only=True)[1]
     for secret in ("account_key", "sas_token"):
         remember_secret(own.get(secret, ""))
     account = own.pop("account", None)
     if account is not None:
-        container, *parts = _parts(url, pieces, 1, "azureblob://container/prefix?account=name")
+        container, *parts = _path_parts(url, pieces, 1, "azureblob://container/prefix?account=name")
     else:
-        account, container, *parts = _parts(url, pieces, 2, "azureblob://account/container/prefix")
-    return AzureObjects(AzurePlace(account, container, "/".join(parts), **own))
+        account, container, *parts = _path_parts(url, pieces, 2, "azureblob://account/container/prefix")
+    return AzureObjectStore(AzureStoreUrl(account, container, "/".join(parts), **own))
 
 
-def _s3(url: str) -> S3Connection:
-    _parts(url, split_url(url), 1, "s3://bucket/prefix")
-    without_options(url, _S3_OPTIONS, only=True)
+def _s3_connection(url: str) -> S3Connection:
+    _path_parts(url, split_url(url), 1, "s3://bucket/prefix")
+    split_options(url, _S3_OPTIONS, only=True)
     return DeltaS3Connection(name="run_log", url=url)
 
 
-def _parts(url: str, pieces: UrlPieces, needed: int, form: str) -> list[str]:
+def _path_parts(url: str, pieces: UrlPieces, needed: int, form: str) -> list[str]:
     """What stands between the slashes; an error when too little does."""
     place = pieces.address + pieces.path if pieces.scheme == "s3" else pieces.location
     path = unquote(place).rstrip("/")

@@ -19,7 +19,7 @@ DEFAULT_REGION = "us-east-1"
 _GLOBAL_HOST = "s3.amazonaws.com"  # stands for whichever host serves the region
 
 # the fields that a client is made from; one client serves all prefixes
-_TOLD_APART_BY = (
+_CACHE_KEY_FIELDS = (
     *("endpoint", "region", "access_key_id", "secret_access_key", "session_token", "profile"),
     *("path_style", "verify_tls", "ca_cert_path", "anonymous", "requester_pays"),
 )
@@ -30,12 +30,12 @@ _lock = threading.Lock()
 def s3_client(connection: S3Connection, attempts: int | None = None) -> Any:
     """The client of this process; a forked process gets its own."""
     attempts = attempts or ATTEMPTS
-    key = (os.getpid(), attempts, *(getattr(connection, name) for name in _TOLD_APART_BY))
+    key = (os.getpid(), attempts, *(getattr(connection, name) for name in _CACHE_KEY_FIELDS))
     with _lock:
         if key in _clients:
             return _clients[key]
         session = _session(connection)
-        client = _made(connection, session, attempts)
+        client = _create_client(connection, session, attempts)
         if connection.anonymous or session.get_credentials() is not None:
             _clients[key] = client  # one without credentials may find some when it is made anew
         return client
@@ -70,7 +70,7 @@ def _session(connection: S3Connection) -> boto3.Session:
     )
 
 
-def _made(connection: S3Connection, session: boto3.Session, attempts: int) -> Any:
+def _create_client(connection: S3Connection, session: boto3.Session, attempts: int) -> Any:
     from botocore import UNSIGNED
     from botocore.config import Config
 
@@ -96,26 +96,26 @@ def _made(connection: S3Connection, session: boto3.Session, attempts: int) -> An
         verify=(connection.ca_cert_path or None) if connection.verify_tls else False,
         config=config,
     )
-    client.meta.events.register_first("needs-retry.s3.*", _not_for_a_certificate)
+    client.meta.events.register_first("needs-retry.s3.*", _stop_retrying_bad_certificate)
     if not connection.verify_tls:
-        _say_nothing_of_unverified_requests()
+        _silence_unverified_warnings()
     if connection.requester_pays:
-        client.meta.events.register("before-call.s3.*", _requester_pays)
+        client.meta.events.register("before-call.s3.*", _add_requester_pays)
     return client
 
 
-def _say_nothing_of_unverified_requests() -> None:
+def _silence_unverified_warnings() -> None:
     """The connection asks for them; a warning for each would tell nobody anything."""
     import urllib3
 
     urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
 
 
-def _not_for_a_certificate(caught_exception: Exception | None = None, **others: object) -> None:
+def _stop_retrying_bad_certificate(caught_exception: Exception | None = None, **others: object) -> None:
     """One that is not trusted now is not trusted half a minute later either."""
     if caught_exception is not None and "CERTIFICATE_VERIFY_FAILED" in str(caught_exception):
         raise caught_exception
 
 
-def _requester_pays(params: dict[str, Any], **others: object) -> None:
+def _add_requester_pays(params: dict[str, Any], **others: object) -> None:
     params["headers"]["x-amz-request-payer"] = "requester"

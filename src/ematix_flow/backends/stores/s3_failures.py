@@ -18,7 +18,7 @@ _CONDITION = ("PreconditionFailed", "412", "ConditionalRequestConflict", "409")
 
 
 @contextmanager
-def understood(connection: S3Connection, doing: str, *, reaching: bool = False) -> Iterator[None]:
+def translate_errors(connection: S3Connection, doing: str, *, reaching: bool = False) -> Iterator[None]:
     """What boto3 raises becomes an error of ours. With ``reaching`` nothing was begun: CannotConnect."""
     from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError
@@ -26,44 +26,44 @@ def understood(connection: S3Connection, doing: str, *, reaching: bool = False) 
     try:
         yield
     except ClientError as error:
-        raise _refused(connection, doing, error, reaching) from error
+        raise _refused_error(connection, doing, error, reaching) from error
     except Boto3Error as error:  # a transfer wraps the client's own
         cause = error.__cause__ or error.__context__
         if isinstance(cause, ClientError):
-            raise _refused(connection, doing, cause, reaching) from error
-        raise _failed(doing, str(error), reaching) from error
+            raise _refused_error(connection, doing, cause, reaching) from error
+        raise _error(doing, str(error), reaching) from error
     except BotoCoreError as error:
-        raise _unreached(connection, doing, error, reaching) from error
+        raise _unreached_error(connection, doing, error, reaching) from error
 
 
-def is_missing(error: Any) -> bool:
+def is_missing_object(error: Any) -> bool:
     """Whether the server says that there is no such object; a missing bucket is another matter."""
-    return _code(error) in _MISSING
+    return _error_code(error) in _MISSING
 
 
-def is_condition(error: Any) -> bool:
+def is_failed_condition(error: Any) -> bool:
     """Whether the server says that a condition of the request did not hold."""
-    return _code(error) in _CONDITION
+    return _error_code(error) in _CONDITION
 
 
-def is_denied(error: FlowError) -> bool:
+def is_access_denied(error: FlowError) -> bool:
     """Whether the keys are good and only the right is missing."""
     cause = error.__cause__
-    return _code(cause) in ("AccessDenied", "403") if cause is not None else False
+    return _error_code(cause) in ("AccessDenied", "403") if cause is not None else False
 
 
-def status(error: Any) -> int:
+def http_status(error: Any) -> int:
     """What the server answered, as HTTP tells it."""
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") or 0)
 
 
-def _code(error: Any) -> str:
+def _error_code(error: Any) -> str:
     response = getattr(error, "response", None) or {}
     return str(response.get("Error", {}).get("Code", ""))
 
 
-def _refused(connection: S3Connection, doing: str, error: Any, reaching: bool) -> FlowError:
-    code, name = _code(error), connection.name
+def _refused_error(connection: S3Connection, doing: str, error: Any, reaching: bool) -> FlowError:
+    code, name = _error_code(error), connection.name
     bucket = f"bucket {connection.bucket!r}"
     message = str(error.response.get("Error", {}).get("Message") or "").rstrip(".")
     if code in _BAD_KEYS:
@@ -82,7 +82,7 @@ def _refused(connection: S3Connection, doing: str, error: Any, reaching: bool) -
             next_step=f"create it, or mend the bucket of connection {name!r}; buckets are never created here",
         )
     if code in _REGION:
-        there = _region_there(error)
+        there = _bucket_region(error)
         told = f"in region {there}" if there else "in another region"
         asked = connection.region or "no region"
         return CannotConnect(
@@ -105,16 +105,16 @@ def _refused(connection: S3Connection, doing: str, error: Any, reaching: bool) -
             next_step=f"create it, or mend the bucket of connection {name!r}; buckets are never created here",
         )
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    return _failed(doing, f"the server answered {status} {code}: {message}", reaching)
+    return _error(doing, f"the server answered {status} {code}: {message}", reaching)
 
 
-def _region_there(error: Any) -> str:
+def _bucket_region(error: Any) -> str:
     response = error.response
     headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     return str(headers.get("x-amz-bucket-region") or response.get("Error", {}).get("Region") or "")
 
 
-def _unreached(connection: S3Connection, doing: str, error: Any, reaching: bool) -> FlowError:
+def _unreached_error(connection: S3Connection, doing: str, error: Any, reaching: bool) -> FlowError:
     from botocore import exceptions as e
 
     name, where = connection.name, connection.endpoint or "Amazon S3"
@@ -143,10 +143,10 @@ def _unreached(connection: S3Connection, doing: str, error: Any, reaching: bool)
         what = f"cannot reach the S3 server at {where}: {error}"
         step = f"check the endpoint of connection {name!r} and the network, and run it again"
         return CannotConnect(what, next_step=step) if reaching else TargetFailed(what, next_step=step)
-    return _failed(doing, str(error), reaching)
+    return _error(doing, str(error), reaching)
 
 
-def _failed(doing: str, why: str, reaching: bool) -> FlowError:
+def _error(doing: str, why: str, reaching: bool) -> FlowError:
     what = f"the S3 server did not allow us {doing}: {why}"
     step = "run it again once the server works"
     return CannotConnect(what, next_step=step) if reaching else TargetFailed(what, next_step=step)

@@ -22,14 +22,19 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
 from ematix_flow.backends.stores.s3_client import s3_client
-from ematix_flow.backends.stores.s3_failures import is_condition, is_missing, status, understood
+from ematix_flow.backends.stores.s3_failures import (
+    http_status,
+    is_failed_condition,
+    is_missing_object,
+    translate_errors,
+)
 from ematix_flow.errors import FlowError, TargetFailed
 from ematix_flow.spec.connections.lakes import S3Connection
-from ematix_flow.state.locks import process_is_alive, this_machine
-from ematix_flow.state.records import utc_now
+from ematix_flow.state.file_locks import machine_id, process_is_alive
+from ematix_flow.state.run_records import utc_now
 
 LEASE_SECONDS = 60.0
-BEAT_SECONDS = 15.0
+HEARTBEAT_SECONDS = 15.0
 _LONGEST_PAUSE = 5.0
 _NO_CONDITIONS = (400, 501)  # what servers answer to a condition that they do not know
 _ROUNDING = 1.0  # servers tell whole seconds
@@ -38,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Holder:
+class S3LeaseHolder:
     """Who holds a lease, as the object says it."""
 
     token: str
@@ -53,14 +58,14 @@ class Holder:
     @property
     def is_dead(self) -> bool:
         """Whether it ran where this process runs, and runs no more. Of others nobody here can say."""
-        return bool(self.machine) and self.machine == this_machine() and not process_is_alive(self.pid)
+        return bool(self.machine) and self.machine == machine_id() and not process_is_alive(self.pid)
 
     def to_json(self, beat: int) -> str:
         value = {**self.__dict__, "since": self.since.isoformat(), "beat": beat}
         return json.dumps(value)
 
     @classmethod
-    def from_json(cls, text: str) -> Holder:
+    def from_json(cls, text: str) -> S3LeaseHolder:
         value = json.loads(text)
         value.pop("beat")
         return cls(**{**value, "since": dt.datetime.fromisoformat(value["since"])})
@@ -72,22 +77,22 @@ class Holder:
 
 
 @dataclass(frozen=True)
-class Seen:
+class S3LeaseStatus:
     """A lease as it was read: None for a holder that nobody can make out."""
 
     etag: str
-    holder: Holder | None
+    holder: S3LeaseHolder | None
     age: float
 
     @property
-    def over(self) -> bool:
+    def is_expired(self) -> bool:
         if self.holder is not None and self.holder.is_dead:
             return True
         seconds = self.holder.seconds if self.holder is not None else LEASE_SECONDS
         return self.age > seconds + _ROUNDING
 
 
-class Lease:
+class S3Lease:
     """One object of a bucket. Not for two threads at once, but for its own heartbeat."""
 
     def __init__(
@@ -102,14 +107,14 @@ class Lease:
     ) -> None:
         self.key, self.what = key, what
         self._connection = connection
-        self._seconds, self._pause = seconds or LEASE_SECONDS, beat or BEAT_SECONDS
-        self._holder = Holder(
+        self._seconds, self._pause = seconds or LEASE_SECONDS, beat or HEARTBEAT_SECONDS
+        self._holder = S3LeaseHolder(
             token=uuid.uuid4().hex,
             what=what,
             run_id=run_id,
             pid=os.getpid(),
             host=socket.gethostname(),
-            machine=this_machine(),
+            machine=machine_id(),
             since=utc_now(),
             seconds=self._seconds,
         )
@@ -123,22 +128,22 @@ class Lease:
 
     # -------------------------------------------------------------- taking and giving back
 
-    def take(self) -> Seen | None:
+    def try_acquire(self) -> S3LeaseStatus | None:
         """Take it, or take it over from a holder that is silent for too long; who has it when that fails."""
         for _ in range(3):
-            if self._write(IfNoneMatch="*"):
+            if self._write_holder(IfNoneMatch="*"):
                 break
-            seen = self.look()
+            seen = self.read_status()
             if seen is None:  # released in between
                 continue
-            if not seen.over:
+            if not seen.is_expired:
                 return seen
-            if self._write(IfMatch=seen.etag):
+            if self._write_holder(IfMatch=seen.etag):
                 _log.warning("took the lock of %s over from %s", self.what, seen.holder or "an unknown run")
                 break
         else:
-            return self.look() or Seen("", None, 0.0)
-        self._thread = threading.Thread(target=self._beat, name=f"lease {self.what}", daemon=True)
+            return self.read_status() or S3LeaseStatus("", None, 0.0)
+        self._thread = threading.Thread(target=self._send_heartbeats, name=f"lease {self.what}", daemon=True)
         self._thread.start()
         return None
 
@@ -151,12 +156,12 @@ class Lease:
             if self._lost is not None:
                 return
             try:
-                with understood(self._connection, "to release a lock"):
-                    self._delete()
+                with translate_errors(self._connection, "to release a lock"):
+                    self._delete_own()
             except FlowError as error:  # the run is over either way, and the lease runs out by itself
                 _log.warning("the lock of %s stays until it runs out: %s", self.what, error.what)
 
-    def require(self) -> None:
+    def renew_or_fail(self) -> None:
         """Renew it now; TargetFailed when it is no longer ours. Whoever is about to commit asks.
 
         One that was given back is nobody's to lose.
@@ -173,29 +178,29 @@ class Lease:
                     next_step="run it again; if this machine was asleep or cut off, nothing else is needed",
                 )
 
-    def look(self) -> Seen | None:
+    def read_status(self) -> S3LeaseStatus | None:
         """The lease as it is; None when nobody has it."""
         from botocore.exceptions import ClientError
 
         client, bucket = s3_client(self._connection), self._connection.bucket
-        with understood(self._connection, "to read a lock"):
+        with translate_errors(self._connection, "to read a lock"):
             try:
                 found = client.get_object(Bucket=bucket, Key=self.key)
                 text = found["Body"].read().decode("utf-8", "replace")
             except ClientError as error:
-                if is_missing(error):
+                if is_missing_object(error):
                     return None
                 raise
         now = parsedate_to_datetime(found["ResponseMetadata"]["HTTPHeaders"]["date"])
         age = (now - found["LastModified"]).total_seconds()
         try:
-            return Seen(found["ETag"], Holder.from_json(text), age)
+            return S3LeaseStatus(found["ETag"], S3LeaseHolder.from_json(text), age)
         except (ValueError, KeyError, TypeError):
-            return Seen(found["ETag"], None, age)
+            return S3LeaseStatus(found["ETag"], None, age)
 
     # -------------------------------------------------------------- the object
 
-    def _write(self, **condition: str) -> bool:
+    def _write_holder(self, **condition: str) -> bool:
         """Write ourselves into it; False when the condition does not hold."""
         from botocore.exceptions import ClientError
 
@@ -203,59 +208,59 @@ class Lease:
         self._beats += 1
         text = self._holder.to_json(self._beats)
         client, bucket = s3_client(self._connection), self._connection.bucket
-        with understood(self._connection, "to write a lock"):
+        with translate_errors(self._connection, "to write a lock"):
             try:
                 answer = client.put_object(Bucket=bucket, Key=self.key, Body=text.encode(), **condition)
                 etag = answer["ETag"]
             except ClientError as error:
-                if not is_condition(error):
+                if not is_failed_condition(error):
                     raise
-                etag = self._written_after_all()
+                etag = self._etag_of_own_write()
         if etag is None:
             return False
         self._etag, self._good_until = etag, began + self._seconds
         return True
 
-    def _written_after_all(self) -> str | None:
+    def _etag_of_own_write(self) -> str | None:
         """A write whose answer was lost is tried again by the client, and then refused."""
-        seen = self.look()
+        seen = self.read_status()
         ours = seen is not None and seen.holder is not None and seen.holder.token == self._holder.token
         return seen.etag if ours and seen is not None else None
 
-    def _delete(self) -> None:
+    def _delete_own(self) -> None:
         """Only what is still ours. A server without conditions on deletes is asked without, after a look."""
         from botocore.exceptions import ClientError
 
         client, at = s3_client(self._connection), {"Bucket": self._connection.bucket, "Key": self.key}
         for _ in range(3):  # a late renewal of our own may come in between
-            seen = self.look()
+            seen = self.read_status()
             if seen is None or seen.holder is None or seen.holder.token != self._holder.token:
                 return
             try:
                 client.delete_object(**at, IfMatch=seen.etag)
                 return
             except ClientError as error:
-                if is_missing(error):
+                if is_missing_object(error):
                     return
-                if status(error) in _NO_CONDITIONS:
+                if http_status(error) in _NO_CONDITIONS:
                     client.delete_object(**at)
                     return
-                if not is_condition(error):
+                if not is_failed_condition(error):
                     raise
 
     # -------------------------------------------------------------- staying alive
 
     def _renew(self) -> None:
         try:
-            if not self._write(IfMatch=self._etag):
-                seen = self.look()
+            if not self._write_holder(IfMatch=self._etag):
+                seen = self.read_status()
                 by = f"{seen.holder} took it over" if seen and seen.holder else "it is gone"
                 self._lost = f"it had not been renewed for {self._seconds:.0f} seconds, and {by}"
         except FlowError as error:
             if time.monotonic() >= self._good_until:
                 self._lost = f"it could not be renewed for {self._seconds:.0f} seconds: {error.what}"
 
-    def _beat(self) -> None:
+    def _send_heartbeats(self) -> None:
         while not self._ended.wait(self._pause):
             with self._lock:
                 if self._ended.is_set() or self._lost is not None:
@@ -265,12 +270,14 @@ class Lease:
                     _log.warning("the lock of %s was lost: %s", self.what, self._lost)
 
 
-def acquire(lease: Lease, taken: Callable[[Seen], FlowError | None], pause: float = 0.5) -> None:
+def acquire_lease(
+    lease: S3Lease, taken: Callable[[S3LeaseStatus], FlowError | None], pause: float = 0.5
+) -> None:
     """Take a lease. ``taken`` says what to raise when another has it, or None to go on waiting.
 
     Who waits long asks ever less often.
     """
-    while (seen := lease.take()) is not None:
+    while (seen := lease.try_acquire()) is not None:
         refusal = taken(seen)
         if refusal is not None:
             raise refusal

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ematix_flow.cli.group import new_app
+from ematix_flow.cli.command_group import new_app
 from ematix_flow.cli.options import OutputOption
-from ematix_flow.cli.output import Column, status_column, write_json, write_table
+from ematix_flow.cli.output import OutputColumn, status_column, write_json, write_table
 from ematix_flow.errors import FlowError, UsageError
 from ematix_flow.spec.location import NamedLocation
 
 if TYPE_CHECKING:
-    from ematix_flow.observe.alerts.addresses import Address
+    from ematix_flow.observe.alerts.alerter_urls import AlertSubscription
 
 app = new_app("Alerters: who is told that a pipeline failed.")
 
@@ -31,7 +31,7 @@ def test(
     output: OutputOption = "text",
 ) -> int:
     """Send a test to each alerter, and say what came of it; exit code 1 when one did not take it."""
-    from ematix_flow.observe.alerts.addresses import open_alerter
+    from ematix_flow.observe.alerts.alerter_urls import open_alerter
     from ematix_flow.observe.settings import ALERTERS_VARIABLE, Observability
 
     given = tuple(urls or ()) or Observability.resolve(os.environ).alerters
@@ -44,25 +44,30 @@ def test(
         addresses = [open_alerter(url) for url in given]
     except FlowError as error:
         place = "an argument of flow alerts test" if urls else f"{ALERTERS_VARIABLE}, or [alerts] urls"
-        raise error.at(NamedLocation.of(place)) from error.__cause__
-    results = [_tried(address) for address in addresses]
+        raise error.with_location(NamedLocation.of(place)) from error.__cause__
+    results = [_send_test(address) for address in addresses]
     if output == "json":
         write_json(results)
     else:
-        columns = (Column("alerter"), status_column("result"), Column("seconds", right=True), Column("why"))
+        columns = (
+            OutputColumn("alerter"),
+            status_column("result"),
+            OutputColumn("seconds", right=True),
+            OutputColumn("why"),
+        )
         write_table(
             columns, [(r["alerter"], r["status"], f"{r['seconds']:.1f}", r["reason"]) for r in results]
         )
     return 1 if any(result["status"] == "failed" for result in results) else 0
 
 
-def _tried(address: Address) -> dict[str, Any]:
-    from ematix_flow.observe.alerts.alerter import AlertNotSent, send_in_time
+def _send_test(address: AlertSubscription) -> dict[str, Any]:
+    from ematix_flow.observe.alerts.alerter import AlertNotSent, send_with_timeout
     from ematix_flow.observe.alerts.event import AlertEvent
 
     started, reason = time.monotonic(), None
     try:
-        send_in_time(address.alerter, AlertEvent("test", "flow alerts test"))
+        send_with_timeout(address.alerter, AlertEvent("test", "flow alerts test"))
     except AlertNotSent as error:
         reason = error.what
     return {

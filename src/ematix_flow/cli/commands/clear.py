@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ematix_flow.cli.group import new_app
-from ematix_flow.cli.moments import local, parse_since, zone_name
+from ematix_flow.cli.command_group import new_app
+from ematix_flow.cli.local_time import format_local_time, local_zone_name, parse_since
 from ematix_flow.cli.options import (
     AllOption,
     ExcludeOption,
@@ -21,13 +21,13 @@ from ematix_flow.cli.options import (
     RunLogOption,
     SelectOption,
 )
-from ematix_flow.cli.output import Column, status_column, write_json, write_table
-from ematix_flow.cli.project import chosen_pipelines, load_project
-from ematix_flow.cli.slots import slots_url
+from ematix_flow.cli.output import OutputColumn, status_column, write_json, write_table
+from ematix_flow.cli.project import load_project, resolve_pipelines
+from ematix_flow.cli.slot_runners import slots_url
 from ematix_flow.cli.terminal import say
 
 if TYPE_CHECKING:
-    from ematix_flow.state.slots import SlotRecord
+    from ematix_flow.state.slots.base import SlotRecord
 
 app = new_app()
 
@@ -55,56 +55,64 @@ def clear(
 
     The next  flow run-due  or the scheduler runs them. What is done already is not done twice.
     """
-    from ematix_flow.backends.run_logs import open_slots
-    from ematix_flow.schedule.clearing import clearable, older, reopen
+    from ematix_flow.backends.state_stores.run_logs import open_slots
+    from ematix_flow.schedule.clearing import clearable_slots, older_clearable_slots, reopen_slots
 
     registry = load_project(module)
-    chosen = chosen_pipelines(registry, names, everything=everything, select=select, exclude=exclude)
+    chosen = resolve_pipelines(registry, names, everything=everything, select=select, exclude=exclude)
     start = None if since is None else parse_since(since, dt.datetime.now(dt.timezone.utc))
     with open_slots(slots_url(run_log), env=os.environ) as store:
-        found = clearable(store, chosen, start)
-        others = older(store, chosen, found) if start is None and output == "text" else []
+        found = clearable_slots(store, chosen, start)
+        others = older_clearable_slots(store, chosen, found) if start is None and output == "text" else []
         now = store.now()
-        cleared = found if dry_run else reopen(store, registry, found)
+        cleared = found if dry_run else reopen_slots(store, registry, found)
     if output == "json":
-        write_json([_json(record, dry_run) for record in cleared])
+        write_json([_as_json(record, dry_run) for record in cleared])
         return
     if cleared:
-        _show(cleared, dry_run)
+        _show_cleared(cleared, dry_run)
     elif start is not None:
         say("nothing to clear: no slot of these is given up or skipped")
     else:
         say("nothing to clear: the last slot of none of these is given up or skipped")
     if others:
-        age = now - others[0].slot.at + dt.timedelta(minutes=5)  # until it is typed
+        age = now - others[0].slot.fire_time + dt.timedelta(minutes=5)  # until it is typed
         hours = math.ceil(age / dt.timedelta(hours=1))
         were = "was" if len(others) == 1 else "were"
-        say(f"{_slots(len(others), 'older ')} {were} given up or skipped too: add  --since {hours}h")
+        say(
+            f"{_slot_count_text(len(others), 'older ')} {were} given up or skipped too: add  --since {hours}h"
+        )
 
 
-def _show(cleared: Sequence[SlotRecord], dry_run: bool) -> None:
+def _show_cleared(cleared: Sequence[SlotRecord], dry_run: bool) -> None:
     columns = (
-        Column("pipeline"),
-        Column(f"slot ({zone_name()})"),
+        OutputColumn("pipeline"),
+        OutputColumn(f"slot ({local_zone_name()})"),
         status_column("was"),
-        Column("why", wraps=True),
+        OutputColumn("why", wraps=True),
     )
-    rows = [(r.slot.pipeline, local(r.slot.at), r.status.replace("_", " "), r.reason) for r in cleared]
+    rows = [
+        (r.slot.pipeline, format_local_time(r.slot.fire_time), r.status.replace("_", " "), r.reason)
+        for r in cleared
+    ]
     write_table(columns, rows)
     if dry_run:
-        say(f"dry run: {_slots(len(cleared))} would run again; nothing was changed")
+        say(f"dry run: {_slot_count_text(len(cleared))} would run again; nothing was changed")
     else:
-        say(f"{_slots(len(cleared))} will run again:  flow run-due  now, or the scheduler at its next look")
+        say(
+            f"{_slot_count_text(len(cleared))} will run again:  flow run-due  now, or "
+            "the scheduler at its next look"
+        )
 
 
-def _slots(number: int, which: str = "") -> str:
+def _slot_count_text(number: int, which: str = "") -> str:
     return f"1 {which}slot" if number == 1 else f"{number:,} {which}slots"
 
 
-def _json(record: SlotRecord, dry_run: bool) -> dict[str, Any]:
+def _as_json(record: SlotRecord, dry_run: bool) -> dict[str, Any]:
     return {
         "pipeline": record.slot.pipeline,
-        "slot": record.slot.at.isoformat(),
+        "slot": record.slot.fire_time.isoformat(),
         "was": record.status,
         "reason": record.reason,
         "cleared": not dry_run,

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from ematix_flow.cli.failures import show
-from ematix_flow.cli.group import new_app
+from ematix_flow.cli.command_group import new_app
+from ematix_flow.cli.error_report import show_error
 from ematix_flow.cli.options import ModuleOption, OutputOption
-from ematix_flow.cli.output import Column, status_column, write_json, write_table, write_text
-from ematix_flow.cli.project import known_module, load_project
+from ematix_flow.cli.output import OutputColumn, status_column, write_json, write_table, write_text
+from ematix_flow.cli.project import configured_module, load_project
 from ematix_flow.cli.terminal import say
 from ematix_flow.errors import FlowError, UsageError
 
@@ -26,7 +26,7 @@ def list_connections(module: ModuleOption = None, output: OutputOption = "text")
     """Show every connection: which definition is in force, and which it hides. Secrets are masked."""
     from ematix_flow.config import connection_definitions
 
-    _load(module)
+    _load_module_if_configured(module)
     found = connection_definitions()
     if output == "json":
         write_json([listed.to_json() for listed in found])
@@ -38,13 +38,15 @@ def list_connections(module: ModuleOption = None, output: OutputOption = "text")
     rows = []
     for listed in found:
         hides = ", ".join(str(origin) for origin in listed.shadowed)
-        rows.append((listed.name, listed.kind or "?", listed.problem or listed.target, listed.origin, hides))
+        rows.append(
+            (listed.name, listed.kind or "?", listed.problem or listed.destination, listed.origin, hides)
+        )
     columns = (
-        Column("name"),
-        Column("kind"),
-        Column("leads to", wraps=True),
-        Column("defined in", wraps=True),
-        Column("hides", wraps=True),
+        OutputColumn("name"),
+        OutputColumn("kind"),
+        OutputColumn("leads to", wraps=True),
+        OutputColumn("defined in", wraps=True),
+        OutputColumn("hides", wraps=True),
     )
     write_table(columns, rows)
 
@@ -59,25 +61,25 @@ def check(
     """Connect for real and say to what. Exit code 5 when one cannot be reached."""
     from ematix_flow.config import connection_definitions
 
-    _load(module)
+    _load_module_if_configured(module)
     if bool(names) == everything:
         known = ", ".join(listed.name for listed in connection_definitions()) or "none is known"
         raise UsageError("give the names of connections, or --all", next_step=f"connections: {known}")
     wanted = [listed.name for listed in connection_definitions()] if everything else names or []
-    checks = [_check(name) for name in wanted]
+    checks = [_check_connection(name) for name in wanted]
     if output == "json":
         write_json([result for result, _ in checks])
     else:
         columns = (
-            Column("name"),
+            OutputColumn("name"),
             status_column("result"),
-            Column("seconds", right=True),
-            Column("found", wraps=True),
+            OutputColumn("seconds", right=True),
+            OutputColumn("found", wraps=True),
         )
         write_table(columns, [tuple(result.values())[:4] for result, _ in checks])
         for _, error in checks:
             if error is not None:
-                show(error)
+                show_error(error)
     errors = [error for _, error in checks if error is not None]
     if len(checks) == 1 and errors:
         return errors[0].exit_code
@@ -112,9 +114,11 @@ def set_connection(
     arguments = list(definition or ())
     if from_env is not None:
         if len(arguments) != 1 or "=" in arguments[0]:
-            raise UsageError("--from-env takes the name alone", next_step=_form(from_env))
+            raise UsageError("--from-env takes the name alone", next_step=_from_env_command(from_env))
         if not from_env.isidentifier():
-            raise UsageError(f"{from_env!r} is no name of a variable", next_step=_form("WAREHOUSE_URL"))
+            raise UsageError(
+                f"{from_env!r} is no name of a variable", next_step=_from_env_command("WAREHOUSE_URL")
+            )
         arguments.append(f"url=${{{from_env}}}")
         if from_env not in os.environ:
             say(f"warning: {from_env} is not set now; it must be when the connection is used", "yellow")
@@ -130,17 +134,17 @@ def set_connection(
     say(f"next:  flow connections check {name}")
 
 
-def _form(variable: str) -> str:
+def _from_env_command(variable: str) -> str:
     return f"flow connections set NAME --from-env {variable}"
 
 
-def _load(module: str | None) -> None:
+def _load_module_if_configured(module: str | None) -> None:
     """What the module registers is known too, when there is a module."""
-    if known_module(module) is not None:
+    if configured_module(module) is not None:
         load_project(module)
 
 
-def _check(name: str) -> tuple[dict[str, Any], FlowError | None]:
+def _check_connection(name: str) -> tuple[dict[str, Any], FlowError | None]:
     from ematix_flow.api.connect import connect
 
     started = time.monotonic()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ematix_flow.cli.group import new_app
+from ematix_flow.cli.command_group import new_app
 from ematix_flow.cli.options import (
     AlerterOption,
     EngineOption,
@@ -20,14 +20,14 @@ from ematix_flow.cli.options import (
     TracesOption,
 )
 from ematix_flow.cli.output import write_json, write_text
-from ematix_flow.cli.project import chosen_streams, complete_streams, known_module, load_project
+from ematix_flow.cli.project import complete_streams, configured_module, load_project, resolve_streams
 from ematix_flow.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ematix_flow.api.streaming import StreamingPipeline
-    from ematix_flow.schedule.streams import RunningStream
+    from ematix_flow.streams.running_stream import RunningStream
 
 app = new_app()
 
@@ -83,16 +83,16 @@ def consume(
     output: OutputOption = "text",
 ) -> int:
     """Follow streams until Ctrl-C or SIGTERM, which end them after the batch at hand."""
-    from ematix_flow.backends.run_logs import open_run_log
-    from ematix_flow.cli.following import follow, report_streams
-    from ematix_flow.cli.stream_watching import choose_stream_view
-    from ematix_flow.observe.settings import Observability, observing
+    from ematix_flow.backends.state_stores.run_logs import open_run_log
+    from ematix_flow.cli.run_streams import report_streams, run_streams
+    from ematix_flow.cli.stream_views import choose_stream_view
+    from ematix_flow.observe.settings import Observability, open_observers
     from ematix_flow.observe.stream_metrics import StreamMetrics
-    from ematix_flow.state.runlog import project_run_log
+    from ematix_flow.state.runlog.base import project_run_log
 
     watching = Observability.resolve(os.environ, alerter or (), metrics, traces)
     watching.check()
-    pipelines = chosen(what or [], module, everything=everything)
+    pipelines = streams_from_arguments(what or [], module, everything=everything)
     if plan:
         plans = [pipeline.plan(engine=engine) for pipeline in pipelines]
         if output == "json":
@@ -121,15 +121,17 @@ def consume(
 
     with contextlib.ExitStack() as served:
         log = served.enter_context(open_run_log(run_log or project_run_log(os.environ), env=os.environ))
-        observers = served.enter_context(observing(watching, log, [measured.registry]))
+        observers = served.enter_context(open_observers(watching, log, [measured.registry]))
         if metrics_port is not None:
             server = served.enter_context(measured.serve(metrics_port))
             view.note(f"metrics at {server.url}/metrics")
-        outcomes = follow(pipelines, view, start)
+        outcomes = run_streams(pipelines, view, start)
     return report_streams(outcomes, as_json=output == "json", quiet=quiet)
 
 
-def chosen(given: Sequence[str], module: str | None, *, everything: bool) -> list[StreamingPipeline]:
+def streams_from_arguments(
+    given: Sequence[str], module: str | None, *, everything: bool
+) -> list[StreamingPipeline]:
     """The streams that the arguments mean: of TOML files, or by name of a module."""
     files = [text for text in given if text.endswith(".toml") or (module is None and Path(text).is_file())]
     names = [text for text in given if text not in files]
@@ -142,21 +144,21 @@ def chosen(given: Sequence[str], module: str | None, *, everything: bool) -> lis
     if not given and module is None and not everything:
         if Path(DEFAULT_FILE).is_file():
             files = [DEFAULT_FILE]
-        elif known_module(None) is None:
+        elif configured_module(None) is None:
             raise UsageError(
                 f"nothing to follow is named, and there is no {DEFAULT_FILE} in {Path.cwd()}",
                 next_step="flow consume CONFIG.toml   or   flow consume --module … NAME",
             )
-    return _of_files(files) if files else _of_module(module, names, everything)
+    return _streams_of_files(files) if files else _streams_of_module(module, names, everything)
 
 
-def _of_module(module: str | None, names: Sequence[str], everything: bool) -> list[StreamingPipeline]:
+def _streams_of_module(module: str | None, names: Sequence[str], everything: bool) -> list[StreamingPipeline]:
     registry = load_project(module)
-    wanted = chosen_streams(registry, names, everything=everything)
+    wanted = resolve_streams(registry, names, everything=everything)
     return [registry.stream(name).handle for name in wanted]
 
 
-def _of_files(files: Sequence[str]) -> list[StreamingPipeline]:
+def _streams_of_files(files: Sequence[str]) -> list[StreamingPipeline]:
     from ematix_flow.api.stream_toml import stream_from_toml
     from ematix_flow.api.streaming import StreamingPipeline
     from ematix_flow.graph.registry import current_registry

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ematix_flow.cli.commands.list import loads_of, stream_as_json
-from ematix_flow.cli.group import new_app
+from ematix_flow.cli.command_group import new_app
+from ematix_flow.cli.commands.list import loads_text, stream_as_json
 from ematix_flow.cli.options import ModuleOption, OutputOption
-from ematix_flow.cli.output import Column, write_json, write_table
+from ematix_flow.cli.output import OutputColumn, write_json, write_table
 from ematix_flow.cli.project import load_project
 from ematix_flow.cli.terminal import say
 
@@ -23,13 +23,13 @@ def list_streams(module: ModuleOption = None, output: OutputOption = "text") -> 
         say("the module declares no streaming pipeline")
         return
     columns = (
-        Column("stream"),
-        Column("follows", wraps=True),
-        Column("loads", wraps=True),
-        Column("declared at", wraps=True),
+        OutputColumn("stream"),
+        OutputColumn("follows", wraps=True),
+        OutputColumn("loads", wraps=True),
+        OutputColumn("declared at", wraps=True),
     )
     rows = [
-        (spec.name, ", ".join(source.label for source in spec.sources), loads_of(spec), spec.where)
+        (spec.name, ", ".join(source.label for source in spec.sources), loads_text(spec), spec.where)
         for spec in specs
     ]
     write_table(columns, rows)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ematix_flow.cli.group import new_app
+from ematix_flow.cli.command_group import new_app
 from ematix_flow.cli.options import EngineOption, OutputOption
 from ematix_flow.cli.output import write_json
 
@@ -31,13 +31,13 @@ def demo(
     You see an append, a refresh, a skip because nothing was new, and a failure with its error. It needs no
     server and no network, and takes a minute or two.
     """
+    from ematix_flow.cli.demo.runner import Demo
     from ematix_flow.cli.signals import interruptible
-    from ematix_flow.cli.story.demo import Demo
 
     # the story is talk when a program reads the result
     told = Demo(folder, force=force, engine=engine, stream=sys.stderr if output == "json" else sys.stdout)
     with interruptible():
-        told.tell()
+        told.run()
     if output == "json":
         write_json(told.to_json())
     return 0 if told.went_as_planned else 1

@@ -10,14 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ematix_flow.cli.group import new_app
-from ematix_flow.cli.moments import local, zone_name
+from ematix_flow.cli.command_group import new_app
+from ematix_flow.cli.local_time import format_local_time, local_zone_name
 from ematix_flow.cli.options import ModuleOption, OutputOption, RunLogOption
-from ematix_flow.cli.output import Column, write_json, write_table, write_text
-from ematix_flow.cli.project import known_module, load_project
+from ematix_flow.cli.output import OutputColumn, write_json, write_table, write_text
+from ematix_flow.cli.project import configured_module, load_project
 from ematix_flow.cli.terminal import is_terminal, say
 from ematix_flow.errors import UsageError, did_you_mean
-from ematix_flow.state.dead_letters import DeadLetter, DeadLetterStore, LetterStatus, Selection, Stage
+from ematix_flow.state.dead_letters.base import (
+    DeadLetter,
+    DeadLetterStore,
+    LetterSelection,
+    LetterStatus,
+    Stage,
+)
 
 if TYPE_CHECKING:
     from ematix_flow.graph.registry import DeclaredStream
@@ -62,38 +68,38 @@ def list_letters(
     output: OutputOption = "text",
 ) -> None:
     """Show dead letters, oldest first, and how many there are."""
-    with _opened(pipeline, module, store, table) as letters:
+    with _open_store(pipeline, module, store, table) as letters:
         found = letters.list(pipeline, stage=stage, status=status, limit=limit, offset=offset)
         counts = letters.counts(pipeline) if output == "text" or len(found) == limit else []
         place = letters.location
-        none_there = "" if found or counts or output == "json" else _none_of(letters, pipeline)
+        none_there = "" if found or counts or output == "json" else _no_letters_text(letters, pipeline)
     matching = sum(
         count.letters for count in counts if stage in (None, count.stage) and status in (None, count.status)
     )
     total = sum(count.letters for count in counts)
     if output == "json":
         write_json([letter.to_json() for letter in found])
-        _tell_of_more(len(found), offset, matching)
+        _report_more(len(found), offset, matching)
         return
     if not found:
         say(none_there or f"no such dead letter among the {total:,} in {place}")
         return
     columns = (
-        Column("id"),
-        Column("pipeline"),
-        Column("stage"),
-        Column("status"),
-        Column("attempt", right=True),
-        Column(f"failed ({zone_name()})"),
-        Column("position"),
-        Column("reason", wraps=True),
+        OutputColumn("id"),
+        OutputColumn("pipeline"),
+        OutputColumn("stage"),
+        OutputColumn("status"),
+        OutputColumn("attempt", right=True),
+        OutputColumn(f"failed ({local_zone_name()})"),
+        OutputColumn("position"),
+        OutputColumn("reason", wraps=True),
     )
-    write_table(columns, [_row(letter) for letter in found])
+    write_table(columns, [_letter_row(letter) for letter in found])
     by_status = ", ".join(
         f"{sum(count.letters for count in counts if count.status == status):,} {status}"
         for status in dict.fromkeys(count.status for count in counts)
     )
-    _tell_of_more(len(found), offset, matching)
+    _report_more(len(found), offset, matching)
     say(f"{total:,} in {place}: {by_status}. flow dlq show ID  says more of one")
 
 
@@ -108,10 +114,10 @@ def show_letter(
     output: OutputOption = "text",
 ) -> None:
     """Show one letter with its payload. The first letters of its id are enough."""
-    with _opened(pipeline, module, store, table) as letters:
+    with _open_store(pipeline, module, store, table) as letters:
         letter = letters.get(pipeline, id)
     if output == "json":
-        shown = {"payload": _decoded(letter.payload[:most]), "key": _decoded(letter.key)}
+        shown = {"payload": _payload_json(letter.payload[:most]), "key": _payload_json(letter.key)}
         write_json({**letter.to_json(), **shown, "payload_shown": min(most, len(letter.payload))})
         return
     facts = {
@@ -119,24 +125,24 @@ def show_letter(
         "pipeline": letter.pipeline,
         "stage": letter.stage,
         "status": f"{letter.status}, attempt {letter.attempt}",
-        "failed": f"{local(letter.failed_at)} {zone_name()}",
+        "failed": f"{format_local_time(letter.failed_at)} {local_zone_name()}",
         "reason": letter.reason,
         "source": letter.source,
-        "position": _position(letter),
+        "position": _position_text(letter),
         "target": letter.target,
         "batch": letter.batch,
-        "event": f"{local(letter.event_ts)} {zone_name()}" if letter.event_ts else None,
+        "event": f"{format_local_time(letter.event_ts)} {local_zone_name()}" if letter.event_ts else None,
         "headers": letter.headers,
-        "key": None if letter.key is None else _readable(letter.key[:most]),
+        "key": None if letter.key is None else _payload_text(letter.key[:most]),
         "payload": f"{letter.payload_size:,} bytes, {letter.payload_format}",
     }
     write_text(
         "\n".join(
-            f"{label:<10}{_harmless(str(value))}" for label, value in facts.items() if value is not None
+            f"{label:<10}{_printable(str(value))}" for label, value in facts.items() if value is not None
         )
     )
     write_text("")
-    write_text(_harmless(_readable(letter.payload[:most]), lines=True))
+    write_text(_printable(_payload_text(letter.payload[:most]), lines=True))
     if letter.payload_size > most:
         say(f"the first {most:,} bytes; more with  --bytes {letter.payload_size}")
 
@@ -157,16 +163,16 @@ def replay_letters(
     output: OutputOption = "text",
 ) -> int:
     """Run letters through their stream once more. What fails again stays, and is parked in the end."""
-    from ematix_flow.schedule import dead_letters
-    from ematix_flow.schedule.recording import recorded
+    from ematix_flow.run.recording import record_command
+    from ematix_flow.streams import dead_letter_replay
 
-    with _opened(pipeline, module, store, table) as letters:
-        name, selection = _chosen(letters, pipeline, ids, everything, first, stage, reason, status)
+    with _open_store(pipeline, module, store, table) as letters:
+        name, selection = _select_letters(letters, pipeline, ids, everything, first, stage, reason, status)
         declared = load_project(module).stream(name)
         targets = ", ".join(target.label for target in declared.spec.targets)
-        with recorded(name, targets, "replay", run_log, declared.spec.where) as recording:
-            again = dead_letters.runner_for(declared, recording.spark)
-            result = dead_letters.replay(name, letters, selection, again)
+        with record_command(name, targets, "replay", run_log, declared.spec.where) as recording:
+            again = dead_letter_replay.letter_runner(declared, recording.wrap_spark_start)
+            result = dead_letter_replay.replay_letters(name, letters, selection, again)
             recording.finish(
                 "failed" if result.failed or result.lost else "succeeded" if result.taken else "skipped",
                 rows_read=result.taken,
@@ -185,7 +191,7 @@ def replay_letters(
             + (f", {result.lost:,} taken by another replay meanwhile" if result.lost else "")
         )
         for id, why in result.failures.items():
-            say(f"  {id[:12]}  {_harmless(why)}")
+            say(f"  {id[:12]}  {_printable(why)}")
     return 1 if result.failed or result.lost else 0
 
 
@@ -203,9 +209,9 @@ def park_letters(
     output: OutputOption = "text",
 ) -> None:
     """Leave letters out of further replays, unless one names them."""
-    with _opened(pipeline, module, store, table) as letters:
-        name, selection = _chosen(letters, pipeline, ids, everything, first, stage, reason, None)
-        _tell("parked", name, letters.park(name, selection), letters, output)
+    with _open_store(pipeline, module, store, table) as letters:
+        name, selection = _select_letters(letters, pipeline, ids, everything, first, stage, reason, None)
+        _report_count("parked", name, letters.park(name, selection), letters, output)
 
 
 @app.command("purge")
@@ -224,35 +230,35 @@ def purge_letters(
     output: OutputOption = "text",
 ) -> None:
     """Forget letters for good."""
-    with _opened(pipeline, module, store, table) as letters:
-        name, selection = _chosen(letters, pipeline, ids, everything, first, stage, reason, status)
+    with _open_store(pipeline, module, store, table) as letters:
+        name, selection = _select_letters(letters, pipeline, ids, everything, first, stage, reason, status)
         if not yes and letters.counts(name):
             _confirm(f"forget the chosen dead letters of {name!r} in {letters.location} for good?")
-        _tell("purged", name, letters.purge(name, selection), letters, output)
+        _report_count("purged", name, letters.purge(name, selection), letters, output)
 
 
 # ------------------------------------------------------------------ which letters, and where
 
 
 @contextmanager
-def _opened(
+def _open_store(
     pipeline: str | None, module: str | None, store: str | None, table: str | None
 ) -> Iterator[DeadLetterStore]:
-    from ematix_flow.backends.dead_letters import open_dead_letters, open_for_stream
+    from ematix_flow.backends.state_stores.dead_letters import open_dead_letters, open_stream_dead_letters
 
-    found = _declared(pipeline, module)
+    found = _declared_stream(pipeline, module)
     declared = None if store or table else found
     if declared is not None:
-        opened = open_for_stream(declared.spec, env=os.environ)
+        opened = open_stream_dead_letters(declared.spec, env=os.environ)
     else:
         opened = open_dead_letters(store, env=os.environ, table=table)
     with opened:
         yield opened
 
 
-def _declared(pipeline: str | None, module: str | None) -> DeclaredStream | None:
+def _declared_stream(pipeline: str | None, module: str | None) -> DeclaredStream | None:
     """The stream whose letters are meant; one that no ``--module`` asked for may be unknown."""
-    if module is None and (pipeline is None or known_module(module) is None):
+    if module is None and (pipeline is None or configured_module(module) is None):
         return None
     registry = load_project(module)
     if pipeline is None:
@@ -260,7 +266,7 @@ def _declared(pipeline: str | None, module: str | None) -> DeclaredStream | None
     return registry.stream(pipeline) if module else registry.streams.get(pipeline)
 
 
-def _chosen(
+def _select_letters(
     store: DeadLetterStore,
     pipeline: str | None,
     ids: Sequence[str] | None,
@@ -269,7 +275,7 @@ def _chosen(
     stage: Stage | None,
     reason: str | None,
     status: LetterStatus | None,
-) -> tuple[str, Selection]:
+) -> tuple[str, LetterSelection]:
     """Of which pipeline, and which of its letters."""
     ways = sum([bool(ids), everything, first is not None])
     if ways != 1:
@@ -282,7 +288,7 @@ def _chosen(
     if name is None:
         raise UsageError("of which stream?", next_step="give --pipeline NAME;  flow dlq list  shows them")
     chosen = tuple(letter.id for letter in found) or None
-    return name, Selection(everything, first, chosen, stage, reason, status)
+    return name, LetterSelection(everything, first, chosen, stage, reason, status)
 
 
 def _confirm(question: str) -> None:
@@ -292,7 +298,7 @@ def _confirm(question: str) -> None:
         raise UsageError("not confirmed", state="nothing was changed")
 
 
-def _none_of(store: DeadLetterStore, pipeline: str | None) -> str:
+def _no_letters_text(store: DeadLetterStore, pipeline: str | None) -> str:
     """That a store has no letter of a stream, and whose it has."""
     if pipeline is None:
         return f"no dead letters in {store.location}"
@@ -300,16 +306,16 @@ def _none_of(store: DeadLetterStore, pipeline: str | None) -> str:
     return f"there are no dead letters of {pipeline!r} in {store.location}.{did_you_mean(pipeline, others)}"
 
 
-def _tell_of_more(shown: int, left_out: int, matching: int) -> None:
+def _report_more(shown: int, left_out: int, matching: int) -> None:
     if left_out + shown < matching:
         say(f"{shown:,} of {matching:,}; --limit shows more")
 
 
-def _tell(what: str, pipeline: str, number: int, store: DeadLetterStore, output: str) -> None:
+def _report_count(what: str, pipeline: str, number: int, store: DeadLetterStore, output: str) -> None:
     if output == "json":
         write_json({"pipeline": pipeline, what: number})
     elif not number and not store.counts(pipeline):
-        say(_none_of(store, pipeline))
+        say(_no_letters_text(store, pipeline))
     else:
         write_text(f"{number:,} dead letter{'' if number == 1 else 's'} of {pipeline} {what}")
 
@@ -317,25 +323,25 @@ def _tell(what: str, pipeline: str, number: int, store: DeadLetterStore, output:
 # ------------------------------------------------------------------ as a person reads it
 
 
-def _row(letter: DeadLetter) -> tuple[object, ...]:
+def _letter_row(letter: DeadLetter) -> tuple[object, ...]:
     return (
         letter.id[:12],
-        _harmless(letter.pipeline),
+        _printable(letter.pipeline),
         letter.stage,
         letter.status,
         letter.attempt,
-        local(letter.failed_at),
-        _harmless(_position(letter) or ""),
-        _harmless(letter.reason.split("\n")[0][:300]),
+        format_local_time(letter.failed_at),
+        _printable(_position_text(letter) or ""),
+        _printable(letter.reason.split("\n")[0][:300]),
     )
 
 
-def _position(letter: DeadLetter) -> str | None:
+def _position_text(letter: DeadLetter) -> str | None:
     parts = (letter.source, letter.partition, letter.position)
     return "/".join(part for part in parts if part is not None) or None
 
 
-def _decoded(payload: bytes | None) -> dict[str, Any] | None:
+def _payload_json(payload: bytes | None) -> dict[str, Any] | None:
     if payload is None:
         return None
     try:
@@ -344,7 +350,7 @@ def _decoded(payload: bytes | None) -> dict[str, Any] | None:
         return {"hex": payload.hex()}
 
 
-def _readable(payload: bytes) -> str:
+def _payload_text(payload: bytes) -> str:
     """As text where it is text, though it may be cut in the middle of a letter; else as a hex dump."""
     for end in range(4):
         try:
@@ -361,7 +367,7 @@ def _readable(payload: bytes) -> str:
     )
 
 
-def _harmless(text: str, *, lines: bool = False) -> str:
+def _printable(text: str, *, lines: bool = False) -> str:
     """Without what a terminal would obey."""
     kept = "\n\t" if lines else "\t"
     return "".join(c if c.isprintable() or c in kept else repr(c)[1:-1] for c in text)

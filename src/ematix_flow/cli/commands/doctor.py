@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ematix_flow.cli.group import new_app
+from ematix_flow.cli.command_group import new_app
 from ematix_flow.cli.options import EngineOption, OutputOption, RunLogOption
-from ematix_flow.cli.output import Column, write_json, write_table
+from ematix_flow.cli.output import OutputColumn, write_json, write_table
 from ematix_flow.cli.project import read_run_log
 from ematix_flow.cli.terminal import say
 
 if TYPE_CHECKING:
-    from ematix_flow.engine.doctor import Finding
+    from ematix_flow.engine.doctor import DoctorFinding
 
 app = new_app()
 
@@ -30,19 +30,19 @@ def doctor(
 ) -> int:
     """Check Python, Java, Spark and the folders that flow uses. Exit code 1 when something is missing."""
     from ematix_flow.engine.doctor import diagnose
-    from ematix_flow.schedule.context import engine_settings
+    from ematix_flow.run.context import engine_settings
 
     if start:
         say("starting Spark …")
-    findings = [*diagnose(engine_settings(engine), start=start), _run_log(run_log)]
+    findings = [*diagnose(engine_settings(engine), start=start), _check_run_log(run_log)]
     if output == "json":
         write_json([dataclasses.asdict(finding) for finding in findings])
     else:
         columns = (
-            Column("subject"),
-            Column("state", style=_STYLES.get),
-            Column("found", wraps=True),
-            Column("next", wraps=True),
+            OutputColumn("subject"),
+            OutputColumn("state", style=_STYLES.get),
+            OutputColumn("found", wraps=True),
+            OutputColumn("next", wraps=True),
         )
         write_table(columns, [(f.subject, f.status, f.detail, f.next_step) for f in findings])
         if not start:
@@ -50,12 +50,12 @@ def doctor(
     return 1 if any(finding.status == "fail" for finding in findings) else 0
 
 
-def _run_log(url: str | None) -> Finding:
-    from ematix_flow.engine.doctor import Finding
+def _check_run_log(url: str | None) -> DoctorFinding:
+    from ematix_flow.engine.doctor import DoctorFinding
     from ematix_flow.errors import ConfigError
 
     try:
         with read_run_log(url, looking=False) as log:
-            return Finding("run log", "ok", log.location)
+            return DoctorFinding("run log", "ok", log.location)
     except ConfigError as error:
-        return Finding("run log", "warn", error.what, error.next_step)
+        return DoctorFinding("run log", "warn", error.what, error.next_step)

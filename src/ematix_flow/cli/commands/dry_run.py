@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ematix_flow.cli.group import new_app
+from ematix_flow.cli.command_group import new_app
 from ematix_flow.cli.options import (
     AllOption,
     EngineOption,
@@ -12,10 +12,10 @@ from ematix_flow.cli.options import (
     OutputOption,
     SelectOption,
 )
-from ematix_flow.cli.project import chosen_pipelines, load_project
+from ematix_flow.cli.project import load_project, resolve_pipelines
 from ematix_flow.cli.results import exit_code, write_outcomes
+from ematix_flow.cli.run_views import choose_view
 from ematix_flow.cli.terminal import say
-from ematix_flow.cli.watching import choose_view
 
 app = new_app()
 
@@ -35,9 +35,9 @@ def dry_run(
     from ematix_flow.cli.signals import interruptible
 
     registry = load_project(module)
-    chosen = chosen_pipelines(registry, names, everything=everything, select=select, exclude=exclude)
+    chosen = resolve_pipelines(registry, names, everything=everything, select=select, exclude=exclude)
     view = choose_view(chosen)
-    with view.shown(), interruptible():
+    with view.display(), interruptible():
         outcomes = dry_run_all(registry, chosen, engine, view)
     write_outcomes(outcomes, registry, as_json=output == "json")
     say("dry run: nothing was changed")

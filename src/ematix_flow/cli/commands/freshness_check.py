@@ -6,8 +6,8 @@ import datetime as dt
 import os
 from typing import TYPE_CHECKING
 
-from ematix_flow.cli.group import new_app
-from ematix_flow.cli.moments import local, took, zone_name
+from ematix_flow.cli.command_group import new_app
+from ematix_flow.cli.local_time import format_duration, format_local_time, local_zone_name
 from ematix_flow.cli.options import (
     AlerterOption,
     ExcludeOption,
@@ -17,8 +17,8 @@ from ematix_flow.cli.options import (
     RunLogOption,
     SelectOption,
 )
-from ematix_flow.cli.output import Column, write_json, write_table
-from ematix_flow.cli.project import load_project, narrowed, read_run_log
+from ematix_flow.cli.output import OutputColumn, write_json, write_table
+from ematix_flow.cli.project import load_project, read_run_log, resolve_pipeline_filter
 from ematix_flow.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -44,33 +44,33 @@ def freshness_check(
     With an alerter, a pipeline that becomes stale is told once, and again when it is fresh. Let cron call it.
     """
     from ematix_flow.graph.registry import use_registry
-    from ematix_flow.observe.settings import Observability, observing
-    from ematix_flow.schedule.context import spark_starter
-    from ematix_flow.schedule.freshness import freshness_of, tell_freshness
-    from ematix_flow.schedule.run import open_world
+    from ematix_flow.observe.settings import Observability, open_observers
+    from ematix_flow.run.context import spark_starter
+    from ematix_flow.run.pipeline import open_connections
+    from ematix_flow.schedule.freshness import check_freshness, report_freshness
 
     alerting = Observability(Observability.resolve(os.environ, alerter or ()).alerters)
     registry = load_project(module)
-    only = narrowed(registry, names, select, exclude)
+    only = resolve_pipeline_filter(registry, names, select, exclude)
     chosen = [each.spec for name, each in registry.pipelines.items() if only is None or name in only]
     now = dt.datetime.now(dt.timezone.utc)
     found: list[Freshness] = []
     with (
         read_run_log(run_log, looking=False) as log,
-        observing(alerting, log) as observers,
+        open_observers(alerting, log) as observers,
         use_registry(registry),
     ):
         for spec in chosen:
-            freshness = freshness_of(spec, log, now, open_world(spark_starter()))
+            freshness = check_freshness(spec, log, now, open_connections(spark_starter()))
             if freshness is not None:
                 found.append(freshness)
                 if observers:
-                    tell_freshness(spec, freshness, log, observers)
-    _show(found, output)
+                    report_freshness(spec, freshness, log, observers)
+    _show_freshness(found, output)
     return 1 if any(each.state == "breached" for each in found) else 0
 
 
-def _show(found: list[Freshness], output: str) -> None:
+def _show_freshness(found: list[Freshness], output: str) -> None:
     if output == "json":
         write_json([each.to_json() for each in found])
         return
@@ -78,16 +78,16 @@ def _show(found: list[Freshness], output: str) -> None:
         say('no pipeline promises to be fresh: declare one with  freshness_sla="6h"')
         return
     columns = (
-        Column("pipeline"),
-        Column("state", style=_STYLES.get),
-        Column("lag", right=True),
-        Column("allowed", right=True),
-        Column(f"fresh as of ({zone_name()})", wraps=True),
+        OutputColumn("pipeline"),
+        OutputColumn("state", style=_STYLES.get),
+        OutputColumn("lag", right=True),
+        OutputColumn("allowed", right=True),
+        OutputColumn(f"fresh as of ({local_zone_name()})", wraps=True),
     )
-    write_table(columns, [_row(each) for each in found])
+    write_table(columns, [_freshness_row(each) for each in found])
 
 
-def _row(each: Freshness) -> tuple[object, ...]:
-    lag = "" if each.lag_seconds is None else took(dt.timedelta(seconds=each.lag_seconds))
-    allowed = took(dt.timedelta(seconds=each.sla_seconds))
-    return each.pipeline, each.state, lag, allowed, local(each.since) or each.reason
+def _freshness_row(each: Freshness) -> tuple[object, ...]:
+    lag = "" if each.lag_seconds is None else format_duration(dt.timedelta(seconds=each.lag_seconds))
+    allowed = format_duration(dt.timedelta(seconds=each.sla_seconds))
+    return each.pipeline, each.state, lag, allowed, format_local_time(each.since) or each.reason

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ematix_flow.cli.group import new_app
+from ematix_flow.cli.command_group import new_app
 from ematix_flow.cli.options import OutputOption
 from ematix_flow.cli.output import write_json, write_text
 from ematix_flow.cli.terminal import say
@@ -52,7 +52,7 @@ def init(
     from ematix_flow.cli.scaffolds import write_scaffold
     from ematix_flow.cli.scaffolds.starter import sample_data
 
-    parts = _chosen(only)
+    parts = _selected_parts(only)
     shown = shlex.quote(os.path.relpath(path))
     again = f"flow init {shown}" + ("" if only is None else f" --only {','.join(parts)}")
     scaffolds = dict(_PARTS[part] for part in parts)
@@ -79,7 +79,7 @@ def init(
         say("\nnext:  read the first lines of each file: they say how to use it")
 
 
-def _chosen(only: list[str] | None) -> list[str]:
+def _selected_parts(only: list[str] | None) -> list[str]:
     """The parts that are named, each once; all when none is."""
     if only is None:
         return list(_PARTS)

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ematix_flow.cli.group import new_app
+from ematix_flow.cli.command_group import new_app
 from ematix_flow.cli.options import OutputOption
-from ematix_flow.cli.output import Column, size, status_column, write_json, write_table
+from ematix_flow.cli.output import OutputColumn, format_size, status_column, write_json, write_table
 from ematix_flow.cli.terminal import say
 
 if TYPE_CHECKING:
-    from ematix_flow.engine.jars import Artifact, JarStatus
+    from ematix_flow.engine.jvm.jars import JarArtifact, JarStatus
 
 app = new_app("List or fetch the Java libraries that a backend needs.")
 
@@ -26,20 +26,20 @@ def list_jars(
     output: OutputOption = "text",
 ) -> None:
     """Show the jars of all GROUPs, or of the named ones, and which are on this machine."""
-    from ematix_flow.engine.jars import jar_lock, status
+    from ematix_flow.engine.jvm.jars import jar_lock, jar_status
 
-    found = status(groups or None, verify=verify)
+    found = jar_status(groups or None, verify=verify)
     if output == "json":
         write_json([_as_json(jar) for jar in found])
         return
     columns = (
-        Column("group"),
-        Column("jar", wraps=True),
-        Column("size", right=True),
+        OutputColumn("group"),
+        OutputColumn("jar", wraps=True),
+        OutputColumn("size", right=True),
         status_column("here"),
     )
     rows = [
-        (jar.artifact.backend, jar.artifact, size(jar.artifact.size), "ok" if jar.present else "no")
+        (jar.artifact.backend, jar.artifact, format_size(jar.artifact.size), "ok" if jar.present else "no")
         for jar in found
     ]
     write_table(columns, rows)
@@ -54,17 +54,17 @@ def list_jars(
 @app.command()
 def fetch(groups: GroupsArgument = None, output: OutputOption = "text") -> None:
     """Bring jars onto this machine: of the named GROUPs, or all. What is there stays."""
-    from ematix_flow.engine.jars import fetch as bring
+    from ematix_flow.engine.jvm.jars import fetch_jars as bring
 
-    def heard(artifact: Artifact, done: int, total: int) -> None:
-        say(f"{done} of {total}: {artifact} ({size(artifact.size)})")
+    def heard(artifact: JarArtifact, done: int, total: int) -> None:
+        say(f"{done} of {total}: {artifact} ({format_size(artifact.size)})")
 
     found = bring(groups or None, heard)
     if output == "json":
         write_json([_as_json(jar) for jar in found])
     else:
         folder = found[0].path.parent if found else ""
-        write_table((Column("jars"), Column("folder")), [(len(found), folder)])
+        write_table((OutputColumn("jars"), OutputColumn("folder")), [(len(found), folder)])
 
 
 def _as_json(jar: JarStatus) -> dict[str, Any]:

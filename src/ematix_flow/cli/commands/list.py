@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ematix_flow.cli.drawing import draw_graph
-from ematix_flow.cli.group import new_app
+from ematix_flow.cli.command_group import new_app
+from ematix_flow.cli.graph_drawing import draw_graph
 from ematix_flow.cli.options import ExcludeOption, ModuleOption, NamesArgument, OutputOption, SelectOption
-from ematix_flow.cli.output import Column, write_json, write_table, write_text
-from ematix_flow.cli.project import load_project, narrowed
-from ematix_flow.cli.starts import fired_by, schedule_of, starts_of
+from ematix_flow.cli.output import OutputColumn, write_json, write_table, write_text
+from ematix_flow.cli.project import load_project, resolve_pipeline_filter
 from ematix_flow.cli.terminal import say
+from ematix_flow.cli.trigger_text import pipeline_trigger_text, schedule_text, workflow_trigger_text
 
 if TYPE_CHECKING:
     from ematix_flow.graph.registry import Registry
@@ -37,7 +37,7 @@ def list_pipelines(
     With a selector only the batch pipelines that it chooses, and the workflows that run one of them.
     """
     registry = load_project(module)
-    only = narrowed(registry, names, select, exclude)
+    only = resolve_pipeline_filter(registry, names, select, exclude)
     specs = [d.spec for name, d in registry.pipelines.items() if only is None or name in only]
     streams = [declared.spec for declared in registry.streams.values()] if only is None else []
     workflows = [w for w in registry.workflows.values() if only is None or only.intersection(w.jobs)]
@@ -57,16 +57,16 @@ def list_pipelines(
         upstreams = {spec.name: spec.depends_on for spec in specs}
         drawn = draw_graph(upstreams, {spec.name: f"→ {_targets(spec)}" for spec in specs})
         drawn += [f"{_sources(s)} ⇝ {s.name}  → {_targets(s)}" for s in streams]
-        drawn += [f"workflow {w.name} ({starts_of(w)}): {', '.join(w.jobs)}" for w in workflows]
+        drawn += [f"workflow {w.name} ({workflow_trigger_text(w)}): {', '.join(w.jobs)}" for w in workflows]
         write_text("\n".join(drawn))
         return
     columns = (
-        Column("pipeline"),
-        Column("kind"),
-        Column("loads", wraps=True),
-        Column("schedule"),
-        Column("depends on", wraps=True),
-        Column("declared at", wraps=True),
+        OutputColumn("pipeline"),
+        OutputColumn("kind"),
+        OutputColumn("loads", wraps=True),
+        OutputColumn("schedule"),
+        OutputColumn("depends on", wraps=True),
+        OutputColumn("declared at", wraps=True),
     )
     rows = [_row(spec, registry) for spec in specs] + [_stream_row(spec) for spec in streams]
     write_table(columns, rows + [_workflow_row(spec) for spec in workflows])
@@ -80,22 +80,29 @@ def _sources(spec: StreamSpec) -> str:
     return ", ".join(source.label for source in spec.sources)
 
 
-def loads_of(spec: PipelineSpec | StreamSpec) -> str:
+def loads_text(spec: PipelineSpec | StreamSpec) -> str:
     return ", ".join(f"{target.mode} → {target.label}" for target in spec.targets)
 
 
 def _row(spec: PipelineSpec, registry: Registry) -> tuple[object, ...]:
     upstreams = ", ".join(spec.depends_on)
-    return spec.name, "pipeline", loads_of(spec), fired_by(spec, registry), upstreams, spec.where
+    return (
+        spec.name,
+        "pipeline",
+        loads_text(spec),
+        pipeline_trigger_text(spec, registry),
+        upstreams,
+        spec.where,
+    )
 
 
 def _workflow_row(spec: WorkflowSpec) -> tuple[object, ...]:
     after = str(spec.triggered_by or "")
-    return spec.name, "workflow", f"runs {', '.join(spec.jobs)}", schedule_of(spec), after, spec.where
+    return spec.name, "workflow", f"runs {', '.join(spec.jobs)}", schedule_text(spec), after, spec.where
 
 
 def _stream_row(spec: StreamSpec) -> tuple[object, ...]:
-    return spec.name, "stream", loads_of(spec), f"follows {_sources(spec)}", "", spec.where
+    return spec.name, "stream", loads_text(spec), f"follows {_sources(spec)}", "", spec.where
 
 
 def _as_json(spec: PipelineSpec) -> dict[str, Any]:

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ematix_flow.cli.group import new_app
-from ematix_flow.cli.moments import local_line
+from ematix_flow.cli.command_group import new_app
+from ematix_flow.cli.local_time import localize_line
 from ematix_flow.cli.options import OutputOption, RunLogOption
 from ematix_flow.cli.output import write_json, write_text
 from ematix_flow.cli.project import read_run_log
 from ematix_flow.cli.terminal import say
 
 if TYPE_CHECKING:
-    from ematix_flow.state.records import RunRecord
-    from ematix_flow.state.runlog import RunLog
+    from ematix_flow.state.run_records import RunRecord
+    from ematix_flow.state.runlog.base import RunLog
 
 app = new_app()
 
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 
 
 @app.command()
@@ -49,9 +49,9 @@ def logs(
             write_json({"run_id": record.run_id, "status": record.status, "lines": shown})
             return 0 if lines else 1
         for line in lines if tail is None else lines[-tail:]:
-            write_text(local_line(line))
+            write_text(localize_line(line))
         if follow:
-            lines = _follow(log, record, lines)
+            lines = _follow_run(log, record, lines)
     if not lines:
         said = "has said nothing yet" if record.status == "running" else "left no log"
         say(f"run {record.run_id} of {record.pipeline} {said}: flow runs show {record.run_id[:8]}")
@@ -59,27 +59,27 @@ def logs(
     return 0
 
 
-def _follow(log: RunLog, record: RunRecord, seen: list[str]) -> list[str]:
+def _follow_run(log: RunLog, record: RunRecord, seen: list[str]) -> list[str]:
     """What is new, until the run has ended, or its process on this machine."""
-    from ematix_flow.state.holders import run_is_dead
+    from ematix_flow.state.process_liveness import run_is_dead
 
     run_id = record.run_id
     while True:
         gone = run_is_dead(record)
         over = log.get(run_id).status != "running"  # asked first: what it says last is then there
         lines = (log.output(run_id) or "").splitlines()
-        for line in lines[_known(lines, seen) :]:
-            write_text(local_line(line))
+        for line in lines[_count_seen(lines, seen) :]:
+            write_text(localize_line(line))
         seen = lines
         if over:
             return seen
         if gone:
             say(f"run {run_id} did not say how it ended, and its process {record.pid} is gone")
             return seen
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
-def _known(lines: list[str], seen: list[str]) -> int:
+def _count_seen(lines: list[str], seen: list[str]) -> int:
     """How many of the lines were seen; the first of those may be gone, as only the end is kept."""
     for first in range(len(seen) + 1):
         if lines[: len(seen) - first] == seen[first:]:

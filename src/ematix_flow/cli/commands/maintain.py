@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ematix_flow.cli.failures import show
-from ematix_flow.cli.group import new_app
+from ematix_flow.cli.command_group import new_app
+from ematix_flow.cli.error_report import show_error
 from ematix_flow.cli.options import (
     AllOption,
     EngineOption,
@@ -19,15 +19,15 @@ from ematix_flow.cli.options import (
     RunLogOption,
     SelectOption,
 )
-from ematix_flow.cli.output import Column, count, size, write_json, write_table
-from ematix_flow.cli.project import chosen_pipelines, load_project
+from ematix_flow.cli.output import OutputColumn, format_count, format_size, write_json, write_table
+from ematix_flow.cli.project import load_project, resolve_pipelines
+from ematix_flow.cli.step_progress import show_steps
 from ematix_flow.cli.terminal import say
-from ematix_flow.cli.working import working
 from ematix_flow.spec.durations import parse_duration
 
 if TYPE_CHECKING:
-    from ematix_flow.backends.upkeep import Maintained
-    from ematix_flow.schedule.maintain import Upkept
+    from ematix_flow.backends.maintenance import MaintenanceReport
+    from ematix_flow.run.maintenance import MaintenanceOutcome
 
 app = new_app()
 
@@ -66,34 +66,34 @@ def maintain(
 
     Loads of a table wait while it is compacted. Readers notice nothing.
     """
-    from ematix_flow.backends.upkeep import Upkeep
-    from ematix_flow.schedule.context import spark_starter
-    from ematix_flow.schedule.maintain import maintain_pipelines, require_lakes
+    from ematix_flow.backends.maintenance import MaintenanceOptions
+    from ematix_flow.run.context import spark_starter
+    from ematix_flow.run.maintenance import maintain_pipelines, require_lakes
 
     columns = tuple(part.strip() for part in (zorder or "").split(",") if part.strip())
     kept = None if retain is None else parse_duration("--retain", retain)
-    upkeep = Upkeep(kept, columns, dry_run=dry_run, forced=force)
+    upkeep = MaintenanceOptions(kept, columns, dry_run=dry_run, force=force)
     registry = load_project(module)
-    chosen = chosen_pipelines(registry, names, everything=everything, select=select, exclude=exclude)
+    chosen = resolve_pipelines(registry, names, everything=everything, select=select, exclude=exclude)
     pipelines = [registry.pipeline(name) for name in chosen]
     spark = spark_starter(engine)
     if names:
         require_lakes(pipelines, spark)
-    if upkeep.is_short and not dry_run:
+    if upkeep.is_below_safe_retention and not dry_run:
         say(
             f"warning: a reader or writer that still works with a version older than {retain} will fail",
             "yellow",
         )
-    with working() as at:
+    with show_steps() as at:
         outcomes = list(maintain_pipelines(pipelines, spark, upkeep, run_log=run_log, before=at))
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     if output == "json":
         write_json([outcome.to_json() for outcome in outcomes])
     else:
-        _write(outcomes, dry_run=dry_run)
+        _write_outcomes(outcomes, dry_run=dry_run)
         for outcome in failed:
             assert outcome.error is not None
-            show(outcome.error, outcome.target)
+            show_error(outcome.error, outcome.target)
     if dry_run:
         say("dry run: nothing was changed")
     if len(outcomes) == 1 and failed:
@@ -102,48 +102,50 @@ def maintain(
     return 1 if failed else 0
 
 
-def _write(outcomes: Sequence[Upkept], *, dry_run: bool) -> None:
-    from ematix_flow.schedule.maintain import table_label
+def _write_outcomes(outcomes: Sequence[MaintenanceOutcome], *, dry_run: bool) -> None:
+    from ematix_flow.run.maintenance import table_label
 
     if not outcomes:
         say("no pipeline of the module loads a lake table")
     rows = [
-        (table_label(outcome.target, table), *_numbers(table))
+        (table_label(outcome.target, table), *_table_row(table))
         for outcome in outcomes
         for table in outcome.tables
     ]
     if rows:
         columns = (
-            Column("table"),
-            Column("files", right=True),
-            Column("to compact" if dry_run else "now", right=True),
-            Column("size", right=True),
-            *(() if dry_run else (Column("now", right=True),)),
-            Column("to remove" if dry_run else "removed", right=True),
-            Column("frees" if dry_run else "freed", right=True),
-            Column("events", right=True),
-            Column("journal", right=True),
+            OutputColumn("table"),
+            OutputColumn("files", right=True),
+            OutputColumn("to compact" if dry_run else "now", right=True),
+            OutputColumn("size", right=True),
+            *(() if dry_run else (OutputColumn("now", right=True),)),
+            OutputColumn("to remove" if dry_run else "removed", right=True),
+            OutputColumn("frees" if dry_run else "freed", right=True),
+            OutputColumn("events", right=True),
+            OutputColumn("journal", right=True),
         )
-        kept = [place for place in range(len(columns)) if place < len(columns) - 2 or _says(rows, place)]
+        kept = [
+            place for place in range(len(columns)) if place < len(columns) - 2 or _has_values(rows, place)
+        ]
         write_table([columns[place] for place in kept], [[row[place] for place in kept] for row in rows])
     for outcome in outcomes:
         if outcome.reason:
             say(f"{outcome.target}: {outcome.reason}")
 
 
-def _numbers(table: Maintained) -> tuple[str, ...]:
+def _table_row(table: MaintenanceReport) -> tuple[str, ...]:
     before, after = table.before, table.after
     return (
-        count(before.files),
-        count(table.small if after is None else after.files),
-        size(before.bytes),
-        *(() if after is None else (size(after.bytes),)),
-        count(table.removed.files),
-        size(table.removed.bytes),
+        format_count(before.files),
+        format_count(table.small if after is None else after.files),
+        format_size(before.bytes),
+        *(() if after is None else (format_size(after.bytes),)),
+        format_count(table.removed.files),
+        format_size(table.removed.bytes),
         f"{table.events:,} rows" if table.events else "",
         f"{table.entries:,} folded" if table.entries else "",
     )
 
 
-def _says(rows: Sequence[tuple[str, ...]], place: int) -> bool:
+def _has_values(rows: Sequence[tuple[str, ...]], place: int) -> bool:
     return any(row[place] for row in rows)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ematix_flow.cli.failures import show
-from ematix_flow.cli.group import new_app
+from ematix_flow.cli.command_group import new_app
+from ematix_flow.cli.error_report import show_error
 from ematix_flow.cli.options import (
     AllOption,
     EngineOption,
@@ -19,9 +19,9 @@ from ematix_flow.cli.options import (
     SelectOption,
 )
 from ematix_flow.cli.output import write_json, write_text
-from ematix_flow.cli.project import chosen_pipelines, load_project
+from ematix_flow.cli.project import load_project, resolve_pipelines
 from ematix_flow.errors import FlowError
-from ematix_flow.graph.order import levels, within
+from ematix_flow.graph.dependency_order import parallel_levels, upstreams_within
 
 app = new_app()
 
@@ -44,14 +44,16 @@ def plan(
 ) -> int:
     """Show what a run would do: source, path, guarantee, table changes, stages. Changes nothing."""
     from ematix_flow.plan.explain import plan_to_text
-    from ematix_flow.schedule.context import spark_starter
-    from ematix_flow.schedule.run import plan_pipeline
+    from ematix_flow.run.context import spark_starter
+    from ematix_flow.run.pipeline import plan_pipeline
 
     registry = load_project(module)
-    chosen = chosen_pipelines(registry, names, everything=everything, select=select, exclude=exclude)
+    chosen = resolve_pipelines(registry, names, everything=everything, select=select, exclude=exclude)
     spark = spark_starter(engine)
-    upstreams = within({name: d.spec.depends_on for name, d in registry.pipelines.items()}, set(chosen))
-    steps = {name: number for number, each in enumerate(levels(upstreams), 1) for name in each}
+    upstreams = upstreams_within(
+        {name: d.spec.depends_on for name, d in registry.pipelines.items()}, set(chosen)
+    )
+    steps = {name: number for number, each in enumerate(parallel_levels(upstreams), 1) for name in each}
     plans, errors = [], []
     for name in chosen:
         try:
@@ -66,16 +68,16 @@ def plan(
         write_json([{**made[name], "step": steps[name], "after": list(upstreams[name])} for name in chosen])
     else:
         if len(chosen) > 1:
-            write_text(_run_order(steps, upstreams) + "\n")
+            write_text(_run_order_text(steps, upstreams) + "\n")
         write_text("\n\n".join(plan_to_text(p, verbose=verbose) for p in plans))
         for name, problem in errors:
-            show(problem, name)
+            show_error(problem, name)
     if errors:
         return 1
     return CHANGES_PENDING if check and any(p.has_changes for p in plans) else 0
 
 
-def _run_order(steps: Mapping[str, int], upstreams: Mapping[str, Sequence[str]]) -> str:
+def _run_order_text(steps: Mapping[str, int], upstreams: Mapping[str, Sequence[str]]) -> str:
     """Step by step; what is in one step can run side by side."""
     width = max(len(name) for name in steps)
     lines, before = ["run order"], 0

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from ematix_flow.cli.group import new_app
+from ematix_flow.cli.command_group import new_app
 from ematix_flow.cli.options import EngineOption, ModuleOption, NameArgument, OutputOption
-from ematix_flow.cli.output import Column, write_json, write_table, write_text
+from ematix_flow.cli.output import OutputColumn, write_json, write_table, write_text
 from ematix_flow.cli.project import load_project
 from ematix_flow.cli.terminal import say
 
@@ -26,8 +26,8 @@ def preview(
 ) -> None:
     """Show the plan and the first rows of the source, before normalisers. Changes nothing."""
     from ematix_flow.plan.explain import plan_to_text
-    from ematix_flow.schedule.context import spark_starter
-    from ematix_flow.schedule.inspect import preview as look
+    from ematix_flow.run.context import spark_starter
+    from ematix_flow.run.preview import preview as look
 
     found = look(load_project(module).pipeline(name), spark_starter(engine), rows)
     if output == "json":
@@ -35,5 +35,5 @@ def preview(
         return
     write_text(plan_to_text(found.plan, verbose=verbose))
     write_text("")
-    write_table([Column(column, wraps=True) for column in found.columns], found.rows)
+    write_table([OutputColumn(column, wraps=True) for column in found.columns], found.rows)
     say(f"\nthe first {len(found.rows)} rows of the source, as they come" if found.rows else "\n(no rows)")

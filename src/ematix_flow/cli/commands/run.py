@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ematix_flow.cli.group import new_app
+from ematix_flow.cli.command_group import new_app
 from ematix_flow.cli.options import (
     AlerterOption,
     AllOption,
@@ -22,14 +22,14 @@ from ematix_flow.cli.options import (
     TracesOption,
     WorkersOption,
 )
-from ematix_flow.cli.project import chosen_pipelines, load_project
+from ematix_flow.cli.project import load_project, resolve_pipelines
 from ematix_flow.cli.results import exit_code, write_outcomes
+from ematix_flow.cli.run_views import choose_view
 from ematix_flow.cli.terminal import say
-from ematix_flow.cli.watching import choose_view
 
 app = new_app()
 
-Path = Literal["same_db", "copy", "spark", "cross_db"]
+PathName = Literal["same_db", "copy", "spark", "cross_db"]
 
 
 @app.command()
@@ -59,7 +59,7 @@ def run(
         ),
     ] = None,
     force_path: Annotated[
-        Path | None,
+        PathName | None,
         typer.Option("--force-path", help="Take this path instead of the planner's choice."),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors; no table.")] = False,
@@ -72,17 +72,17 @@ def run(
 ) -> int:
     """Run pipelines now, upstreams first. A failure stops what depends on it, and nothing else."""
     from ematix_flow.cli.dry_runs import dry_run_all
-    from ematix_flow.cli.overrides import overridden
+    from ematix_flow.cli.overrides import with_overrides
     from ematix_flow.cli.signals import interruptible
     from ematix_flow.errors import Interrupted
     from ematix_flow.observe.settings import Observability
-    from ematix_flow.schedule.context import run_context
-    from ematix_flow.schedule.dag import run_dag
-    from ematix_flow.schedule.drivers import missing_drivers
+    from ematix_flow.run.context import run_context
+    from ematix_flow.run.dag import run_dag
+    from ematix_flow.run.drivers import missing_drivers
 
     watching = Observability.resolve(os.environ, alerter or (), metrics, traces)
     declared = load_project(module)
-    chosen = chosen_pipelines(
+    chosen = resolve_pipelines(
         declared,
         names,
         everything=everything,
@@ -90,14 +90,14 @@ def run(
         exclude=exclude,
         with_upstream=with_upstream,
     )
-    registry = overridden(
+    registry = with_overrides(
         declared, chosen, allow_empty=allow_empty or None, max_shrink=max_shrink, force_path=force_path
     )
     for missing in missing_drivers(declared, chosen):
         missing.state = "nothing was run"
         raise missing
     view = choose_view(chosen, quiet=quiet, show_plans=plan)
-    with view.shown(), interruptible():
+    with view.display(), interruptible():
         if dry_run:
             outcomes = dry_run_all(registry, chosen, engine, view)
         else:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ematix_flow.cli.group import new_app
-from ematix_flow.cli.moments import local, zone_name
+from ematix_flow.cli.command_group import new_app
+from ematix_flow.cli.local_time import format_local_time, local_zone_name
 from ematix_flow.cli.options import (
     AlerterOption,
     EngineOption,
@@ -24,18 +24,18 @@ from ematix_flow.cli.options import (
     TracesOption,
     WorkersOption,
 )
-from ematix_flow.cli.output import Column, count, status_column, write_json, write_table
-from ematix_flow.cli.project import load_project, narrowed
-from ematix_flow.cli.results import unsaid_reason
-from ematix_flow.cli.slots import slot_foreseer, slot_runner, warn_of_missing_drivers
-from ematix_flow.cli.starts import fired_by
+from ematix_flow.cli.output import OutputColumn, format_count, status_column, write_json, write_table
+from ematix_flow.cli.project import load_project, resolve_pipeline_filter
+from ematix_flow.cli.results import reason_for_table
+from ematix_flow.cli.run_views import choose_view
+from ematix_flow.cli.slot_runners import dry_run_slot_runner, slot_runner, warn_of_missing_drivers
 from ematix_flow.cli.terminal import say
-from ematix_flow.cli.watching import choose_view
+from ematix_flow.cli.trigger_text import pipeline_trigger_text
 
 if TYPE_CHECKING:
     from ematix_flow.graph.registry import Registry
     from ematix_flow.schedule.run_due import SlotOutcome
-    from ematix_flow.state.slots import Slot
+    from ematix_flow.state.slots.base import Slot
 
 app = new_app()
 
@@ -81,22 +81,22 @@ def run_due(
     from ematix_flow.cli.signals import interruptible
     from ematix_flow.errors import UsageError
     from ematix_flow.observe.settings import Observability
-    from ematix_flow.schedule.slots import told_held
+    from ematix_flow.schedule.slot_lifecycle import describe_holder
 
     for name, seconds in (("--interval", interval), ("--lease-seconds", lease_seconds)):
         if not 0 < seconds < float("inf"):
             raise UsageError(f"{name} takes a number of seconds above 0, not {seconds:g}")
     watching = Observability.resolve(os.environ, alerter or (), metrics, traces)
     registry = load_project(module)
-    only = narrowed(registry, names, select, exclude)
+    only = resolve_pipeline_filter(registry, names, select, exclude)
     if dry_run:
-        _foretell(registry, only, run_log, dt.timedelta(seconds=interval), output)
+        _show_dry_run(registry, only, run_log, dt.timedelta(seconds=interval), output)
         return 0
     shown = list(registry.pipelines if only is None else only)
     warn_of_missing_drivers(registry, shown)
     view = choose_view(shown, quiet=quiet)
     with (
-        view.shown(),
+        view.display(),
         interruptible(),
         slot_runner(
             registry,
@@ -111,45 +111,50 @@ def run_due(
     ):
         chosen = replace(runner, only=only)
         outcomes = chosen.run_due(dt.timedelta(seconds=interval), after=view.slot_finished, workers=workers)
-        held = [] if outcomes else chosen.held(chosen.names)
+        held = [] if outcomes else chosen.held_slots(chosen.names)
     for record in held if not quiet else ():
-        say(f"{record.slot.pipeline}: {told_held(record)}")
+        say(f"{record.slot.pipeline}: {describe_holder(record)}")
     if not quiet or output == "json":
-        _show(outcomes, output, "nothing else is due" if held else "nothing is due")
+        _show_outcomes(outcomes, output, "nothing else is due" if held else "nothing is due")
     return exit_code(outcomes)
 
 
-def _foretell(
+def _show_dry_run(
     registry: Registry,
     only: frozenset[str] | None,
     run_log: str | None,
     interval: dt.timedelta,
     output: str,
 ) -> None:
-    from ematix_flow.schedule.foresight import foresee
+    from ematix_flow.schedule.run_due_preview import predict_due_runs
 
-    with slot_foreseer(registry, run_log) as runner:
-        found = foresee(replace(runner, only=only), interval)
+    with dry_run_slot_runner(registry, run_log) as runner:
+        found = predict_due_runs(replace(runner, only=only), interval)
     if output == "json":
         write_json([each.to_json() for each in found])
         return
     if found:
         columns = (
-            Column("pipeline"),
-            Column(f"slot ({zone_name()})"),
-            Column("would"),
-            Column("why", wraps=True),
+            OutputColumn("pipeline"),
+            OutputColumn(f"slot ({local_zone_name()})"),
+            OutputColumn("would"),
+            OutputColumn("why", wraps=True),
         )
         rows = [
-            (each.slot.pipeline, local(each.slot.at), each.would, each.why or _fired(each.slot, registry))
+            (
+                each.slot.pipeline,
+                format_local_time(each.slot.fire_time),
+                each.would,
+                each.why or _trigger_text(each.slot, registry),
+            )
             for each in found
         ]
         write_table(columns, rows)
     say("dry run: nothing was run, and nothing was changed" if found else "nothing is due")
 
 
-def _fired(slot: Slot, registry: Registry) -> str:
-    return f"fired by {fired_by(registry.pipelines[slot.pipeline].spec, registry)}"
+def _trigger_text(slot: Slot, registry: Registry) -> str:
+    return f"fired by {pipeline_trigger_text(registry.pipelines[slot.pipeline].spec, registry)}"
 
 
 def exit_code(outcomes: list[SlotOutcome]) -> int:
@@ -158,32 +163,38 @@ def exit_code(outcomes: list[SlotOutcome]) -> int:
     return codes.pop() if len(codes) == 1 else int(bool(codes))
 
 
-def _show(outcomes: list[SlotOutcome], output: str, nothing: str) -> None:
+def _show_outcomes(outcomes: list[SlotOutcome], output: str, nothing: str) -> None:
     if output == "json":
-        write_json([_json(outcome) for outcome in outcomes])
+        write_json([_as_json(outcome) for outcome in outcomes])
     elif not outcomes:
         say(nothing)
     else:
         columns = (
-            Column("pipeline"),
-            Column(f"slot ({zone_name()})"),
+            OutputColumn("pipeline"),
+            OutputColumn(f"slot ({local_zone_name()})"),
             status_column(),
-            Column("inserted", right=True),
-            Column("reason", wraps=True),
+            OutputColumn("inserted", right=True),
+            OutputColumn("reason", wraps=True),
         )
-        write_table(columns, [_row(outcome) for outcome in outcomes])
+        write_table(columns, [_outcome_row(outcome) for outcome in outcomes])
 
 
-def _row(outcome: SlotOutcome) -> tuple[object, ...]:
-    inserted = count(outcome.result.rows_inserted) if outcome.result else ""
+def _outcome_row(outcome: SlotOutcome) -> tuple[object, ...]:
+    inserted = format_count(outcome.result.rows_inserted) if outcome.result else ""
     status = outcome.status.replace("_", " ")
-    return outcome.slot.pipeline, local(outcome.slot.at), status, inserted, unsaid_reason(outcome)
+    return (
+        outcome.slot.pipeline,
+        format_local_time(outcome.slot.fire_time),
+        status,
+        inserted,
+        reason_for_table(outcome),
+    )
 
 
-def _json(outcome: SlotOutcome) -> dict[str, Any]:
+def _as_json(outcome: SlotOutcome) -> dict[str, Any]:
     return {
         "pipeline": outcome.slot.pipeline,
-        "slot": outcome.slot.at.isoformat(),
+        "slot": outcome.slot.fire_time.isoformat(),
         "status": outcome.status,
         "reason": outcome.reason,
         "result": outcome.result.to_json() if outcome.result else None,

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from ematix_flow.cli.group import new_app
+from ematix_flow.cli.command_group import new_app
 from ematix_flow.cli.options import EngineOption, ModuleOption, NameArgument, RunLogOption
 from ematix_flow.cli.project import load_project
-from ematix_flow.cli.slots import slot_runner
-from ematix_flow.cli.watching import choose_view
+from ematix_flow.cli.run_views import choose_view
+from ematix_flow.cli.slot_runners import slot_runner
 from ematix_flow.errors import UsageError
 
 app = new_app()
@@ -29,27 +29,27 @@ def run_slot(
 ) -> int:
     """Run one slot under a claim, keep the claim meanwhile, and say how it ended."""
     from ematix_flow.cli.signals import interruptible
-    from ematix_flow.schedule.run_due import claim_of
+    from ematix_flow.schedule.run_due import resolve_claim
 
-    at = _moment(slot)
+    at = _parse_slot_time(slot)
     registry = load_project(module)
     where = registry.pipeline(name).spec.where
     view = choose_view([name], quiet=False, show_plans=False)
     with (
-        view.shown(),
+        view.display(),
         interruptible(),
         slot_runner(registry, run_log, engine, view, lease_seconds, "schedule") as runner,
     ):
         try:
-            held = claim_of(runner.store, name, at, claim)
+            held = resolve_claim(runner.store, name, at, claim)
         except UsageError as error:
-            raise error.at(where) from None
+            raise error.with_location(where) from None
         outcome = runner.run_claimed(held)
         view.slot_finished(outcome)
     return outcome.error.exit_code if outcome.error is not None else 0
 
 
-def _moment(text: str) -> dt.datetime:
+def _parse_slot_time(text: str) -> dt.datetime:
     try:
         found = dt.datetime.fromisoformat(text)
     except ValueError as error:

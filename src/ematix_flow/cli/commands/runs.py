@@ -8,18 +8,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ematix_flow.cli.group import new_app
-from ematix_flow.cli.moments import local, parse_since, took, zone_name
+from ematix_flow.cli.command_group import new_app
+from ematix_flow.cli.local_time import format_duration, format_local_time, local_zone_name, parse_since
 from ematix_flow.cli.options import OutputOption, RunLogOption
-from ematix_flow.cli.output import Column, count, status_column, write_json, write_table, write_text
+from ematix_flow.cli.output import (
+    OutputColumn,
+    format_count,
+    status_column,
+    write_json,
+    write_table,
+    write_text,
+)
 from ematix_flow.cli.project import read_run_log
 from ematix_flow.cli.terminal import say
 from ematix_flow.cli.timeline import write_timeline
 from ematix_flow.spec.durations import parse_duration
-from ematix_flow.state.records import RunStatus
+from ematix_flow.state.run_records import RunStatus
 
 if TYPE_CHECKING:
-    from ematix_flow.state.records import RunRecord
+    from ematix_flow.state.run_records import RunRecord
 
 _HELP = "Show the runs in the run log, or forget old ones. Without a command: the newest."
 app = new_app(_HELP)
@@ -57,19 +64,19 @@ def list_runs(
         say(f"no such run in {place}")
         return
     columns = (
-        Column("run"),
-        Column("pipeline"),
+        OutputColumn("run"),
+        OutputColumn("pipeline"),
         status_column(),
-        Column(f"started ({zone_name()})"),
-        Column("took", right=True),
-        Column("read", right=True),
-        Column("inserted", right=True),
-        Column("updated", right=True),
-        Column("deleted", right=True),
-        Column("by"),
-        Column("error", wraps=True),
+        OutputColumn(f"started ({local_zone_name()})"),
+        OutputColumn("took", right=True),
+        OutputColumn("read", right=True),
+        OutputColumn("inserted", right=True),
+        OutputColumn("updated", right=True),
+        OutputColumn("deleted", right=True),
+        OutputColumn("by"),
+        OutputColumn("error", wraps=True),
     )
-    write_table(columns, [_row(record) for record in records])
+    write_table(columns, [_run_row(record) for record in records])
     say("flow runs show RUN  says more of one")
 
 
@@ -92,16 +99,17 @@ def show_run(
         "mode": record.mode,
         "path": record.path,
         "status": record.status,
-        "started": f"{local(record.started_at)} {zone_name()}, {record.trigger}, attempt {record.attempt}",
-        "took": took(record.duration),
-        "slot": f"{local(record.slot)} {zone_name()}" if record.slot else None,
-        "rows": _rows(record),
+        "started": f"{format_local_time(record.started_at)} {local_zone_name()}, "
+        f"{record.trigger}, attempt {record.attempt}",
+        "took": format_duration(record.duration),
+        "slot": f"{format_local_time(record.slot)} {local_zone_name()}" if record.slot else None,
+        "rows": _row_counts_text(record),
         "source from": record.source_from,
         "source to": record.source_to,
         "engine": record.engine,
         "code": record.code_version,
         "process": f"{record.pid} on {record.host}",
-        "error": _error(record),
+        "error": _error_text(record),
         "declared at": record.error_where,
     }
     wide = max(len(label) for label in facts) + 2
@@ -136,8 +144,8 @@ def purge_runs(
     What is still needed stays: runs that have not ended, and of each pipeline the newest runs, its newest
     success and its newest slot. [run_log] keep = "90d" in .ematix-flow.toml does the same bit by bit.
     """
-    from ematix_flow.backends.run_logs import open_slots
-    from ematix_flow.cli.slots import slots_url
+    from ematix_flow.backends.state_stores.run_logs import open_slots
+    from ematix_flow.cli.slot_runners import slots_url
 
     age = parse_duration("--older-than", older_than)
     with read_run_log(run_log, looking=False) as log:
@@ -151,34 +159,34 @@ def purge_runs(
         return
     runs = "1 run" if purged == 1 else f"{purged:,} runs"
     told = f" and {slots:,} slots" if slots else ""
-    say(f"forgot {runs}{told} in {place} from before {local(before)} {zone_name()}")
+    say(f"forgot {runs}{told} in {place} from before {format_local_time(before)} {local_zone_name()}")
     newest = "the newest run" if keep == 1 else f"the newest {keep:,} runs"
     say(f"kept, however old: of each pipeline {newest}, success and slot, and what has not ended")
 
 
-def _row(record: RunRecord) -> tuple[object, ...]:
+def _run_row(record: RunRecord) -> tuple[object, ...]:
     return (
         record.run_id[:8],
         record.pipeline,
         record.status,
-        local(record.started_at),
-        took(record.duration),
-        count(record.rows_read),
-        count(record.rows_inserted),
-        count(record.rows_updated),
-        count(record.rows_deleted),
+        format_local_time(record.started_at),
+        format_duration(record.duration),
+        format_count(record.rows_read),
+        format_count(record.rows_inserted),
+        format_count(record.rows_updated),
+        format_count(record.rows_deleted),
         record.trigger if record.attempt == 1 else f"{record.trigger}, attempt {record.attempt}",
         (record.error_message or "").split("\n")[0],
     )
 
 
-def _error(record: RunRecord) -> str | None:
+def _error_text(record: RunRecord) -> str | None:
     """A run that someone else settled has a reason and no error."""
     told = [part for part in (record.error_type, record.error_message) if part]
     return ": ".join(told) or None
 
 
-def _rows(record: RunRecord) -> str:
+def _row_counts_text(record: RunRecord) -> str:
     counts = {
         "read": record.rows_read,
         "inserted": record.rows_inserted,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ematix_flow.cli.group import new_app
-from ematix_flow.cli.log_lines import all_said, log_environment
+from ematix_flow.cli.command_group import new_app
+from ematix_flow.cli.json_log import log_environment, log_info_of
 from ematix_flow.cli.options import (
     AlerterOption,
     EngineOption,
@@ -21,8 +21,8 @@ from ematix_flow.cli.options import (
     SelectOption,
     TracesOption,
 )
-from ematix_flow.cli.project import chosen_module, load_project, narrowed
-from ematix_flow.cli.slots import slot_runner, slots_url, warn_of_missing_drivers
+from ematix_flow.cli.project import load_project, require_module, resolve_pipeline_filter
+from ematix_flow.cli.slot_runners import slot_runner, slots_url, warn_of_missing_drivers
 from ematix_flow.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -81,9 +81,9 @@ def scheduler(
     from ematix_flow.cli.signals import stop_requests
     from ematix_flow.errors import UsageError
     from ematix_flow.observe.settings import ALERTERS_VARIABLE, Observability
+    from ematix_flow.schedule.executors.executor_urls import open_executor
     from ematix_flow.schedule.executors.subprocesses import SubprocessExecutor
-    from ematix_flow.schedule.executors.urls import executor_for
-    from ematix_flow.schedule.scheduler import LEAST_LEASE_SECONDS, Scheduler
+    from ematix_flow.schedule.scheduler import MIN_LEASE_SECONDS, Scheduler
 
     for name, seconds in (
         ("--poll-interval", poll_interval),
@@ -95,12 +95,12 @@ def scheduler(
             raise UsageError(f"{name} takes a number of seconds above 0, not {seconds:g}")
     if not grace >= 0:
         raise UsageError(f"--grace takes a number of seconds, not {grace:g}")
-    if lease_seconds < LEAST_LEASE_SECONDS:
+    if lease_seconds < MIN_LEASE_SECONDS:
         raise UsageError(
             f"--lease-seconds {lease_seconds:g} is shorter than a run takes to start: its claim would expire "
             "before it begins",
             state="nothing was run",
-            next_step=f"give {LEAST_LEASE_SECONDS:g} at the least; 60 leaves a busy machine time",
+            next_step=f"give {MIN_LEASE_SECONDS:g} at the least; 60 leaves a busy machine time",
         )
     if poll_interval >= leader_lease_seconds:
         raise UsageError(
@@ -110,7 +110,7 @@ def scheduler(
         )
     if worker_id is not None and not 0 < len(worker_id) <= 100:
         raise UsageError("--worker-id takes a name of up to 100 characters")
-    runs = executor_for(executor)
+    runs = open_executor(executor)
     watching = Observability.resolve(os.environ, alerter or (), metrics, traces)
     store_url = slots_url(run_log)
     runs.check(store_url, engine)
@@ -118,12 +118,12 @@ def scheduler(
     if ALERTERS_VARIABLE in for_runs:
         runs.check_alerts()
     registry = load_project(module)
-    only = narrowed(registry, names, select, exclude)
+    only = resolve_pipeline_filter(registry, names, select, exclude)
     _require_schedules(registry, only)
     if isinstance(runs, SubprocessExecutor):  # others run where more may be installed
         warn_of_missing_drivers(registry, registry.pipelines if only is None else only)
     with (
-        all_said("ematix_flow.schedule"),
+        log_info_of("ematix_flow.schedule"),
         stop_requests(say, "stopping: runs at work may end; once more to stop at once") as asked,
         slot_runner(
             registry, run_log, engine, None, lease_seconds, "schedule", watching, kept=True
@@ -133,7 +133,7 @@ def scheduler(
         daemon = Scheduler(
             replace(runner, holder=holder, only=only),
             runs,
-            chosen_module(module),
+            require_module(module),
             store_url,
             engine,
             dt.timedelta(seconds=interval),
@@ -143,7 +143,7 @@ def scheduler(
             stop=asked,
             environment=for_runs,
         )
-        scheduled = len(daemon.agenda.scheduled)
+        scheduled = len(daemon.due_calculator.entries)
         say(f"schedules: {scheduled}, looked at every {poll_interval:g} s; Ctrl-C stops")
         daemon.run(max_iterations)
         say("stopped")

@@ -9,30 +9,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ematix_flow.cli.failures import show as show_error
-from ematix_flow.cli.group import new_app
+from ematix_flow.cli.command_group import new_app
+from ematix_flow.cli.error_report import show_error as show_error
 from ematix_flow.cli.options import ModuleOption, OutputOption
-from ematix_flow.cli.output import Column, status_column, write_json, write_table
-from ematix_flow.cli.project import known_module, load_project
+from ematix_flow.cli.output import OutputColumn, status_column, write_json, write_table
+from ematix_flow.cli.project import configured_module, load_project
 from ematix_flow.cli.terminal import say, write
 from ematix_flow.errors import CannotConnect, FlowError
 
 if TYPE_CHECKING:
-    from ematix_flow.config.secret_uses import SecretUse
+    from ematix_flow.config.secret_references import SecretReference
 
 app = new_app("List and test the ${…} references of connections and settings.")
 
-_SHORTEST = 12  # of a shorter value two characters at each end would tell too much
+_MIN_LENGTH_TO_SHOW_ENDS = 12  # of a shorter value two characters at each end would tell too much
 _COLUMNS = (
-    Column("reference"),
-    Column("used by", wraps=True),
+    OutputColumn("reference"),
+    OutputColumn("used by", wraps=True),
     status_column("result"),
-    Column("found", wraps=True),
+    OutputColumn("found", wraps=True),
 )
 
 
 @dataclass(frozen=True)
-class _Tested:
+class _ReferenceTest:
     """What became of one reference."""
 
     value: str | None
@@ -43,8 +43,8 @@ class _Tested:
         return "failed" if self.error else "ok"
 
     @property
-    def found(self) -> str:
-        return self.error.what if self.error else _veiled(self.value or "")
+    def description(self) -> str:
+        return self.error.what if self.error else _mask_middle(self.value or "")
 
 
 @app.command()
@@ -58,8 +58,8 @@ def test(
 
     Shows the ends of the value and its length. Exit code 1 when it cannot be read.
     """
-    _load(module)
-    tested = _tested(reference)
+    _load_module_if_configured(module)
+    tested = _test_reference(reference)
     if output == "json":
         document = {
             "reference": reference,
@@ -70,11 +70,11 @@ def test(
         if show and tested.value is not None:  # past the masking, as it was asked for
             write(json.dumps({**document, "value": tested.value}, indent=2), sys.stdout)
         else:
-            write_json({**document, "value": None if tested.value is None else _veiled(tested.value)})
+            write_json({**document, "value": None if tested.value is None else _mask_middle(tested.value)})
     elif tested.error is not None:
         show_error(tested.error)
     else:
-        write((tested.value or "") if show else tested.found, sys.stdout)
+        write((tested.value or "") if show else tested.description, sys.stdout)
     return 1 if tested.error else 0
 
 
@@ -86,17 +86,20 @@ def list_secrets(module: ModuleOption = None, output: OutputOption = "text") -> 
     """
     from ematix_flow.config import connection_definitions, list_secret_uses
 
-    _load(module)
+    _load_module_if_configured(module)
     for listed in connection_definitions():
         if listed.problem:
             say(f"warning: connection {listed.name} is left out: {listed.problem}", "yellow")
-    tested = _each_tested(list_secret_uses())
+    tested = _test_references(list_secret_uses())
     if output == "json":
-        write_json([_json(use, outcome) for use, outcome in tested])
+        write_json([_as_json(use, outcome) for use, outcome in tested])
     elif tested:
-        rows = [(use.shown, ", ".join(use.used_by), each.result, each.found) for use, each in tested]
+        rows = [
+            (use.reference_without_default, ", ".join(use.used_by), each.result, each.description)
+            for use, each in tested
+        ]
         write_table(_COLUMNS, rows)
-        failed = next((use.shown for use, each in tested if each.error), None)
+        failed = next((use.reference_without_default for use, each in tested if each.error), None)
         if failed is not None:
             say(f"\nnext:  flow secrets test '{failed}'  says what to do about it")
     else:
@@ -104,37 +107,37 @@ def list_secrets(module: ModuleOption = None, output: OutputOption = "text") -> 
     return 1 if any(outcome.error for _, outcome in tested) else 0
 
 
-def _each_tested(uses: tuple[SecretUse, ...]) -> list[tuple[SecretUse, _Tested]]:
+def _test_references(uses: tuple[SecretReference, ...]) -> list[tuple[SecretReference, _ReferenceTest]]:
     """A store that does not answer is asked once, not once for each of its secrets."""
     silent: dict[str, FlowError] = {}
     tested = []
     for use in uses:
         store = use.reference.partition(":")[0]
-        outcome = _Tested(None, silent[store]) if store in silent else _tested(use.reference)
+        outcome = _ReferenceTest(None, silent[store]) if store in silent else _test_reference(use.reference)
         if isinstance(outcome.error, CannotConnect):
             silent[store] = outcome.error
         tested.append((use, outcome))
     return tested
 
 
-def _tested(reference: str) -> _Tested:
+def _test_reference(reference: str) -> _ReferenceTest:
     """Of a bare reference, or of a text that holds some in their braces."""
     from ematix_flow.config.interpolate import expand
 
     try:
-        return _Tested(str(expand(reference if "${" in reference else f"${{{reference}}}")), None)
+        return _ReferenceTest(str(expand(reference if "${" in reference else f"${{{reference}}}")), None)
     except FlowError as error:
-        return _Tested(None, error)
+        return _ReferenceTest(None, error)
 
 
-def _veiled(value: str) -> str:
+def _mask_middle(value: str) -> str:
     count = f"({len(value)} char{'' if len(value) == 1 else 's'})"
-    return f"{value[:2]}…{value[-2:]} {count}" if len(value) >= _SHORTEST else f"… {count}"
+    return f"{value[:2]}…{value[-2:]} {count}" if len(value) >= _MIN_LENGTH_TO_SHOW_ENDS else f"… {count}"
 
 
-def _json(use: SecretUse, outcome: _Tested) -> dict[str, Any]:
+def _as_json(use: SecretReference, outcome: _ReferenceTest) -> dict[str, Any]:
     return {
-        "reference": use.shown,
+        "reference": use.reference_without_default,
         "used_by": list(use.used_by),
         "result": outcome.result,
         "chars": None if outcome.value is None else len(outcome.value),
@@ -142,7 +145,7 @@ def _json(use: SecretUse, outcome: _Tested) -> dict[str, Any]:
     }
 
 
-def _load(module: str | None) -> None:
+def _load_module_if_configured(module: str | None) -> None:
     """The module may register connections and resolvers, when there is a module."""
-    if known_module(module) is not None:
+    if configured_module(module) is not None:
         load_project(module)

@@ -7,8 +7,8 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ematix_flow.cli.group import new_app
-from ematix_flow.cli.moments import local, took, until, zone_name
+from ematix_flow.cli.command_group import new_app
+from ematix_flow.cli.local_time import format_duration, format_local_time, format_time_until, local_zone_name
 from ematix_flow.cli.options import (
     ExcludeOption,
     ModuleOption,
@@ -17,15 +17,15 @@ from ematix_flow.cli.options import (
     RunLogOption,
     SelectOption,
 )
-from ematix_flow.cli.output import Column, status_column, write_json, write_table, write_text
-from ematix_flow.cli.project import load_project, narrowed, read_run_log
-from ematix_flow.cli.slots import slots_url
-from ematix_flow.cli.starts import fired_by, starts_of
+from ematix_flow.cli.output import OutputColumn, status_column, write_json, write_table, write_text
+from ematix_flow.cli.project import load_project, read_run_log, resolve_pipeline_filter
+from ematix_flow.cli.slot_runners import slots_url
 from ematix_flow.cli.terminal import say
+from ematix_flow.cli.trigger_text import pipeline_trigger_text, workflow_trigger_text
 
 if TYPE_CHECKING:
     from ematix_flow.graph.registry import Registry
-    from ematix_flow.schedule.standings import Standing, WorkflowStanding
+    from ematix_flow.schedule.status import PipelineStatus, WorkflowStatus
 
 app = new_app()
 
@@ -40,34 +40,34 @@ def status(
     output: OutputOption = "text",
 ) -> None:
     """Show how pipelines and workflows stand: last run, outcome, retries, what is next, and what is wrong."""
-    from ematix_flow.backends.run_logs import open_slots
-    from ematix_flow.schedule.standings import standings, workflow_standings
+    from ematix_flow.backends.state_stores.run_logs import open_slots
+    from ematix_flow.schedule.status import pipeline_statuses, workflow_statuses
 
     registry = load_project(module)
-    only = narrowed(registry, names, select, exclude)
+    only = resolve_pipeline_filter(registry, names, select, exclude)
     with (
         read_run_log(run_log) as log,
         open_slots(slots_url(run_log), env=os.environ, kept=True, looking=True) as store,
     ):
         now = store.now()
-        pipelines = standings(registry, only, store, log, now)
-        workflows = workflow_standings(registry, only, store, log, now)
+        pipelines = pipeline_statuses(registry, only, store, log, now)
+        workflows = workflow_statuses(registry, only, store, log, now)
     if output == "json":
         write_json([*(each.to_json() for each in pipelines), *(each.to_json() for each in workflows)])
         return
     if not pipelines:
-        say(_nothing_to_show(len(registry.streams)))
+        say(_nothing_declared_text(len(registry.streams)))
         return
     _write_pipelines(pipelines, registry, now)
     if workflows:
         write_text("")
         _write_workflows(workflows, now)
-    if told := _told_backlog(pipelines):
+    if told := _backlog_text(pipelines):
         write_text("")
         write_text(told)
 
 
-def _nothing_to_show(streams: int) -> str:
+def _nothing_declared_text(streams: int) -> str:
     if not streams:
         return "the module declares no pipeline"
     declared = "one streaming pipeline" if streams == 1 else f"{streams} streaming pipelines"
@@ -77,25 +77,25 @@ def _nothing_to_show(streams: int) -> str:
     )
 
 
-def _write_pipelines(standings: Sequence[Standing], registry: Registry, now: dt.datetime) -> None:
+def _write_pipelines(standings: Sequence[PipelineStatus], registry: Registry, now: dt.datetime) -> None:
     columns = (
-        Column("name"),
-        Column("schedule"),
-        Column(f"last run ({zone_name()})"),
+        OutputColumn("name"),
+        OutputColumn("schedule"),
+        OutputColumn(f"last run ({local_zone_name()})"),
         status_column("outcome"),
-        Column("retry"),
-        Column(f"next ({zone_name()})"),
-        Column("depends on", wraps=True),
-        Column("why", wraps=True),
+        OutputColumn("retry"),
+        OutputColumn(f"next ({local_zone_name()})"),
+        OutputColumn("depends on", wraps=True),
+        OutputColumn("why", wraps=True),
     )
     rows = [
         (
             each.spec.name,
-            fired_by(each.spec, registry),
-            local(each.last.started_at) if each.last else "",
-            each.last.status if each.last else "never",
-            _retry(each, now),
-            _next(each.due, now),
+            pipeline_trigger_text(each.spec, registry),
+            format_local_time(each.last_run.started_at) if each.last_run else "",
+            each.last_run.status if each.last_run else "never",
+            _retry_text(each, now),
+            _next_fire_text(each.next_due, now),
             ", ".join(each.spec.depends_on),
             each.why,
         )
@@ -105,22 +105,22 @@ def _write_pipelines(standings: Sequence[Standing], registry: Registry, now: dt.
     write_table(columns[: len(columns) - silent], [row[: len(row) - silent] for row in rows])
 
 
-def _write_workflows(standings: Sequence[WorkflowStanding], now: dt.datetime) -> None:
+def _write_workflows(standings: Sequence[WorkflowStatus], now: dt.datetime) -> None:
     columns = (
-        Column("workflow"),
-        Column("starts", wraps=True),
-        Column(f"last fired ({zone_name()})"),
+        OutputColumn("workflow"),
+        OutputColumn("starts", wraps=True),
+        OutputColumn(f"last fired ({local_zone_name()})"),
         status_column("outcome"),
-        Column(f"next ({zone_name()})"),
-        Column("waits for", wraps=True),
+        OutputColumn(f"next ({local_zone_name()})"),
+        OutputColumn("waits for", wraps=True),
     )
     rows = [
         (
             each.spec.name,
-            starts_of(each.spec),
-            local(each.slot.slot.at) if each.slot else "",
+            workflow_trigger_text(each.spec),
+            format_local_time(each.slot.slot.fire_time) if each.slot else "",
             each.outcome,
-            _next(each.due, now),
+            _next_fire_text(each.next_due, now),
             each.why,
         )
         for each in standings
@@ -128,7 +128,7 @@ def _write_workflows(standings: Sequence[WorkflowStanding], now: dt.datetime) ->
     write_table(columns, rows)
 
 
-def _retry(standing: Standing, now: dt.datetime) -> str:
+def _retry_text(standing: PipelineStatus, now: dt.datetime) -> str:
     """How often the slot at hand has failed of how often it may, and when it is tried again."""
     slot, allowed = standing.slot, standing.spec.retry.max_attempts
     if slot is None:
@@ -139,25 +139,25 @@ def _retry(standing: Standing, now: dt.datetime) -> str:
         return "skipped"
     if slot.status == "claimed":
         return f"{slot.failures}/{allowed}, running"
-    when = f"again {until(slot.not_before, now)}" if slot.not_before > now else "due"
+    when = f"again {format_time_until(slot.not_before, now)}" if slot.not_before > now else "due"
     if slot.reason and not slot.failures:
         when = "waits"  # for an upstream, a lock or a place to run
     return f"{slot.failures}/{allowed}, {when}"
 
 
-def _told_backlog(standings: Sequence[Standing]) -> str:
+def _backlog_text(standings: Sequence[PipelineStatus]) -> str:
     """How many slots are due and wait, and which is the most behind; empty when none waits."""
-    behind = [each for each in standings if each.backlog.slots]
+    behind = [each for each in standings if each.backlog.due_slots]
     if not behind:
         return ""
-    number = sum(each.backlog.slots for each in behind)
-    worst = max(behind, key=lambda each: each.backlog.seconds)
-    age = took(dt.timedelta(seconds=worst.backlog.seconds))
-    oldest = f"{worst.spec.name} of {local(worst.backlog.oldest)} {zone_name()}"
+    number = sum(each.backlog.due_slots for each in behind)
+    worst = max(behind, key=lambda each: each.backlog.behind_seconds)
+    age = format_duration(dt.timedelta(seconds=worst.backlog.behind_seconds))
+    oldest = f"{worst.spec.name} of {format_local_time(worst.backlog.oldest_due)} {local_zone_name()}"
     if number == 1:
         return f"backlog: 1 slot is due and waits: {oldest}, {age} behind"
     return f"backlog: {number:,} slots are due and wait; the oldest is {oldest}, {age} behind"
 
 
-def _next(due: dt.datetime | None, now: dt.datetime) -> str:
-    return f"{local(due)[:16]}, {until(due, now)}" if due else ""
+def _next_fire_text(due: dt.datetime | None, now: dt.datetime) -> str:
+    return f"{format_local_time(due)[:16]}, {format_time_until(due, now)}" if due else ""

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from ematix_flow.cli.group import new_app
+from ematix_flow.cli.command_group import new_app
 from ematix_flow.cli.options import ModuleOption, OutputOption, RunLogOption
-from ematix_flow.cli.output import Column, write_json, write_table, write_text
+from ematix_flow.cli.output import OutputColumn, write_json, write_table, write_text
 from ematix_flow.cli.project import load_project
+from ematix_flow.cli.step_progress import show_steps
 from ematix_flow.cli.terminal import say
-from ematix_flow.cli.working import working
 
 app = new_app("List named transforms, or run one by hand.")
 
@@ -36,7 +36,7 @@ def list_transforms(module: ModuleOption = None, output: OutputOption = "text") 
     if output == "json":
         write_json([dict(zip(names, row, strict=True)) for row in rows])
     elif rows:
-        write_table([Column(name) for name in names], rows)
+        write_table([OutputColumn(name) for name in names], rows)
     else:
         say("the module names no transform")
 
@@ -51,8 +51,8 @@ def run_transform(
     """Run one transform now, on its connection."""
     from ematix_flow.api.connect import connect
     from ematix_flow.errors import FlowError, LoadError, UnknownName, did_you_mean
-    from ematix_flow.schedule.post import ParentContext, call_transform
-    from ematix_flow.schedule.recording import recorded
+    from ematix_flow.run.post_transforms import ParentContext, call_transform
+    from ematix_flow.run.recording import record_command
     from ematix_flow.spec.pipelines import connection_label
 
     transforms = load_project(module).transforms
@@ -65,14 +65,14 @@ def run_transform(
     by_hand = ParentContext(pipeline_name="", run_id="", rows_inserted=0, rows_updated=0, rows_unchanged=0)
     connection, started = spec.target_connection or "default", time.monotonic()
     with (
-        working() as at,
-        recorded(name, connection_label(connection), "transform", run_log, spec.where) as recording,
+        show_steps() as at,
+        record_command(name, connection_label(connection), "transform", run_log, spec.where) as recording,
     ):
         at(name)
         try:
             result = call_transform(transforms[name].function, connect(connection), by_hand)
         except FlowError as error:
-            raise error.at(spec.where) from error
+            raise error.with_location(spec.where) from error
         except (Exception, SystemExit, GeneratorExit) as error:
             raise LoadError(
                 f"transform {name!r} raised {type(error).__name__}: {error}",

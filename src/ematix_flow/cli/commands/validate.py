@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ematix_flow.cli.failures import show
-from ematix_flow.cli.group import new_app
+from ematix_flow.cli.command_group import new_app
+from ematix_flow.cli.error_report import show_error
 from ematix_flow.cli.options import (
     AllOption,
     EngineOption,
@@ -13,8 +13,8 @@ from ematix_flow.cli.options import (
     OutputOption,
     SelectOption,
 )
-from ematix_flow.cli.output import Column, status_column, write_json, write_table
-from ematix_flow.cli.project import chosen_pipelines, load_project
+from ematix_flow.cli.output import OutputColumn, status_column, write_json, write_table
+from ematix_flow.cli.project import load_project, resolve_pipelines
 
 app = new_app()
 
@@ -30,11 +30,11 @@ def validate(
     output: OutputOption = "text",
 ) -> int:
     """Let source and target check pipelines, all by default: SQL, columns, types. Changes nothing."""
-    from ematix_flow.schedule.context import spark_starter
-    from ematix_flow.schedule.inspect import validate as check
+    from ematix_flow.run.context import spark_starter
+    from ematix_flow.run.preview import validate as check
 
     registry = load_project(module)
-    chosen = chosen_pipelines(
+    chosen = resolve_pipelines(
         registry, names, everything=everything, select=select, exclude=exclude, by_default=True
     )
     spark = spark_starter(engine)
@@ -43,11 +43,11 @@ def validate(
     if output == "json":
         write_json([validation.to_json() for validation in found])
     else:
-        columns = (Column("pipeline"), status_column("result"), Column("warnings", wraps=True))
+        columns = (OutputColumn("pipeline"), status_column("result"), OutputColumn("warnings", wraps=True))
         write_table(columns, [(v.pipeline, "ok" if v.ok else "failed", "; ".join(v.warnings)) for v in found])
         for validation in found:
             if validation.error is not None:
-                show(validation.error, validation.pipeline if len(found) > 1 else None)
+                show_error(validation.error, validation.pipeline if len(found) > 1 else None)
     if len(found) == 1 and errors:
         return errors[0].exit_code
     return 1 if errors else 0

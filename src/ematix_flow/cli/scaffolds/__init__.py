@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ematix_flow.errors import UsageError
 
-PLACES = {
+DESTINATIONS = {
     "pipelines.py.txt": "pipelines.py",
     "project.toml": ".ematix-flow.toml",
     "gitignore": ".gitignore",
@@ -25,14 +25,14 @@ PLACES = {
     "scheduler.yaml": "deploy/scheduler.yaml",
     "flow.yml": ".github/workflows/flow.yml",
 }
-_PROJECT = "PROJECT_NAME"  # stands in a template for the project's own
+_PROJECT_PLACEHOLDER = "PROJECT_NAME"  # stands in a template for the project's own
 
 
 def write_scaffold(
     scaffolds: Mapping[str, tuple[str, ...]], folder: Path, *, force: bool, next_step: str
 ) -> list[Path]:
     """Write the templates of each scaffold. Without ``force`` no file that is there is replaced."""
-    wanted = _wanted(scaffolds, folder)
+    wanted = _rendered_files(scaffolds, folder)
     there = [str(path.relative_to(folder)) for path in wanted if path.exists()]
     if there and not force:
         raise UsageError(
@@ -53,7 +53,7 @@ def changed_templates(scaffolds: Mapping[str, tuple[str, ...]], folder: Path) ->
     """Files of the scaffolds that are in the folder with another content than the template's."""
     return [
         path.name
-        for path, text in _wanted(scaffolds, folder).items()
+        for path, text in _rendered_files(scaffolds, folder).items()
         if path.exists() and path.read_bytes() != text.encode()
     ]
 
@@ -64,13 +64,13 @@ def project_name(folder: Path) -> str:
     return name if re.match("[a-z]", name) else f"flow-{name}".strip("-")
 
 
-def _wanted(scaffolds: Mapping[str, tuple[str, ...]], folder: Path) -> dict[Path, str]:
+def _rendered_files(scaffolds: Mapping[str, tuple[str, ...]], folder: Path) -> dict[Path, str]:
     """What each file is to hold."""
     name = project_name(folder)
     return {
-        folder / PLACES.get(template, template): (files(__name__) / scaffold / template)
+        folder / DESTINATIONS.get(template, template): (files(__name__) / scaffold / template)
         .read_text(encoding="utf-8")
-        .replace(_PROJECT, name)
+        .replace(_PROJECT_PLACEHOLDER, name)
         for scaffold, templates in scaffolds.items()
         for template in templates
     }

@@ -9,15 +9,15 @@ from ematix_flow.config.secret_stores.base import (
     READ_SECONDS,
     Secret,
     SecretStore,
-    needed,
+    import_client,
 )
 from ematix_flow.errors import CannotConnect, ConfigError, MissingSecret
 
 Client = Any  # boto3 has no types
 
 _LOGIN = "set AWS_PROFILE or AWS_ACCESS_KEY_ID and its secret, or give this machine a role"
-_REFUSED = ("UnrecognizedClientException", "InvalidSignatureException", "InvalidClientTokenId")
-_ENDED = ("ExpiredTokenException", "ExpiredToken", "RequestExpired")
+_REFUSED_CODES = ("UnrecognizedClientException", "InvalidSignatureException", "InvalidClientTokenId")
+_EXPIRED_CODES = ("ExpiredTokenException", "ExpiredToken", "RequestExpired")
 
 
 class AWSSecretsManagerResolver(SecretStore):
@@ -31,7 +31,7 @@ class AWSSecretsManagerResolver(SecretStore):
         self._ours: dict[str | None, Client] = {}  # by region
 
     def read(self, name: str) -> Secret:
-        needed("boto3", self.prefix, "aws")
+        import_client("boto3", self.prefix, "aws")
         try:
             answer = (self._given or self._client_for(name)).get_secret_value(SecretId=name)
         except Exception as error:
@@ -98,8 +98,8 @@ def _explain_answer(error: Any, where: str) -> NoReturn:
             f"AWS does not let us read {where}: {said}",
             next_step="allow secretsmanager:GetSecretValue, and kms:Decrypt if it has a key of its own",
         ) from None
-    if code in _REFUSED or code in _ENDED:
-        how = "has ended" if code in _ENDED else "is refused"
+    if code in _REFUSED_CODES or code in _EXPIRED_CODES:
+        how = "has ended" if code in _EXPIRED_CODES else "is refused"
         raise ConfigError(f"the login for AWS {how}: {said}", next_step=_LOGIN) from None
     if status >= 500 or "Throttl" in code:
         raise CannotConnect(f"AWS Secrets Manager failed: {said}", next_step="try again later") from None

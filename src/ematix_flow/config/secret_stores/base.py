@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 
 from ematix_flow.errors import CannotConnect, ConfigError, MissingSecret, did_you_mean
 
-KEPT_SECONDS = 60.0  # a secret that was changed is seen after this at the latest
+CACHE_SECONDS = 60.0  # a secret that was changed is seen after this at the latest
 CONNECT_SECONDS = 3.0
 READ_SECONDS = 5.0
-ALL_SECONDS = 10.0  # a login and all questions together, whatever the vendor's library does
+TOTAL_SECONDS = 10.0  # a login and all questions together, whatever the vendor's library does
 
 # what a store holds under a name: text, or several named values
 Secret = str | Mapping[str, Any]
@@ -38,33 +38,33 @@ class SecretStore(ABC):
     def read(self, name: str) -> Secret:
         """The secret as it is now. Raises FlowErrors, in words that name the store."""
 
-    def parts(self, reference: str) -> tuple[str, str]:
+    def split_reference(self, reference: str) -> tuple[str, str]:
         """The name of the secret, and the field that is wanted or an empty text."""
         name, _, field = reference.partition("#")
         return name, field
 
     def resolve(self, reference: str) -> str:
-        name, field = self.parts(reference)
+        name, field = self.split_reference(reference)
         if not name.strip("/ "):
             raise ConfigError(f"${{{self.prefix}:{reference}}} names no secret")
-        secret = self._current(name)
+        secret = self._read_cached(name)
         if field:
-            return _field(secret, field, f"{self.prefix}:{name}")
+            return _field_of(secret, field, f"{self.prefix}:{name}")
         return secret if isinstance(secret, str) else json.dumps(secret)
 
-    def _current(self, name: str) -> Secret:
+    def _read_cached(self, name: str) -> Secret:
         with self._lock:
             until, secret = self._kept.get(name, (0.0, ""))
             if time.monotonic() < until:
                 return secret
-            secret = _within(
-                ALL_SECONDS, lambda: self.read(name), f"{self.prefix}:{name} could not be read: no answer"
+            secret = _with_time_limit(
+                TOTAL_SECONDS, lambda: self.read(name), f"{self.prefix}:{name} could not be read: no answer"
             )
-            self._kept[name] = (time.monotonic() + KEPT_SECONDS, secret)
+            self._kept[name] = (time.monotonic() + CACHE_SECONDS, secret)
             return secret
 
 
-def needed(module: str, prefix: str, extra: str) -> Any:
+def import_client(module: str, prefix: str, extra: str) -> Any:
     """The vendor's library; its absence is an error that says what to install."""
     try:
         return importlib.import_module(module)
@@ -75,7 +75,7 @@ def needed(module: str, prefix: str, extra: str) -> Any:
         ) from error
 
 
-def _within(seconds: float, read: Callable[[], Secret], what: str) -> Secret:
+def _with_time_limit(seconds: float, read: Callable[[], Secret], what: str) -> Secret:
     """The result of ``read``, for which nobody waits longer than that.
 
     The libraries' own timeouts count from byte to byte: a server that sends one now and then holds them
@@ -97,8 +97,8 @@ def _within(seconds: float, read: Callable[[], Secret], what: str) -> Secret:
     return answer.result()
 
 
-def _field(secret: Secret, field: str, where: str) -> str:
-    fields = _parsed(secret, field, where) if isinstance(secret, str) else secret
+def _field_of(secret: Secret, field: str, where: str) -> str:
+    fields = _parse_json(secret, field, where) if isinstance(secret, str) else secret
     value = fields.get(field)
     if value is None:
         empty = "is null" if field in fields else f"is not there.{did_you_mean(field, fields)}"
@@ -109,7 +109,7 @@ def _field(secret: Secret, field: str, where: str) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _parsed(text: str, field: str, where: str) -> Mapping[str, Any]:
+def _parse_json(text: str, field: str, where: str) -> Mapping[str, Any]:
     try:
         found = json.loads(text)
     except json.JSONDecodeError:

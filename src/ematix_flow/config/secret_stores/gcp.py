@@ -6,7 +6,7 @@ import os
 import re
 from typing import Any, NoReturn
 
-from ematix_flow.config.secret_stores.base import READ_SECONDS, Secret, SecretStore, needed
+from ematix_flow.config.secret_stores.base import READ_SECONDS, Secret, SecretStore, import_client
 from ematix_flow.errors import CannotConnect, ConfigError, MissingSecret
 
 Client = Any  # Google's client has no types that we could check against
@@ -31,14 +31,14 @@ class GCPSecretManagerResolver(SecretStore):
         self._project = project
         self._ours: Client | None = None
 
-    def parts(self, reference: str) -> tuple[str, str]:
-        name, field = super().parts(reference)
+    def split_reference(self, reference: str) -> tuple[str, str]:
+        name, field = super().split_reference(reference)
         if "/versions/" not in name and _VERSION.fullmatch(field):
             return f"{name}/versions/{field}", ""
         return name, field
 
     def read(self, name: str) -> Secret:
-        needed("google.cloud.secretmanager", self.prefix, "gcp")
+        import_client("google.cloud.secretmanager", self.prefix, "gcp")
         try:
             client = self._given or self._client()
             full = self._full_name(name)

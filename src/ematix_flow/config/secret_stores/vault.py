@@ -17,7 +17,7 @@ from ematix_flow.config.secret_stores.base import (
     READ_SECONDS,
     Secret,
     SecretStore,
-    needed,
+    import_client,
 )
 from ematix_flow.errors import CannotConnect, ConfigError, FlowError, MissingSecret
 
@@ -28,7 +28,7 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
 @dataclass(frozen=True)
-class _Place:
+class _SecretPath:
     """A path below the mount of a secrets engine."""
 
     mount: str
@@ -59,50 +59,50 @@ class VaultResolver(SecretStore):
         self._ours: Client | None = None
 
     def read(self, name: str) -> Secret:
-        needed("hvac", self.prefix, "vault")
+        import_client("hvac", self.prefix, "vault")
         client = self._given or self._ours
         if client is not None:
             try:
-                return _asked(client, name, self._mount_point)
-            except _Refused as error:
+                return _read_first(client, name, self._mount_point)
+            except _AccessRefused as error:
                 if self._given is not None:
                     raise error.explained from None
         self._ours = None  # a login ends, and a token file is written anew: once more with a new one
-        client = _logged_in()
+        client = _open_client()
         try:
-            found = _asked(client, name, self._mount_point)
-        except _Refused as error:
+            found = _read_first(client, name, self._mount_point)
+        except _AccessRefused as error:
             raise error.explained from None
         self._ours = client
         return found
 
 
-class _Refused(Exception):
+class _AccessRefused(Exception):
     """The server does not take the token, or its policies do not allow the path."""
 
     def __init__(self, explained: FlowError) -> None:
         self.explained = explained
 
 
-def _asked(client: Client, path: str, mount_point: str | None) -> Mapping[str, Any]:
+def _read_first(client: Client, path: str, mount_point: str | None) -> Mapping[str, Any]:
     """The secret at the first place that has it."""
     from hvac.exceptions import Forbidden, InvalidPath, Unauthorized
 
     path = path.strip("/")
-    forbidden: list[_Place] = []
+    forbidden: list[_SecretPath] = []
     places = []
     try:
-        for place in _places(client, path, mount_point):
+        for place in _candidate_paths(client, path, mount_point):
             places.append(place)
             try:
-                return _read(client, place)
+                return _read_path(client, place)
             except InvalidPath:
                 continue
             except (Forbidden, Unauthorized):
                 forbidden.append(place)
         if forbidden:
-            raise _Refused(_refusal(client, forbidden[-1]))
-    except (_Refused, FlowError):
+            raise _AccessRefused(_refusal_error(client, forbidden[-1]))
+    except (_AccessRefused, FlowError):
         raise
     except Exception as error:
         _explain(error, client)
@@ -114,16 +114,16 @@ def _asked(client: Client, path: str, mount_point: str | None) -> Mapping[str, A
     )
 
 
-def _places(client: Client, path: str, mount_point: str | None) -> list[_Place]:
+def _candidate_paths(client: Client, path: str, mount_point: str | None) -> list[_SecretPath]:
     if mount_point is not None:
         full = f"{mount_point.strip('/')}/{path}"
-        return [_mounted(client, full) or _Place(mount_point.strip("/"), path, True)]
-    named = _mounted(client, path)
-    default = _mounted(client, f"{DEFAULT_MOUNT}/{path}") or _Place(DEFAULT_MOUNT, path, True)
+        return [_path_below_mount(client, full) or _SecretPath(mount_point.strip("/"), path, True)]
+    named = _path_below_mount(client, path)
+    default = _path_below_mount(client, f"{DEFAULT_MOUNT}/{path}") or _SecretPath(DEFAULT_MOUNT, path, True)
     return [named, default] if named else [default]
 
 
-def _mounted(client: Client, path: str) -> _Place | None:
+def _path_below_mount(client: Client, path: str) -> _SecretPath | None:
     """The mount that the path begins with, asked as Vault's own command line does; None if we see none."""
     from hvac.exceptions import Forbidden, InvalidPath, InvalidRequest, Unauthorized
 
@@ -131,15 +131,15 @@ def _mounted(client: Client, path: str) -> _Place | None:
         answer = client.adapter.get(url=f"/v1/sys/internal/ui/mounts/{quote(path)}")
     except (Forbidden, InvalidPath, InvalidRequest, Unauthorized):
         return None
-    data = _data(answer, client)
+    data = _secret_data(answer, client)
     mount = str(data.get("path", "")).strip("/")
     rest = path[len(mount) :].strip("/")
     if not mount or not rest:
         return None
-    return _Place(mount, rest, (data.get("options") or {}).get("version") == "2")
+    return _SecretPath(mount, rest, (data.get("options") or {}).get("version") == "2")
 
 
-def _read(client: Client, place: _Place) -> Mapping[str, Any]:
+def _read_path(client: Client, place: _SecretPath) -> Mapping[str, Any]:
     from hvac.exceptions import InvalidPath
 
     if place.versioned:
@@ -147,16 +147,16 @@ def _read(client: Client, place: _Place) -> Mapping[str, Any]:
         answer = kv.read_secret_version(
             path=place.path, mount_point=place.mount, raise_on_deleted_version=True
         )
-        data = _data(answer, client).get("data")
+        data = _secret_data(answer, client).get("data")
     else:
         answer = client.read(quote(str(place)))
-        data = None if answer is None else _data(answer, client)
+        data = None if answer is None else _secret_data(answer, client)
     if not isinstance(data, Mapping):
         raise InvalidPath
     return data
 
 
-def _data(answer: Any, client: Client) -> Mapping[str, Any]:
+def _secret_data(answer: Any, client: Client) -> Mapping[str, Any]:
     data = answer.get("data") if isinstance(answer, Mapping) else None
     if not isinstance(data, Mapping):
         raise CannotConnect(
@@ -166,7 +166,7 @@ def _data(answer: Any, client: Client) -> Mapping[str, Any]:
     return data
 
 
-def _logged_in() -> Client:
+def _open_client() -> Client:
     """A client of the server that VAULT_ADDR names, with the login that the environment has."""
     import hvac
 
@@ -214,7 +214,7 @@ def _log_in(client: Client, env: Mapping[str, str]) -> None:
         login(**given, mount_point=mount)
     except (Forbidden, InvalidRequest, Unauthorized) as error:
         raise ConfigError(
-            f"Vault at {client.url} does not take {means}: {_said(error)}",
+            f"Vault at {client.url} does not take {means}: {_error_text(error)}",
             next_step=f"see whether it is the right one for auth/{mount}, and has not ended",
         ) from None
 
@@ -244,7 +244,7 @@ def _service_account() -> str:
         ) from None
 
 
-def _refusal(client: Client, place: _Place) -> ConfigError:
+def _refusal_error(client: Client, place: _SecretPath) -> ConfigError:
     """Forbidden has two reasons; the server says which when it is asked about the token itself."""
     from hvac.exceptions import Forbidden, Unauthorized
 
@@ -271,7 +271,7 @@ def _explain(error: Exception, client: Client) -> NoReturn:
         what = f"{at} is sealed, or not ready"
         raise CannotConnect(what, next_step="vault status  shows why;  vault operator unseal") from None
     if isinstance(error, hvac.exceptions.VaultError):
-        raise CannotConnect(f"{at} failed: {_said(error)}", next_step="vault status") from None
+        raise CannotConnect(f"{at} failed: {_error_text(error)}", next_step="vault status") from None
     if isinstance(error, requests.exceptions.SSLError):
         raise CannotConnect(
             f"{at} shows a certificate that is not trusted: {error}",
@@ -286,5 +286,5 @@ def _explain(error: Exception, client: Client) -> NoReturn:
     raise error
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return ", ".join(map(str, getattr(error, "errors", None) or ())) or str(error) or type(error).__name__

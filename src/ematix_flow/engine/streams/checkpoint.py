@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ematix_flow.backends.streams import PLACE_IDS
+from ematix_flow.backends.messages.contract import RESOURCE_IDS
 from ematix_flow.errors import EngineError
 from ematix_flow.state.private_files import make_private_folders, write_private
 
-_PLACE_IDS = "place-ids.json"
+_TOPIC_IDS_FILE = "place-ids.json"
 NOTHING = "-"  # how Spark writes that a source had brought nothing yet
 
 
@@ -30,30 +30,30 @@ class Checkpoint:
     @property
     def is_new(self) -> bool:
         """Whether no batch was ever planned."""
-        return not _numbered(self.folder / "offsets")
+        return not _batch_numbers(self.folder / "offsets")
 
     def last_planned(self) -> int | None:
         """The newest batch whose positions are written, whether it is done or not."""
-        return max(_numbered(self.folder / "offsets"), default=None)
+        return max(_batch_numbers(self.folder / "offsets"), default=None)
 
     def query_id(self) -> str:
         """The query's own name for life, which is in every batch key."""
         try:
             return str(json.loads((self.folder / "metadata").read_text())["id"])
         except (OSError, ValueError, KeyError) as error:
-            raise self._damaged("metadata") from error
+            raise self._damaged_error("metadata") from error
 
     def positions(self, batch: int) -> tuple[str | None, ...]:
         """Where each source stands after this batch, as its own JSON; None where it has brought nothing."""
         try:
             lines = (self.folder / "offsets" / str(batch)).read_text().splitlines()
         except OSError as error:
-            raise self._damaged(f"offsets/{batch}") from error
+            raise self._damaged_error(f"offsets/{batch}") from error
         if len(lines) < 3 or lines[0] != "v1":
-            raise self._damaged(f"offsets/{batch}")
+            raise self._damaged_error(f"offsets/{batch}")
         return tuple(None if line == NOTHING else line for line in lines[2:])
 
-    def before(self, batch: int) -> tuple[str | None, ...]:
+    def positions_before(self, batch: int) -> tuple[str | None, ...]:
         """Where each source stood when this batch began; empty for the first."""
         return (
             self.positions(batch - 1)
@@ -61,16 +61,17 @@ class Checkpoint:
             else ()
         )
 
-    def began(self, batch: int) -> tuple[str | None, ...]:
+    def start_positions(self, batch: int) -> tuple[str | None, ...]:
         """As `before`, and for a source that had brought nothing yet where it begins, if that is noted."""
-        known = self.before(batch) or (None,) * len(self.positions(batch))
+        known = self.positions_before(batch) or (None,) * len(self.positions(batch))
         if batch > 0 and not (self.folder / "offsets" / str(batch - 1)).exists():
             return known
         return tuple(
-            self._first(place) if position is None else position for place, position in enumerate(known)
+            self._first_position(place) if position is None else position
+            for place, position in enumerate(known)
         )
 
-    def _first(self, place: int) -> str | None:
+    def _first_position(self, place: int) -> str | None:
         """The first position of a source, as Kafka's connector notes it: a zero byte, a version, JSON."""
         try:
             read = (self.folder / "sources" / str(place) / "0").read_bytes().lstrip(b"\0").decode()
@@ -79,31 +80,31 @@ class Checkpoint:
         version, _, position = read.partition("\n")
         return position.strip() if version == "v1" and position.lstrip().startswith("{") else None
 
-    def place_ids(self, place: int) -> dict[str, str]:
+    def topic_ids(self, place: int) -> dict[str, str]:
         """The ids that the places of a source had, as `keep_place_ids` has stored them."""
         try:
-            return dict(json.loads((self.folder / _PLACE_IDS).read_text())[place])
+            return dict(json.loads((self.folder / _TOPIC_IDS_FILE).read_text())[place])
         except (OSError, ValueError, IndexError, TypeError):
             return {}  # a checkpoint that was written before ids were kept
 
-    def keep_place_ids(self, ids: Sequence[Mapping[str, str]]) -> None:
+    def store_topic_ids(self, ids: Sequence[Mapping[str, str]]) -> None:
         """Store with the checkpoint which places its positions are of, for targets that keep no ledger."""
-        aside = self.folder / f"{_PLACE_IDS}.tmp"
+        aside = self.folder / f"{_TOPIC_IDS_FILE}.tmp"
         with aside.open("w") as file:
             file.write(json.dumps([dict(each) for each in ids]))
             file.flush()
             os.fsync(file.fileno())
-        aside.replace(self.folder / _PLACE_IDS)
+        aside.replace(self.folder / _TOPIC_IDS_FILE)
 
     def last_committed(self) -> int | None:
         """The newest batch of which Spark knows that it is done."""
-        return max(_numbered(self.folder / "commits"), default=None)
+        return max(_batch_numbers(self.folder / "commits"), default=None)
 
-    def put_aside(self) -> None:
+    def set_aside(self) -> None:
         """Out of Spark's sight, and nowhere lost; the next start makes a new one."""
         self.folder.rename(self.folder.with_name(f".{self.folder.name}.{uuid.uuid4().hex}"))
 
-    def _damaged(self, name: str) -> EngineError:
+    def _damaged_error(self, name: str) -> EngineError:
         return EngineError(
             f"the checkpoint {self.folder} is damaged: {name} cannot be read",
             state="the targets are as their ledgers say",
@@ -129,19 +130,19 @@ def write_checkpoint(folder: Path, positions: Sequence[str]) -> None:
     aside.rename(folder)
 
 
-def _numbered(folder: Path) -> list[int]:
+def _batch_numbers(folder: Path) -> list[int]:
     try:
         return [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
     except FileNotFoundError:
         return []
 
 
-def joined(positions: tuple[str | None, ...]) -> str:
+def join_positions(positions: tuple[str | None, ...]) -> str:
     """The positions of all sources as one text, for a ledger."""
     return json.dumps([None if position is None else json.loads(position) for position in positions])
 
 
-def separate(text: str, sources: int) -> tuple[str | None, ...]:
+def split_positions(text: str, sources: int) -> tuple[str | None, ...]:
     """The positions of each source out of a ledger's text; all None when it does not fit the sources."""
     try:
         found = json.loads(text)
@@ -152,26 +153,26 @@ def separate(text: str, sources: int) -> tuple[str | None, ...]:
     return tuple(None if position is None else json.dumps(position) for position in found)
 
 
-def least(positions: Sequence[str]) -> str:
+def lowest_position(positions: Sequence[str]) -> str:
     """The position that nobody is behind: of each partition the lowest, and none that one of them lacks."""
-    return json.dumps(_least([json.loads(position) for position in positions]))
+    return json.dumps(_lowest([json.loads(position) for position in positions]))
 
 
-def _least(values: Sequence[Any]) -> Any:
+def _lowest(values: Sequence[Any]) -> Any:
     first = values[0]
     if all(isinstance(value, dict) for value in values):
         if "reservoirVersion" in first:  # Delta's: a version and a place within it are one
             return min(values, key=lambda value: (value["reservoirVersion"], value["index"]))
-        shared = [key for key in first if all(key in value for value in values) and key != PLACE_IDS]
-        found = {key: _least([value[key] for value in values]) for key in shared}
-        ids = _agreed([value[PLACE_IDS] for value in values if PLACE_IDS in value])
-        return {**found, PLACE_IDS: ids} if ids else found
+        shared = [key for key in first if all(key in value for value in values) and key != RESOURCE_IDS]
+        found = {key: _lowest([value[key] for value in values]) for key in shared}
+        ids = _agreed_ids([value[RESOURCE_IDS] for value in values if RESOURCE_IDS in value])
+        return {**found, RESOURCE_IDS: ids} if ids else found
     if all(isinstance(value, list) and len(value) == len(first) for value in values):
-        return [_least([value[place] for value in values]) for place in range(len(first))]
+        return [_lowest([value[place] for value in values]) for place in range(len(first))]
     return None if any(value is None for value in values) else min(values)
 
 
-def _agreed(values: Sequence[Mapping[str, str | None]]) -> dict[str, str | None]:
+def _agreed_ids(values: Sequence[Mapping[str, str | None]]) -> dict[str, str | None]:
     """The ids of places; None for one that has another id in one of them than in the others."""
     found: dict[str, str | None] = {}
     for value in values:

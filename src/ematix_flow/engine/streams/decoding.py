@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow import errors, faults
+from ematix_flow.backends.arrow.batch_casts import cast_batch
 from ematix_flow.backends.base import RowCheck, StagedPart, Staging
-from ematix_flow.backends.conform import conform
-from ematix_flow.backends.payloads.base import Bad, Decoded, Decoder
-from ematix_flow.backends.streams import MESSAGE_DDL, PARTITION, POSITION, TIMESTAMP, TOPIC
-from ematix_flow.engine import tasks
-from ematix_flow.engine.streams.few import Messages
-from ematix_flow.engine.streams.incoming import Incoming
+from ematix_flow.backends.messages.contract import MESSAGE_DDL, PARTITION, POSITION, TIMESTAMP, TOPIC
+from ematix_flow.backends.payloads.base import BadMessage, DecodedBatch, Decoder
+from ematix_flow.engine.execution import tasks
+from ematix_flow.engine.streams.incoming_batch import IncomingBatch
+from ematix_flow.engine.streams.small_batches import Messages
 from ematix_flow.plan.spark_types import schema_ddl
-from ematix_flow.spec.naming import own_name
+from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 ORIGIN = "origin"  # which of several sources a message is of
 ARRIVAL = "arrival"  # in which order messages came that have no positions; sorts as a text
-REASON = own_name("reason")
-ORDER = (own_name("partition"), own_name("position"), own_name("at"))
+REASON = internal_name("reason")
+ORDER = (internal_name("partition"), internal_name("position"), internal_name("at"))
 LETTER_DDL = f"{MESSAGE_DDL}, reason string, stage string, {ARRIVAL} string"
 
 
 @dataclass(frozen=True)
-class Counts:
+class MessageCounts:
     """What became of a batch's messages."""
 
     read: int = 0
@@ -44,8 +44,8 @@ class Counts:
     empty: int = 0
     example: str | None = None  # the first bad one, in words
 
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(
+    def __add__(self, other: MessageCounts) -> MessageCounts:
+        return MessageCounts(
             self.read + other.read,
             self.bad + other.bad,
             self.empty + other.empty,
@@ -54,12 +54,12 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class ByOrigin:
+class SourceDecoders:
     """The decoders of several sources; messages say by number which is theirs. Picklable."""
 
     decoders: tuple[Decoder, ...]
 
-    def decode(self, messages: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, Decoded]]:
+    def decode(self, messages: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, DecodedBatch]]:
         """Each source's messages of the batch with what they decode to."""
         if len(self.decoders) == 1:
             yield messages, self.decoders[0].decode(messages)
@@ -74,115 +74,124 @@ class ByOrigin:
 
 
 @dataclass(frozen=True)
-class Judge:
+class RowValidator:
     """What a row has to fit: the table's columns, and what its target can hold at all. Picklable."""
 
     table: TableSpec
     check: RowCheck | None = None
 
-    def fitted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def conform_rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The rows as they are staged; RowRejected for one that does not fit."""
-        fitting = conform(rows, self.table)
+        fitting = cast_batch(rows, self.table)
         if self.check is not None:
             self.check(fitting)
         return fitting
 
 
 def stage_messages(
-    messages: Incoming | Messages, decoders: ByOrigin, staging: Staging, judge: Judge, *, lenient: bool
-) -> tuple[tuple[StagedPart, ...], Counts]:
+    messages: IncomingBatch | Messages,
+    decoders: SourceDecoders,
+    staging: Staging,
+    judge: RowValidator,
+    *,
+    lenient: bool,
+) -> tuple[tuple[StagedPart, ...], MessageCounts]:
     """Decode and write in the same task: the rows never enter Java. A few are the driver's own task.
 
     ``lenient``: a row that the judge refuses counts as bad; otherwise it stops the batch.
     """
     task = _stage_task(decoders, staging, judge, lenient)
-    told = [json.loads(answer) for answer in tasks.answers(messages, task)]
+    told = [json.loads(answer) for answer in tasks.run_tasks(messages, task)]
     for answer in told:
         if "error" in answer:
-            raise tasks.error_of(answer)
-    counts = Counts()
+            raise tasks.decode_error(answer)
+    counts = MessageCounts()
     for answer in told:
-        counts += Counts(**answer["counts"])
+        counts += MessageCounts(**answer["counts"])
     return tuple(StagedPart(**answer["part"]) for answer in told), counts
 
 
-def _stage_task(decoders: ByOrigin, staging: Staging, judge: Judge, lenient: bool) -> tasks.ArrowFunction:
+def _stage_task(
+    decoders: SourceDecoders, staging: Staging, judge: RowValidator, lenient: bool
+) -> tasks.ArrowFunction:
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        found = [Counts()]
+        found = [MessageCounts()]
         try:
-            rows = _rows(batches, decoders, judge, lenient, found)
+            rows = _decode_rows(batches, decoders, judge, lenient, found)
             part = staging.write(uuid.uuid4().hex, rows)
             faults.point("task.staged")
             told: dict[str, Any] = {"part": vars(part), "counts": vars(found[0])}
         except errors.FlowError as error:
-            told = tasks.told(error)
-        yield tasks.one_text(json.dumps(told))
+            told = tasks.encode_outcome(error)
+        yield tasks.text_batch(json.dumps(told))
 
     return task
 
 
-def decoded_here(
-    messages: Messages, decoders: ByOrigin, judge: Judge, *, lenient: bool
-) -> tuple[list[pa.RecordBatch], Counts]:
+def decode_in_driver(
+    messages: Messages, decoders: SourceDecoders, judge: RowValidator, *, lenient: bool
+) -> tuple[list[pa.RecordBatch], MessageCounts]:
     """What a few messages hold, in this process."""
-    found = [Counts()]
-    rows = list(_rows(messages, decoders, judge, lenient, found))
+    found = [MessageCounts()]
+    rows = list(_decode_rows(messages, decoders, judge, lenient, found))
     return rows, found[0]
 
 
-def _rows(
+def _decode_rows(
     batches: Iterable[pa.RecordBatch],
-    decoders: ByOrigin,
-    judge: Judge,
+    decoders: SourceDecoders,
+    judge: RowValidator,
     lenient: bool,
-    found: list[Counts],
+    found: list[MessageCounts],
 ) -> Iterator[pa.RecordBatch]:
     seen = 0
     for batch in batches:
         for own, read in decoders.decode(batch):
-            decoded = fitting(read, judge) if lenient else read
-            found[0] += counts_of(own, decoded)
+            decoded = without_rejected_rows(read, judge) if lenient else read
+            found[0] += count_messages(own, decoded)
             if decoded.rows.num_rows:
-                yield conform(decoded.rows, judge.table, seen)
+                yield cast_batch(decoded.rows, judge.table, seen)
                 seen += decoded.rows.num_rows
 
 
-def fitting(decoded: Decoded, judge: Judge) -> Decoded:
+def without_rejected_rows(decoded: DecodedBatch, judge: RowValidator) -> DecodedBatch:
     """Without the rows that the judge refuses, which are bad then, each with its reason."""
     import pyarrow as pa
 
-    refused = dict(_refused(decoded.rows, judge, 0))
+    refused = dict(_find_rejected_rows(decoded.rows, judge, 0))
     if not refused:
         return decoded
     kept = pa.array([n for n in range(decoded.rows.num_rows) if n not in refused], pa.int64())
-    bad = [Bad(decoded.taken[n].as_py(), reason, "write") for n, reason in refused.items()]
-    return Decoded(decoded.rows.take(kept), decoded.taken.take(kept), (*decoded.bad, *bad), decoded.empty)
+    bad = [BadMessage(decoded.indexes[n].as_py(), reason, "write") for n, reason in refused.items()]
+    return DecodedBatch(
+        decoded.rows.take(kept), decoded.indexes.take(kept), (*decoded.bad, *bad), decoded.empty_count
+    )
 
 
-def _refused(rows: pa.RecordBatch, judge: Judge, first: int) -> Iterator[tuple[int, str]]:
+def _find_rejected_rows(rows: pa.RecordBatch, judge: RowValidator, first: int) -> Iterator[tuple[int, str]]:
     """The rows that do not fit, found by halves."""
     if not rows.num_rows:
         return
     try:
-        judge.fitted(rows)
+        judge.conform_rows(rows)
     except errors.RowRejected as error:
         if rows.num_rows == 1:
             yield first, error.what
             return
         middle = rows.num_rows // 2
-        yield from _refused(rows.slice(0, middle), judge, first)
-        yield from _refused(rows.slice(middle), judge, first + middle)
+        yield from _find_rejected_rows(rows.slice(0, middle), judge, first)
+        yield from _find_rejected_rows(rows.slice(middle), judge, first + middle)
 
 
-def counts_of(messages: pa.RecordBatch, decoded: Decoded) -> Counts:
+def count_messages(messages: pa.RecordBatch, decoded: DecodedBatch) -> MessageCounts:
     example = None
     if decoded.bad:
         first = decoded.bad[0]
-        example = f"{described(messages, first.index)}: {first.reason}"
-    return Counts(messages.num_rows, len(decoded.bad), decoded.empty, example)
+        example = f"{describe_message(messages, first.index)}: {first.reason}"
+    return MessageCounts(messages.num_rows, len(decoded.bad), decoded.empty_count, example)
 
 
-def unreadable(counts: Counts) -> errors.UnreadableMessages:
+def unreadable_error(counts: MessageCounts) -> errors.UnreadableMessages:
     """What a stream stops with that neither drops nor puts aside."""
     return errors.UnreadableMessages(
         f"{counts.bad:,} of {counts.read:,} messages cannot be read; the first is {counts.example}",
@@ -191,7 +200,7 @@ def unreadable(counts: Counts) -> errors.UnreadableMessages:
     )
 
 
-def described(messages: pa.RecordBatch, index: int) -> str:
+def describe_message(messages: pa.RecordBatch, index: int) -> str:
     """Where a message stands, in words."""
     one = messages.slice(index, 1).to_pylist()[0]
     words = [str(one[TOPIC])] if one.get(TOPIC) else []
@@ -205,9 +214,9 @@ def described(messages: pa.RecordBatch, index: int) -> str:
 # ------------------------------------------------------------------ as a frame, for SQL to compute on
 
 
-def decoded_frame(
-    messages: Incoming,
-    decoders: ByOrigin,
+def decode_frame(
+    messages: IncomingBatch,
+    decoders: SourceDecoders,
     columns: Sequence[ColumnSpec],
     *,
     ordered: bool = False,
@@ -225,41 +234,41 @@ def decoded_frame(
 
 
 def _decode_task(
-    decoders: ByOrigin, columns: tuple[ColumnSpec, ...], ordered: bool, strict: bool
+    decoders: SourceDecoders, columns: tuple[ColumnSpec, ...], ordered: bool, strict: bool
 ) -> tasks.ArrowFunction:
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for own, decoded in decoders.decode(batch):
                 if strict and decoded.bad:
-                    raise unreadable(counts_of(own, decoded))
+                    raise unreadable_error(count_messages(own, decoded))
                 yield from _with_reasons(own, decoded, columns, ordered)
 
     return task
 
 
 def _with_reasons(
-    messages: pa.RecordBatch, decoded: Decoded, columns: tuple[ColumnSpec, ...], ordered: bool
+    messages: pa.RecordBatch, decoded: DecodedBatch, columns: tuple[ColumnSpec, ...], ordered: bool
 ) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     table = TableSpec(None, "source", tuple(ColumnSpec(c.name, c.type, nullable=True) for c in columns))
     good = decoded.rows.num_rows
     if good:
-        arrays = [*conform(decoded.rows, table).columns, pa.nulls(good, pa.string())]
+        arrays = [*cast_batch(decoded.rows, table).columns, pa.nulls(good, pa.string())]
         if ordered:
-            arrays += [column.take(decoded.taken) for column in _order(messages)]
-        yield pa.RecordBatch.from_arrays(arrays, names=_names(columns, ordered))
+            arrays += [column.take(decoded.indexes) for column in _order_columns(messages)]
+        yield pa.RecordBatch.from_arrays(arrays, names=_column_names(columns, ordered))
     if decoded.bad:
         bad = len(decoded.bad)
         arrays = [pa.nulls(bad, c.type.arrow()) for c in columns]
         arrays.append(pa.array([one.reason for one in decoded.bad], pa.string()))
         if ordered:
             where = pa.array([one.index for one in decoded.bad], pa.int64())
-            arrays += [column.take(where) for column in _order(messages)]
-        yield pa.RecordBatch.from_arrays(arrays, names=_names(columns, ordered))
+            arrays += [column.take(where) for column in _order_columns(messages)]
+        yield pa.RecordBatch.from_arrays(arrays, names=_column_names(columns, ordered))
 
 
-def _order(messages: pa.RecordBatch) -> list[pa.Array]:
+def _order_columns(messages: pa.RecordBatch) -> list[pa.Array]:
     """What says which of two messages came later: place, position there, and the time."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -273,11 +282,11 @@ def _order(messages: pa.RecordBatch) -> list[pa.Array]:
     return [places, messages.column(POSITION), moments]
 
 
-def _names(columns: Sequence[ColumnSpec], ordered: bool) -> list[str]:
+def _column_names(columns: Sequence[ColumnSpec], ordered: bool) -> list[str]:
     return [*(c.name for c in columns), REASON, *(ORDER if ordered else ())]
 
 
-def readable(frame: DataFrame) -> DataFrame:
+def readable_payloads(frame: DataFrame) -> DataFrame:
     """The payloads that are JSON objects with something in them: what columns are found in."""
     return frame.select("value").mapInArrow(_readable_task, "value binary")
 
@@ -301,7 +310,9 @@ def _readable_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 # ------------------------------------------------------------------ what could not be read
 
 
-def bad_messages(messages: Incoming, decoders: ByOrigin, judge: Judge | None = None) -> DataFrame:
+def find_bad_messages(
+    messages: IncomingBatch, decoders: SourceDecoders, judge: RowValidator | None = None
+) -> DataFrame:
     """Only the messages that cannot be read, as they came, each with its reason.
 
     With a judge also those whose rows it refuses.
@@ -309,13 +320,13 @@ def bad_messages(messages: Incoming, decoders: ByOrigin, judge: Judge | None = N
     return messages.map(_bad_task(decoders, judge), LETTER_DDL)
 
 
-def _bad_task(decoders: ByOrigin, judge: Judge | None) -> tasks.ArrowFunction:
+def _bad_task(decoders: SourceDecoders, judge: RowValidator | None) -> tasks.ArrowFunction:
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         for batch in batches:
             for own, read in decoders.decode(batch):
-                decoded = read if judge is None else fitting(read, judge)
+                decoded = read if judge is None else without_rejected_rows(read, judge)
                 if decoded.bad:
                     where = pa.array([one.index for one in decoded.bad], pa.int64())
                     names = [n.split()[0] for n in MESSAGE_DDL.split(", ")]
@@ -331,7 +342,7 @@ def _bad_task(decoders: ByOrigin, judge: Judge | None) -> tasks.ArrowFunction:
     return task
 
 
-def each_row(frame: DataFrame, take: Callable[[Sequence[Mapping[str, Any]]], None], size: int = 500) -> int:
+def visit_rows(frame: DataFrame, take: Callable[[Sequence[Mapping[str, Any]]], None], size: int = 500) -> int:
     """Bring a frame's rows to the driver a few at a time; how many there were."""
     total, waiting = 0, []
     for row in frame.toLocalIterator():

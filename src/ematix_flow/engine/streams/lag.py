@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 
-from ematix_flow.backends.streams import LagUnit
-from ematix_flow.engine.streams.following import Followed
+from ematix_flow.backends.messages.contract import LagUnit
+from ematix_flow.engine.streams.followed_sources import FollowedSource
 
 _log = logging.getLogger(__name__)
 BATCH_SECONDS = 2.0  # a broker is not to be asked for every small batch
@@ -20,14 +20,14 @@ IDLE_SECONDS = 5.0
 _STOP_SECONDS = 2.0
 
 Lag = Mapping[str, int]
-TellLag = Callable[[Lag, LagUnit], None]
+ReportLag = Callable[[Lag, LagUnit], None]
 Positions = tuple[str | None, ...]
 
 
 class LagWatch:
     """The lag of one query. ``tell`` is told what is found while no batch comes, by a thread of its own."""
 
-    def __init__(self, name: str, sources: Sequence[Followed], tell: TellLag) -> None:
+    def __init__(self, name: str, sources: Sequence[FollowedSource], tell: ReportLag) -> None:
         self._name, self._sources, self._tell = name, sources, tell
         self._lock = threading.Lock()  # one question at a time
         self._asked, self._last = -IDLE_SECONDS, dict[str, int]()
@@ -53,7 +53,7 @@ class LagWatch:
         with self._lock:
             self._reached = reached
             if time.monotonic() - self._asked >= BATCH_SECONDS:
-                self._ask()
+                self._measure()
             return self._last
 
     def stop(self) -> None:
@@ -71,12 +71,12 @@ class LagWatch:
         with self._lock:
             if time.monotonic() - self._asked < IDLE_SECONDS:
                 return
-            self._ask()
+            self._measure()
             found = self._last
         if not self._ended.is_set():
             self._tell(found, self.unit)
 
-    def _ask(self) -> None:
+    def _measure(self) -> None:
         found: dict[str, int] = {}
         for source, position in zip(self._sources, self._reached, strict=True):
             try:
@@ -86,14 +86,14 @@ class LagWatch:
         self._asked, self._last = time.monotonic(), found
 
 
-class LagOfParts:
+class StreamLag:
     """The lag of a stream whose targets move apart: that of the part that is furthest behind."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._parts: dict[str, Lag] = {}
 
-    def put(self, part: str, lag: Lag) -> Lag:
+    def update(self, part: str, lag: Lag) -> Lag:
         """Note what one part says; the lag of all."""
         with self._lock:
             self._parts[part] = lag

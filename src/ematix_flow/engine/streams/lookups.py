@@ -10,12 +10,12 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from ematix_flow.backends.base import BatchSource, Query
-from ematix_flow.engine.frames import source_frame
+from ematix_flow.backends.base import BatchSource, SourceQuery
+from ematix_flow.engine.connections import Connections
+from ematix_flow.engine.execution.frames import source_frame
 from ematix_flow.errors import FlowError
 from ematix_flow.plan.spark_types import columns_of_frame
-from ematix_flow.plan.world import World
-from ematix_flow.spec.naming import own_name
+from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.streams import LookupSpec, StreamSpec
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Lookups:
     """All lookups of one stream. Nothing is read before `views` or `start` is called."""
 
-    def __init__(self, spec: StreamSpec, world: World, note: Callable[[str], None]) -> None:
+    def __init__(self, spec: StreamSpec, world: Connections, note: Callable[[str], None]) -> None:
         self.spec, self.world, self.note = spec, world, note
         self._views: dict[str, str] = {}
         self._frames: dict[str, DataFrame] = {}
@@ -63,7 +63,7 @@ class Lookups:
         with self._lock:
             current = [(self._views[name], frame) for name, frame in self._frames.items()]
             for view, frame in [*self._retired.values(), *current]:
-                _drop(view, frame)
+                _drop_view(view, frame)
             self._views, self._frames, self._retired = {}, {}, {}
 
     def _refresh(self, lookup: LookupSpec) -> None:
@@ -78,11 +78,11 @@ class Lookups:
     def _read(self, lookup: LookupSpec) -> None:
         """Into a new view; the one before is dropped when the next one comes, no batch reads it then."""
         frame = self._frame(lookup)
-        view = own_name(f"lookup_{uuid.uuid4().hex}")
+        view = internal_name(f"lookup_{uuid.uuid4().hex}")
         frame.createGlobalTempView(view)
         with self._lock:
             if lookup.name in self._retired:
-                _drop(*self._retired.pop(lookup.name))
+                _drop_view(*self._retired.pop(lookup.name))
             if lookup.name in self._views:
                 self._retired[lookup.name] = (self._views[lookup.name], self._frames[lookup.name])
             self._views[lookup.name], self._frames[lookup.name] = view, frame
@@ -93,7 +93,7 @@ class Lookups:
             if isinstance(source, BatchSource):
                 sql = lookup.query or source.table_query(lookup.table or "", [])
                 columns = source.describe(sql)
-                with source_frame(spark, source, Query(sql), columns, [], 1) as frame:
+                with source_frame(spark, source, SourceQuery(sql), columns, [], 1) as frame:
                     kept = frame.persist()
                     kept.count()
                 return kept
@@ -104,6 +104,6 @@ class Lookups:
             return kept
 
 
-def _drop(view: str, frame: DataFrame) -> None:
+def _drop_view(view: str, frame: DataFrame) -> None:
     frame.sparkSession.catalog.dropGlobalTempView(view)
     frame.unpersist()

@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ematix_flow import faults
-from ematix_flow.backends.session_settings import session_settings
-from ematix_flow.engine.streams.batches import BatchLoader, BatchReport, union
-from ematix_flow.engine.streams.checkpoint import Checkpoint, joined
-from ematix_flow.engine.streams.following import Followed
-from ematix_flow.engine.streams.incoming import Incoming
-from ematix_flow.engine.streams.lag import LagWatch, TellLag
+from ematix_flow.backends.spark_sql.session_settings import session_settings
+from ematix_flow.engine.streams.batch_loader import BatchLoader, BatchReport, union_messages
+from ematix_flow.engine.streams.checkpoint import Checkpoint, join_positions
+from ematix_flow.engine.streams.followed_sources import FollowedSource
+from ematix_flow.engine.streams.incoming_batch import IncomingBatch
+from ematix_flow.engine.streams.lag import LagWatch, ReportLag
 from ematix_flow.engine.streams.sinks import BatchName
 from ematix_flow.errors import FlowError
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 0.1
 _log = logging.getLogger(__name__)
-_starting = threading.Lock()  # settings are the session's: two queries start one after the other
+_start_lock = threading.Lock()  # settings are the session's: two queries start one after the other
 
 MakeLoader = Callable[["DataFrame"], BatchLoader]
-RenewLoader = Callable[[BatchLoader, Incoming], BatchLoader]
+RenewLoader = Callable[[BatchLoader, IncomingBatch], BatchLoader]
 
 
-class _Stopping(Exception):
+class _QueryStopping(Exception):
     """The stream is being stopped: a batch that has not begun does not begin."""
 
 
@@ -45,7 +45,7 @@ class StreamQuery:
     def __init__(
         self,
         name: str,
-        sources: Sequence[Followed],
+        sources: Sequence[FollowedSource],
         checkpoint: Checkpoint,
         make_loader: MakeLoader,
         renew_loader: RenewLoader,
@@ -55,12 +55,12 @@ class StreamQuery:
         report: Callable[[BatchReport], None],
         alive: Callable[[], None],
         stop: threading.Event,
-        lag: TellLag = lambda lag, unit: None,
+        lag: ReportLag = lambda lag, unit: None,
     ) -> None:
         self.name, self.sources, self.checkpoint = name, sources, checkpoint
         self._make_loader, self._renew_loader, self._loader = make_loader, renew_loader, None
         self._once, self._idle_pause_ms, self._report = once, idle_pause_ms, report
-        self._alive = alive
+        self._heartbeat = alive
         self._stopping, self._ending = stop, threading.Event()
         self._idle = threading.Event()
         self._idle.set()
@@ -68,7 +68,7 @@ class StreamQuery:
         self._query: StreamingQuery | None = None
         self._lag = LagWatch(name, sources, lag)
         self._stored_ids: list[dict[str, str]] = []
-        self._done = -1  # the newest batch that every target has
+        self._last_loaded = -1  # the newest batch that every target has
 
     _loader: BatchLoader | None
 
@@ -80,14 +80,14 @@ class StreamQuery:
             "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         }
         try:
-            with _starting, session_settings(spark, settings):
-                frame = union([source.frame(spark) for source in self.sources])
+            with _start_lock, session_settings(spark, settings):
+                frame = union_messages([source.frame(spark) for source in self.sources])
                 context = copy_context()  # Spark calls from a thread of its own, which knows no registry
                 writer = frame.writeStream.queryName(self.name).foreachBatch(
-                    lambda batch, number: context.copy().run(self._batch, batch, number)
+                    lambda batch, number: context.copy().run(self._load_batch, batch, number)
                 )
                 writer = writer.option("checkpointLocation", str(self.checkpoint.folder))
-                if self._once and not self._received:
+                if self._once and not self._waits_for_receivers:
                     writer = writer.trigger(availableNow=True)
                 self._query = writer.start()
         except FlowError:
@@ -103,7 +103,7 @@ class StreamQuery:
         return self._idle.is_set()
 
     @property
-    def _received(self) -> bool:
+    def _waits_for_receivers(self) -> bool:
         """Whether we, and not Spark, know when all is there."""
         return any(source.is_drained() is not None for source in self.sources)
 
@@ -140,9 +140,9 @@ class StreamQuery:
     def _watch(self, query: StreamingQuery) -> None:
         while query.isActive and self._failure is None:
             for source in self.sources:
-                source.check()
-            self._alive()
-            if self._once and self._received and self._is_drained():
+                source.raise_background_error()
+            self._heartbeat()
+            if self._once and self._waits_for_receivers and self._is_drained():
                 self._ending.set()
             if self._is_ending:
                 self._end(query)
@@ -156,38 +156,38 @@ class StreamQuery:
         """After the batch at hand and Spark's own note of it."""
         self._idle.wait()
         deadline = time.monotonic() + 5
-        while time.monotonic() < deadline and query.isActive and self._committed() < self._done:
+        while time.monotonic() < deadline and query.isActive and self._last_committed() < self._last_loaded:
             time.sleep(0.02)
         query.stop()
 
-    def _committed(self) -> int:
+    def _last_committed(self) -> int:
         newest = self.checkpoint.last_committed()
         return -1 if newest is None else newest
 
     # -------------------------------------------------------------- one batch, on a thread of Spark's
 
-    def _batch(self, frame: DataFrame, number: int) -> None:
+    def _load_batch(self, frame: DataFrame, number: int) -> None:
         self._idle.clear()
         try:
             if self._is_ending or self._failure is not None:
-                raise _Stopping
-            self._load(frame, number)
+                raise _QueryStopping
+            self._load_and_commit(frame, number)
         except BaseException as error:
-            if not isinstance(error, _Stopping) and self._failure is None:
+            if not isinstance(error, _QueryStopping) and self._failure is None:
                 self._failure = self._translate(error) if isinstance(error, Exception) else error
             if isinstance(error, Exception):
                 raise
-            raise _Stopping from error  # Java waits for ever for an answer that is no plain exception
+            raise _QueryStopping from error  # Java waits for ever for an answer that is no plain exception
         finally:
             self._idle.set()
 
-    def _load(self, frame: DataFrame, number: int) -> None:
+    def _load_and_commit(self, frame: DataFrame, number: int) -> None:
         report = BatchReport(number)
-        with report.timed("read"):
-            after, before = self.checkpoint.positions(number), self.checkpoint.before(number)
+        with report.time_phase("read"):
+            after, before = self.checkpoint.positions(number), self.checkpoint.positions_before(number)
             before = before or (None,) * len(after)
-            self._verify_places(after)
-            incoming = self._incoming(frame, self.checkpoint.began(number), after)
+            self._verify_topics(after)
+            incoming = self._incoming_batch(frame, self.checkpoint.start_positions(number), after)
         if incoming is not None:
             loader = self._renew_loader(self._loader or self._make_loader(incoming.frame), incoming)
             if loader.sinks:  # one without any only puts aside what it cannot read
@@ -196,45 +196,47 @@ class StreamQuery:
                 loader.spec.name,
                 self.checkpoint.query_id(),
                 number,
-                joined(self._noted(after)),
-                joined(self._noted(before)) if any(before) else None,
+                join_positions(self._positions_for_ledger(after)),
+                join_positions(self._positions_for_ledger(before)) if any(before) else None,
             )
             loader.load(name, incoming, report)
         faults.point("stream.committed")
-        with report.timed("commit"):
+        with report.time_phase("commit"):
             for source, began, ended in zip(self.sources, before, after, strict=True):
                 if ended is not None:
-                    source.committed(began, ended)
+                    source.mark_committed(began, ended)
         faults.point("stream.acknowledged")
-        self._done = number
+        self._last_loaded = number
         if incoming is None:  # Spark found the spool before its first message, or again after its last
             return
         self._report(replace(report, lag=self._lag.after_batch(after), lag_unit=self._lag.unit))
 
-    def _verify_places(self, after: tuple[str | None, ...]) -> None:
+    def _verify_topics(self, after: tuple[str | None, ...]) -> None:
         """Before a batch is read; what is learnt is stored before the batch is loaded."""
         for source, position in zip(self.sources, after, strict=True):
-            source.verify(position)
-        known = [dict(source.place_ids) for source in self.sources]
+            source.verify_topics(position)
+        known = [dict(source.topic_ids) for source in self.sources]
         if any(known) and known != self._stored_ids:
-            self.checkpoint.keep_place_ids(known)
+            self.checkpoint.store_topic_ids(known)
             self._stored_ids = known
 
-    def _noted(self, positions: tuple[str | None, ...]) -> tuple[str | None, ...]:
-        return tuple(s.noted(position) for s, position in zip(self.sources, positions, strict=True))
+    def _positions_for_ledger(self, positions: tuple[str | None, ...]) -> tuple[str | None, ...]:
+        return tuple(
+            s.position_for_ledger(position) for s, position in zip(self.sources, positions, strict=True)
+        )
 
-    def _incoming(
+    def _incoming_batch(
         self, frame: DataFrame, before: tuple[str | None, ...], after: tuple[str | None, ...]
-    ) -> Incoming | None:
+    ) -> IncomingBatch | None:
         if len(self.sources) == 1:
-            return self.sources[0].batch(frame, before[0], after[0])
-        return Incoming(frame, self._expected(before, after))
+            return self.sources[0].read_batch(frame, before[0], after[0])
+        return IncomingBatch(frame, self._max_messages(before, after))
 
-    def _expected(self, before: tuple[str | None, ...], after: tuple[str | None, ...]) -> int | None:
+    def _max_messages(self, before: tuple[str | None, ...], after: tuple[str | None, ...]) -> int | None:
         """How many messages the batch holds at most, when every source knows."""
         total = 0
         for source, began, ended in zip(self.sources, before, after, strict=True):
-            found = source.count(began, ended)
+            found = source.max_messages(began, ended)
             if found is None:
                 return None
             total += found

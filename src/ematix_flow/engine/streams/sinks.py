@@ -19,19 +19,33 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow import errors, faults
-from ematix_flow.backends.base import Applied, Load, StagedPart, StagedRows, Staging, TablePlan, Target
-from ematix_flow.backends.conform import conform
+from ematix_flow.backends.arrow.batch_casts import cast_batch
+from ematix_flow.backends.base import (
+    BatchTarget,
+    Load,
+    LoadResult,
+    StagedPart,
+    StagedRows,
+    Staging,
+    TablePlan,
+)
+from ematix_flow.backends.messages.contract import BatchToken, MessageTarget, Sender, outgoing_schema
 from ematix_flow.backends.payloads.base import Encoder
-from ematix_flow.backends.streams import MessageTarget, Sender, Token, outgoing_schema
-from ematix_flow.engine import tasks
-from ematix_flow.engine.progress import watch
-from ematix_flow.engine.streams.decoding import ByOrigin, Counts, Judge, decoded_here, stage_messages
-from ematix_flow.engine.streams.few import Messages
-from ematix_flow.engine.streams.incoming import Incoming
-from ematix_flow.plan.streams import StreamTargetPlan
+from ematix_flow.engine.execution import tasks
+from ematix_flow.engine.execution.progress import watch_progress
+from ematix_flow.engine.planning.stream_targets import StreamTargetPlan
+from ematix_flow.engine.streams.decoding import (
+    MessageCounts,
+    RowValidator,
+    SourceDecoders,
+    decode_in_driver,
+    stage_messages,
+)
+from ematix_flow.engine.streams.incoming_batch import IncomingBatch
+from ematix_flow.engine.streams.small_batches import Messages
 from ematix_flow.spec.tables import TableSpec
-from ematix_flow.state.locks import hold_file_lock
-from ematix_flow.state.root import state_root
+from ematix_flow.state.file_locks import hold_file_lock
+from ematix_flow.state.state_root import state_root
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,9 +53,9 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
-_KEPT_SECONDS = 3_600.0  # brokers forget who is silent for long
+_LEDGER_SECONDS = 3_600.0  # brokers forget who is silent for long
 _TIDY_AFTER = 1_000  # batches, between two looks at the ledger
-_KEPT = dt.timedelta(days=7)  # what a ledger remembers of a stream
+_LEDGER_ENTRIES = dt.timedelta(days=7)  # what a ledger remembers of a stream
 
 
 @dataclass(frozen=True)
@@ -65,7 +79,7 @@ class BatchName:
         return uuid.uuid5(uuid.UUID(self.query), str(self.number))
 
 
-class Sink(ABC):
+class StreamSink(ABC):
     """One target of a running stream."""
 
     plan: StreamTargetPlan
@@ -79,12 +93,12 @@ class Sink(ABC):
 
     @abstractmethod
     def stage_messages(
-        self, batch: BatchName, messages: Incoming | Messages, decoders: ByOrigin, *, lenient: bool
-    ) -> Counts:
+        self, batch: BatchName, messages: IncomingBatch | Messages, decoders: SourceDecoders, *, lenient: bool
+    ) -> MessageCounts:
         """Decode in the tasks that stage; ``lenient`` counts rows that the target refuses as bad."""
 
     @abstractmethod
-    def judge(self) -> Judge:
+    def row_validator(self) -> RowValidator:
         """What rows have to fit before they are staged."""
 
     @abstractmethod
@@ -92,7 +106,7 @@ class Sink(ABC):
         """Let the target refuse what is staged, and change nothing there."""
 
     @abstractmethod
-    def commit(self, batch: BatchName) -> Applied: ...
+    def commit(self, batch: BatchName) -> LoadResult: ...
 
     def discard(self) -> None:
         """Throw away what is staged."""
@@ -103,12 +117,12 @@ class Sink(ABC):
         return
 
 
-class TableSink(Sink):
+class TableSink(StreamSink):
     """A table of a database, a lake, or files."""
 
-    def __init__(self, plan: StreamTargetPlan, target: Target) -> None:
+    def __init__(self, plan: StreamTargetPlan, target: BatchTarget) -> None:
         self.plan = plan
-        self.target = target.divided(plan.target.partition_by).with_files(plan.target.files)
+        self.target = target.with_partitions(plan.target.partition_by).with_files(plan.target.files)
         self.changes = plan.changes
         self._staging: Staging | None = None
         self._parts: tuple[StagedPart, ...] = ()
@@ -122,38 +136,40 @@ class TableSink(Sink):
     def prepare(self, pipeline: str, *, sweep: bool) -> list[str]:
         """Make what ledger and watermarks need; with ``sweep`` drop what a crashed run had left."""
         self.target.change_table(self.table, TablePlan())
-        return self.target.sweep(pipeline, self.label) if sweep else []
+        return self.target.sweep_staging(pipeline, self.label) if sweep else []
 
     def stage_rows(self, batch: BatchName, rows: DataFrame) -> None:
-        staging = self._open(batch)
-        with watch(lambda _: None) as folder:
+        staging = self._open_staging(batch)
+        with watch_progress(lambda _: None) as folder:
             self._parts = tasks.stage_frame(rows, staging, self.table, folder)
         faults.point("staging.loaded")
 
     def stage_messages(
-        self, batch: BatchName, messages: Incoming | Messages, decoders: ByOrigin, *, lenient: bool
-    ) -> Counts:
-        staging = self._open(batch)
-        self._parts, counts = stage_messages(messages, decoders, staging, self.judge(), lenient=lenient)
+        self, batch: BatchName, messages: IncomingBatch | Messages, decoders: SourceDecoders, *, lenient: bool
+    ) -> MessageCounts:
+        staging = self._open_staging(batch)
+        self._parts, counts = stage_messages(
+            messages, decoders, staging, self.row_validator(), lenient=lenient
+        )
         faults.point("staging.loaded")
         return counts
 
-    def judge(self) -> Judge:
-        return Judge(self.table, self.target.row_check(self.table))
+    def row_validator(self) -> RowValidator:
+        return RowValidator(self.table, self.target.row_check(self.table))
 
     def rehearse(self, batch: BatchName) -> None:
         assert self._load is not None and self._staging is not None
         if any(part.rows for part in self._parts):
             self.target.apply(replace(self._load, dry_run=True), StagedRows(self._staging, self._parts))
 
-    def _open(self, batch: BatchName) -> Staging:
+    def _open_staging(self, batch: BatchName) -> Staging:
         self.discard()
-        self._load = self._load_of(batch)
+        self._load = self._build_load(batch)
         self._staging = self.target.create_staging(self._load, self.table.arrow_schema())
         faults.point("staging.created")
         return self._staging
 
-    def _load_of(self, batch: BatchName) -> Load:
+    def _build_load(self, batch: BatchName) -> Load:
         target = self.plan.target
         return Load(
             pipeline=batch.pipeline,
@@ -167,26 +183,28 @@ class TableSink(Sink):
             positions=(batch.started_at, batch.position) if batch.position is not None else None,
             files=target.files,
             partition_by=target.partition_by,
-            changes=self.changes,
+            table_plan=self.changes,
         )
 
-    def commit(self, batch: BatchName) -> Applied:
+    def commit(self, batch: BatchName) -> LoadResult:
         assert self._load is not None and self._staging is not None
         if not any(part.rows for part in self._parts):
             self.discard()
-            return Applied()
+            return LoadResult()
         applied = self.target.apply(self._load, StagedRows(self._staging, self._parts))
         self.changes = TablePlan()  # made, with the first batch
         self._commits += 1
         if self._commits % _TIDY_AFTER == 0:
-            self._tidy(batch.pipeline)
+            self._trim_ledger(batch.pipeline)
         self.discard()
         return applied
 
-    def _tidy(self, pipeline: str) -> None:
+    def _trim_ledger(self, pipeline: str) -> None:
         """The newest entries stay: they say where the stream is."""
         try:
-            self.target.forget_batches(pipeline, self.label, dt.datetime.now(dt.timezone.utc) - _KEPT)
+            self.target.forget_batches(
+                pipeline, self.label, dt.datetime.now(dt.timezone.utc) - _LEDGER_ENTRIES
+            )
         except errors.FlowError as error:  # the batch itself is committed
             _log.warning("old entries of the ledger of %s stay: %s", self.label, error.what)
 
@@ -198,7 +216,7 @@ class TableSink(Sink):
             faults.point("staging.dropped")
 
 
-class MessageSink(Sink):
+class MessageSink(StreamSink):
     """A broker. Without transactions a batch that is replayed is sent again."""
 
     def __init__(
@@ -213,42 +231,42 @@ class MessageSink(Sink):
         self._rows = rows
 
     def stage_messages(
-        self, batch: BatchName, messages: Incoming | Messages, decoders: ByOrigin, *, lenient: bool
-    ) -> Counts:
+        self, batch: BatchName, messages: IncomingBatch | Messages, decoders: SourceDecoders, *, lenient: bool
+    ) -> MessageCounts:
         """Only a few are decoded here; many are, as rows of a frame, when they are sent."""
         assert isinstance(messages, Sequence)
-        self._rows, counts = decoded_here(messages, decoders, self.judge(), lenient=lenient)
+        self._rows, counts = decode_in_driver(messages, decoders, self.row_validator(), lenient=lenient)
         return counts
 
-    def judge(self) -> Judge:
-        return Judge(self.plan.table, _Sendable(self.plan, self.sender, self.encoder))
+    def row_validator(self) -> RowValidator:
+        return RowValidator(self.plan.table, _SendCheck(self.plan, self.sender, self.encoder))
 
     def rehearse(self, batch: BatchName) -> None:
         assert self._rows is not None
-        for text in tasks.answers(self._rows, _check_task(self.judge())):
-            tasks.raise_told(text)
+        for text in tasks.run_tasks(self._rows, _check_task(self.row_validator())):
+            tasks.raise_task_error(text)
 
-    def commit(self, batch: BatchName) -> Applied:
+    def commit(self, batch: BatchName) -> LoadResult:
         assert self._rows is not None
-        token = Token(batch.pipeline, self.label, batch.key, batch.position) if self.once else None
+        token = BatchToken(batch.pipeline, self.label, batch.key, batch.position) if self.once else None
         rows, self._rows = self._rows, None
         idle = time.monotonic() - self._used
-        sender, self._kept = self._kept if idle < _KEPT_SECONDS else None, None
+        sender, self._kept = self._kept if idle < _LEDGER_SECONDS else None, None
         if isinstance(rows, Sequence):
-            sender = sender or self.sender.kept()
+            sender = sender or self.sender.keep_open()
         else:
             sender = self.sender
             rows = rows if token is None else rows.coalesce(1)  # one transaction
         sent = read = 0
-        for text in tasks.answers(rows, _send_task(self.plan, sender, self.encoder, token)):
+        for text in tasks.run_tasks(rows, _send_task(self.plan, sender, self.encoder, token)):
             answer = json.loads(text)
             if "error" in answer:
-                raise tasks.error_of(answer)
+                raise tasks.decode_error(answer)
             sent, read = sent + answer["sent"], read + answer["rows"]
         if sender is not self.sender:
             self._kept, self._used = sender, time.monotonic()
         faults.point("stream.sent")
-        return Applied(
+        return LoadResult(
             rows_in=read, rows_inserted=sent, duplicate=token is not None and read > 0 and sent == 0
         )
 
@@ -257,14 +275,14 @@ class MessageSink(Sink):
 
 
 @contextmanager
-def held_here(pipeline: str, target: str, run_id: uuid.UUID) -> Iterator[None]:
+def lock_on_this_machine(pipeline: str, target: str, run_id: uuid.UUID) -> Iterator[None]:
     """A broker has no locks: streams on this machine keep out of each other's way."""
     with hold_file_lock(state_root(os.environ) / "locks", pipeline, target, str(run_id)):
         yield
 
 
 def _send_task(
-    plan: StreamTargetPlan, sender: Sender, encoder: Encoder, token: Token | None
+    plan: StreamTargetPlan, sender: Sender, encoder: Encoder, token: BatchToken | None
 ) -> tasks.ArrowFunction:
     table, target = plan.table, plan.target
     names = (target.message_key_column, target.headers_column, target.partition_column)
@@ -272,17 +290,17 @@ def _send_task(
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = [0]
         try:
-            sent = sender.send(_outgoing(batches, table, encoder, names, rows), token)
+            sent = sender.send(_encode_messages(batches, table, encoder, names, rows), token)
             told: dict[str, Any] = {"sent": sent, "rows": rows[0]}
         except errors.FlowError as error:
-            told = tasks.told(error)
-        yield tasks.one_text(json.dumps(told))
+            told = tasks.encode_outcome(error)
+        yield tasks.text_batch(json.dumps(told))
 
     return task
 
 
 @dataclass(frozen=True)
-class _Sendable:
+class _SendCheck:
     """Refuses rows that cannot be written as a message, or whose message the broker does not take."""
 
     plan: StreamTargetPlan
@@ -292,24 +310,24 @@ class _Sendable:
     def __call__(self, rows: pa.RecordBatch) -> None:
         target = self.plan.target
         names = (target.message_key_column, target.headers_column, target.partition_column)
-        for messages in _outgoing([rows], self.plan.table, self.encoder, names, [0]):
+        for messages in _encode_messages([rows], self.plan.table, self.encoder, names, [0]):
             self.sender.check(messages)
 
 
-def _check_task(judge: Judge) -> tasks.ArrowFunction:
+def _check_task(judge: RowValidator) -> tasks.ArrowFunction:
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         told: dict[str, Any] = {}
         try:
             for batch in batches:
-                judge.fitted(batch)
+                judge.conform_rows(batch)
         except errors.FlowError as error:
-            told = tasks.told(error)
-        yield tasks.one_text(json.dumps(told))
+            told = tasks.encode_outcome(error)
+        yield tasks.text_batch(json.dumps(told))
 
     return task
 
 
-def _outgoing(
+def _encode_messages(
     batches: Iterable[pa.RecordBatch],
     table: TableSpec,
     encoder: Encoder,
@@ -322,14 +340,14 @@ def _outgoing(
     # what only says where a message goes is not part of it
     said = [column.name for column in table.columns if column.name not in (headers, partition)]
     for batch in batches:
-        fitting = conform(batch, table, rows[0])
+        fitting = cast_batch(batch, table, rows[0])
         rows[0] += batch.num_rows
         empty = batch.num_rows
 
         def column(
             name: str | None, wanted: pa.DataType, fitting: Any = fitting, empty: int = empty
         ) -> pa.Array:
-            return pa.nulls(empty, wanted) if name is None else _as(fitting.column(name), wanted)
+            return pa.nulls(empty, wanted) if name is None else _cast_array(fitting.column(name), wanted)
 
         values = encoder.encode(fitting.select(said))
         schema = outgoing_schema()
@@ -344,7 +362,7 @@ def _outgoing(
         )
 
 
-def _as(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _cast_array(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     import pyarrow as pa
 
     if array.type == wanted:

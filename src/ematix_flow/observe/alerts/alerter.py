@@ -11,7 +11,7 @@ from ematix_flow.observe.alerts.event import AlertEvent
 SEND_SECONDS = 4.0  # for one message, with all that it takes: less than what a process may wait at its end
 
 
-_left_behind: dict[int, threading.Thread] = {}
+_unfinished_sends: dict[int, threading.Thread] = {}
 
 
 class AlertNotSent(FlowError):
@@ -38,14 +38,14 @@ class Alerter(ABC):
         """Tell it, or raise. It has `SEND_SECONDS`; what takes longer is left behind."""
 
 
-def send_in_time(alerter: Alerter, event: AlertEvent, seconds: float = SEND_SECONDS) -> None:
+def send_with_timeout(alerter: Alerter, event: AlertEvent, seconds: float = SEND_SECONDS) -> None:
     """Raises AlertNotSent when it is not sent, for whatever reason, at the latest after so many seconds.
 
     Timeouts of sockets count single reads: a server that sends a byte now and then outlasts them. So the
     sending has a thread of its own, which nobody waits for any longer. While there is one that was left
     behind, the alerter is given nothing more.
     """
-    left = _left_behind.get(id(alerter))  # whose thread keeps it, so that no other has its id
+    left = _unfinished_sends.get(id(alerter))  # whose thread keeps it, so that no other has its id
     if left is not None and left.is_alive():
         raise AlertNotSent("it still has not taken an earlier message")
     raised: list[BaseException] = []
@@ -59,15 +59,15 @@ def send_in_time(alerter: Alerter, event: AlertEvent, seconds: float = SEND_SECO
     thread = threading.Thread(target=send, name=f"ematix-flow-send-{alerter.name}", daemon=True)
     thread.start()
     thread.join(seconds)
-    _left_behind.pop(id(alerter), None)
+    _unfinished_sends.pop(id(alerter), None)
     if thread.is_alive():
-        _left_behind[id(alerter)] = thread
+        _unfinished_sends[id(alerter)] = thread
         raise AlertNotSent(f"no answer within {seconds:g} s")
     if raised:
-        raise _told(raised[0]) from raised[0]
+        raise _as_alert_not_sent(raised[0]) from raised[0]
 
 
-def _told(error: BaseException) -> AlertNotSent:
+def _as_alert_not_sent(error: BaseException) -> AlertNotSent:
     if isinstance(error, AlertNotSent):
         return error
     return AlertNotSent(error.what if isinstance(error, FlowError) else f"{type(error).__name__}: {error}")

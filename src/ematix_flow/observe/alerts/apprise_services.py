@@ -10,7 +10,7 @@ from typing import Any
 from ematix_flow.errors import ConfigError
 from ematix_flow.observe.alerts.alerter import Alerter, AlertNotSent, require_texts
 from ematix_flow.observe.alerts.event import AlertEvent
-from ematix_flow.observe.alerts.posting import is_local
+from ematix_flow.observe.alerts.http_post import is_local
 from ematix_flow.spec.redaction import remember_secret
 
 _NEVER_SECURE = ("growl", "rsyslog")  # go over the network and know no other way
@@ -41,7 +41,7 @@ class AppriseAlerter(Alerter):
             )
         host = getattr(service, "smtp_host", None) or service.host or ""
         if not insecure and not is_local(host):
-            _check(service, scheme)
+            _check_secure(service, scheme)
         service.redirects = False  # whatever the URL says: one that was checked must not lead elsewhere
         self._service = service
         self.name = f"{service.service_name or scheme} by Apprise"
@@ -59,7 +59,7 @@ class AppriseAlerter(Alerter):
             raise AlertNotSent(words[:500] or "the service did not take it")
 
 
-def _check(service: Any, scheme: str) -> None:
+def _check_secure(service: Any, scheme: str) -> None:
     """ConfigError for what Apprise sends without TLS, or to whom it cannot know."""
     plain, secure = _names(service.protocol), _names(service.secure_protocol)
     advice = "append insecure=1 where the network is trusted"
@@ -83,16 +83,16 @@ def is_installed() -> bool:
 
 def known_schemes() -> frozenset[str]:
     """The schemes that Apprise has a service for; none when it is not installed."""
-    return frozenset(_loaded().plugins.N_MGR.schemas()) if is_installed() else frozenset()
+    return frozenset(_load_apprise().plugins.N_MGR.schemas()) if is_installed() else frozenset()
 
 
 def _service(url: str) -> Any:
-    apprise = _loaded()
+    apprise = _load_apprise()
     with apprise.LogCapture(level=apprise.logging.WARNING):
         return apprise.Apprise.instantiate(url)
 
 
-def _loaded() -> Any:
+def _load_apprise() -> Any:
     """Apprise with all its services, which import what Python deprecates."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -9,7 +9,7 @@ import uuid
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
-from ematix_flow.state.records import aware_utc, shown_text, utc_now
+from ematix_flow.state.run_records import aware_utc, bounded_text, utc_now
 
 AlertKind = Literal["failed", "gave_up", "recovered", "quality_failed", "sla_breached", "test"]
 FRESHNESS = "freshness:"  # before a pipeline's name, of the records that it is stale
@@ -96,5 +96,5 @@ class AlertEvent:
 
 
 def _one_line(text: str) -> str:
-    shown = _CONTROL.sub(" ", shown_text(text)).strip()
+    shown = _CONTROL.sub(" ", bounded_text(text)).strip()
     return shown if len(shown) <= _LONGEST_MESSAGE else shown[: _LONGEST_MESSAGE - 1] + "…"

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 from ematix_flow.errors import ConfigError, UsageError
 from ematix_flow.spec.redaction import mask
-from ematix_flow.state.slots import Claim
+from ematix_flow.state.slots.base import Claim
 
 RUN_LOG_VARIABLE = "EMATIX_FLOW_RUN_LOG_URL"
 ENGINE_VARIABLE = "EMATIX_FLOW_ENGINE"
 
 
 @dataclass(frozen=True)
-class Dispatch:
+class RunDispatch:
     """One run: what ``flow run-slot`` is called with. Secrets are in its variables, never in words."""
 
     claim: Claim
@@ -35,7 +35,7 @@ class Dispatch:
         return [
             "run-slot",
             f"--module={self.module}",
-            f"--slot={claim.slot.at.isoformat()}",
+            f"--slot={claim.slot.fire_time.isoformat()}",
             f"--claim={claim.fence}:{claim.holder}",
             f"--lease-seconds={self.lease_seconds:g}",
             *([f"--engine={self.engine}"] if self.engine and not has_secret(self.engine) else []),
@@ -49,7 +49,7 @@ class Dispatch:
 
 
 @dataclass(frozen=True)
-class Ending:
+class WorkerExit:
     """A run that is over. Whether its slot has heard of it, the store knows.
 
     ``unbegun``: it was asked to stop before it could even say that it was.
@@ -57,17 +57,17 @@ class Ending:
 
     claim: Claim
     reason: str
-    unbegun: bool = False
+    never_began: bool = False
 
 
 @dataclass(frozen=True)
-class Sight:
+class WorkerState:
     """What an executor sees of its runs: which have ended badly, and which have not begun.
 
     One that has not begun cannot keep its claim; whoever started it does. An ending is told once.
     """
 
-    ended: Sequence[Ending] = ()
+    exits: Sequence[WorkerExit] = ()
     starting: Sequence[Claim] = ()
 
 
@@ -87,18 +87,18 @@ class Executor(ABC):
         return None
 
     @abstractmethod
-    def room(self) -> int | None:
+    def capacity(self) -> int | None:
         """How many more runs it takes now; None when it sets no limit."""
 
     @abstractmethod
-    def dispatch(self, job: Dispatch) -> None:
+    def dispatch(self, job: RunDispatch) -> None:
         """Start it, and come back at once. CannotDispatch when that fails."""
 
-    def watch(self) -> Sight:
+    def poll_workers(self) -> WorkerState:
         """How its runs are; nothing where that cannot be seen."""
-        return Sight()
+        return WorkerState()
 
-    def freed(self) -> bool:
+    def has_freed_worker(self) -> bool:
         """Whether a run has ended since this was last asked. Cheap; False where only `watch` can tell."""
         return False
 
@@ -115,7 +115,7 @@ def has_secret(text: str) -> bool:
     return mask(text) != text
 
 
-def require_open_engine(executor: str, engine: str | None, place: str) -> None:
+def require_engine_without_secret(executor: str, engine: str | None, place: str) -> None:
     """UsageError for an engine with a password or token, where others can read how a run is started."""
     if engine is not None and has_secret(engine):
         raise UsageError(
@@ -124,7 +124,7 @@ def require_open_engine(executor: str, engine: str | None, place: str) -> None:
         )
 
 
-def require_server(executor: str, run_log: str) -> None:
+def require_shared_run_log(executor: str, run_log: str) -> None:
     """UsageError for a run log in a file or in memory, where the runs of this executor are elsewhere."""
     scheme, separator, _ = run_log.partition("://")
     if not separator or scheme in ("sqlite", "duckdb", "memory", "file"):

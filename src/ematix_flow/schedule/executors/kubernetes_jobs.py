@@ -18,29 +18,29 @@ from ematix_flow.observe.settings import ALERTERS_VARIABLE
 from ematix_flow.schedule.executors.base import (
     RUN_LOG_VARIABLE,
     CannotDispatch,
-    Dispatch,
-    Ending,
     Executor,
-    Sight,
+    RunDispatch,
+    WorkerExit,
+    WorkerState,
     has_secret,
-    require_open_engine,
-    require_server,
+    require_engine_without_secret,
+    require_shared_run_log,
 )
 from ematix_flow.schedule.executors.kubernetes_manifests import (
-    OURS,
+    OUR_LABEL,
     PodOptions,
-    claim_in,
-    condition,
-    job_of,
-    why_it_ended,
-    why_it_waits,
+    claim_of_job,
+    failure_reason,
+    job_manifest,
+    true_condition,
+    waiting_reason,
 )
-from ematix_flow.state.slots import Claim
+from ematix_flow.state.slots.base import Claim
 
-Thing = Mapping[str, Any]  # as the cluster writes it
+KubernetesObject = Mapping[str, Any]  # as the cluster writes it
 _TIMEOUT = (5.0, 30.0)  # to connect, to answer
 _PAGE = 500
-_HOPELESS_SECONDS = 60.0  # a registry or a Secret may be a moment late
+_HOPELESS_START_SECONDS = 60.0  # a registry or a Secret may be a moment late
 
 
 class KubernetesExecutor(Executor):
@@ -55,17 +55,17 @@ class KubernetesExecutor(Executor):
         self.options, self.workers = options, workers
         self._jobs: Any = BatchV1Api(client)
         self._pods: Any = CoreV1Api(client)
-        self._told: set[str] = set()  # uids of Jobs whose end was told
+        self._reported_jobs: set[str] = set()  # uids of Jobs whose end was told
         self._waits_since: dict[str, float] = {}  # by the uid of one that has not begun
         self._unfinished = 0
 
     def check(self, run_log: str, engine: str | None = None) -> None:
-        require_server("k8s://", run_log)
-        require_open_engine("k8s://", engine, "in the Secret that &env-from= names")
+        require_shared_run_log("k8s://", run_log)
+        require_engine_without_secret("k8s://", engine, "in the Secret that &env-from= names")
         if self.options.secret is None and has_secret(run_log):
             raise UsageError(
                 "the run log's URL holds a password, and the text of a Job is no place for it",
-                next_step=self._make_secret(f"--from-literal={RUN_LOG_VARIABLE}=…"),
+                next_step=self._secret_advice(f"--from-literal={RUN_LOG_VARIABLE}=…"),
             )
 
     def check_alerts(self) -> None:
@@ -74,73 +74,73 @@ class KubernetesExecutor(Executor):
             wanted = (RUN_LOG_VARIABLE, ALERTERS_VARIABLE)
             raise UsageError(
                 "runs of k8s:// would alert nobody: the text of a Job is no place for an alerter's address",
-                next_step=self._make_secret(" ".join(f"--from-literal={name}=…" for name in wanted)),
+                next_step=self._secret_advice(" ".join(f"--from-literal={name}=…" for name in wanted)),
             )
 
-    def _make_secret(self, content: str) -> str:
+    def _secret_advice(self, content: str) -> str:
         made = f"kubectl create secret generic flow --namespace {self.options.namespace} {content}"
         return f"{made}  and add  &env-from=flow  to the executor"
 
-    def room(self) -> int | None:
+    def capacity(self) -> int | None:
         return None if self.workers is None else self.workers - self._unfinished
 
-    def dispatch(self, job: Dispatch) -> None:
+    def dispatch(self, job: RunDispatch) -> None:
         from kubernetes.client.exceptions import ApiException
         from urllib3.exceptions import HTTPError
 
         name = job.claim.slot.pipeline
         try:
             self._jobs.create_namespaced_job(
-                self.options.namespace, job_of(job, self.options), _request_timeout=_TIMEOUT
+                self.options.namespace, job_manifest(job, self.options), _request_timeout=_TIMEOUT
             )
         except ApiException as error:
             if error.status != 409:  # that one was made before, by a request whose answer was lost
                 raise CannotDispatch(
-                    f"the cluster refused the Job of {name!r}: {_said(error)}",
+                    f"the cluster refused the Job of {name!r}: {_server_message(error)}",
                     next_step=f"look at what the scheduler may do in namespace {self.options.namespace!r}",
                 ) from error
         except (HTTPError, OSError) as error:
             raise CannotDispatch(
-                f"the Job of {name!r} could not be made: {_said(error)}",
+                f"the Job of {name!r} could not be made: {_server_message(error)}",
                 next_step="check that the cluster's API server is reachable",
             ) from error
         self._unfinished += 1
 
-    def watch(self) -> Sight:
-        ended: list[Ending] = []
+    def poll_workers(self) -> WorkerState:
+        ended: list[WorkerExit] = []
         starting: list[Claim] = []
         waits: dict[str, float] = {}
         unfinished = 0
-        pods: dict[str, Thing] | None = None
+        pods: dict[str, KubernetesObject] | None = None
         told: set[str] = set()
-        for job in self._all(self._jobs.list_namespaced_job):
-            claim, uid = claim_in(job), job["metadata"]["uid"]
-            if claim is None or condition(job, "Complete"):
+        for job in self._list_all(self._jobs.list_namespaced_job):
+            claim, uid = claim_of_job(job), job["metadata"]["uid"]
+            if claim is None or true_condition(job, "Complete"):
                 continue
-            if condition(job, "Failed"):
-                if uid not in self._told:
-                    pods = self._ill_pods() if pods is None else pods
-                    ended.append(Ending(claim, why_it_ended(job, pods.get(uid))))
+            if true_condition(job, "Failed"):
+                if uid not in self._reported_jobs:
+                    pods = self._unhealthy_pods() if pods is None else pods
+                    ended.append(WorkerExit(claim, failure_reason(job, pods.get(uid))))
                 told.add(uid)
                 continue
             unfinished += 1
             if job.get("status", {}).get("ready"):
                 continue
-            pods = self._ill_pods() if pods is None else pods
+            pods = self._unhealthy_pods() if pods is None else pods
             pod = pods.get(uid)
             if pod is None and job.get("status", {}).get("active"):
                 continue  # it runs
             waits[uid] = self._waits_since.get(uid, time.monotonic())
-            reason, hopeless = why_it_waits(pod)
-            patience = min(_HOPELESS_SECONDS, self.options.start_seconds)
+            reason, hopeless = waiting_reason(pod)
+            patience = min(_HOPELESS_START_SECONDS, self.options.start_seconds)
             limit = patience if hopeless else self.options.start_seconds
             if time.monotonic() - waits[uid] < limit:
                 starting.append(claim)
             else:
-                self._remove(job)
-                ended.append(Ending(claim, f"it did not start in {limit:g} s: {reason}"))
-        self._told, self._waits_since, self._unfinished = told, waits, unfinished
-        return Sight(ended, starting)
+                self._delete_job(job)
+                ended.append(WorkerExit(claim, f"it did not start in {limit:g} s: {reason}"))
+        self._reported_jobs, self._waits_since, self._unfinished = told, waits, unfinished
+        return WorkerState(ended, starting)
 
     def close(self, grace: float) -> None:
         """Jobs go on by themselves."""
@@ -150,30 +150,30 @@ class KubernetesExecutor(Executor):
 
     # ------------------------------------------------------------------ the cluster
 
-    def _ill_pods(self) -> dict[str, Thing]:
+    def _unhealthy_pods(self) -> dict[str, KubernetesObject]:
         """Pods that wait or have failed, by the uid of their Job."""
         neither = "status.phase!=Running,status.phase!=Succeeded"
-        found: dict[str, Thing] = {}
-        for pod in self._all(self._pods.list_namespaced_pod, field_selector=neither):
+        found: dict[str, KubernetesObject] = {}
+        for pod in self._list_all(self._pods.list_namespaced_pod, field_selector=neither):
             for owner in pod["metadata"].get("ownerReferences") or ():
                 found[owner["uid"]] = pod
         return found
 
-    def _all(self, listing: Callable[..., Any], **more: str) -> Iterator[Thing]:
+    def _list_all(self, listing: Callable[..., Any], **more: str) -> Iterator[KubernetesObject]:
         """Page by page, and as plain JSON: thousands of them as objects of the client take seconds."""
         after: str | None = None
         while True:
-            page = partial(listing, self.options.namespace, label_selector=OURS, limit=_PAGE, **more)
+            page = partial(listing, self.options.namespace, label_selector=OUR_LABEL, limit=_PAGE, **more)
             if after is not None:
                 page = partial(page, _continue=after)
-            answer = self._asked(partial(page, _preload_content=False, _request_timeout=_TIMEOUT))
+            answer = self._call_cluster(partial(page, _preload_content=False, _request_timeout=_TIMEOUT))
             found = json.loads(answer.data)
             yield from found["items"]
             after = found["metadata"].get("continue")
             if not after:
                 return
 
-    def _remove(self, job: Thing) -> None:
+    def _delete_job(self, job: KubernetesObject) -> None:
         """Its pod as well. That somebody else was faster does not matter."""
         from kubernetes.client.exceptions import ApiException
 
@@ -189,9 +189,9 @@ class KubernetesExecutor(Executor):
                 if error.status != 404:
                     raise
 
-        self._asked(delete)
+        self._call_cluster(delete)
 
-    def _asked(self, call: Callable[[], Any]) -> Any:
+    def _call_cluster(self, call: Callable[[], Any]) -> Any:
         from kubernetes.client.exceptions import ApiException
         from urllib3.exceptions import HTTPError
 
@@ -199,7 +199,8 @@ class KubernetesExecutor(Executor):
             return call()
         except (ApiException, HTTPError, OSError) as error:
             raise ConfigError(
-                f"the Jobs of the namespace {self.options.namespace!r} cannot be looked at: {_said(error)}",
+                f"the Jobs of the namespace {self.options.namespace!r} cannot be "
+                f"looked at: {_server_message(error)}",
                 next_step="the scheduler must be allowed to create, list and delete Jobs, and to list pods",
             ) from error
 
@@ -228,7 +229,7 @@ def open_client(context: str | None) -> Any:
     return client.ApiClient(configuration)
 
 
-def _said(error: Exception) -> str:
+def _server_message(error: Exception) -> str:
     """The server's own words, or the client's."""
     body = getattr(error, "body", None)
     if body:

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ematix_flow.observe.settings import ALERTERS_VARIABLE, METRICS_VARIABLE
-from ematix_flow.schedule.executors.base import RUN_LOG_VARIABLE, Dispatch
-from ematix_flow.state.slots import Claim, Slot
+from ematix_flow.schedule.executors.base import RUN_LOG_VARIABLE, RunDispatch
+from ematix_flow.state.slots.base import Claim, Slot
 
-OURS = "app.kubernetes.io/managed-by=ematix-flow"
+OUR_LABEL = "app.kubernetes.io/managed-by=ematix-flow"
 _PREFIX = "ematix-flow/"
-_OPEN = (METRICS_VARIABLE, "EMATIX_FLOW_LOG_FORMAT")  # hold no secret
+_VARIABLES_WITHOUT_SECRET = (METRICS_VARIABLE, "EMATIX_FLOW_LOG_FORMAT")  # hold no secret
 # why a container waits that will not start by waiting
-HOPELESS = frozenset(
+HOPELESS_REASONS = frozenset(
     {
         "CreateContainerConfigError",
         "CreateContainerError",
@@ -45,7 +45,7 @@ class PodOptions:
     start_seconds: int = 600
 
 
-def job_of(job: Dispatch, options: PodOptions) -> dict[str, Any]:
+def job_manifest(job: RunDispatch, options: PodOptions) -> dict[str, Any]:
     """The Job of one claim. Nothing of the run log's URL is in it when a Secret is named."""
     labels = {
         "app.kubernetes.io/managed-by": "ematix-flow",
@@ -64,19 +64,21 @@ def job_of(job: Dispatch, options: PodOptions) -> dict[str, Any]:
         "spec": {
             "backoffLimit": 0,  # the slot's own policy says how often it is tried
             "ttlSecondsAfterFinished": options.ttl_seconds,
-            "template": {"metadata": {"labels": labels}, "spec": _pod(job, options)},
+            "template": {"metadata": {"labels": labels}, "spec": _pod_spec(job, options)},
         },
     }
 
 
-def _pod(job: Dispatch, options: PodOptions) -> dict[str, Any]:
+def _pod_spec(job: RunDispatch, options: PodOptions) -> dict[str, Any]:
     container: dict[str, Any] = {
         "name": "flow",
         "image": options.image,
         "args": job.arguments(),
         "terminationMessagePolicy": "FallbackToLogsOnError",  # so that its last words are in its status
     }
-    container["env"] = [{"name": name, "value": value} for name, value in _plain(job, options).items()]
+    container["env"] = [
+        {"name": name, "value": value} for name, value in _plain_variables(job, options).items()
+    ]
     if options.secret:
         container["envFrom"] = [{"secretRef": {"name": options.secret}}]
         # by name, too: a pod that would not find them does not start, and its Job says why
@@ -93,10 +95,12 @@ def _pod(job: Dispatch, options: PodOptions) -> dict[str, Any]:
     return pod
 
 
-def _plain(job: Dispatch, options: PodOptions) -> dict[str, str]:
+def _plain_variables(job: RunDispatch, options: PodOptions) -> dict[str, str]:
     """What everyone may read who may read the Job. Addresses of alerts and traces come with the Secret."""
     told = {} if options.secret or job.run_log is None else {RUN_LOG_VARIABLE: job.run_log}
-    return told | {name: value for name, value in job.environment.items() if name in _OPEN}
+    return told | {
+        name: value for name, value in job.environment.items() if name in _VARIABLES_WITHOUT_SECRET
+    }
 
 
 def job_name(claim: Claim) -> str:
@@ -115,10 +119,10 @@ def _digest(claim: Claim) -> str:
 
 
 def _claim_to_text(claim: Claim) -> str:
-    return json.dumps([claim.slot.pipeline, claim.slot.at.isoformat(), claim.fence, claim.holder])
+    return json.dumps([claim.slot.pipeline, claim.slot.fire_time.isoformat(), claim.fence, claim.holder])
 
 
-def claim_in(job: Mapping[str, Any]) -> Claim | None:
+def claim_of_job(job: Mapping[str, Any]) -> Claim | None:
     """The claim that a Job is for; None when somebody else made it."""
     try:
         text = job["metadata"]["annotations"][f"{_PREFIX}claim"]
@@ -128,39 +132,39 @@ def claim_in(job: Mapping[str, Any]) -> Claim | None:
         return None
 
 
-def condition(thing: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
+def true_condition(thing: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
     """A condition of a Job or pod that holds."""
     conditions = thing.get("status", {}).get("conditions") or []
     return next((c for c in conditions if c.get("type") == kind and c.get("status") == "True"), None)
 
 
-def why_it_waits(pod: Mapping[str, Any] | None) -> tuple[str, bool]:
+def waiting_reason(pod: Mapping[str, Any] | None) -> tuple[str, bool]:
     """Why a pod has not begun, and whether that is hopeless."""
     if pod is None:
         return "no pod was made for it", False
     for container in pod.get("status", {}).get("containerStatuses") or []:
         waiting = (container.get("state") or {}).get("waiting")
         if waiting:
-            return _words(waiting), waiting.get("reason") in HOPELESS
+            return _reason_text(waiting), waiting.get("reason") in HOPELESS_REASONS
     for found in pod.get("status", {}).get("conditions") or []:
         if found.get("type") == "PodScheduled" and found.get("status") == "False":
-            return _words(found), False
+            return _reason_text(found), False
     return "its pod has not begun", False
 
 
-def why_it_ended(job: Mapping[str, Any], pod: Mapping[str, Any] | None) -> str:
+def failure_reason(job: Mapping[str, Any], pod: Mapping[str, Any] | None) -> str:
     """Why a Job failed: by its container, its pod or its own condition, whichever knows most."""
     status = (pod or {}).get("status", {})
     for container in status.get("containerStatuses") or []:
         ended = (container.get("state") or {}).get("terminated")
         if ended:
-            return f"{_words(ended)} (exit code {ended.get('exitCode')})"
+            return f"{_reason_text(ended)} (exit code {ended.get('exitCode')})"
     if status.get("reason"):  # as of one that was evicted
-        return _words(status)
-    return _words(condition(job, "Failed") or {"reason": "the Job failed"})
+        return _reason_text(status)
+    return _reason_text(true_condition(job, "Failed") or {"reason": "the Job failed"})
 
 
-def _words(told: Mapping[str, Any]) -> str:
+def _reason_text(told: Mapping[str, Any]) -> str:
     """A reason, and the last line of what was said about it."""
     lines = str(told.get("message") or "").strip().splitlines()
     reason = str(told.get("reason") or "unknown")

@@ -10,9 +10,9 @@ import sys
 import time
 
 from ematix_flow.errors import UsageError
-from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Ending, Executor, Sight
+from ematix_flow.schedule.executors.base import CannotDispatch, Executor, RunDispatch, WorkerExit, WorkerState
 
-END_SECONDS = 30.0  # for a run that was asked to stop, to roll its load back
+STOP_SECONDS = 30.0  # for a run that was asked to stop, to roll its load back
 _log = logging.getLogger(__name__)
 
 
@@ -21,9 +21,9 @@ class SubprocessExecutor(Executor):
 
     def __init__(self, workers: int | None = None) -> None:
         self.workers = workers or max(1, os.cpu_count() or 1)
-        self._running: dict[int, tuple[subprocess.Popen[bytes], Dispatch]] = {}
-        self._ended: list[Ending] = []
-        self._freed = self._stops = False
+        self._running: dict[int, tuple[subprocess.Popen[bytes], RunDispatch]] = {}
+        self._ended: list[WorkerExit] = []
+        self._has_freed = self._is_stopping = False
 
     def check(self, run_log: str, engine: str | None = None) -> None:
         """Its runs see what the scheduler sees, but for its memory."""
@@ -33,11 +33,11 @@ class SubprocessExecutor(Executor):
                 next_step="give a run log that they reach, as --run-log sqlite:///… or postgres://…",
             )
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         self._reap()
         return self.workers - len(self._running)
 
-    def dispatch(self, job: Dispatch) -> None:
+    def dispatch(self, job: RunDispatch) -> None:
         command = [sys.executable, "-m", "ematix_flow", *job.arguments()]
         try:
             process = subprocess.Popen(
@@ -54,14 +54,14 @@ class SubprocessExecutor(Executor):
             ) from error
         self._running[process.pid] = (process, job)
 
-    def watch(self) -> Sight:
+    def poll_workers(self) -> WorkerState:
         self._reap()
         ended, self._ended = self._ended, []
-        return Sight(ended)
+        return WorkerState(ended)
 
-    def freed(self) -> bool:
+    def has_freed_worker(self) -> bool:
         self._reap()
-        freed, self._freed = self._freed, False
+        freed, self._has_freed = self._has_freed, False
         return freed
 
     def close(self, grace: float) -> None:
@@ -70,14 +70,14 @@ class SubprocessExecutor(Executor):
         for _, job in self._running.values():
             _log.warning("%s is still at work, and is asked to stop", job.claim.slot.pipeline)
         self.abandon()
-        self._wait(END_SECONDS)
+        self._wait(STOP_SECONDS)
         for process, _ in self._running.values():
             process.kill()
             process.wait()
         self._reap()
 
     def abandon(self) -> None:
-        self._stops = True
+        self._is_stopping = True
         for process, _ in self._running.values():
             process.send_signal(signal.SIGTERM)
 
@@ -94,13 +94,13 @@ class SubprocessExecutor(Executor):
             if code is None:
                 continue
             del self._running[pid]
-            self._freed = True
+            self._has_freed = True
             if code != 0:
-                unbegun = self._stops and code == -signal.SIGTERM  # who has begun handles it
-                self._ended.append(Ending(job.claim, _how(code), unbegun))
+                unbegun = self._is_stopping and code == -signal.SIGTERM  # who has begun handles it
+                self._ended.append(WorkerExit(job.claim, _exit_reason(code), unbegun))
 
 
-def _how(code: int) -> str:
+def _exit_reason(code: int) -> str:
     if code > 0:
         return f"its process ended with exit code {code}"
     try:

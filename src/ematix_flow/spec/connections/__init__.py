@@ -9,7 +9,7 @@ from __future__ import annotations
 from ematix_flow.spec.connections.base import (
     KINDS,
     Connection,
-    Properties,
+    DriverProperties,
     connection_from_json,
     kind_class,
     redact,
@@ -42,7 +42,7 @@ from ematix_flow.spec.connections.mapping import (
     infer_kind,
     kind_of_scheme,
 )
-from ematix_flow.spec.connections.references import Expanded, has_reference
+from ematix_flow.spec.connections.references import ExpandedText, has_reference
 from ematix_flow.spec.connections.registries import GlueSchemaRegistryConnection, SchemaRegistryConnection
 from ematix_flow.spec.connections.urls import mask_url, split_url
 from ematix_flow.spec.connections.warehouses import (
@@ -59,9 +59,10 @@ __all__ = [
     "Connection",
     "DeltaLocalConnection",
     "DeltaS3Connection",
+    "DriverProperties",
     "DsnParts",
     "DuckDBConnection",
-    "Expanded",
+    "ExpandedText",
     "GlueSchemaRegistryConnection",
     "IcebergConnection",
     "KafkaConnection",
@@ -70,7 +71,6 @@ __all__ = [
     "ObjectStoreLocalConnection",
     "ObjectStoreS3Connection",
     "PostgresConnection",
-    "Properties",
     "PubSubConnection",
     "RabbitMQConnection",
     "RedshiftConnection",

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeVar, cast
 from urllib.parse import unquote
 
 from ematix_flow.errors import DeclarationError, did_you_mean
-from ematix_flow.spec.connections.references import Expanded, has_reference, holds_secret, show_secret
+from ematix_flow.spec.connections.references import ExpandedText, has_reference, holds_secret, mask_secret
 from ematix_flow.spec.connections.urls import UrlPieces, is_conninfo, mask_url, split_url
 from ematix_flow.spec.location import SourceLocation, caller_location
 from ematix_flow.spec.redaction import mask
@@ -28,7 +28,7 @@ _BRACKETED = re.compile(r"\[[0-9A-Fa-f:.%\w]+\](?::\d*)?|[^\[\]]*")
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
-class Properties(Mapping[str, str]):
+class DriverProperties(Mapping[str, str]):
     """Driver settings that have no field of their own: a mapping that cannot change and masks secrets."""
 
     __slots__ = ("_items",)
@@ -53,10 +53,10 @@ class Properties(Mapping[str, str]):
         return repr(self.masked())
 
     def masked(self) -> dict[str, str]:
-        return {key: _show(key, value) for key, value in self._items.items()}
+        return {key: _masked_value(key, value) for key, value in self._items.items()}
 
 
-class _Kind(type):
+class _ConnectionMeta(type):
     """Turns Python's own complaint about keywords into an error with the line and a did-you-mean."""
 
     def __call__(cls, *args: Any, **values: Any) -> Any:
@@ -67,11 +67,11 @@ class _Kind(type):
             kind.check_names(values)
             return super().__call__(**values)
         except DeclarationError as error:
-            raise error.at(caller_location()) from None
+            raise error.with_location(caller_location()) from None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Connection(metaclass=_Kind):
+class Connection(metaclass=_ConnectionMeta):
     """A named way to reach one system.
 
     ``url`` is understood by every kind: the database kinds keep it, the others take their fields from
@@ -97,19 +97,19 @@ class Connection(metaclass=_Kind):
         if not self.name:
             raise DeclarationError(f"a {self.kind} connection needs a name")
         for field in fields(self):
-            self._set(field.name, self._coerced(field.name, str(field.type), getattr(self, field.name)))
-        if self.url and not self.url_pending:
+            self._set(field.name, self._coerce(field.name, str(field.type), getattr(self, field.name)))
+        if self.url and not self.url_has_reference:
             self._check_scheme()
             self._check_address()
             if not self.keeps_url:
-                self._take_url()
+                self._read_url()
         for name, allowed in self.choices.items():
             value = getattr(self, name)
             if value not in (None, "") and not has_reference(value) and value not in allowed:
-                raise self._wrong(f"{name} is {value!r}; it is one of {', '.join(allowed)}")
+                raise self._error(f"{name} is {value!r}; it is one of {', '.join(allowed)}")
         for name in self.required:
-            if not getattr(self, name) and not self.url_pending:
-                raise self._wrong(f"it needs {name}", next_step=f'add  {name} = "…"')
+            if not getattr(self, name) and not self.url_has_reference:
+                raise self._error(f"it needs {name}", next_step=f'add  {name} = "…"')
         self._check()
 
     @property
@@ -118,7 +118,7 @@ class Connection(metaclass=_Kind):
         found: SourceLocation | None = self.__dict__.get("_declared_at")
         return found
 
-    def at(self: C, where: SourceLocation) -> C:
+    def with_location(self: C, where: SourceLocation) -> C:
         """The same connection, known to stand there."""
         located = copy.copy(self)
         located.__dict__["_declared_at"] = where
@@ -148,20 +148,20 @@ class Connection(metaclass=_Kind):
         raise NotImplementedError
 
     @property
-    def url_pending(self) -> bool:
+    def url_has_reference(self) -> bool:
         """Whether the URL says where, and cannot be read yet because it holds a reference."""
         return has_reference(self.url)
 
     def to_json(self, *, reveal: bool = False) -> dict[str, Any]:
         """The fields that differ from their default. Secrets are masked unless ``reveal``."""
         out: dict[str, Any] = {"kind": self.kind}
-        for name, value in self._given():
+        for name, value in self._given_fields():
             if isinstance(value, Connection):
                 out[name] = value.to_json(reveal=reveal)
-            elif isinstance(value, Properties):
+            elif isinstance(value, DriverProperties):
                 out[name] = dict(value) if reveal else value.masked()
             elif isinstance(value, str):
-                out[name] = str(value) if reveal else _show(name, value)
+                out[name] = str(value) if reveal else _masked_value(name, value)
             else:
                 out[name] = value
         return out
@@ -175,12 +175,12 @@ class Connection(metaclass=_Kind):
         return found
 
     def __repr__(self) -> str:
-        shown = ((n, _show(n, v) if isinstance(v, str) else v) for n, v in self._given())
+        shown = ((n, _masked_value(n, v) if isinstance(v, str) else v) for n, v in self._given_fields())
         return f"{type(self).__name__}({', '.join(f'{n}={v!r}' for n, v in shown)})"
 
     __str__ = __repr__
 
-    def _given(self) -> Iterator[tuple[str, Any]]:
+    def _given_fields(self) -> Iterator[tuple[str, Any]]:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.default is MISSING or value != field.default:
@@ -189,29 +189,29 @@ class Connection(metaclass=_Kind):
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
-    def _coerced(self, name: str, declared: str, value: object) -> object:
+    def _coerce(self, name: str, declared: str, value: object) -> object:
         """The value in its field's type; a text from a TOML file or an URL may stand for a number."""
-        if value is None or has_reference(value) or isinstance(value, (Connection, Properties)):
+        if value is None or has_reference(value) or isinstance(value, (Connection, DriverProperties)):
             return value
         if declared.startswith("Mapping"):
             if not isinstance(value, Mapping):
-                raise self._wrong(f"{name} must be a table of names and values, not {type(value).__name__}")
-            return Properties(value)
+                raise self._error(f"{name} must be a table of names and values, not {type(value).__name__}")
+            return DriverProperties(value)
         if declared.startswith("bool"):
             lowered = str(value).lower()
             if isinstance(value, (bool, str)) and lowered in _TRUE + _FALSE:
                 return lowered in _TRUE
-            raise self._wrong(f"{name} must be true or false")
+            raise self._error(f"{name} must be true or false")
         if declared.startswith("int"):
             if isinstance(value, int) and not isinstance(value, bool):
                 return value
             if isinstance(value, str) and value.strip().isdigit():
                 return int(value)
-            raise self._wrong(f"{name} must be a whole number")
+            raise self._error(f"{name} must be a whole number")
         if isinstance(value, os.PathLike):
             return os.fspath(value)
         if not isinstance(value, str):
-            raise self._wrong(f"{name} must be text, not {type(value).__name__}")
+            raise self._error(f"{name} must be text, not {type(value).__name__}")
         if name in self.choices:
             return self.aliases.get(value.lower().replace("_", "-"), value)
         return value
@@ -219,7 +219,7 @@ class Connection(metaclass=_Kind):
     def _check_scheme(self) -> None:
         if is_conninfo(self.url):
             if self.kind != "postgres":
-                raise self._wrong(f"url has the form host=… of PostgreSQL; write {self.schemes[0]}://…")
+                raise self._error(f"url has the form host=… of PostgreSQL; write {self.schemes[0]}://…")
             return
         scheme = split_url(self.url).scheme
         plain = scheme.partition("+")[0] if self.keeps_url else scheme  # mysql+pymysql is mysql
@@ -227,40 +227,40 @@ class Connection(metaclass=_Kind):
             owner = next((kind for kind, cls in KINDS.items() if scheme in cls.schemes), None)
             what = f"begins with {scheme}://, as for kind {owner}" if owner else "has no scheme that fits"
             step = f"write {' or '.join(f'{s}://…' for s in self.schemes)}"
-            raise self._wrong(f"url {what}", next_step=step)
+            raise self._error(f"url {what}", next_step=step)
 
     def _check_address(self) -> None:
         """Brackets are for an IPv6 address, and each is closed."""
         address = "" if is_conninfo(self.url) else split_url(self.url).address
         for entry in address.split(",") if "[" in address or "]" in address else ():
             if not has_reference(entry) and not _BRACKETED.fullmatch(entry):
-                raise self._wrong(
+                raise self._error(
                     "url has an address with a bracket that does not fit",
                     next_step=f"write {self.schemes[0]}://user@[::1]:port/…, each [ with its ]",
                 )
 
-    def _take_url(self) -> None:
+    def _read_url(self) -> None:
         pieces = split_url(self.url)
         found = {**self.fields_from_url(pieces), **dict(pieces.parameters)}
         self.check_names({"name", *found})
-        final = isinstance(self.url, Expanded)
+        final = isinstance(self.url, ExpandedText)
         types = {field.name: (str(field.type), field.default) for field in fields(self)}
         for name, value in found.items():
             declared, default = types[name]
             if value not in (None, "") and getattr(self, name) == default:
-                coerced = self._coerced(name, declared, value)
-                self._set(name, Expanded(coerced) if final and isinstance(coerced, str) else coerced)
+                coerced = self._coerce(name, declared, value)
+                self._set(name, ExpandedText(coerced) if final and isinstance(coerced, str) else coerced)
         self._set("url", "")
 
-    def _wrong(self, what: str, *, next_step: str | None = None) -> DeclarationError:
+    def _error(self, what: str, *, next_step: str | None = None) -> DeclarationError:
         return DeclarationError(f"{self.kind} connection {self.name!r}: {what}", next_step=next_step)
 
-    def _together(self, *names: str) -> None:
+    def _require_all_or_none(self, *names: str) -> None:
         """All of these fields, or none."""
         given = [name for name in names if getattr(self, name)]
         if given and len(given) < len(names):
             missing = next(name for name in names if name not in given)
-            raise self._wrong(f"{given[0]} is given without {missing}")
+            raise self._error(f"{given[0]} is given without {missing}")
 
 
 def connection_from_json(value: Mapping[str, Any]) -> Connection:
@@ -274,7 +274,7 @@ def connection_from_json(value: Mapping[str, Any]) -> Connection:
 
 
 # names that other tools have for a kind, and that are nearer to the name of another one
-_CALLED_ELSEWHERE = {"confluent_schema_registry": "schema_registry", "confluent": "schema_registry"}
+_FIELD_SYNONYMS = {"confluent_schema_registry": "schema_registry", "confluent": "schema_registry"}
 
 
 def kind_class(kind: object) -> type[Connection]:
@@ -282,26 +282,26 @@ def kind_class(kind: object) -> type[Connection]:
     if not isinstance(kind, str) or kind not in KINDS:
         hint = f" Known: {', '.join(sorted(KINDS))}."
         if isinstance(kind, str):
-            hint = did_you_mean(_CALLED_ELSEWHERE.get(kind, kind), KINDS)
+            hint = did_you_mean(_FIELD_SYNONYMS.get(kind, kind), KINDS)
         raise DeclarationError(f"no connection is of kind {kind!r}.{hint}")
     return KINDS[kind]
 
 
 def redact(field: str, value: object) -> object:
     """A field's value as it may be shown: secrets and URL passwords masked, ``${VAR}`` readable."""
-    return _show(field, value) if isinstance(value, str) else value
+    return _masked_value(field, value) if isinstance(value, str) else value
 
 
-def decoded(piece: str | None) -> str:
+def decode_url_piece(piece: str | None) -> str:
     """A piece of a URL without percent-encoding; a reference stays as it is."""
     if piece is None or has_reference(piece):
         return piece or ""
     return unquote(piece)
 
 
-def _show(name: str, value: str) -> str:
+def _masked_value(name: str, value: str) -> str:
     if holds_secret(name):
-        return show_secret(value)
+        return mask_secret(value)
     if "://" in value or name.endswith("url"):
         return mask_url(value)
     return mask(value) if "=" in value else value

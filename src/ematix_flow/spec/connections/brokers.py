@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ematix_flow.spec.connections.base import Connection, Properties, decoded
+from ematix_flow.spec.connections.base import Connection, DriverProperties, decode_url_piece
 from ematix_flow.spec.connections.references import has_reference
 from ematix_flow.spec.connections.registries import GlueSchemaRegistryConnection, SchemaRegistryConnection
 from ematix_flow.spec.connections.urls import UrlPieces
@@ -73,7 +73,7 @@ class KafkaConnection(Connection):
     tls_key_path: str = ""
     tls_key_password: str = ""
     tls_verify: bool = True
-    properties: Mapping[str, str] = Properties()
+    properties: Mapping[str, str] = DriverProperties()
 
     def __post_init__(self) -> None:
         servers: object = self.bootstrap_servers
@@ -85,8 +85,8 @@ class KafkaConnection(Connection):
     def fields_from_url(cls, url: UrlPieces) -> dict[str, object]:
         return {
             "bootstrap_servers": url.address,
-            "sasl_plain_username": decoded(url.user),
-            "sasl_plain_password": decoded(url.password),
+            "sasl_plain_username": decode_url_piece(url.user),
+            "sasl_plain_password": decode_url_piece(url.password),
             "security_protocol": "" if url.scheme == "kafka" else "sasl_ssl" if url.user else "ssl",
         }
 
@@ -95,11 +95,11 @@ class KafkaConnection(Connection):
         self._check_registry()
 
     def _check_login(self) -> None:
-        self._together("sasl_plain_username", "sasl_plain_password")
-        self._together("sasl_scram_username", "sasl_scram_password")
-        self._together("tls_cert_path", "tls_key_path")
+        self._require_all_or_none("sasl_plain_username", "sasl_plain_password")
+        self._require_all_or_none("sasl_scram_username", "sasl_scram_password")
+        self._require_all_or_none("tls_cert_path", "tls_key_path")
         if self.sasl_scram_mechanism and not self.sasl_scram_username:
-            raise self._wrong("sasl_scram_mechanism is given without sasl_scram_username")
+            raise self._error("sasl_scram_mechanism is given without sasl_scram_username")
         logins = [
             label
             for label, given in (
@@ -110,36 +110,36 @@ class KafkaConnection(Connection):
             if given
         ]
         if len(logins) > 1:
-            raise self._wrong(f"give one way to log in, not {' and '.join(logins)}")
+            raise self._error(f"give one way to log in, not {' and '.join(logins)}")
         protocol = self.security_protocol
         if not protocol or has_reference(protocol):
             return
         if protocol.startswith("sasl") != bool(logins) and "sasl.mechanism" not in self.properties:
             what = f"but {logins[0]} is given" if logins else "but no sasl_* login is given"
-            raise self._wrong(f"security_protocol is {protocol}, {what}")
+            raise self._error(f"security_protocol is {protocol}, {what}")
         if protocol.endswith("plaintext") and (self.tls_cert_path or self.tls_ca_path or self.msk_iam_region):
-            raise self._wrong(f"security_protocol is {protocol}, which has no TLS, but TLS is asked for")
+            raise self._error(f"security_protocol is {protocol}, which has no TLS, but TLS is asked for")
 
     def _check_registry(self) -> None:
         registry = self.schema_registry
         if registry and self.schema_registry_url:
-            raise self._wrong("give schema_registry or schema_registry_url, not both")
-        self._together("schema_registry_basic_auth_user", "schema_registry_basic_auth_password")
+            raise self._error("give schema_registry or schema_registry_url, not both")
+        self._require_all_or_none("schema_registry_basic_auth_user", "schema_registry_basic_auth_password")
         if self.schema_registry_basic_auth_user and not self.schema_registry_url:
-            raise self._wrong("schema_registry_basic_auth_user is given without schema_registry_url")
+            raise self._error("schema_registry_basic_auth_user is given without schema_registry_url")
         if isinstance(registry, str) and "://" in registry:
-            raise self._wrong(
+            raise self._error(
                 "schema_registry takes the name of a connection of kind schema_registry, not an address",
                 next_step=f'for an address write  schema_registry_url="{mask(registry)}"',
             )
         if not isinstance(registry, Connection):
             return
         if not isinstance(registry, (SchemaRegistryConnection, GlueSchemaRegistryConnection)):
-            raise self._wrong(f"schema_registry is a {registry.kind} connection, not a schema registry")
+            raise self._error(f"schema_registry is a {registry.kind} connection, not a schema registry")
         glue = isinstance(registry, GlueSchemaRegistryConnection)
         fits = self.payload_format in ("avro", "protobuf") or has_reference(self.payload_format)
         if glue and not fits:
-            raise self._wrong("a Glue schema registry needs  payload_format=  avro or protobuf")
+            raise self._error("a Glue schema registry needs  payload_format=  avro or protobuf")
 
     @property
     def protocol(self) -> str:
@@ -170,18 +170,18 @@ class RabbitMQConnection(Connection):
     tls_key_path: str = ""
     tls_verify: bool = True
 
-    def _take_url(self) -> None:
+    def _read_url(self) -> None:
         if self.amqp_url:
-            raise self._wrong("give url or amqp_url, not both")
+            raise self._error("give url or amqp_url, not both")
         self._set("amqp_url", self.url)
         self._set("url", "")
 
     def _check(self) -> None:
-        self._together("tls_cert_path", "tls_key_path")
+        self._require_all_or_none("tls_cert_path", "tls_key_path")
         if self.amqp_url and not has_reference(self.amqp_url):
             scheme = self.amqp_url.partition("://")[0]
             if scheme not in self.schemes:
-                raise self._wrong("url / amqp_url begins neither with amqp:// nor with amqps://")
+                raise self._error("url / amqp_url begins neither with amqp:// nor with amqps://")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -203,7 +203,7 @@ class PubSubConnection(Connection):
 
     def _check(self) -> None:
         if self.anonymous_auth is True and self.credentials_path:
-            raise self._wrong("give anonymous_auth or credentials_path, not both")
+            raise self._error("give anonymous_auth or credentials_path, not both")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -227,11 +227,11 @@ class KinesisConnection(Connection):
     def fields_from_url(cls, url: UrlPieces) -> dict[str, object]:
         return {
             "stream_name": url.address,
-            "access_key_id": decoded(url.user),
-            "secret_access_key": decoded(url.password),
+            "access_key_id": decode_url_piece(url.user),
+            "secret_access_key": decode_url_piece(url.password),
         }
 
     def _check(self) -> None:
-        self._together("access_key_id", "secret_access_key")
+        self._require_all_or_none("access_key_id", "secret_access_key")
         if self.profile and self.access_key_id:
-            raise self._wrong("give profile or access keys, not both")
+            raise self._error("give profile or access keys, not both")

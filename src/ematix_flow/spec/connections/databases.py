@@ -36,8 +36,8 @@ class _ServerConnection(Connection):
 
     def _check(self) -> None:
         if not self.url and not self.host:
-            raise self._wrong("it needs url, or host", next_step=f'add  url = "{self.schemes[0]}://…"')
-        self._together("ssl_cert", "ssl_key")
+            raise self._error("it needs url, or host", next_step=f'add  url = "{self.schemes[0]}://…"')
+        self._require_all_or_none("ssl_cert", "ssl_key")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from urllib.parse import quote, unquote
 
 from ematix_flow.errors import ConfigError
-from ematix_flow.spec.connections.base import Connection, Properties
+from ematix_flow.spec.connections.base import Connection, DriverProperties
 from ematix_flow.spec.connections.databases import MySQLConnection, PostgresConnection
 from ematix_flow.spec.connections.references import has_reference
 from ematix_flow.spec.connections.urls import is_conninfo, parse_conninfo, split_url
@@ -32,7 +32,7 @@ class DsnParts:
     user: str | None
     password: str | None
     database: str | None
-    options: Mapping[str, str] = field(default_factory=Properties)
+    options: Mapping[str, str] = field(default_factory=DriverProperties)
 
     @property
     def host(self) -> str | None:
@@ -77,7 +77,7 @@ def dsn_parts(connection: Connection) -> DsnParts:
         user=connection.user or found.user,
         password=connection.password or found.password,
         database=connection.database or found.database,
-        options=Properties(options),
+        options=DriverProperties(options),
     )
 
 
@@ -124,9 +124,9 @@ def _parts_of_url(connection: ServerConnection) -> DsnParts:
     hosts = tuple((unquote(host), _port(port, connection)) for host, port in pieces.hosts)
     return DsnParts(
         hosts=hosts or given.hosts,
-        user=_decoded(pieces.user) or given.user,
-        password=_decoded(pieces.password) or given.password,
-        database=_decoded(pieces.path.removeprefix("/")) or given.database,
+        user=_decode(pieces.user) or given.user,
+        password=_decode(pieces.password) or given.password,
+        database=_decode(pieces.path.removeprefix("/")) or given.database,
         options=given.options,
     )
 
@@ -141,7 +141,7 @@ def _parts_of_parameters(parameters: dict[str, str], connection: ServerConnectio
         user=parameters.pop("user", None),
         password=parameters.pop("password", None),
         database=parameters.pop("dbname", None) or parameters.pop("database", None),
-        options=Properties(parameters),
+        options=DriverProperties(parameters),
     )
 
 
@@ -155,7 +155,7 @@ def _port(port: str, connection: ServerConnection) -> int | None:
     return int(port) if port else None
 
 
-def _decoded(piece: str | None) -> str | None:
+def _decode(piece: str | None) -> str | None:
     return None if piece is None else unquote(piece)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 from urllib.parse import unquote
 
-from ematix_flow.spec.connections.base import Connection, Properties, decoded
+from ematix_flow.spec.connections.base import Connection, DriverProperties, decode_url_piece
 from ematix_flow.spec.connections.formats import FORMAT_ALIASES, FORMATS, format_from_path
 from ematix_flow.spec.connections.references import has_reference
 from ematix_flow.spec.connections.urls import UrlPieces
@@ -60,29 +60,29 @@ class S3Connection(Connection):
         return {
             "bucket": url.address,
             "prefix": unquote(url.path.strip("/")),
-            "access_key_id": decoded(url.user),
-            "secret_access_key": decoded(url.password),
+            "access_key_id": decode_url_piece(url.user),
+            "secret_access_key": decode_url_piece(url.password),
         }
 
     def _check(self) -> None:
-        self._together("access_key_id", "secret_access_key")
+        self._require_all_or_none("access_key_id", "secret_access_key")
         if self.session_token and not self.access_key_id:
-            raise self._wrong("session_token is given without access_key_id")
+            raise self._error("session_token is given without access_key_id")
         if self.profile and self.access_key_id:
-            raise self._wrong("give profile or access keys, not both")
+            raise self._error("give profile or access keys, not both")
         if self.anonymous and (self.profile or self.access_key_id):
-            raise self._wrong("give anonymous or credentials, not both")
+            raise self._error("give anonymous or credentials, not both")
         if self.endpoint and not has_reference(self.endpoint) and not _WEB.match(self.endpoint):
-            raise self._wrong("endpoint needs http:// or https://", next_step='write  endpoint = "https://…"')
+            raise self._error("endpoint needs http:// or https://", next_step='write  endpoint = "https://…"')
         if self.bucket and not has_reference(self.bucket) and not _BUCKET.fullmatch(self.bucket):
-            raise self._wrong(
+            raise self._error(
                 f"{self.bucket!r} cannot be the name of a bucket",
                 next_step='write the name alone:  bucket = "my-bucket", and the rest as  prefix = "…"',
             )
         parts = self.prefix.strip("/").split("/")
         if self.prefix.strip("/") and not has_reference(self.prefix) and {"", ".", ".."} & set(parts):
             # a key may hold such parts, and Spark's paths leave them out: it would look elsewhere
-            raise self._wrong(
+            raise self._error(
                 f"prefix {self.prefix!r} has a part that is empty, '.' or '..'",
                 next_step='write the folders alone, as in  prefix = "raw/events"',
             )
@@ -123,7 +123,7 @@ class ObjectStoreLocalConnection(_LocalConnection):
     format: str = ""
 
     def _check(self) -> None:
-        if not self.format and not self.url_pending and not has_reference(self.path):
+        if not self.format and not self.url_has_reference and not has_reference(self.path):
             self._set("format", format_from_path(self.path) or "parquet")
 
 
@@ -140,7 +140,7 @@ class ObjectStoreS3Connection(S3Connection):
 
     def _check(self) -> None:
         super()._check()
-        if not self.format and not self.url_pending and not has_reference(self.prefix):
+        if not self.format and not self.url_has_reference and not has_reference(self.prefix):
             self._set("format", format_from_path(self.prefix) or "parquet")
 
 
@@ -171,7 +171,7 @@ class IcebergConnection(Connection):
     secret_access_key: str = ""
     session_token: str = ""
     path_style: bool | None = None
-    properties: Mapping[str, str] = Properties()
+    properties: Mapping[str, str] = DriverProperties()
 
     @classmethod
     def fields_from_url(cls, url: UrlPieces) -> dict[str, object]:
@@ -179,7 +179,9 @@ class IcebergConnection(Connection):
         transport = url.scheme.partition("+")[2]
         if not transport:
             return {"catalog_type": "hadoop", "warehouse": unquote(url.location)}
-        credential = "" if url.user is None else f"{decoded(url.user)}:{decoded(url.password)}"
+        credential = (
+            "" if url.user is None else f"{decode_url_piece(url.user)}:{decode_url_piece(url.password)}"
+        )
         catalog_type = "hive" if transport == "thrift" else "rest"
         return {
             "catalog_type": catalog_type,
@@ -188,12 +190,12 @@ class IcebergConnection(Connection):
         }
 
     def _check(self) -> None:
-        if self.url_pending or has_reference(self.catalog_type):
+        if self.url_has_reference or has_reference(self.catalog_type):
             return
         needed = {"rest": "uri", "hive": "uri", "jdbc": "uri", "glue": "warehouse", "hadoop": "warehouse"}
         name = needed[self.catalog_type]
         if not getattr(self, name):
-            raise self._wrong(f"a {self.catalog_type} catalog needs {name}", next_step=f'add  {name} = "…"')
+            raise self._error(f"a {self.catalog_type} catalog needs {name}", next_step=f'add  {name} = "…"')
         if self.token and self.credential:
-            raise self._wrong("give token or credential, not both")
-        self._together("access_key_id", "secret_access_key")
+            raise self._error("give token or credential, not both")
+        self._require_all_or_none("access_key_id", "secret_access_key")

@@ -18,7 +18,7 @@ _PATH_FIELDS = frozenset({"ssl_key", "sslkey"})
 _SECRET_FIELDS = frozenset({"credential", "sslpassword", "sasl_jaas_config", "jaas"})
 
 
-class Expanded(str):
+class ExpandedText(str):
     """Text whose references were replaced: a ``${`` that it still holds came from a secret and is final."""
 
     __slots__ = ()
@@ -26,7 +26,7 @@ class Expanded(str):
 
 def has_reference(value: object) -> bool:
     """Whether a value still holds a ``${…}`` that must be replaced before use."""
-    return isinstance(value, str) and not isinstance(value, Expanded) and bool(REFERENCE.search(value))
+    return isinstance(value, str) and not isinstance(value, ExpandedText) and bool(REFERENCE.search(value))
 
 
 def split_default(reference: str) -> tuple[str, str | None]:
@@ -43,15 +43,15 @@ def holds_secret(name: str) -> bool:
     return plain in _SECRET_FIELDS or is_secret_field(plain)
 
 
-def show_secret(value: str) -> str:
+def mask_secret(value: str) -> str:
     """A secret as it may be shown: ``***``, or its references, without their default values."""
     if value == "":
         return value
-    if isinstance(value, Expanded) or not _ONLY_REFERENCES.fullmatch(value):
+    if isinstance(value, ExpandedText) or not _ONLY_REFERENCES.fullmatch(value):
         return MASK
-    return REFERENCE.sub(_show_reference, value)
+    return REFERENCE.sub(_mask_reference, value)
 
 
-def _show_reference(match: re.Match[str]) -> str:
+def _mask_reference(match: re.Match[str]) -> str:
     name, default = split_default(match[1])
     return match[0] if not default else f"${{{name}:-{MASK}}}"

@@ -26,8 +26,8 @@ class SchemaRegistryConnection(Connection):
     tls_key_password: str = ""
 
     def _check(self) -> None:
-        self._together("basic_auth_user", "basic_auth_password")
-        self._together("tls_cert_path", "tls_key_path")
+        self._require_all_or_none("basic_auth_user", "basic_auth_password")
+        self._require_all_or_none("tls_cert_path", "tls_key_path")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -51,6 +51,6 @@ class GlueSchemaRegistryConnection(Connection):
         return {"registry_name": url.address}
 
     def _check(self) -> None:
-        self._together("aws_access_key_id", "aws_secret_access_key")
+        self._require_all_or_none("aws_access_key_id", "aws_secret_access_key")
         if self.aws_profile and self.aws_access_key_id:
-            raise self._wrong("give aws_profile or access keys, not both")
+            raise self._error("give aws_profile or access keys, not both")

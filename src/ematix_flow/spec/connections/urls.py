@@ -13,9 +13,9 @@ from urllib.parse import unquote
 
 from ematix_flow.spec.connections.references import (
     REFERENCE,
-    Expanded,
+    ExpandedText,
     holds_secret,
-    show_secret,
+    mask_secret,
     split_default,
 )
 from ematix_flow.spec.redaction import MASK
@@ -69,7 +69,7 @@ class UrlPieces:
         """The URL with ``***`` for its passwords."""
         out = f"{self.scheme}://" if self.scheme else ""
         if self.user is not None:
-            password = "" if self.password is None else ":" + show_secret(self.password)
+            password = "" if self.password is None else ":" + mask_secret(self.password)
             out += f"{self.user}{password}@{self.address}"
         else:
             # what stands for a port and is none may be a password whose "@host" was forgotten
@@ -96,12 +96,12 @@ def split_url(url: str) -> UrlPieces:
     user, colon, password = userinfo.partition(":")
     host, slash, path = address.partition("/")
     return UrlPieces(
-        scheme=_restored(scheme.lower(), references, url),
-        user=_restored(user, references, url) if at else None,
-        password=_restored(password, references, url) if at and colon else None,
-        address=_restored(host, references, url),
-        path=_restored(slash + path, references, url),
-        query=None if query is None else _restored(query, references, url),
+        scheme=_restore_references(scheme.lower(), references, url),
+        user=_restore_references(user, references, url) if at else None,
+        password=_restore_references(password, references, url) if at and colon else None,
+        address=_restore_references(host, references, url),
+        path=_restore_references(slash + path, references, url),
+        query=None if query is None else _restore_references(query, references, url),
     )
 
 
@@ -110,7 +110,7 @@ def mask_url(url: str) -> str:
     if is_conninfo(url):
         return _mask_conninfo(url)
     shown = split_url(url).masked()
-    return shown if isinstance(url, Expanded) else REFERENCE.sub(_masked_default, shown)
+    return shown if isinstance(url, ExpandedText) else REFERENCE.sub(_masked_default, shown)
 
 
 def is_conninfo(text: str) -> bool:
@@ -159,7 +159,7 @@ def _plausible_port(port: str) -> bool:
 
 def _masked_parameter(pair: str) -> str:
     name, *value = _split(pair, "=", 1)
-    return f"{name}={show_secret(value[0])}" if value and holds_secret(name) else pair
+    return f"{name}={mask_secret(value[0])}" if value and holds_secret(name) else pair
 
 
 def _mask_conninfo(text: str) -> str:
@@ -173,7 +173,7 @@ def _mask_conninfo(text: str) -> str:
 def _masked_conninfo_pair(match: re.Match[str]) -> str:
     if not holds_secret(match[1]):
         return match[0]
-    return match[0][: match.start(3) - match.start()] + show_secret(match[3])
+    return match[0][: match.start(3) - match.start()] + mask_secret(match[3])
 
 
 def _masked_default(match: re.Match[str]) -> str:
@@ -184,11 +184,11 @@ def _masked_default(match: re.Match[str]) -> str:
 def _split(text: str, separator: str, times: int = -1) -> list[str]:
     """``text.split`` that leaves the inside of references alone."""
     hidden, references = _hide_references(text)
-    return [_restored(part, references, text) for part in hidden.split(separator, times)]
+    return [_restore_references(part, references, text) for part in hidden.split(separator, times)]
 
 
 def _hide_references(url: str) -> tuple[str, dict[str, str]]:
-    if isinstance(url, Expanded):
+    if isinstance(url, ExpandedText):
         return str(url), {}
     unused = _unused_characters(url)
     references: dict[str, str] = {}
@@ -205,7 +205,7 @@ def _unused_characters(text: str) -> Iterator[str]:
     return (character for character in map(chr, range(0xE000, 0xF8FF)) if character not in text)
 
 
-def _restored(piece: str, references: dict[str, str], origin: str) -> str:
+def _restore_references(piece: str, references: dict[str, str], origin: str) -> str:
     for character, reference in references.items():
         piece = piece.replace(character, reference)
-    return Expanded(piece) if isinstance(origin, Expanded) else piece
+    return ExpandedText(piece) if isinstance(origin, ExpandedText) else piece

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ematix_flow.spec.connections.base import Connection, decoded
+from ematix_flow.spec.connections.base import Connection, decode_url_piece
 from ematix_flow.spec.connections.databases import SSL_MODES
 from ematix_flow.spec.connections.references import has_reference
 from ematix_flow.spec.connections.urls import UrlPieces
@@ -37,22 +37,22 @@ class SnowflakeConnection(Connection):
         database, _, schema = url.path.strip("/").partition("/")
         return {
             "account": url.address,
-            "user": decoded(url.user),
-            "password": decoded(url.password),
-            "database": decoded(database),
-            "schema": decoded(schema),
+            "user": decode_url_piece(url.user),
+            "password": decode_url_piece(url.password),
+            "database": decode_url_piece(database),
+            "schema": decode_url_piece(schema),
         }
 
     def _check(self) -> None:
-        if self.url_pending:
+        if self.url_has_reference:
             return
         given = [n for n in ("password", "private_key", "private_key_path") if getattr(self, n)]
         if not given:
-            raise self._wrong("it needs password, private_key or private_key_path")
+            raise self._error("it needs password, private_key or private_key_path")
         if len(given) > 1:
-            raise self._wrong(f"give {' or '.join(given)}, not both")
+            raise self._error(f"give {' or '.join(given)}, not both")
         if self.private_key_password and given == ["password"]:
-            raise self._wrong("private_key_password is given without a private key")
+            raise self._error("private_key_password is given without a private key")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -72,7 +72,7 @@ class BigQueryConnection(Connection):
 
     @classmethod
     def fields_from_url(cls, url: UrlPieces) -> dict[str, object]:
-        return {"project": url.address, "dataset": decoded(url.path.strip("/"))}
+        return {"project": url.address, "dataset": decode_url_piece(url.path.strip("/"))}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -100,12 +100,12 @@ class RedshiftConnection(Connection):
         return {
             "host": host,
             "port": port,
-            "database": decoded(url.path.strip("/")),
-            "user": decoded(url.user),
-            "password": decoded(url.password),
+            "database": decode_url_piece(url.path.strip("/")),
+            "user": decode_url_piece(url.user),
+            "password": decode_url_piece(url.password),
         }
 
     def _check(self) -> None:
         staging = self.s3_staging_dir
         if staging and not has_reference(staging) and not staging.startswith(("s3://", "s3a://")):
-            raise self._wrong("s3_staging_dir must begin with s3://")
+            raise self._error("s3_staging_dir must begin with s3://")

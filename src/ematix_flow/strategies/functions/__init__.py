@@ -7,14 +7,14 @@ engine is added by writing its `Functions` and naming it in `functions_for`.
 from __future__ import annotations
 
 from ematix_flow.errors import Unsupported
-from ematix_flow.strategies.functions.base import Functions
+from ematix_flow.strategies.functions.base import SqlFunctions
 from ematix_flow.strategies.functions.duckdb import DuckDBFunctions
 from ematix_flow.strategies.functions.mysql import MySQLFunctions
 from ematix_flow.strategies.functions.postgres import PostgresFunctions
 from ematix_flow.strategies.functions.spark import SparkFunctions
 from ematix_flow.strategies.functions.sqlite_sql import SQLiteFunctions
 
-_ENGINES: dict[str, type[Functions]] = {
+_ENGINES: dict[str, type[SqlFunctions]] = {
     "postgres": PostgresFunctions,
     "mysql": MySQLFunctions,
     "duckdb": DuckDBFunctions,
@@ -23,7 +23,7 @@ _ENGINES: dict[str, type[Functions]] = {
 }
 
 
-def functions_for(dialect: str) -> Functions:
+def functions_for(dialect: str) -> SqlFunctions:
     """The functions of an engine, by sqlglot's name of its dialect."""
     engine = _ENGINES.get(dialect)
     if engine is None:

@@ -17,17 +17,17 @@ from ematix_flow.spec.types import DataType
 WHITESPACE = " \t\n\v\f\r"
 UTC = "UTC"
 _REJECTION = re.compile(r"<<ematix_flow: (.*?)>>", re.DOTALL)
-_SHOWN = 80
+_MAX_SHOWN = 80
 
 
-def rejection_in(text: str) -> str | None:
+def find_rejection(text: str) -> str | None:
     """What our SQL said when it refused a value, found in the error of a driver."""
     found = _REJECTION.search(text)
     return found[1].replace("''", "'") if found else None
 
 
 @dataclass(frozen=True)
-class Value:
+class TypedValue:
     """A column's value on its way: the tree, and its type where it is known."""
 
     tree: exp.Expression
@@ -65,7 +65,7 @@ def is_null(tree: exp.Expression) -> exp.Expression:
     return exp.Is(this=tree, expression=exp.Null())
 
 
-def every(*conditions: exp.Expression) -> exp.Expression:
+def all_of(*conditions: exp.Expression) -> exp.Expression:
     tree = conditions[0]
     for condition in conditions[1:]:
         tree = exp.And(this=tree, expression=condition)
@@ -80,7 +80,7 @@ def concat(*parts: exp.Expression) -> exp.Expression:
     return tree if len(parts) == 1 else exp.Paren(this=tree)
 
 
-class Functions(ABC):
+class SqlFunctions(ABC):
     """One engine's functions. A tree may appear twice in a result: callers pass columns or copies."""
 
     name: str  # sqlglot's name of the dialect
@@ -91,7 +91,7 @@ class Functions(ABC):
         """The same rows, computed once: for an engine that would copy a subquery's expressions outwards."""
         return select
 
-    def given(self, tree: exp.Expression, data_type: DataType | None) -> exp.Expression:
+    def from_source(self, tree: exp.Expression, data_type: DataType | None) -> exp.Expression:
         """A source's column as the value that markers and transforms begin with."""
         return tree
 
@@ -229,6 +229,6 @@ class Functions(ABC):
 
     def reject(self, column: str, tree: exp.Expression, what: str, data_type: DataType) -> exp.Expression:
         """Fail with the column's name and the value, in a form that `rejection_in` finds."""
-        shown = self.left(tree, _SHOWN)
+        shown = self.left(tree, _MAX_SHOWN)
         message = concat(text(f"<<ematix_flow: column '{column}': '"), shown, text(f"' {what}>>"))
         return self.raise_error(message, data_type)

@@ -13,12 +13,12 @@ from sqlglot import exp
 from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.time_format import ISO8601
 from ematix_flow.spec.types import INTEGER_BITS, DataType
-from ematix_flow.strategies.functions.base import Value, case, is_null, number
+from ematix_flow.strategies.functions.base import TypedValue, case, is_null, number
 from ematix_flow.strategies.functions.parsing import (
     DATE,
     MOMENT,
     NAIVE,
-    Failure,
+    OnFailure,
     as_text,
     parse_bool,
     parse_date,
@@ -26,7 +26,7 @@ from ematix_flow.strategies.functions.parsing import (
     parse_numeric,
     parse_timestamp,
 )
-from ematix_flow.strategies.functions.site import Site
+from ematix_flow.strategies.functions.site import ColumnSite
 
 _TEXTS = frozenset({"text", "string"})
 _NUMBERS = frozenset({"numeric", "float", "double", *INTEGER_BITS})
@@ -43,13 +43,13 @@ def needs_cast(have: DataType | None, want: DataType, *, computed: bool) -> bool
     return have != want
 
 
-def cast(value: Value, want: DataType, site: Site) -> Value:
+def cast(value: TypedValue, want: DataType, site: ColumnSite) -> TypedValue:
     """The value as the declared type; SchemaMismatch where no value could ever fit."""
     functions, have = site.functions, value.type
     if have is None:
-        return Value(functions.cast(value.tree, want, site.column), want)
+        return TypedValue(functions.cast(value.tree, want, site.column), want)
     if have == want or (have.kind in _TEXTS and want.kind in _TEXTS):
-        return Value(value.tree, want)
+        return TypedValue(value.tree, want)
     tree = None
     if have.kind in _TEXTS:
         tree = _from_text(value, want, site)
@@ -60,9 +60,9 @@ def cast(value: Value, want: DataType, site: Site) -> Value:
     elif want.kind == "boolean" and have.kind in INTEGER_BITS:
         one, zero = (exp.EQ(this=value.tree.copy(), expression=number(n)) for n in (1, 0))
         branches = [(one, functions.literal(True)), (zero, functions.literal(False))]
-        tree = _or_reject(value, branches, want, site, "is neither 0 nor 1")
+        tree = _first_or_reject(value, branches, want, site, "is neither 0 nor 1")
     elif have.kind == "boolean" and want.kind in _NUMBERS:
-        tree = functions.cast(parse_int(value, site, Failure()).tree, want)
+        tree = functions.cast(parse_int(value, site, OnFailure()).tree, want)
     elif want.kind in _TEXTS:
         known = have.kind == "boolean" or have.kind in INTEGER_BITS
         tree = as_text(value, site).tree if known else functions.to_text(value.tree)
@@ -73,11 +73,11 @@ def cast(value: Value, want: DataType, site: Site) -> Value:
             f"column {site.column!r}: the source gives {have}, the table declares {want}",
             next_step="convert it in the source SQL, or declare another type",
         )
-    return Value(tree, want)
+    return TypedValue(tree, want)
 
 
-def _from_text(value: Value, want: DataType, site: Site) -> exp.Expression:
-    functions, failure = site.functions, Failure()
+def _from_text(value: TypedValue, want: DataType, site: ColumnSite) -> exp.Expression:
+    functions, failure = site.functions, OnFailure()
     if want.kind in INTEGER_BITS:
         wide = parse_int(value, site, failure)
         return wide.tree if want == wide.type else functions.cast(wide.tree, want, site.column)
@@ -93,7 +93,7 @@ def _from_text(value: Value, want: DataType, site: Site) -> exp.Expression:
     return functions.cast(value.tree, want, site.column)
 
 
-def _number(value: Value, want: DataType, site: Site) -> exp.Expression:
+def _number(value: TypedValue, want: DataType, site: ColumnSite) -> exp.Expression:
     functions, have = site.functions, value.type
     assert have is not None
     plain = functions.cast(value.tree.copy(), want, site.column)
@@ -104,34 +104,34 @@ def _number(value: Value, want: DataType, site: Site) -> exp.Expression:
         if (have.scale or 0) <= digits:
             return plain
         same = functions.equal(value.tree.copy(), functions.round(value.tree.copy(), digits, have))
-        return _or_reject(value, [(same, plain)], want, site, f"has more digits than {want}")
+        return _first_or_reject(value, [(same, plain)], want, site, f"has more digits than {want}")
     if want.kind in INTEGER_BITS:
-        return functions.cast(parse_int(value, site, Failure()).tree, want, site.column)
-    exact = parse_numeric(value, want, site, Failure()).tree
+        return functions.cast(parse_int(value, site, OnFailure()).tree, want, site.column)
+    exact = parse_numeric(value, want, site, OnFailure()).tree
     back = functions.convert(functions.decimal_of(value.tree.copy(), want), DataType("double"))
     same = exp.EQ(this=back, expression=functions.convert(value.tree.copy(), DataType("double")))
-    return _or_reject(value, [(same, exact)], want, site, f"has more digits than {want}")
+    return _first_or_reject(value, [(same, exact)], want, site, f"has more digits than {want}")
 
 
-def _time(value: Value, want: DataType, site: Site) -> exp.Expression:
+def _time(value: TypedValue, want: DataType, site: ColumnSite) -> exp.Expression:
     functions = site.functions
     tree = functions.temporal(value.tree, value.type or want)
     if want.kind == "date":
         naive = functions.from_utc(tree) if value.kind == "timestamp_tz" else tree
         midnight = exp.EQ(this=functions.start_of("day", naive.copy()), expression=naive.copy())
         branches = [(midnight, functions.convert(naive, DATE))]
-        return _or_reject(value, branches, want, site, "has a time of day")
+        return _first_or_reject(value, branches, want, site, "has a time of day")
     if value.kind == "date":
         tree = functions.convert(tree, NAIVE)
         return functions.to_utc(tree) if want == MOMENT else tree
     return functions.to_utc(tree) if want == MOMENT else functions.from_utc(tree)
 
 
-def _or_reject(
-    value: Value,
+def _first_or_reject(
+    value: TypedValue,
     branches: Sequence[tuple[exp.Expression, exp.Expression]],
     want: DataType,
-    site: Site,
+    site: ColumnSite,
     what: str,
 ) -> exp.Expression:
     functions = site.functions

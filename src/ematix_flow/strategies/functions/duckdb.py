@@ -6,7 +6,7 @@ from sqlglot import exp
 
 from ematix_flow.spec.portable_regex import translate
 from ematix_flow.spec.types import DataType
-from ematix_flow.strategies.functions.base import WHITESPACE, Functions, call, number, text
+from ematix_flow.strategies.functions.base import WHITESPACE, SqlFunctions, call, number, text
 
 _TYPES = {
     "small_int": "SMALLINT",
@@ -28,7 +28,7 @@ _TYPES = {
 _WIDE = DataType("numeric", precision=38, scale=18)
 
 
-class DuckDBFunctions(Functions):
+class DuckDBFunctions(SqlFunctions):
     name = "duckdb"
     flavour = "re2"
     folds_case = True

@@ -14,29 +14,29 @@ from ematix_flow.spec.normalize import Normalizer
 from ematix_flow.spec.normalizer_arguments import Scalar
 from ematix_flow.spec.types import INTEGER_BITS, DataType
 from ematix_flow.strategies.functions import parsing
-from ematix_flow.strategies.functions.base import Functions, Value, call, case, number, text
-from ematix_flow.strategies.functions.parsing import DATE, MOMENT, NAIVE, TEXT, Failure, as_text
-from ematix_flow.strategies.functions.site import Site
+from ematix_flow.strategies.functions.base import SqlFunctions, TypedValue, call, case, number, text
+from ematix_flow.strategies.functions.parsing import DATE, MOMENT, NAIVE, TEXT, OnFailure, as_text
+from ematix_flow.strategies.functions.site import ColumnSite
 
 _EXACT_BELOW = Decimal("1e15")  # above, a double has no digit that rounding could change
 _REALS = ("float", "double")
 
-Apply = Callable[[Normalizer, Value, Site], Value]
+Apply = Callable[[Normalizer, TypedValue, ColumnSite], TypedValue]
 
 
-def apply_marker(marker: Normalizer, value: Value, site: Site) -> Value:
+def apply_marker(marker: Normalizer, value: TypedValue, site: ColumnSite) -> TypedValue:
     """The value after one marker. ``sql`` and ``derive`` hold raw SQL and belong to the projection."""
     return _MARKERS[marker.name](marker, value, site)
 
 
-def _text_marker(change: Callable[[Normalizer, exp.Expression, Functions], exp.Expression]) -> Apply:
-    def apply(marker: Normalizer, value: Value, site: Site) -> Value:
-        return Value(change(marker, as_text(value, site).tree, site.functions), TEXT)
+def _text_marker(change: Callable[[Normalizer, exp.Expression, SqlFunctions], exp.Expression]) -> Apply:
+    def apply(marker: Normalizer, value: TypedValue, site: ColumnSite) -> TypedValue:
+        return TypedValue(change(marker, as_text(value, site).tree, site.functions), TEXT)
 
     return apply
 
 
-def _regex_replace(marker: Normalizer, tree: exp.Expression, functions: Functions) -> exp.Expression:
+def _regex_replace(marker: Normalizer, tree: exp.Expression, functions: SqlFunctions) -> exp.Expression:
     flags = marker["flags"]
     return functions.regex_replace(
         tree, marker["pattern"], marker["replacement"], everywhere="g" in flags, ignore_case="i" in flags
@@ -50,19 +50,19 @@ def _null_if(tree: exp.Expression, other: exp.Expression) -> exp.Expression:
 # --- dates and times -------------------------------------------------------------------------------
 
 
-def _failure(marker: Normalizer) -> Failure:
-    return Failure(marker["on_failure"], marker["default"])
+def _on_failure(marker: Normalizer) -> OnFailure:
+    return OnFailure(marker["on_failure"], marker["default"])
 
 
-def _parse_timestamp(marker: Normalizer, value: Value, site: Site) -> Value:
-    return parsing.parse_timestamp(value, marker["formats"], site, _failure(marker))
+def _parse_timestamp(marker: Normalizer, value: TypedValue, site: ColumnSite) -> TypedValue:
+    return parsing.parse_timestamp(value, marker["formats"], site, _on_failure(marker))
 
 
-def _parse_date(marker: Normalizer, value: Value, site: Site) -> Value:
-    return parsing.parse_date(value, marker["formats"], site, _failure(marker))
+def _parse_date(marker: Normalizer, value: TypedValue, site: ColumnSite) -> TypedValue:
+    return parsing.parse_date(value, marker["formats"], site, _on_failure(marker))
 
 
-def _needs_time(marker: Normalizer, value: Value, site: Site) -> None:
+def _needs_time(marker: Normalizer, value: TypedValue, site: ColumnSite) -> None:
     if value.type is not None and value.kind not in ("timestamp", "timestamp_tz", "date"):
         raise Unsupported(
             f"column {site.column!r}: {marker.name}() needs a date or time, and the value is {value.type}",
@@ -70,7 +70,7 @@ def _needs_time(marker: Normalizer, value: Value, site: Site) -> None:
         )
 
 
-def _to_timezone(marker: Normalizer, value: Value, site: Site) -> Value:
+def _to_timezone(marker: Normalizer, value: TypedValue, site: ColumnSite) -> TypedValue:
     _needs_time(marker, value, site)
     functions = site.functions
     tree = functions.temporal(value.tree, value.type or MOMENT)
@@ -78,38 +78,38 @@ def _to_timezone(marker: Normalizer, value: Value, site: Site) -> Value:
         tree = functions.convert(tree, NAIVE)
     if value.kind in ("date", "timestamp"):
         tree = functions.to_utc(tree)
-    return Value(functions.local(tree, marker["tz"]), NAIVE)
+    return TypedValue(functions.local(tree, marker["tz"]), NAIVE)
 
 
-def _date_trunc(marker: Normalizer, value: Value, site: Site) -> Value:
+def _date_trunc(marker: Normalizer, value: TypedValue, site: ColumnSite) -> TypedValue:
     _needs_time(marker, value, site)
     functions, unit = site.functions, marker["precision"]
     tree = functions.temporal(value.tree, value.type or MOMENT)
     if value.kind == "date":
         start = functions.start_of(unit, functions.convert(tree, NAIVE))
-        return Value(functions.convert(start, DATE), DATE)
+        return TypedValue(functions.convert(start, DATE), DATE)
     if value.kind == "timestamp":
-        return Value(functions.start_of(unit, tree), NAIVE)
-    return Value(functions.to_utc(functions.start_of(unit, functions.from_utc(tree))), MOMENT)
+        return TypedValue(functions.start_of(unit, tree), NAIVE)
+    return TypedValue(functions.to_utc(functions.start_of(unit, functions.from_utc(tree))), MOMENT)
 
 
 # --- numbers and booleans --------------------------------------------------------------------------
 
 
-def _parse_int(marker: Normalizer, value: Value, site: Site) -> Value:
-    return parsing.parse_int(value, site, _failure(marker))
+def _parse_int(marker: Normalizer, value: TypedValue, site: ColumnSite) -> TypedValue:
+    return parsing.parse_int(value, site, _on_failure(marker))
 
 
-def _parse_numeric(marker: Normalizer, value: Value, site: Site) -> Value:
+def _parse_numeric(marker: Normalizer, value: TypedValue, site: ColumnSite) -> TypedValue:
     to = DataType("numeric", precision=marker["precision"], scale=marker["scale"])
-    return parsing.parse_numeric(value, to, site, _failure(marker))
+    return parsing.parse_numeric(value, to, site, _on_failure(marker))
 
 
-def _parse_bool(marker: Normalizer, value: Value, site: Site) -> Value:
-    return parsing.parse_bool(value, marker["truthy"], marker["falsy"], site, _failure(marker))
+def _parse_bool(marker: Normalizer, value: TypedValue, site: ColumnSite) -> TypedValue:
+    return parsing.parse_bool(value, marker["truthy"], marker["falsy"], site, _on_failure(marker))
 
 
-def _needs_number(marker: Normalizer, value: Value, site: Site) -> None:
+def _needs_number(marker: Normalizer, value: TypedValue, site: ColumnSite) -> None:
     if value.type is not None and value.kind not in ("numeric", *_REALS, *INTEGER_BITS):
         raise Unsupported(
             f"column {site.column!r}: {marker.name}() needs a number, and the value is {value.type}",
@@ -117,27 +117,27 @@ def _needs_number(marker: Normalizer, value: Value, site: Site) -> None:
         )
 
 
-def _round(marker: Normalizer, value: Value, site: Site) -> Value:
+def _round(marker: Normalizer, value: TypedValue, site: ColumnSite) -> TypedValue:
     _needs_number(marker, value, site)
     functions, digits = site.functions, marker["p"]
     if value.kind in INTEGER_BITS:
         if digits >= 0:
             return value
         wide = DataType("numeric", precision=38, scale=0)
-        return Value(functions.round(functions.convert(value.tree, wide), digits, wide), wide)
+        return TypedValue(functions.round(functions.convert(value.tree, wide), digits, wide), wide)
     if value.kind in _REALS:
-        value = site.settle(value)
+        value = site.own_level(value)
     rounded = functions.round(value.tree.copy(), digits, value.type)
     if value.kind in _REALS:
         small = exp.LT(this=call("ABS", value.tree.copy()), expression=number(_EXACT_BELOW))
-        return Value(case((small, rounded), otherwise=value.tree.copy()), value.type)
+        return TypedValue(case((small, rounded), otherwise=value.tree.copy()), value.type)
     if value.type is None:
-        return Value(rounded, None)
+        return TypedValue(rounded, None)
     scale = min(value.type.scale or 0, max(digits, 0))
-    return Value(rounded, DataType("numeric", precision=38, scale=scale))
+    return TypedValue(rounded, DataType("numeric", precision=38, scale=scale))
 
 
-def _clamp(marker: Normalizer, value: Value, site: Site) -> Value:
+def _clamp(marker: Normalizer, value: TypedValue, site: ColumnSite) -> TypedValue:
     functions, low, high = site.functions, marker["low"], marker["high"]
     bounds = [b for b in (low, high) if b is not None]
     if isinstance(bounds[0], dt.date):
@@ -147,7 +147,7 @@ def _clamp(marker: Normalizer, value: Value, site: Site) -> Value:
     if value.kind in INTEGER_BITS:
         low = None if low is None else math.ceil(low)
         high = None if high is None else math.floor(high)
-    value = site.settle(value)
+    value = site.own_level(value)
     branches = []
     for bound, is_low in ((low, True), (high, False)):
         if bound is not None:
@@ -159,7 +159,7 @@ def _clamp(marker: Normalizer, value: Value, site: Site) -> Value:
         if value.kind == "numeric"
         else value.type
     )
-    return Value(case(*branches, otherwise=value.tree.copy()), kind)
+    return TypedValue(case(*branches, otherwise=value.tree.copy()), kind)
 
 
 def _scale(data_type: DataType | None, bounds: list[Scalar]) -> int:
@@ -170,21 +170,21 @@ def _scale(data_type: DataType | None, bounds: list[Scalar]) -> int:
 # --- nulls -----------------------------------------------------------------------------------------
 
 
-def _default(marker: Normalizer, value: Value, site: Site) -> Value:
+def _default(marker: Normalizer, value: TypedValue, site: ColumnSite) -> TypedValue:
     instead = constant(marker["value"], value.type, site)
-    return Value(exp.Coalesce(this=value.tree, expressions=[instead]), value.type)
+    return TypedValue(exp.Coalesce(this=value.tree, expressions=[instead]), value.type)
 
 
-def _nullif(marker: Normalizer, value: Value, site: Site) -> Value:
+def _nullif(marker: Normalizer, value: TypedValue, site: ColumnSite) -> TypedValue:
     other = constant(marker["value"], value.type, site)
     if value.kind == "numeric":
-        value = site.settle(value)
+        value = site.own_level(value)
         same = site.functions.equal(value.tree.copy(), other)
-        return Value(case((same, exp.Null()), otherwise=value.tree.copy()), value.type)
-    return Value(_null_if(value.tree, other), value.type)
+        return TypedValue(case((same, exp.Null()), otherwise=value.tree.copy()), value.type)
+    return TypedValue(_null_if(value.tree, other), value.type)
 
 
-def constant(value: Scalar, data_type: DataType | None, site: Site) -> exp.Expression:
+def constant(value: Scalar, data_type: DataType | None, site: ColumnSite) -> exp.Expression:
     """A constant of a marker as the type that the column's value has at that point."""
     fitted = value if data_type is None else _fit(value, data_type)
     if fitted is None:
@@ -208,7 +208,7 @@ def _fit(value: Scalar, data_type: DataType) -> Scalar | None:
         return _fit_number(value, kind)
     if kind == "date":
         if isinstance(value, str):
-            return _read(dt.date.fromisoformat, value)
+            return _parse_or_none(dt.date.fromisoformat, value)
         return value if isinstance(value, dt.date) and not isinstance(value, dt.datetime) else None
     if kind in ("timestamp", "timestamp_tz"):
         return _fit_moment(value, aware=kind == "timestamp_tz")
@@ -229,7 +229,7 @@ def _fit_number(value: Scalar, kind: str) -> Scalar | None:
 
 def _fit_moment(value: Scalar, *, aware: bool) -> dt.datetime | None:
     if isinstance(value, str):
-        value = _read(dt.datetime.fromisoformat, value.replace("Z", "+00:00")) or value
+        value = _parse_or_none(dt.datetime.fromisoformat, value.replace("Z", "+00:00")) or value
     if not isinstance(value, dt.datetime) and isinstance(value, dt.date):
         value = dt.datetime(value.year, value.month, value.day)
     if not isinstance(value, dt.datetime):
@@ -238,7 +238,7 @@ def _fit_moment(value: Scalar, *, aware: bool) -> dt.datetime | None:
     return moment if aware else moment.astimezone(dt.timezone.utc).replace(tzinfo=None)
 
 
-def _read(read: Callable[[str], dt.date], written: str) -> dt.date | None:
+def _parse_or_none(read: Callable[[str], dt.date], written: str) -> dt.date | None:
     try:
         return read(written)
     except ValueError:

@@ -13,14 +13,23 @@ from sqlglot import exp
 
 from ematix_flow.spec.portable_regex import (
     check_pattern,
+    matches_empty_text,
     replacement_parts,
-    takes_nothing,
     translate,
     write_replacement,
 )
 from ematix_flow.spec.types import INTEGER_BITS, DataType
-from ematix_flow.strategies.functions.base import UTC, WHITESPACE, Functions, call, case, concat, number, text
-from ematix_flow.strategies.functions.zone_offsets import EPOCH, LAST_YEAR, offsets
+from ematix_flow.strategies.functions.base import (
+    UTC,
+    WHITESPACE,
+    SqlFunctions,
+    call,
+    case,
+    concat,
+    number,
+    text,
+)
+from ematix_flow.strategies.functions.zone_offsets import EPOCH, LAST_YEAR, utc_offsets
 
 _TYPES = {
     "small_int": "SIGNED",
@@ -49,7 +58,7 @@ _FORMATS = {"second": "%Y-%m-%d %H:%i:%s", "minute": "%Y-%m-%d %H:%i:00", "hour"
 _FORMATS |= {"day": "%Y-%m-%d", "month": "%Y-%m-01", "year": "%Y-01-01"}
 
 
-class MySQLFunctions(Functions):
+class MySQLFunctions(SqlFunctions):
     name = "mysql"
     flavour = "mysql"
     folds_case = True
@@ -57,7 +66,7 @@ class MySQLFunctions(Functions):
     def fence(self, select: exp.Select) -> exp.Select:
         return select.limit(exp.Literal.number(_EVERYTHING))
 
-    def given(self, tree: exp.Expression, data_type: DataType | None) -> exp.Expression:
+    def from_source(self, tree: exp.Expression, data_type: DataType | None) -> exp.Expression:
         """Text compares by code point, whatever the collation of its column."""
         if data_type is None or data_type.kind not in ("text", "string"):
             return tree
@@ -126,7 +135,7 @@ class MySQLFunctions(Functions):
     ) -> exp.Expression:
         parts = replacement_parts(replacement)
         written = self._pattern(pattern, ignore_case=ignore_case)
-        if pattern.startswith(("^", r"\A")) and takes_nothing(pattern):
+        if pattern.startswith(("^", r"\A")) and matches_empty_text(pattern):
             # both leave an empty match alone: the rest of the text is matched along, if there is any
             rest = check_pattern(pattern) + 1
             whole = self._pattern(pattern, ignore_case=ignore_case, around=r"(?:{})([\s\S]*)\z")
@@ -154,7 +163,7 @@ class MySQLFunctions(Functions):
         clock = call("REGEXP_REPLACE", tree, self._pattern(_ZONE), text(""))
         zone = call("REPLACE", call("RIGHT", tree.copy(), number(6)), text("+"), text(""))
         moment = self.convert(clock, DataType("timestamp"))
-        return _later(moment, exp.Neg(this=call("TIME_TO_SEC", zone)), "SECOND")
+        return _add_interval(moment, exp.Neg(this=call("TIME_TO_SEC", zone)), "SECOND")
 
     def to_utc(self, tree: exp.Expression) -> exp.Expression:
         return tree
@@ -163,13 +172,13 @@ class MySQLFunctions(Functions):
         """By a table of the zone's offsets: the server's own zones may not be loaded, and end in 2038."""
         if zone == UTC:
             return tree
-        found = offsets(zone)
+        found = utc_offsets(zone)
         epoch = self.convert(text(EPOCH.isoformat(" ")), DataType("timestamp"))
         elapsed = call("TIMESTAMPDIFF", exp.Var(this="SECOND"), epoch, tree)
         place = call("INTERVAL", elapsed, *[number(start) for start, _ in found[1:]])
         which = exp.Add(this=place, expression=number(1))
         offset = call("ELT", which, *[text(str(seconds)) for _, seconds in found])
-        shifted = _later(tree.copy(), exp.Cast(this=offset, to=_built("SIGNED")), "SECOND")
+        shifted = _add_interval(tree.copy(), exp.Cast(this=offset, to=_build_type("SIGNED")), "SECOND")
         beyond = exp.GTE(this=call("YEAR", tree.copy()), expression=number(LAST_YEAR))
         refusal = self.reject(
             "to_timezone",
@@ -182,7 +191,7 @@ class MySQLFunctions(Functions):
     def start_of(self, unit: str, tree: exp.Expression) -> exp.Expression:
         if unit == "week":
             day = call("DATE", tree)
-            start: exp.Expression = _later(day, exp.Neg(this=call("WEEKDAY", tree.copy())), "DAY")
+            start: exp.Expression = _add_interval(day, exp.Neg(this=call("WEEKDAY", tree.copy())), "DAY")
         elif unit == "quarter":
             month = exp.Sub(
                 this=exp.Mul(this=call("QUARTER", tree), expression=number(3)), expression=number(2)
@@ -197,7 +206,7 @@ class MySQLFunctions(Functions):
 
     def round(self, tree: exp.Expression, digits: int, data_type: DataType | None) -> exp.Expression:
         if data_type is not None and data_type.kind in _REALS:
-            exact = exp.Cast(this=self.to_text(tree), to=_built("DECIMAL(65, 30)"))
+            exact = exp.Cast(this=self.to_text(tree), to=_build_type("DECIMAL(65, 30)"))
             return self.convert(call("ROUND", exact, number(digits)), data_type)
         return call("ROUND", tree, number(digits))
 
@@ -237,9 +246,9 @@ def _hex(written: str) -> str:
     return f"_utf8mb4 X'{written.encode().hex()}'"
 
 
-def _later(tree: exp.Expression, amount: exp.Expression, unit: str) -> exp.Expression:
+def _add_interval(tree: exp.Expression, amount: exp.Expression, unit: str) -> exp.Expression:
     return call("TIMESTAMPADD", exp.Var(this=unit), amount, tree)
 
 
-def _built(name: str) -> exp.DataType:
+def _build_type(name: str) -> exp.DataType:
     return exp.DataType.build(name, dialect="mysql")

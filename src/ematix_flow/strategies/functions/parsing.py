@@ -15,17 +15,17 @@ from ematix_flow.errors import Unsupported
 from ematix_flow.spec.normalizer_arguments import Scalar
 from ematix_flow.spec.types import INTEGER_BITS, DataType
 from ematix_flow.strategies.functions.base import (
-    Functions,
-    Value,
+    SqlFunctions,
+    TypedValue,
+    all_of,
     call,
     case,
     concat,
-    every,
     is_null,
     number,
     text,
 )
-from ematix_flow.strategies.functions.site import Site
+from ematix_flow.strategies.functions.site import ColumnSite
 from ematix_flow.strategies.functions.time_patterns import (
     MONTHS,
     VALID_DATE,
@@ -41,125 +41,133 @@ _NOT_READ = "?"  # in front of a text that no format takes: such a text is never
 
 
 @dataclass(frozen=True)
-class Failure:
+class OnFailure:
     """What becomes of a text that cannot be read: ``rule`` is null, error or default."""
 
     rule: str = "error"
     default: Scalar | None = None
 
 
-def as_text(value: Value, site: Site) -> Value:
+def as_text(value: TypedValue, site: ColumnSite) -> TypedValue:
     """The value as text, where every engine writes it alike."""
     if value.kind in ("text", "string"):
-        return Value(value.tree, TEXT)
+        return TypedValue(value.tree, TEXT)
     if value.kind == "boolean":
-        value = site.settle(value)
-        return Value(case((value.tree, text("true")), (exp.Not(this=value.tree.copy()), text("false"))), TEXT)
+        value = site.own_level(value)
+        return TypedValue(
+            case((value.tree, text("true")), (exp.Not(this=value.tree.copy()), text("false"))), TEXT
+        )
     if value.type is None or value.kind in _AS_TEXT:
-        return Value(site.functions.to_text(value.tree), TEXT)
+        return TypedValue(site.functions.to_text(value.tree), TEXT)
     raise Unsupported(
         f"column {site.column!r}: the source gives {value.type}, which engines write as text differently",
         next_step="convert it in the source SQL, or with sql(…)",
     )
 
 
-def _trimmed(value: Value, site: Site) -> exp.Expression:
-    return site.settle(Value(site.functions.trim(as_text(value, site).tree), TEXT)).tree
+def _trim(value: TypedValue, site: ColumnSite) -> exp.Expression:
+    return site.own_level(TypedValue(site.functions.trim(as_text(value, site).tree), TEXT)).tree
 
 
-def parse_int(value: Value, site: Site, failure: Failure) -> Value:
+def parse_int(value: TypedValue, site: ColumnSite, failure: OnFailure) -> TypedValue:
     functions, result = site.functions, "is no whole number of 64 bits"
     if value.kind in INTEGER_BITS:
         return value
     if value.kind == "boolean":
-        value = site.settle(value)
-        return Value(case((value.tree, number(1)), (exp.Not(this=value.tree.copy()), number(0))), BIG_INT)
+        value = site.own_level(value)
+        return TypedValue(
+            case((value.tree, number(1)), (exp.Not(this=value.tree.copy()), number(0))), BIG_INT
+        )
     if value.kind in ("numeric", "float", "double"):
-        value = site.settle(value)
-        return _guarded(value, _whole(value, functions), site, failure, BIG_INT, result)
-    source = _trimmed(value, site)
+        value = site.own_level(value)
+        return _read_or_fail(value, _whole(value, functions), site, failure, BIG_INT, result)
+    source = _trim(value, site)
     taken = functions.matches(source.copy(), f"^(?:[+]?{_up_to(2**63 - 1)}|-{_up_to(2**63)})$")
     read = (taken, functions.convert(source.copy(), BIG_INT))
-    return _guarded(Value(source, TEXT), read, site, failure, BIG_INT, result)
+    return _read_or_fail(TypedValue(source, TEXT), read, site, failure, BIG_INT, result)
 
 
-def parse_numeric(value: Value, to: DataType, site: Site, failure: Failure) -> Value:
+def parse_numeric(value: TypedValue, to: DataType, site: ColumnSite, failure: OnFailure) -> TypedValue:
     assert to.precision is not None and to.scale is not None
     functions, result = site.functions, f"is no number of {to}"
     whole, limit = to.precision - to.scale, number(10 ** (to.precision - to.scale))
     if value.kind in INTEGER_BITS or value.kind == "numeric":
-        value = site.settle(value)
+        value = site.own_level(value)
         rounded = functions.round(value.tree.copy(), to.scale, value.type)
         fits = functions.less(call("ABS", rounded), limit)
-        return _guarded(value, (fits, functions.convert(rounded.copy(), to)), site, failure, to, result)
+        return _read_or_fail(value, (fits, functions.convert(rounded.copy(), to)), site, failure, to, result)
     if value.kind in ("float", "double"):
-        value = site.settle(value)
+        value = site.own_level(value)
         fits = exp.LT(this=call("ABS", value.tree.copy()), expression=limit)
-        return _guarded(value, (fits, functions.decimal_of(value.tree.copy(), to)), site, failure, to, result)
-    source = _trimmed(value, site)
+        return _read_or_fail(
+            value, (fits, functions.decimal_of(value.tree.copy(), to)), site, failure, to, result
+        )
+    source = _trim(value, site)
     digits = f"[0-9]{{1,{whole}}}" if whole else "0"
     shape = functions.matches(source.copy(), f"^[+-]?(?:0*{digits}(?:[.][0-9]*)?|0*[.][0-9]+)$")
     # 99.995 as Numeric[4, 2] would round up to 100.00, which does not fit
     over = functions.matches(source.copy(), f"^[+-]?0*{'9' * whole}[.]{'9' * to.scale}[5-9]")
-    read = (every(shape, exp.Not(this=over)), functions.convert(source.copy(), to))
-    return _guarded(Value(source, TEXT), read, site, failure, to, result)
+    read = (all_of(shape, exp.Not(this=over)), functions.convert(source.copy(), to))
+    return _read_or_fail(TypedValue(source, TEXT), read, site, failure, to, result)
 
 
 def parse_bool(
-    value: Value, truthy: Sequence[str], falsy: Sequence[str], site: Site, failure: Failure
-) -> Value:
+    value: TypedValue, truthy: Sequence[str], falsy: Sequence[str], site: ColumnSite, failure: OnFailure
+) -> TypedValue:
     if value.kind == "boolean":
         return value
     functions = site.functions
     lowered = functions.lower(functions.trim(as_text(value, site).tree))
-    source = site.settle(Value(lowered, TEXT))
+    source = site.own_level(TypedValue(lowered, TEXT))
     branches = [
         (exp.In(this=source.tree.copy(), expressions=[text(w) for w in words]), functions.literal(meaning))
         for words, meaning in ((truthy, True), (falsy, False))
         if words
     ]
-    return _guarded(source, branches, site, failure, BOOLEAN, "is neither true nor false")
+    return _read_or_fail(source, branches, site, failure, BOOLEAN, "is neither true nor false")
 
 
-def parse_timestamp(value: Value, formats: Sequence[str], site: Site, failure: Failure) -> Value:
+def parse_timestamp(
+    value: TypedValue, formats: Sequence[str], site: ColumnSite, failure: OnFailure
+) -> TypedValue:
     functions = site.functions
     if value.kind == "timestamp_tz":
-        return Value(functions.temporal(value.tree, MOMENT), MOMENT)
+        return TypedValue(functions.temporal(value.tree, MOMENT), MOMENT)
     if value.kind == "timestamp":
-        return Value(functions.to_utc(functions.temporal(value.tree, NAIVE)), MOMENT)
+        return TypedValue(functions.to_utc(functions.temporal(value.tree, NAIVE)), MOMENT)
     if value.kind == "date":
-        return Value(functions.to_utc(functions.convert(value.tree, NAIVE)), MOMENT)
+        return TypedValue(functions.to_utc(functions.convert(value.tree, NAIVE)), MOMENT)
     iso = _iso_text(value, formats, site, with_time=True)
     read = (functions.matches(iso.tree.copy(), VALID_MOMENT), functions.timestamp_from_iso(iso.tree.copy()))
-    return _guarded(iso, read, site, failure, MOMENT, "is no timestamp", _shown(iso, site))
+    return _read_or_fail(iso, read, site, failure, MOMENT, "is no timestamp", _readable_iso(iso, site))
 
 
-def parse_date(value: Value, formats: Sequence[str], site: Site, failure: Failure) -> Value:
+def parse_date(value: TypedValue, formats: Sequence[str], site: ColumnSite, failure: OnFailure) -> TypedValue:
     functions = site.functions
     if value.kind == "date":
-        return Value(functions.temporal(value.tree, DATE), DATE)
+        return TypedValue(functions.temporal(value.tree, DATE), DATE)
     if value.kind == "timestamp_tz":
-        value = Value(functions.from_utc(functions.temporal(value.tree, MOMENT)), NAIVE)
+        value = TypedValue(functions.from_utc(functions.temporal(value.tree, MOMENT)), NAIVE)
     if value.kind == "timestamp":
-        return Value(functions.convert(value.tree, DATE), DATE)
+        return TypedValue(functions.convert(value.tree, DATE), DATE)
     iso = _iso_text(value, formats, site, with_time=False)
     read = (functions.matches(iso.tree.copy(), VALID_DATE), functions.date_from_iso(iso.tree.copy()))
-    return _guarded(iso, read, site, failure, DATE, "is no date", _shown(iso, site))
+    return _read_or_fail(iso, read, site, failure, DATE, "is no date", _readable_iso(iso, site))
 
 
-def _guarded(
-    source: Value,
+def _read_or_fail(
+    source: TypedValue,
     read: tuple[exp.Expression, exp.Expression] | Sequence[tuple[exp.Expression, exp.Expression]],
-    site: Site,
-    failure: Failure,
+    site: ColumnSite,
+    failure: OnFailure,
     to: DataType,
     what: str,
     shown: exp.Expression | None = None,
-) -> Value:
+) -> TypedValue:
     """The first branch that takes the value; else what the rule for failures says. NULL stays NULL."""
     branches = [read] if isinstance(read, tuple) else read
     if failure.rule == "null":
-        return Value(case(*branches), to)
+        return TypedValue(case(*branches), to)
     functions = site.functions
     null = (is_null(source.tree.copy()), exp.Null())
     if failure.rule == "default":
@@ -171,14 +179,14 @@ def _guarded(
         if shown is None:
             shown = source.tree.copy() if source.type == TEXT else functions.to_text(source.tree.copy())
         otherwise = functions.reject(site.column, shown, what, to)
-    return Value(case(null, *branches, otherwise=otherwise), to)
+    return TypedValue(case(null, *branches, otherwise=otherwise), to)
 
 
-def _whole(value: Value, functions: Functions) -> tuple[exp.Expression, exp.Expression]:
+def _whole(value: TypedValue, functions: SqlFunctions) -> tuple[exp.Expression, exp.Expression]:
     """A number without fraction, within 64 bits. The largest double below 2**63 ends in 4784."""
     highest = 2**63 - 1 if value.kind == "numeric" else 9223372036854774784
     tree = value.tree
-    fits = every(
+    fits = all_of(
         functions.is_whole(tree.copy(), value.type),
         exp.Not(this=functions.less(tree.copy(), number(-(2**63)))),
         exp.Not(this=functions.less(number(highest), tree.copy())),
@@ -202,7 +210,7 @@ def _up_to(limit: int) -> str:
 # --- ISO text ----------------------------------------------------------------------------------------
 
 
-def _iso_text(value: Value, formats: Sequence[str], site: Site, *, with_time: bool) -> Value:
+def _iso_text(value: TypedValue, formats: Sequence[str], site: ColumnSite, *, with_time: bool) -> TypedValue:
     """``2024-1-2`` or ``2024-1-2 3:04:05.678+00:00`` from the first format that takes the text."""
     if value.type is not None and value.kind not in ("text", "string"):
         raise Unsupported(
@@ -210,7 +218,7 @@ def _iso_text(value: Value, formats: Sequence[str], site: Site, *, with_time: bo
             next_step="convert it in the source SQL, or with sql(…)",
         )
     functions = site.functions
-    source = site.settle(Value(functions.lower(functions.trim(as_text(value, site).tree)), TEXT)).tree
+    source = site.own_level(TypedValue(functions.lower(functions.trim(as_text(value, site).tree)), TEXT)).tree
     branches = []
     for pattern in (p for form in formats for p in patterns_of(form)):
         rewrite = _Rewrite(source, pattern, functions)
@@ -219,17 +227,17 @@ def _iso_text(value: Value, formats: Sequence[str], site: Site, *, with_time: bo
             rewrite.time()
         branches.append((functions.matches(source.copy(), pattern.shape), rewrite.iso()))
     unread = concat(text(_NOT_READ), source.copy())
-    return site.settle(Value(case(*branches, otherwise=unread), TEXT))
+    return site.own_level(TypedValue(case(*branches, otherwise=unread), TEXT))
 
 
-def _shown(iso: Value, site: Site) -> exp.Expression:
+def _readable_iso(iso: TypedValue, site: ColumnSite) -> exp.Expression:
     return site.functions.rewrite(iso.tree.copy(), "^[?]", "")
 
 
 class _Rewrite:
     """Puts the fields of a text that a pattern takes into ISO order, in as few rewritings as it can."""
 
-    def __init__(self, source: exp.Expression, pattern: TimePattern, functions: Functions) -> None:
+    def __init__(self, source: exp.Expression, pattern: TimePattern, functions: SqlFunctions) -> None:
         self.source = source
         self.pattern = pattern
         self.functions = functions

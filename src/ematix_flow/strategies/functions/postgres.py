@@ -6,7 +6,7 @@ from sqlglot import exp
 
 from ematix_flow.spec.portable_regex import translate
 from ematix_flow.spec.types import DataType
-from ematix_flow.strategies.functions.base import WHITESPACE, Functions, call, number, text
+from ematix_flow.strategies.functions.base import WHITESPACE, SqlFunctions, call, number, text
 
 _TYPES = {
     "small_int": "SMALLINT",
@@ -27,7 +27,7 @@ _TYPES = {
 }
 
 
-class PostgresFunctions(Functions):
+class PostgresFunctions(SqlFunctions):
     name = "postgres"
     flavour = "postgres"
     folds_case = False

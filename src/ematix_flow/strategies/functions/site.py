@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ematix_flow.strategies.functions.base import Functions, Value
+from ematix_flow.strategies.functions.base import SqlFunctions, TypedValue
 
 
 @dataclass(frozen=True)
-class Site:
+class ColumnSite:
     """Handed to markers and casts.
 
     ``settle`` makes a plain column of a value, by computing it in a SELECT of its own inside the next
@@ -17,6 +17,6 @@ class Site:
     with every step.
     """
 
-    functions: Functions
+    functions: SqlFunctions
     column: str
-    settle: Callable[[Value], Value]
+    own_level: Callable[[TypedValue], TypedValue]

@@ -6,7 +6,7 @@ from sqlglot import exp
 
 from ematix_flow.spec.portable_regex import replacement_parts, translate, write_replacement
 from ematix_flow.spec.types import DataType
-from ematix_flow.strategies.functions.base import UTC, WHITESPACE, Functions, call, text
+from ematix_flow.strategies.functions.base import UTC, WHITESPACE, SqlFunctions, call, text
 
 _TYPES = {
     "small_int": "SMALLINT",
@@ -28,7 +28,7 @@ _TYPES = {
 _NAIVE, _MOMENT = DataType("timestamp"), DataType("timestamp_tz")
 
 
-class SparkFunctions(Functions):
+class SparkFunctions(SqlFunctions):
     name = "spark"
     flavour = "java"
     folds_case = True

@@ -168,7 +168,7 @@ def _cast(value: Stored, kind: str, precision: int, scale: int) -> Stored:
     return None if value is None else _CASTS.get(kind, _unchanged)(value, kind, precision, scale)
 
 
-def _complaint(value: Stored, kind: str, precision: int, scale: int) -> str | None:
+def _find_complaint(value: Stored, kind: str, precision: int, scale: int) -> str | None:
     """Why a value is none of the kind; None when it is one."""
     try:
         _cast(value, kind, precision, scale)
@@ -241,5 +241,5 @@ _FUNCTIONS: dict[str, tuple[int, Callable[..., Any]]] = {
     "ematix_round": (2, _round),
     "ematix_compare": (2, _compare),
     "ematix_cast": (4, _cast),
-    "ematix_complaint": (4, _complaint),
+    "ematix_complaint": (4, _find_complaint),
 }

@@ -12,10 +12,10 @@ from sqlglot import exp
 from ematix_flow.spec.normalizer_arguments import Scalar
 from ematix_flow.spec.portable_regex import replacement_parts, translate, write_replacement
 from ematix_flow.spec.types import DataType
-from ematix_flow.strategies.functions.base import WHITESPACE, Functions, call, case, concat, number, text
+from ematix_flow.strategies.functions.base import WHITESPACE, SqlFunctions, call, case, concat, number, text
 
 
-class SQLiteFunctions(Functions):
+class SQLiteFunctions(SqlFunctions):
     name = "sqlite"
     flavour = "python"
     folds_case = True

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ematix_flow.spec.time_format import ISO8601, Element, read_format
+from ematix_flow.spec.time_format import ISO8601, FormatElement, read_format
 
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH_ENDINGS = "uary|ruary|ch|il|e|y|ust|t|tember|ober|ember"
@@ -99,28 +99,32 @@ def patterns_of(form: str) -> tuple[TimePattern, ...]:
     zones = ("zulu", "hours", "minutes") if "offset" in fields else ("",)
     fractions = ("fraction", "long_fraction") if "fraction" in fields else ("",)
     return tuple(
-        _pattern([_chosen(e, zone, fraction) for e in elements]) for fraction in fractions for zone in zones
+        _pattern([_choose_variant(e, zone, fraction) for e in elements])
+        for fraction in fractions
+        for zone in zones
     )
 
 
 def _iso_patterns() -> tuple[TimePattern, ...]:
-    date, between = Element("iso_date"), Element("t_or_space")
-    zones = [[Element("zulu_or_none")]] + [[Element("maybe_space"), Element(z)] for z in ("hours", "minutes")]
+    date, between = FormatElement("iso_date"), FormatElement("t_or_space")
+    zones = [[FormatElement("zulu_or_none")]] + [
+        [FormatElement("maybe_space"), FormatElement(z)] for z in ("hours", "minutes")
+    ]
     clocks = [
-        [Element("iso_fraction")],
-        [Element("iso_minutes")],
-        [Element("iso_seconds"), Element("", "."), Element("long_fraction")],
+        [FormatElement("iso_fraction")],
+        [FormatElement("iso_minutes")],
+        [FormatElement("iso_seconds"), FormatElement("", "."), FormatElement("long_fraction")],
     ]
     moments = [_pattern([date, between, *clock, *zone]) for clock in clocks for zone in zones]
     return (moments[0], _pattern([date]), *moments[1:])
 
 
-def _chosen(element: Element, zone: str, fraction: str) -> Element:
+def _choose_variant(element: FormatElement, zone: str, fraction: str) -> FormatElement:
     choice = {"offset": zone, "fraction": fraction}.get(element.field)
-    return Element(choice) if choice else element
+    return FormatElement(choice) if choice else element
 
 
-def _pattern(elements: list[Element]) -> TimePattern:
+def _pattern(elements: list[FormatElement]) -> TimePattern:
     shape = capture = ""
     groups: list[str] = []
     for element in _with_runs(elements):
@@ -135,9 +139,9 @@ def _pattern(elements: list[Element]) -> TimePattern:
     return TimePattern(f"^{shape}$", f"^{capture}$", tuple(groups))
 
 
-def _with_runs(elements: list[Element]) -> list[Element]:
+def _with_runs(elements: list[FormatElement]) -> list[FormatElement]:
     """Runs of fields in ISO order as one field each."""
-    out: list[Element] = []
+    out: list[FormatElement] = []
     place = 0
     while place < len(elements):
         for run, name in _RUNS:
@@ -145,7 +149,7 @@ def _with_runs(elements: list[Element]) -> list[Element]:
             if tuple(e.field or e.text for e in window) == run and not any(
                 e.fixed and e.field for e in window
             ):
-                out.append(Element(name))
+                out.append(FormatElement(name))
                 place += len(run)
                 break
         else:

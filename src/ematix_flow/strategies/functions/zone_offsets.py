@@ -14,7 +14,7 @@ _STEP = dt.timedelta(days=5)
 
 
 @lru_cache(maxsize=32)
-def offsets(zone: str) -> tuple[tuple[int, int], ...]:
+def utc_offsets(zone: str) -> tuple[tuple[int, int], ...]:
     """From which second since the epoch, in UTC, how many seconds local time is ahead; in order."""
     info = zoneinfo.ZoneInfo(zone)
 

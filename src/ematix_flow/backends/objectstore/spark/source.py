@@ -16,21 +16,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ematix_flow.backends.base import SparkSetting, SparkSource
-from ematix_flow.backends.objectstore.catalog import FilesCatalog, ReadableTable
-from ematix_flow.backends.objectstore.csvheaders import csv_shape
-from ematix_flow.backends.objectstore.filelayout import CsvDialect, FileLayout
-from ematix_flow.backends.objectstore.sourcefiles import SourceFile
-from ematix_flow.backends.objectstore.spark.columnar import columnar_frame
-from ematix_flow.backends.objectstore.spark.csvframes import NO_NULL, csv_frame
-from ematix_flow.backends.objectstore.spark.jsonframes import json_frame
-from ematix_flow.backends.objectstore.spark.reading import load, union
-from ematix_flow.backends.objectstore.spark.streamrows import pinned, pinned_frame
-from ematix_flow.backends.objectstore.trees import LocalTree
-from ematix_flow.backends.query_columns import columns_handed_on
-from ematix_flow.backends.query_tables import chosen_columns, place_tables, query_frame, quoted
-from ematix_flow.backends.refusals import text
-from ematix_flow.backends.session_settings import session_settings
-from ematix_flow.spec.files import CsvReading, JsonReading
+from ematix_flow.backends.objectstore.formats.csv_headers import find_csv_shape
+from ematix_flow.backends.objectstore.layout.file_layout import CsvDialect, FileLayout
+from ematix_flow.backends.objectstore.layout.source_files import SourceFile
+from ematix_flow.backends.objectstore.reading.catalog import FilesCatalog, ReadableTable
+from ematix_flow.backends.objectstore.reading.file_tree import LocalFileTree
+from ematix_flow.backends.objectstore.spark.columnar_frames import columnar_frame
+from ematix_flow.backends.objectstore.spark.csv_frames import NEVER_A_NULL, csv_frame
+from ematix_flow.backends.objectstore.spark.file_readers import load_files, union_frames
+from ematix_flow.backends.objectstore.spark.json_frames import json_frame
+from ematix_flow.backends.objectstore.spark.stream_rows import cast_to_columns, typed_frame
+from ematix_flow.backends.spark_sql.query_columns import unchanged_columns
+from ematix_flow.backends.spark_sql.query_tables import (
+    parse_query_template,
+    query_frame,
+    quote_name,
+    select_columns_sql,
+)
+from ematix_flow.backends.spark_sql.row_refusals import text_literal
+from ematix_flow.backends.spark_sql.session_settings import session_settings
+from ematix_flow.spec.file_options import CsvReadOptions, JsonReadOptions
 from ematix_flow.spec.pipelines import FileOptions
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.strategies.functions.spark import SparkFunctions
@@ -50,11 +55,11 @@ _PACKED = SparkSetting(
 )
 
 
-def _is_ours(file: SourceFile) -> bool:
+def _is_own_file(file: SourceFile) -> bool:
     return _OURS.search(file.name) is not None
 
 
-class Catalog(Protocol):
+class TableFinder(Protocol):
     """What tables there are."""
 
     def find(self, name: tuple[str, ...]) -> ReadableTable: ...
@@ -63,17 +68,23 @@ class Catalog(Protocol):
 class FilesSource(SparkSource):
     """Tables of files of one format, wherever a catalog finds them."""
 
-    def __init__(self, catalog: Catalog, format: str, files: FileOptions = _AS_FOUND) -> None:
+    def __init__(self, catalog: TableFinder, format: str, files: FileOptions = _AS_FOUND) -> None:
         self._catalog, self._format = catalog, format
-        self._csv, self._json = CsvReading.of(files), JsonReading.of(files)
+        self._csv, self._json = (
+            CsvReadOptions.from_file_options(files),
+            JsonReadOptions.from_file_options(files),
+        )
         self._texts: frozenset[str] = frozenset()
 
-    def reading(self, files: FileOptions) -> FilesSource:
+    def with_file_options(self, files: FileOptions) -> FilesSource:
         found = copy.copy(self)
-        found._csv, found._json = CsvReading.of(files), JsonReading.of(files)
+        found._csv, found._json = (
+            CsvReadOptions.from_file_options(files),
+            JsonReadOptions.from_file_options(files),
+        )
         return found
 
-    def keeping_texts(self, columns: Collection[str]) -> FilesSource:
+    def with_text_columns(self, columns: Collection[str]) -> FilesSource:
         found = copy.copy(self)
         found._texts = frozenset(columns)
         return found
@@ -82,18 +93,18 @@ class FilesSource(SparkSource):
         batch = self._json.batch_size if self._format == "json_lines" else None
         return () if batch is None else (SparkSetting(_BATCH_ROWS, str(batch), "json_read_options="),)
 
-    def size(self, sql: str) -> int | None:
-        placed = place_tables(sql)
+    def size_in_bytes(self, sql: str) -> int | None:
+        placed = parse_query_template(sql)
         return (
             None if placed is None else sum(self._catalog.find(name).size for name in placed.tables.values())
         )
 
     def table_query(self, table: str, columns: Sequence[tuple[str, str]]) -> str:
-        return chosen_columns(table, columns)
+        return select_columns_sql(table, columns)
 
     def frame(self, spark: SparkSession, sql: str) -> DataFrame:
         with session_settings(spark, {each.key: each.value for each in self.settings()}):
-            texts = columns_handed_on(sql, self._texts)
+            texts = unchanged_columns(sql, self._texts)
             return query_frame(
                 spark, sql, lambda name: self.read(spark, self._catalog.find(name), texts=texts)
             )
@@ -112,31 +123,33 @@ class FilesSource(SparkSource):
         What is written as text, cells of CSV and names of folders, stays so in the columns ``texts``.
         """
         if table.state is not None:
-            ours = self._read_ours(spark, table, table.state.layout)
-            return ours if columns is None else pinned(ours, columns, text(table.folder))
+            ours = self._read_own_table(spark, table, table.state.layout)
+            return ours if columns is None else cast_to_columns(ours, columns, text_literal(table.folder))
         if columns is not None:
-            return pinned_frame(spark, table, self._format, columns, self._csv, self._json)
+            return typed_frame(spark, table, self._format, columns, self._csv, self._json)
         if self._format == "csv":
             return csv_frame(spark, table, self._csv, texts)
         if self._format == "json_lines":
             return json_frame(spark, table, self._json, texts)
         return columnar_frame(spark, table, self._format, texts)
 
-    def _read_ours(self, spark: SparkSession, table: ReadableTable, layout: FileLayout) -> DataFrame:
+    def _read_own_table(self, spark: SparkSession, table: ReadableTable, layout: FileLayout) -> DataFrame:
         if not table.files:
-            return spark.createDataFrame([], ", ".join(_fields(layout.columns, "parquet")))
-        adopted = [file for file in table.files if not _is_ours(file)]
+            return spark.createDataFrame([], ", ".join(_schema_fields(layout.columns, "parquet")))
+        adopted = [file for file in table.files if not _is_own_file(file)]
         if adopted and self._format in ("parquet", "orc"):
             return self._read_with_adopted(spark, table, layout, adopted)
         if self._format == "csv":
-            frame = self._read_our_csv(spark, table, layout)
+            frame = self._read_own_csv(spark, table, layout)
         else:
             reader = spark.read.format(_FORMATS[self._format])
             if self._format == "json_lines":
                 reader = reader.option("mode", "FAILFAST")
-            fields = _fields(layout.stored, self._format)
-            frame = load(spark, reader, table, table.files, fields, _partition_types(layout, self._format))
-        return frame.selectExpr(*(_as_declared(column, self._format) for column in layout.columns))
+            fields = _schema_fields(layout.stored_columns, self._format)
+            frame = load_files(
+                spark, reader, table, table.files, fields, _partition_types(layout, self._format)
+            )
+        return frame.selectExpr(*(_declared_column_sql(column, self._format) for column in layout.columns))
 
     def _read_with_adopted(
         self, spark: SparkSession, table: ReadableTable, layout: FileLayout, adopted: Sequence[SourceFile]
@@ -144,34 +157,36 @@ class FilesSource(SparkSource):
         """Files that others wrote before the table was ours hold the same values, in their own ways."""
         theirs = replace(table, files=tuple(adopted), whole_folder=False, state=None)
         found = columnar_frame(spark, theirs, self._format)
-        frames = [found.selectExpr(*(_of_adopted(column, dict(found.dtypes)) for column in layout.columns))]
+        frames = [
+            found.selectExpr(*(_adopted_column_sql(column, dict(found.dtypes)) for column in layout.columns))
+        ]
         ours = tuple(file for file in table.files if file not in set(adopted))
         if ours:
-            frames.append(self._read_ours(spark, replace(table, files=ours, whole_folder=False), layout))
-        return union(frames)
+            frames.append(self._read_own_table(spark, replace(table, files=ours, whole_folder=False), layout))
+        return union_frames(frames)
 
-    def _read_our_csv(self, spark: SparkSession, table: ReadableTable, layout: FileLayout) -> DataFrame:
+    def _read_own_csv(self, spark: SparkSession, table: ReadableTable, layout: FileLayout) -> DataFrame:
         """Files written before a column was added have the first of the columns, and those that were
         adopted may have other line ends: read them apart."""
         groups: dict[tuple[int, bool, bool], list[SourceFile]] = defaultdict(list)
         for file in table.files:
-            shape = csv_shape(spark, file, _reading_of(layout.csv))
-            groups[len(shape.names), shape.spans_lines, _is_ours(file)].append(file)
+            shape = find_csv_shape(spark, file, _csv_reading(layout.csv))
+            groups[len(shape.names), shape.spans_lines, _is_own_file(file)].append(file)
         frames = []
         for (width, spans_lines, ours), files in sorted(groups.items(), reverse=True):
-            fields = _fields(layout.stored[:width], "csv")
+            fields = _schema_fields(layout.stored_columns[:width], "csv")
             reader = _csv_reader(spark, layout.csv, spans_lines)
             if ours:  # or Spark would take a line end in the first cells for that of records
                 reader = reader.option("lineSep", "\n")
-            frames.append(load(spark, reader, table, files, fields, _partition_types(layout, "csv")))
-        return union(frames)
+            frames.append(load_files(spark, reader, table, files, fields, _partition_types(layout, "csv")))
+        return union_frames(frames)
 
 
 class LocalFilesSource(FilesSource):
     """Folders and files under one root of this machine's disk."""
 
     def __init__(self, root: Path, format: str, files: FileOptions = _AS_FOUND) -> None:
-        super().__init__(FilesCatalog(LocalTree(root), format), format, files)
+        super().__init__(FilesCatalog(LocalFileTree(root), format), format, files)
 
     def settings(self) -> tuple[SparkSetting, ...]:
         return (*super().settings(), _PACKED)
@@ -180,9 +195,9 @@ class LocalFilesSource(FilesSource):
 # ------------------------------------------------------------------ CSV of ours
 
 
-def _reading_of(dialect: CsvDialect) -> CsvReading:
+def _csv_reading(dialect: CsvDialect) -> CsvReadOptions:
     """What is needed to count the cells of a file's first record."""
-    return CsvReading(
+    return CsvReadOptions(
         has_header=False, delimiter=dialect.delimiter, quote=dialect.quote, escape=dialect.escape
     )
 
@@ -193,7 +208,7 @@ def _csv_reader(spark: SparkSession, dialect: CsvDialect, spans_lines: bool) -> 
         header=dialect.header,
         quote=dialect.quote,
         escape=dialect.escape,
-        nullValue=dialect.null or NO_NULL,
+        nullValue=dialect.null or NEVER_A_NULL,
         emptyValue="",
         multiLine=spans_lines,
         mode="FAILFAST",
@@ -203,8 +218,8 @@ def _csv_reader(spark: SparkSession, dialect: CsvDialect, spans_lines: bool) -> 
 # ------------------------------------------------------------------ types
 
 
-def _fields(columns: Sequence[ColumnSpec], format: str) -> list[str]:
-    return [f"{quoted(column.name)} {_stored_type(column, format)}" for column in columns]
+def _schema_fields(columns: Sequence[ColumnSpec], format: str) -> list[str]:
+    return [f"{quote_name(column.name)} {_stored_type(column, format)}" for column in columns]
 
 
 def _partition_types(layout: FileLayout, format: str) -> dict[str, str]:
@@ -222,10 +237,14 @@ def _stored_type(column: ColumnSpec, format: str) -> str:
     return _SPARK.type_name(column.type)
 
 
-def _of_adopted(column: ColumnSpec, there: Mapping[str, str]) -> str:
+def _adopted_column_sql(column: ColumnSpec, there: Mapping[str, str]) -> str:
     """The column as it is declared, from what was found in files of others."""
     kinds = {name.lower(): kind for name, kind in there.items()}
-    name, kind, wanted = quoted(column.name), kinds.get(column.name.lower()), _stored_type(column, "parquet")
+    name, kind, wanted = (
+        quote_name(column.name),
+        kinds.get(column.name.lower()),
+        _stored_type(column, "parquet"),
+    )
     if kind is None:
         return f"CAST(NULL AS {wanted}) AS {name}"
     if wanted == "STRING" and kind.startswith(("array<", "struct<", "map<")):
@@ -233,9 +252,9 @@ def _of_adopted(column: ColumnSpec, there: Mapping[str, str]) -> str:
     return f"CAST({name} AS {wanted}) AS {name}"
 
 
-def _as_declared(column: ColumnSpec, format: str) -> str:
+def _declared_column_sql(column: ColumnSpec, format: str) -> str:
     """The column as it was loaded, from what the reader gives."""
-    name, kind = quoted(column.name), column.type.kind
+    name, kind = quote_name(column.name), column.type.kind
     if format == "csv" and kind == "bytes":
         return f"unbase64({name}) AS {name}"
     if format == "orc" and kind == "timestamp":

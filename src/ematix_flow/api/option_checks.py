@@ -1,0 +1,320 @@
+"""Checks of the options of pipelines, batch and streaming, each with an error that points at the line."""
+
+from __future__ import annotations
+
+import datetime as dt
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ematix_flow.errors import DeclarationError, did_you_mean
+from ematix_flow.spec.durations import try_parse_duration
+from ematix_flow.spec.location import SourceLocation
+from ematix_flow.spec.pipelines import PostTransform, TargetSpec
+from ematix_flow.spec.schedules import BadSchedule, Schedule
+from ematix_flow.spec.streams import SPARK_DIALECTS
+from ematix_flow.spec.tables import TableSpec
+from ematix_flow.spec.time_zones import is_time_zone, time_zone_hint
+from ematix_flow.spec.transforms import PreTransform, is_pre_transform
+
+_SELECTOR_NAME = re.compile(r"\w[\w./-]*")
+_LONGEST_SECONDS = 200 * 366 * 86_400  # what every database can add to a time
+
+
+class TransformRef:
+    """A named transform, looked up when the pipeline runs."""
+
+    def __init__(self, name: str) -> None:
+        if not isinstance(name, str):
+            raise DeclarationError(f"transform_ref() takes a name, not {name!r}")
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"transform_ref({self.name!r})"
+
+
+def check_choice(
+    option: str, value: str | None, allowed: Iterable[str], where: SourceLocation | None
+) -> None:
+    if value is not None and value not in tuple(allowed):
+        raise DeclarationError(
+            f"{option}={value!r} is unknown.{did_you_mean(str(value), allowed)}", where=where
+        )
+
+
+def check_sql_dialect(option: str, value: str | None, where: SourceLocation | None) -> None:
+    """A dialect whose SQL can be read, by its name in lower case, or None."""
+    if value is None or value in SPARK_DIALECTS:
+        return
+    from sqlglot import Dialects
+
+    check_choice(option, value, sorted({*SPARK_DIALECTS, *(each.value for each in Dialects)} - {""}), where)
+
+
+def check_whole_number(option: str, value: Any, least: int, where: SourceLocation | None) -> None:
+    """A whole number from ``least`` on, or None."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise DeclarationError(f"{option}= takes a whole number from {least} on, not {value!r}", where=where)
+
+
+def check_texts(where: SourceLocation | None, **given: Any) -> None:
+    """Every option is text, or None."""
+    for option, value in given.items():
+        if value is not None and not isinstance(value, str):
+            raise DeclarationError(f"{option}= takes text, not {value!r}", where=where)
+
+
+def name_or_default(kind: str, value: Any, otherwise: str, where: SourceLocation | None) -> str:
+    """The name that was given, else the function's; an empty one is not taken for none."""
+    if value is None:
+        return otherwise
+    if not isinstance(value, str) or not value.strip():
+        raise DeclarationError(
+            f"a {kind} needs a name, and name={value!r} is none",
+            where=where,
+            next_step=f"write a name, or leave name= out: then it is called {otherwise!r}",
+        )
+    return value
+
+
+def check_list(option: str, value: Any, where: SourceLocation | None) -> None:
+    """A list or a tuple, or None; a lone text would be read letter by letter."""
+    if value is not None and not isinstance(value, list | tuple):
+        raise DeclarationError(
+            f"{option}= takes a list, not {value!r}", where=where, next_step=f"write {option}=[…]"
+        )
+
+
+def check_flag(option: str, value: Any, where: SourceLocation | None) -> None:
+    if not isinstance(value, bool):
+        raise DeclarationError(f"{option}= takes True or False, not {value!r}", where=where)
+
+
+def read_selector_names(option: str, value: Any, where: SourceLocation | None) -> tuple[str, ...]:
+    """Names that a selector can be written with: letters, digits and ``_ . / -``; each once."""
+    if value is None:
+        return ()
+    given = [value] if isinstance(value, str) else value
+    if not isinstance(given, list | tuple | set | frozenset):
+        raise DeclarationError(f"{option}= takes names, not {value!r}", where=where)
+    for name in given:
+        if not isinstance(name, str) or not _SELECTOR_NAME.fullmatch(name):
+            raise DeclarationError(
+                f"{option}= takes names of letters, digits and _ . / - , not {name!r}", where=where
+            )
+    return tuple(dict.fromkeys(sorted(given) if isinstance(given, set | frozenset) else given))
+
+
+def check_schedule(schedule: str | None, timezone: str | None, where: SourceLocation | None) -> None:
+    """A cron line of five fields and an IANA zone, checked now and not when it should have fired."""
+    if timezone is not None:
+        if schedule is None:
+            raise DeclarationError("timezone= says when a schedule= fires, and there is none", where=where)
+        given: object = timezone
+        if not isinstance(given, str):
+            raise DeclarationError(
+                f"timezone= takes the name of a zone, not {given!r}",
+                where=where,
+                next_step="give a name of the IANA database, as Europe/Berlin",
+            )
+        if not is_time_zone(timezone):
+            raise DeclarationError(
+                f"timezone={timezone!r} is not known.{time_zone_hint(timezone)}",
+                where=where,
+                next_step="give a name of the IANA database, as Europe/Berlin",
+            )
+    if schedule is not None:
+        if not isinstance(schedule, str):
+            raise DeclarationError(f"schedule= takes a cron line, not {schedule!r}", where=where)
+        try:
+            Schedule(schedule, timezone or "UTC").check()
+        except BadSchedule as error:
+            raise DeclarationError(
+                f"schedule={schedule!r} is not a cron expression: {error}",
+                where=where,
+                next_step='five fields: minute hour day month weekday, as in "*/5 * * * *", or @daily',
+            ) from error
+
+
+def read_seconds(option: str, value: Any, where: SourceLocation | None) -> float | None:
+    """A number of seconds or a timedelta, not negative."""
+    if value is None:
+        return None
+    number = value.total_seconds() if isinstance(value, dt.timedelta) else value
+    if isinstance(number, bool) or not isinstance(number, int | float) or not number >= 0:
+        raise DeclarationError(f"{option}= takes seconds or a timedelta, not {value!r}", where=where)
+    if number > _LONGEST_SECONDS:
+        raise DeclarationError(f"{option}= is longer than 200 years: {value!r}", where=where)
+    return float(number)
+
+
+def read_duration(option: str, value: Any, where: SourceLocation | None) -> float | None:
+    """Seconds, more than none: a number, a timedelta, or text as ``90s``, ``15m``, ``6h``, ``2d``."""
+    found = try_parse_duration(value) if isinstance(value, str) else value
+    if isinstance(value, str) and found is None:
+        raise DeclarationError(
+            f"{option}={value!r} is no duration", where=where, next_step='write "90s", "15m", "6h" or "2d"'
+        )
+    number = read_seconds(option, found, where)
+    if number == 0:
+        raise DeclarationError(f"{option}= is nothing: no load is that fresh", where=where)
+    return number
+
+
+def check_freshness_column(
+    name: str | None, sla: object, targets: Sequence[TargetSpec], where: SourceLocation | None
+) -> None:
+    """A column of the one target whose newest value says how fresh it is."""
+    if name is None:
+        return
+    if sla is None:
+        raise DeclarationError(
+            "freshness_column= is measured by freshness_sla=, which is not set", where=where
+        )
+    if len(targets) > 1:
+        raise DeclarationError("freshness_column= is for a pipeline with one target", where=where)
+    table = targets[0].table
+    if table is None or name not in table.column_names:
+        known = did_you_mean(name, table.column_names if table else ())
+        raise DeclarationError(
+            f"freshness_column= names {name!r}, which is no column of {targets[0].label}.{known}", where=where
+        )
+
+
+def function_parameters(function: Any, where: SourceLocation | None) -> list[inspect.Parameter]:
+    """The parameters of a function that is decorated or handed over; DeclarationError if it is none."""
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        raise DeclarationError(
+            f"a function is needed here, not {function!r}", where=where, next_step="write  def name(conn): …"
+        ) from None
+
+
+def count_arguments(function: Callable[..., Any], where: SourceLocation | None) -> int:
+    """0, 1 (source connection) or 2 (source, target) positional arguments."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = function_parameters(function, where)
+    required = [p for p in parameters if p.default is p.empty]
+    if any(p.kind not in kinds for p in required) or len(required) > 2:
+        raise DeclarationError(
+            f"{getattr(function, '__name__', function)!r} takes {len(required)} arguments; "
+            "a pipeline's function takes none, (conn) or (source, target)",
+            where=where,
+        )
+    return len(required)
+
+
+def read_pre_transforms(
+    value: Sequence[Any] | None, where: SourceLocation | None
+) -> tuple[PreTransform, ...]:
+    check_list("transforms_pre", value, where)
+    for item in value or ():
+        if not is_pre_transform(item):
+            raise DeclarationError(
+                f"transforms_pre= takes transforms, not {item!r}",
+                where=where,
+                next_step="from ematix_flow.transforms import deduplicate_by, filter_where, …",
+            )
+    return tuple(value or ())
+
+
+def read_post_transforms(
+    value: Sequence[Any] | None, where: SourceLocation | None
+) -> tuple[tuple[PostTransform, ...], dict[int, Callable[..., Any]]]:
+    """The steps as values, and the functions among them by step number."""
+    check_list("transforms_post", value, where)
+    steps: list[PostTransform] = []
+    functions: dict[int, Callable[..., Any]] = {}
+    for index, item in enumerate(value or ()):
+        if isinstance(item, str):
+            steps.append(PostTransform("sql", item))
+        elif isinstance(item, TransformRef):
+            steps.append(PostTransform("reference", item.name))
+        elif callable(item):
+            count = len(function_parameters(item, where))
+            if count not in (1, 2):
+                raise DeclarationError(
+                    f"a post-load function takes (conn) or (conn, parent), and {item!r} takes {count}",
+                    where=where,
+                )
+            functions[index] = item
+            steps.append(PostTransform("function", getattr(item, "__qualname__", repr(item))))
+        else:
+            raise DeclarationError(
+                f"transforms_post= takes SQL, functions and ematix.transform_ref(…), not {item!r}",
+                where=where,
+            )
+    return tuple(steps), functions
+
+
+def check_target(target: TargetSpec, where: SourceLocation | None) -> None:
+    """Options that only make sense with some modes, and names that must be columns."""
+    mode, table = target.mode, target.table
+    if target.event_timestamp_column is not None and mode != "scd2":
+        raise DeclarationError(f"event_timestamp_column= is for mode='scd2', not {mode!r}", where=where)
+    if target.ttl_seconds is not None and mode != "scd2":
+        raise DeclarationError(f"ttl_seconds= is for mode='scd2', not {mode!r}", where=where)
+    if target.handle_deletes is not None:
+        check_choice("handle_deletes", target.handle_deletes, ("hard", "soft"), where)
+        if mode not in ("merge", "scd2"):
+            raise DeclarationError(f"handle_deletes= is for merge and scd2, not mode={mode!r}", where=where)
+    shrink: object = target.max_shrink
+    if isinstance(shrink, bool) or not isinstance(shrink, int | float) or not 0 <= shrink <= 1:
+        raise DeclarationError(f"max_shrink= is a share from 0 to 1, not {target.max_shrink!r}", where=where)
+    if table is None:
+        return
+    listed = {
+        "keys": target.keys,
+        "update_columns": target.update_columns or (),
+        "compare_columns": target.compare_columns or (),
+        "event_timestamp_column": (target.event_timestamp_column,) if target.event_timestamp_column else (),
+        "partition_by": target.partition_by,
+    }
+    for option, given in listed.items():
+        for name in given:
+            if name not in table.column_names:
+                raise DeclarationError(
+                    f"{option}= names {name!r}, which is no column of {table.label}."
+                    f"{did_you_mean(name, table.column_names)}",
+                    where=where,
+                )
+
+
+def resolve_keys(
+    table: TableSpec | None, explicit: Sequence[str], mode: str, where: SourceLocation | None
+) -> tuple[str, ...]:
+    """The columns that rows are matched by; warns when they are not those of the primary key.
+
+    The order: keys=, ``__merge_keys__``, the first natural_key() group, the first of
+    ``__unique_constraints__``, pk().
+    """
+    if mode not in ("merge", "scd2") or table is None:
+        return tuple(explicit)
+    if explicit:
+        return tuple(explicit)
+    for origin, found in (
+        ("__merge_keys__", table.merge_keys),
+        ("natural_key()", table.natural_keys[0] if table.natural_keys else ()),
+        ("__unique_constraints__", table.unique[0] if table.unique else ()),
+    ):
+        if found:
+            if table.primary_key and set(found) != set(table.primary_key):
+                warnings.warn(
+                    f"{table.label}: rows are matched by ({', '.join(found)}) from {origin}, "
+                    f"not by the primary key ({', '.join(table.primary_key)}); pass keys= to choose",
+                    UserWarning,
+                    stacklevel=5,
+                )
+            return tuple(found)
+    if not table.primary_key:
+        raise DeclarationError(
+            f"mode={mode!r} matches rows by key, and {table.label} declares none",
+            where=where,
+            next_step="mark a column with pk() or natural_key(), or pass keys=",
+        )
+    return table.primary_key

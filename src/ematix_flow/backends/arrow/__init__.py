@@ -1,0 +1,1 @@
+"""Casts and texts of Arrow batches."""

@@ -1,0 +1,1 @@
+"""What Kafka, RabbitMQ, Pub/Sub and Kinesis share."""

@@ -1,0 +1,30 @@
+"""A Delta table's log as a store lists it: whether there is one, and of which versions."""
+
+from __future__ import annotations
+
+import re
+
+from ematix_flow.backends.stores.base import Store
+
+LOG = "_delta_log"
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.(?:.*\.)?(?:parquet|json)")
+
+
+def list_versions(store: Store, folder: str) -> list[int]:
+    """The versions that have a commit in the log, in order; older ones may live on in a checkpoint."""
+    found = (_COMMIT.fullmatch(name) for name in store.names(f"{folder}/{LOG}"))
+    return sorted(int(match[1]) for match in found if match)
+
+
+def is_table(store: Store, folder: str) -> bool:
+    return any(_COMMIT.fullmatch(n) or _CHECKPOINT.fullmatch(n) for n in store.names(f"{folder}/{LOG}"))
+
+
+def first_and_last_version(store: Store, folder: str) -> tuple[int, int]:
+    """The oldest and the newest version that the log can still tell: each needs all since a checkpoint."""
+    names = store.names(f"{folder}/{LOG}")
+    commits = {int(match[1]) for name in names if (match := _COMMIT.fullmatch(name))}
+    starts = {int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))}
+    first = 0 if 0 in commits else min(starts, default=0)
+    return first, max(commits | starts, default=0)

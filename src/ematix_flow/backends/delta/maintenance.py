@@ -1,0 +1,123 @@
+"""Delta's own tools to keep a table in shape: OPTIMIZE and VACUUM, and what they would do."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from ematix_flow.backends.delta.commit_log import LOG
+from ematix_flow.backends.lake.format import CompactionResult
+from ematix_flow.backends.lake.journal import FOLDER
+from ematix_flow.backends.lake.spark_sql_session import temporary_settings
+from ematix_flow.backends.maintenance import SAFE_RETENTION, FileTotals
+from ematix_flow.backends.spark_sql.query_tables import quote_name
+from ematix_flow.backends.stores.base import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SMALL = 128 * 1024 * 1024  # bytes; what is larger is not written anew each time that something was added
+_OPTIMIZE = {"spark.databricks.delta.optimize.minFileSize": str(_SMALL)}
+_VACUUM = {
+    # how many tasks list folders; Spark's default is 10,000, whatever there is to list
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
+    "spark.databricks.delta.vacuum.parallelDelete.enabled": "true",
+    # it would be two commits to the table, though nothing in it changes
+    "spark.databricks.delta.vacuum.logging.enabled": "false",
+    # else Delta passes over RETAIN, unless it is 0, and takes the table's own
+    "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled": "false",
+}
+_RETENTION = "delta.deletedFileRetentionDuration"
+_AMOUNT = re.compile(r"([+-]?\d+(?:\.\d+)?)\s+(week|day|hour|minute|second|millisecond|microsecond)s?\b")
+_UNCHECKED = {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}
+
+
+class DeltaMaintenance:
+    """Of one table: its folder in a store, and its name in SQL."""
+
+    def __init__(self, spark: SparkSession, store: Store, folder: str, name: str) -> None:
+        self._spark, self._store, self._folder, self._name = spark, store, folder, name
+
+    def compact(self, zorder: Sequence[str]) -> CompactionResult:
+        order = f" ZORDER BY ({', '.join(quote_name(column) for column in zorder)})" if zorder else ""
+        with temporary_settings(self._spark, _OPTIMIZE):
+            metrics = self._spark.sql(f"OPTIMIZE {self._name}{order}").collect()[0]["metrics"]
+        added, removed = metrics["filesAdded"], metrics["filesRemoved"]
+        after = self._newest_size()
+        gone, new = (
+            FileTotals(f["totalFiles"], f["totalSize"]) if f else FileTotals() for f in (removed, added)
+        )
+        return CompactionResult(after + gone - new, after)
+
+    def preview_compact(self, zorder: Sequence[str]) -> CompactionResult:
+        """Files of one partition that are small are brought together when there are several."""
+        sizes = dict(self._data_files())
+        frame = self._spark.read.format("delta").load(self._store.uri(self._folder))
+        newest = {self._relative_path(path): 0 for path in frame.inputFiles()}
+        newest = {path: sizes.get(path, 0) for path in newest}
+        small = [path for path, size in newest.items() if size < _SMALL or zorder]
+        folders = Counter(path.rpartition("/")[0] for path in small)
+        rewritten = sum(count for count in folders.values() if count > 1 or zorder)
+        return CompactionResult(FileTotals(len(newest), sum(newest.values())), None, rewritten)
+
+    def remove_old_files(self, retain: dt.timedelta | None) -> FileTotals:
+        before = self._total_size()
+        if retain is not None and retain > self.retention():
+            # Delta forgets sooner which files it has replaced, and takes them for nobody's then
+            kept = f"'{_RETENTION}' = 'interval {int(retain.total_seconds())} seconds'"
+            self._spark.sql(f"ALTER TABLE {self._name} SET TBLPROPERTIES ({kept})")
+        with temporary_settings(self._spark, self._vacuum_settings(retain)):
+            self._spark.sql(self._vacuum_sql(retain))
+        return before - self._total_size()
+
+    def preview_remove_old_files(self, retain: dt.timedelta | None) -> FileTotals:
+        with temporary_settings(self._spark, self._vacuum_settings(retain)):
+            found = self._spark.sql(f"{self._vacuum_sql(retain)} DRY RUN").collect()
+        sizes = dict(self._data_files())
+        gone = [sizes[path] for row in found if (path := self._relative_path(row["path"])) in sizes]
+        return FileTotals(len(gone), sum(gone))
+
+    def retention(self) -> dt.timedelta:
+        """How long files stay that the newest version does not need, as the table says."""
+        properties = self._spark.sql(f"DESCRIBE DETAIL {self._name}").select("properties").collect()[0][0]
+        told = properties.get(_RETENTION)
+        return SAFE_RETENTION if told is None else parse_interval(told)
+
+    # ------------------------------------------------------------------
+
+    def _vacuum_sql(self, retain: dt.timedelta | None) -> str:
+        hours = "" if retain is None else f" RETAIN {retain.total_seconds() / 3600:.6f} HOURS"
+        return f"VACUUM {self._name}{hours}"
+
+    def _vacuum_settings(self, retain: dt.timedelta | None) -> Mapping[str, str]:
+        """Delta refuses what is shorter than the table's own; whoever asks for it has been warned."""
+        return _VACUUM if retain is None or retain >= self.retention() else _VACUUM | _UNCHECKED
+
+    def _newest_size(self) -> FileTotals:
+        detail = self._spark.sql(f"DESCRIBE DETAIL {self._name}").collect()[0]
+        return FileTotals(detail["numFiles"], detail["sizeInBytes"])
+
+    def _total_size(self) -> FileTotals:
+        sizes = [size for _, size in self._data_files()]
+        return FileTotals(len(sizes), sum(sizes))
+
+    def _data_files(self) -> Iterator[tuple[str, int]]:
+        """All that lies there but for Delta's log, our journal, and checksums that Hadoop keeps."""
+        for path, size in self._store.files_below(self._folder, without=(LOG, FOLDER)):
+            if not path.rpartition("/")[2].startswith("."):
+                yield path, size
+
+    def _relative_path(self, uri: str) -> str:
+        """The path of a file relative to the table's folder."""
+        inside = f"/{self._folder}/"
+        return unquote(uri).rpartition(inside)[2] if inside in unquote(uri) else uri
+
+
+def parse_interval(interval: str) -> dt.timedelta:
+    """What an interval of a table's property means, as in ``interval 1 week 12 hours``; it has no months."""
+    amounts = _AMOUNT.findall(interval.lower())
+    return sum((dt.timedelta(**{f"{unit}s": float(count)}) for count, unit in amounts), dt.timedelta(0))

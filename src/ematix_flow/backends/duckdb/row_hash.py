@@ -1,0 +1,84 @@
+"""`row_hash` in DuckDB's SQL: each type's exact text, and SHA-256 over it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from ematix_flow.spec.types import DataType
+from ematix_flow.strategies.row_hash import TAGS, Columns, canonical_json, row_hash_sql
+from ematix_flow.strategies.sql import concat_texts, fill_template
+
+if TYPE_CHECKING:
+    import duckdb
+
+_NORMAL_JSON = "ematix_flow_normal_json"
+_MANTISSA = "split_part(CAST(abs(v) AS VARCHAR), 'e', 1)"
+_DIGITS = f"replace({_MANTISSA}, '.', '')"
+_FLOAT = f"""
+CASE WHEN v = 0 THEN '0' WHEN isnan(v) THEN 'NaN'
+  WHEN isinf(v) THEN CASE WHEN v > 0 THEN 'Infinity' ELSE '-Infinity' END
+  ELSE CASE WHEN v < 0 THEN '-' ELSE '' END || rtrim(ltrim({_DIGITS}, '0'), '0') || 'e' ||
+    CAST(CAST(coalesce(nullif(split_part(CAST(abs(v) AS VARCHAR), 'e', 2), ''), '0') AS INTEGER)
+      + length(split_part({_MANTISSA}, '.', 1)) - 1
+      - (length({_DIGITS}) - length(ltrim({_DIGITS}, '0'))) AS VARCHAR)
+END
+"""
+_TEXT = {
+    "i": "CAST(v AS VARCHAR)",
+    "f": _FLOAT.replace("abs(v)", "abs(CAST(v AS DOUBLE))"),
+    "b": "CASE WHEN v THEN 'true' ELSE 'false' END",
+    "t": "CAST(v AS VARCHAR)",
+    "d": "strftime(v, '%Y-%m-%d')",
+    "s": "strftime(v, '%Y-%m-%dT%H:%M:%S.%f')",
+    "z": "strftime(v AT TIME ZONE 'UTC', '%Y-%m-%dT%H:%M:%S.%f')",
+    "j": f"{_NORMAL_JSON}(CAST(v AS VARCHAR))",
+    "u": "CAST(v AS VARCHAR)",
+    "x": "lower(hex(v))",
+}
+
+
+def register_normal_json(connection: duckdb.DuckDBPyConnection) -> None:
+    """The one function that DuckDB lacks: JSON in its normal form.
+
+    A database keeps it as long as someone in this process has it open, the user's own code for one.
+    """
+    import duckdb
+
+    try:
+        connection.create_function(_NORMAL_JSON, canonical_json, ["VARCHAR"], "VARCHAR")
+    except duckdb.CatalogException as error:
+        if "already exists" not in str(error):
+            raise
+
+
+def row_hash(columns: Columns) -> exp.Expr:
+    """As one piece of finished SQL: a load holds it several times, and trees of it cost much."""
+    shown = tuple((n, kind, value.sql(dialect="duckdb", identify=True)) for n, kind, value in columns)
+    return exp.Var(this=_row_hash_sql(shown))
+
+
+@lru_cache(maxsize=256)
+def _row_hash_sql(columns: tuple[tuple[str, DataType, str], ...]) -> str:
+    tree = row_hash_sql(
+        [(n, kind, exp.Var(this=value)) for n, kind, value in columns],
+        text=lambda value, data_type: exp.paren(_value_text(value, data_type)),
+        size=lambda text: fill_template("CAST(strlen(v) AS VARCHAR)", text, "duckdb"),
+        concat=concat_texts,
+        sha256=lambda text: fill_template("unhex(sha256(v))", text, "duckdb"),
+    )
+    return tree.sql(dialect="duckdb", identify=True)
+
+
+def _value_text(value: exp.Expr, data_type: DataType) -> exp.Expr:
+    tag = TAGS[data_type.kind]
+    if tag == "n":
+        digits = "CAST(v AS VARCHAR)"
+        if data_type.precision == data_type.scale:  # shown without the zero before the point
+            digits = f"regexp_replace({digits}, '^(-?)[.]', '\\10.')"
+        return fill_template(
+            f"rtrim(rtrim({digits}, '0'), '.')" if data_type.scale else digits, value, "duckdb"
+        )
+    return fill_template(_TEXT[tag], value, "duckdb")

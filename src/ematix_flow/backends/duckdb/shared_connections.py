@@ -1,0 +1,157 @@
+"""DuckDB files that this process has open, each once.
+
+DuckDB opens a file once a process and in one mode, and for writing in one process only. So a handle is
+shared by all who need it at a moment, each with a cursor of its own; who needs to write waits until the
+readers of a read-only handle are done, and for a while for other processes. Nothing stays open in
+between: a file is free for others as soon as nobody here uses it.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+
+from ematix_flow.backends.embedded.database_file import UNCHANGED, DatabaseFile
+from ematix_flow.errors import CannotConnect, FlowError, TargetFailed, Unsupported
+
+WAIT_SECONDS = 10.0  # for another process, and for readers of this one
+QUEUE_SECONDS = 600.0  # for another load of this process
+_PAUSE_SECONDS = 0.1
+_HOLDER = re.compile(r"Conflicting lock is held in (.*?) \(PID (\d+)\)")
+_RESERVED = ("main", "temp", "system")
+_OTHER_CONFIGURATION = "different configuration"
+
+
+def catalog_name(path: Path) -> str:
+    """What DuckDB calls the database in this file: its name up to the first dot that ends one."""
+    stem = next((part for part in path.name.split(".") if part), path.name)
+    return f"{stem}_db" if stem.lower() in _RESERVED else stem
+
+
+@dataclass
+class _SharedConnection:
+    connection: duckdb.DuckDBPyConnection
+    read_only: bool
+    users: int = 0
+    writing: bool = False
+
+
+_shared: dict[str, _SharedConnection] = {}
+_changed = threading.Condition()
+
+
+@contextmanager
+def open_connection(file: DatabaseFile, *, write: bool) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection of one's own to the file; closed at the end."""
+    key, handle = _acquire(file, write)
+    try:
+        cursor = handle.connection.cursor()
+        try:
+            cursor.execute("SET TimeZone = 'UTC'")
+            if not write:  # one moment for all that is read, also where a handle could write
+                cursor.execute("BEGIN TRANSACTION READ ONLY")
+            yield cursor
+        finally:
+            cursor.close()
+    finally:
+        _release(key, handle, write)
+
+
+def _acquire(file: DatabaseFile, write: bool) -> tuple[str, _SharedConnection]:
+    started = time.monotonic()
+    with _changed:
+        while True:
+            key = file.identity()
+            handle = _shared.get(key)
+            waited = time.monotonic() - started
+            if handle is None:
+                try:
+                    handle = _open(file, write)
+                except duckdb.Error as error:
+                    if waited >= WAIT_SECONDS or not _HOLDER.search(str(error)):
+                        raise open_error(error, file, write) from error
+                    _changed.wait(_PAUSE_SECONDS)
+                    continue
+                key = file.identity()  # a file that was not there has one only now
+                _shared[key] = handle
+            elif write and (handle.read_only or handle.writing):
+                patience = QUEUE_SECONDS if handle.writing else WAIT_SECONDS
+                if waited >= patience:
+                    raise _wait_error(file, patience)
+                _changed.wait(_PAUSE_SECONDS)
+                continue
+            handle.users += 1
+            handle.writing = handle.writing or write
+            return key, handle
+
+
+def _release(key: str, handle: _SharedConnection, wrote: bool) -> None:
+    with _changed:
+        handle.users -= 1
+        if wrote:
+            handle.writing = False
+        if not handle.users:
+            del _shared[key]
+            handle.connection.close()
+        _changed.notify_all()
+
+
+def _open(file: DatabaseFile, write: bool) -> _SharedConnection:
+    read_only = not write
+    try:
+        connection = duckdb.connect(str(file.path), read_only=read_only)
+    except duckdb.ConnectionException as error:
+        # the user's own code has the file open in this process: share that, as far as it goes
+        if write or _OTHER_CONFIGURATION not in str(error):
+            raise
+        connection, read_only = duckdb.connect(str(file.path)), False
+    (catalog,), (users,) = (
+        connection.execute(sql).fetchall()[0]
+        for sql in ("SELECT current_database()", "FROM duckdb_connection_count()")
+    )
+    if users == 1:  # ours alone, so that the setting is nobody else's
+        connection.execute("SET autoinstall_known_extensions = false")
+    if catalog != catalog_name(file.path):
+        connection.close()
+        raise Unsupported(
+            f"DuckDB calls the database in {file.path} {catalog!r}, which was not foreseen",
+            next_step="rename the file to letters and digits, as in  warehouse.duckdb",
+        )
+    return _SharedConnection(connection, read_only)
+
+
+def open_error(error: duckdb.Error, file: DatabaseFile, write: bool) -> FlowError:
+    text = str(error).split("\n")[0]
+    holder = _HOLDER.search(text)
+    if holder:
+        what = f"{file.path} is in use by another process: pid {holder[2]} ({holder[1]})"
+        step = "DuckDB lets one process in at a time to write; close it there, then run it again"
+    elif _OTHER_CONFIGURATION in text:
+        what = f"{file.path} is open in this very process, read-only or with settings of its own"
+        step = "close that connection before the pipeline runs, or open it without settings"
+    elif "not a valid DuckDB database" in text:
+        what = f"{file.path} is not a DuckDB database"
+        step = "correct the path; an empty file is no database either"
+    else:
+        what = f"DuckDB cannot open {file.path}: {text}"
+        step = "look at the path and its permissions"
+    return CannotConnect(f"connection {file.connection!r}: {what}", state=_state_text(write), next_step=step)
+
+
+def _wait_error(file: DatabaseFile, seconds: float) -> TargetFailed:
+    return TargetFailed(
+        f"{file.path} is in use by another part of this very process, for {seconds:g} s now",
+        state=UNCHANGED,
+        next_step="wait until the other load or query has ended, then run it again",
+    )
+
+
+def _state_text(write: bool) -> str:
+    return UNCHANGED if write else "nothing was read or written"

@@ -1,0 +1,90 @@
+"""Looking at the tables of a catalog: whether one is there, its columns, partitions and current snapshot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ematix_flow.backends.iceberg.table_names import Namespaces, TablePath, may_mean_metadata
+from ematix_flow.backends.lake.format import TableSnapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NO_SNAPSHOT = "none"  # as the catalog shows a table that nothing was ever written to
+_MISSING = ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "NoSuchNamespaceException")
+_PARTS = "# Partitioning"
+_COLUMNS = "# Partition Information"
+
+
+class CatalogTables:
+    def __init__(self, namespaces: Namespaces) -> None:
+        self._namespaces = namespaces
+
+    def quoted_name(self, path: TablePath) -> str:
+        return self._namespaces.quoted_name(path)
+
+    def find_snapshot(self, spark: SparkSession, path: TablePath) -> TableSnapshot | None:
+        """The table as it is now; None when there is none."""
+        from pyspark.errors import AnalysisException
+
+        if may_mean_metadata(path[-1]) and path[-1] not in self.table_names(spark, path[:-1]):
+            return None
+        try:
+            schema = spark.table(self.quoted_name(path)).schema
+            version = self.current_version(spark, path)
+        except AnalysisException as error:
+            if any(sign in str(error) for sign in _MISSING):
+                return None
+            raise
+        return TableSnapshot(version, schema)
+
+    def current_version(self, spark: SparkSession, path: TablePath) -> str:
+        """The id of the current snapshot."""
+        shown = spark.sql(f"SHOW TBLPROPERTIES {self.quoted_name(path)}").collect()
+        return str({row[0]: row[1] for row in shown}.get("current-snapshot-id", NO_SNAPSHOT))
+
+    def read_snapshot(self, spark: SparkSession, path: TablePath, snapshot: TableSnapshot) -> DataFrame:
+        """The rows of that moment.
+
+        A moment has the columns that it had. When one was renamed since, only the table as it is now has
+        the names that are asked for.
+        """
+        now = spark.table(self.quoted_name(path))
+        if snapshot.version == NO_SNAPSHOT:
+            return now
+        then = spark.read.option("versionAsOf", snapshot.version).table(self.quoted_name(path))
+        return then if set(then.columns) <= set(snapshot.schema.names) else now
+
+    def partition_columns(self, spark: SparkSession, path: TablePath) -> tuple[str, ...]:
+        """The columns, or what of them (``days(at)``), that its files are divided by."""
+        rows = [tuple(row) for row in spark.sql(f"DESCRIBE TABLE {self.quoted_name(path)}").collect()]
+        found: list[str] = []
+        place = ""
+        for first, second, *_ in rows:
+            if first.startswith("#"):
+                place = first if first != "# col_name" else place
+            elif place == _PARTS and first.startswith("Part "):
+                found.append(_unquoted(second))
+            elif place == _COLUMNS and first:
+                found.append(_unquoted(first))
+        return tuple(found)
+
+    def has_namespace(self, spark: SparkSession, path: TablePath) -> bool:
+        return spark.catalog.databaseExists(self.quoted_name(path))
+
+    def table_names(self, spark: SparkSession, namespace: TablePath) -> list[str]:
+        """The names of the tables in a namespace; none when there is no such namespace.
+
+        Nor of those in no namespace: a catalog may have some, and does not list them.
+        """
+        if not namespace or not self.has_namespace(spark, namespace):
+            return []
+        return [
+            row["tableName"] for row in spark.sql(f"SHOW TABLES IN {self.quoted_name(namespace)}").collect()
+        ]
+
+
+def _unquoted(name: str) -> str:
+    if name.startswith("`") and name.endswith("`") and len(name) > 1:
+        return name[1:-1].replace("``", "`")
+    return name

@@ -1,0 +1,126 @@
+"""The consumer group that shows how far a pipeline is, and from which it goes on without any other position.
+
+Pipelines of one connection share the name of a group, and none may go on where another one stands: what is
+committed carries the mark of its pipeline. Who finds another's mark keeps its own group,
+``<group_id>.<pipeline>``. Offsets without a mark are another tool's, as of an operator who sets them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from ematix_flow.backends.kafka.cluster import KafkaCluster, Partition
+from ematix_flow.backends.kafka.settings import client_settings, group_of
+
+_MARK = "ematix-flow:"
+_NAME_BYTES = 200
+_log = logging.getLogger(__name__)
+
+CommittedOffsets = Mapping[Partition, tuple[int, str]]  # offset and metadata
+
+
+class PipelineGroup:
+    """The group of one pipeline; of who names no pipeline, the connection's as it is."""
+
+    def __init__(self, cluster: KafkaCluster, pipeline: str = "") -> None:
+        self.pipeline = pipeline
+        self.name = self._shared_name = group_of(cluster.connection)
+        self._own_name = bounded_name(f"{self._shared_name}.{pipeline}")
+        self._mark = _MARK + bounded_name(pipeline) if pipeline else ""
+        self._cluster = cluster
+        self._is_group_chosen = not pipeline
+        self._consumer: Consumer | None = None
+        self._lock = threading.Lock()
+
+    def offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Where this pipeline stands, in those partitions in which it stands anywhere."""
+        with self._lock:
+            return self._offsets(list(partitions))
+
+    def commit(self, wanted: Mapping[Partition, int]) -> None:
+        """Show that everything before these offsets is done; never backwards."""
+        with self._lock:
+            if not self._is_group_chosen:
+                self._offsets(list(wanted))
+            there = self._committed_offsets(self.name, wanted)
+            if self.name == self._shared_name and self._other_pipelines(there):  # one that has begun after us
+                self._switch_to_own_group(self._other_pipelines(there))
+                there = self._committed_offsets(self.name, wanted)
+            due = [
+                TopicPartition(*each, offset, self._mark)
+                for each, offset in wanted.items()
+                if self._is_due(offset, *there.get(each, (-1, "")))
+            ]
+            if not due:
+                return
+            for done in self._open_consumer().commit(offsets=due, asynchronous=False) or ():
+                if done.error is not None:
+                    raise KafkaException(done.error)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._consumer is not None:
+                self._consumer.close()
+                self._consumer = None
+
+    def _offsets(self, partitions: list[Partition]) -> dict[Partition, int]:
+        shared = self._committed_offsets(self._shared_name, partitions)
+        if not self.pipeline:
+            return {each: offset for each, (offset, _) in shared.items()}
+        own, others = self._committed_offsets(self._own_name, partitions), self._other_pipelines(shared)
+        if own or others:
+            self._switch_to_own_group(others)
+            shared = {each: said for each, said in shared.items() if said[1] == self._mark}
+        self._is_group_chosen = True
+        return {each: offset for each, (offset, _) in {**shared, **own}.items()}
+
+    def _is_due(self, offset: int, there: int, mark: str) -> bool:
+        return offset > there or (offset == there and mark != self._mark)
+
+    def _committed_offsets(self, group: str, partitions: Iterable[Partition]) -> CommittedOffsets:
+        return self._cluster.committed_offsets(group, partitions)
+
+    def _other_pipelines(self, there: CommittedOffsets) -> list[str]:
+        """The pipelines beside this one that have committed."""
+        marks = {mark for _, mark in there.values() if mark.startswith(_MARK) and mark != self._mark}
+        return sorted(mark.removeprefix(_MARK) for mark in marks) if self.pipeline else []
+
+    def _switch_to_own_group(self, others: list[str]) -> None:
+        if self.name == self._own_name:
+            return
+        self.name = self._own_name
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+        if others:
+            _log.warning(
+                "group %r shows how far pipeline %s is: pipeline %r keeps its own progress in group %r",
+                self._shared_name,
+                ", ".join(map(repr, others)),
+                self.pipeline,
+                self._own_name,
+            )
+
+    def _open_consumer(self) -> Consumer:
+        """Who commits; it never joins, and connects once."""
+        if self._consumer is None:
+            settings = {
+                **client_settings(self._cluster.connection),
+                "group.id": self.name,
+                "enable.auto.commit": False,
+            }
+            self._consumer = Consumer(settings)
+        return self._consumer
+
+
+def bounded_name(name: str) -> str:
+    """A name as long as an id in Kafka should be at most; two that differ stay different."""
+    if len(name.encode()) <= _NAME_BYTES:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:24]
+    return f"{name[:100]}.{digest}"

@@ -1,0 +1,62 @@
+"""How large a dead letter is as a message, and what is left of it where the topic takes less."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ematix_flow.backends.kafka.dead_letter_records import Headers, letter_headers
+from ematix_flow.state.dead_letters.base import DeadLetter
+
+_FRAME = 128  # of a batch of one message, and of the message in it
+_HEADER_OVERHEAD = 10  # its two lengths
+_REMARK = 160  # what the reason says of the cut
+_NUMBERS = ("0" * 32, 10**19)  # an operation and a place in the order, as long as they get
+
+
+def message_size(payload: bytes, key: bytes | None, headers: Headers) -> int:
+    """The bytes of a message at most, before compression."""
+    beside = sum(len(name.encode()) + len(value or b"") + _HEADER_OVERHEAD for name, value in headers)
+    return _FRAME + len(payload) + len(key or b"") + beside
+
+
+def fit_letter(letter: DeadLetter, allowed: int, longest_payload: int) -> DeadLetter:
+    """The letter as a message of ``allowed`` bytes holds it.
+
+    The payload is cut first; where all of it is not enough, the headers go, then what is too much of the key,
+    and at last of the reason. What is cut cannot be replayed.
+    """
+    if _letter_size(letter) <= allowed and len(letter.payload) <= longest_payload:
+        return letter
+    kept = replace(letter, payload=b"")
+    if _letter_size(kept) + _REMARK > allowed:
+        kept = replace(kept, headers=None)
+    over = _letter_size(kept) + _REMARK - allowed
+    if over > 0 and kept.key is not None:
+        kept = replace(kept, key=kept.key[: max(0, len(kept.key) - over)])
+        over = _letter_size(kept) + _REMARK - allowed
+    if over > 0:
+        encoded = kept.reason.encode()
+        kept = replace(kept, reason=encoded[: max(0, len(encoded) - over)].decode("utf-8", "ignore"))
+    room = min(longest_payload, max(0, allowed - _letter_size(kept) - _REMARK))
+    payload = letter.payload[:room]
+    return replace(
+        kept,
+        payload=payload,
+        whole=False,
+        status="parked",
+        reason=kept.reason + _cut_remark(letter, kept, payload),
+    )
+
+
+def _cut_remark(letter: DeadLetter, kept: DeadLetter, payload: bytes) -> str:
+    gone = [
+        name
+        for name, is_gone in (("headers", letter.headers != kept.headers), ("key", letter.key != kept.key))
+        if is_gone
+    ]
+    cut = f", {' and '.join(gone)} cut" if gone else ""
+    return f" (kept are {len(payload):,} of {len(letter.payload):,} bytes{cut}: it cannot be replayed)"
+
+
+def _letter_size(letter: DeadLetter) -> int:
+    return message_size(letter.payload, letter.key, letter_headers(letter, *_NUMBERS))

@@ -1,0 +1,312 @@
+"""One load of one lake table: the strategy on views of one moment, then one commit.
+
+Nothing of the table changes before everything has been computed and checked. The order of what is
+durable: the journal's entry, changes to the table's columns, events beside a history, the table's commit,
+the journal's mark. Only the commit is seen by readers, and until it is there, nothing of the load counts.
+The commit of a first load makes the table too.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from ematix_flow import faults
+from ematix_flow.backends.base import LedgerEntry, Load, LoadResult
+from ematix_flow.backends.incremental_loads import batch_key, made_no_progress, require_unmoved_watermark
+from ematix_flow.backends.lake.companion_table import CompanionTable
+from ematix_flow.backends.lake.dialect import LakeDialect
+from ematix_flow.backends.lake.format import ConcurrentCommit, LakeFormat
+from ematix_flow.backends.lake.frame_columns import conform_frame
+from ematix_flow.backends.lake.journal import Journal, LakeCommit
+from ematix_flow.backends.lake.row_changes import (
+    ACTION_COLUMN,
+    INSERT,
+    RowChanges,
+    StepRunner,
+    new_view_name,
+    view_table,
+)
+from ematix_flow.backends.lake.row_hash import register_functions
+from ematix_flow.backends.lake.spark_sql_session import SparkSqlSession
+from ematix_flow.backends.sql.load_transaction import (
+    STRATEGIES,
+    WORK_TABLES,
+    count_incoming,
+    incoming_rows,
+    load_result,
+    refuse_shrink,
+    require_all_staged_rows,
+)
+from ematix_flow.errors import FlowError, SchemaMismatch, TargetFailed
+from ematix_flow.strategies.sql import column
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ComputedLoad:
+    """What a load would do: known before anything is changed."""
+
+    applied: LoadResult
+    batch_key: str
+    changes: RowChanges | None
+    companion_changes: RowChanges | None
+
+
+class LakeLoad:
+    """``rows`` are the staged rows, of which there are ``staged``; ``scratch`` is a folder to write in."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        format: LakeFormat,
+        load: Load,
+        journal: Journal,
+        rows: DataFrame,
+        staged: int,
+        scratch: str,
+    ) -> None:
+        self._spark, self._format, self._load, self._journal = spark, format, load, journal
+        self._rows, self._staged, self._scratch = rows, staged, scratch
+        self._wanted = load.table.with_load_columns()
+        self._snapshot = format.snapshot(spark, self._wanted)
+        if self._snapshot is None and journal.last_number:
+            raise _missing_table_error(load, journal)
+        if self._snapshot is not None and not load.dry_run:  # which holds no lock: loads may come between
+            newest = format.newest_load(spark, self._wanted)
+            if newest > journal.last_number:
+                raise _unknown_load_error(load, journal, newest)
+        spec = load.table.companion()
+        self._companion = CompanionTable(spark, format, spec, journal) if spec is not None else None
+        self._views: list[str] = []
+
+    # ------------------------------------------------------------------ computing
+
+    def compute(self) -> ComputedLoad:
+        """Everything but the commit. Errors of the rows come from here, and nothing is touched."""
+        load, spark = self._load, self._spark
+        self._require_partitions()
+        register_functions(spark, [c.type for c in load.table.columns])
+        work = {name: new_view_name(name) for name in self._work_names()}
+        self._views += work.values()
+        target = self._create_view("target", self._stored_rows())
+        named = {(load.table.schema, load.table.name): view_table(target)}
+        beside = None
+        if self._companion is not None:
+            beside = self._create_view("beside", self._companion.current_rows())
+            named[self._companion.spec.schema, self._companion.spec.name] = view_table(beside)
+        dialect = LakeDialect(named)
+        session = SparkSqlSession(spark)
+        names = load.table.column_names
+        select = exp.select(*[column(n) for n in names]).from_(
+            view_table(self._create_view("rows", self._rows))
+        )
+        rows_in, high = self._staged, None
+        if load.range is not None or work:
+            rows_in, high = count_incoming(dialect, session, load, select)
+            require_all_staged_rows(load, rows_in, self._staged)
+        key = batch_key(load, high)
+        if load.range is not None and not load.dry_run:
+            found = self._journal.watermark(load.pipeline, load.target, load.range.column)
+            require_unmoved_watermark(load, found)
+        if self._journal.has_batch(load.pipeline, load.target, key):
+            return ComputedLoad(LoadResult(rows_in=rows_in, duplicate=True), key, None, None)
+        incoming = replace(
+            incoming_rows(load, select),
+            work={name: view_table(view) for name, view in work.items()},
+            into_empty=self._snapshot is None,
+        )
+        runner = StepRunner(spark, dialect, list(work.values()), self._scratch)
+        runner.run(STRATEGIES[load.mode](dialect, load.table, incoming), rows_in)
+        as_they_are = not work and load.range is None
+        changes = runner.collect_changes(target, inserted=rows_in if as_they_are else None)
+        assert changes is not None
+        counts = {**changes.totals(), **runner.tallies}
+        if changes.replaces_all:
+            counts["delete"] = spark.table(target).count()
+        refuse_shrink(load, counts)
+        applied = load_result(load, rows_in, counts, high)
+        return ComputedLoad(
+            applied, key, changes, runner.collect_changes(beside) if beside is not None else None
+        )
+
+    def drop_views(self) -> None:
+        """Let go of the views."""
+        for view in self._views:
+            self._spark.catalog.dropTempView(view)
+
+    def _require_partitions(self) -> None:
+        load = self._load
+        unknown = [name for name in load.partition_by if name not in load.table.column_names]
+        if unknown:
+            raise SchemaMismatch(
+                f"partition_by names {', '.join(map(repr, unknown))}, no column of {load.table.label}",
+                where=load.table.where,
+                state="nothing was touched",
+                next_step=f"its columns are {', '.join(load.table.column_names)}",
+            )
+        if not load.partition_by or self._snapshot is None:
+            return
+        found = self._format.partition_columns(self._spark, self._wanted)
+        if set(found) != set(load.partition_by):
+            shown, wanted = f"by {', '.join(found)}" if found else "not at all", ", ".join(load.partition_by)
+            raise SchemaMismatch(
+                f"{load.table.label} is divided {shown}, and partition_by says {wanted}",
+                where=load.table.where,
+                state=f"{load.table.label} is unchanged",
+                next_step="leave partition_by out or make it the same: a table is divided when it is made",
+            )
+
+    def _work_names(self) -> Sequence[str]:
+        load = self._load
+        if load.mode not in WORK_TABLES:
+            return ()
+        return tuple(WORK_TABLES[load.mode](load.table, incoming_rows(load, exp.Select())))
+
+    def _stored_rows(self) -> DataFrame:
+        """The table's rows at one moment, with the columns that it will have."""
+        if self._snapshot is None:
+            return conform_frame(self._spark, None, self._wanted)
+        frame = self._format.read_snapshot(self._spark, self._wanted, self._snapshot)
+        return conform_frame(self._spark, frame, self._wanted)
+
+    def _create_view(self, name: str, frame: DataFrame) -> str:
+        view = new_view_name(name)
+        frame.createOrReplaceTempView(view)
+        self._views.append(view)
+        return view
+
+    # ------------------------------------------------------------------ committing
+
+    def commit(self, computed: ComputedLoad, change: Callable[[], None]) -> LoadResult:
+        """Make it so. ``change`` alters the table as the load was planned to, and makes those beside it."""
+        applied = computed.applied
+        if applied.duplicate or made_no_progress(self._load.range, applied):
+            return applied
+        changes = computed.changes
+        assert changes is not None
+        commit = self._journal.next_commit()
+        self._journal.store.require_locks_held()
+        self._undo_uncommitted_events()
+        self._journal.write_entry(commit, self._ledger_entry(computed), applied.watermark)
+        faults.point("apply.ledger_written")
+        if not self._format.is_current(self._spark, self._wanted, self._snapshot):
+            raise ConcurrentCommit
+        self._journal.store.require_locks_held()
+        change()
+        if self._companion is not None and computed.companion_changes is not None:
+            self._journal.store.require_locks_held()
+            self._companion.write_changes(computed.companion_changes, commit)
+        faults.point("apply.rows_written")
+        self._journal.store.require_locks_held()
+        faults.point("apply.before_commit")
+        if self._snapshot is None:
+            self._create_table(changes, commit)
+            self._require_commit(commit)
+        elif changes.is_empty:  # the entry's mark alone says that the batch was here
+            self._journal.mark_committed(commit, self._ledger_entry(computed), applied.watermark)
+        else:
+            self._write_changes(changes, commit)
+            self._require_commit(commit)
+        faults.point("apply.after_commit")
+        self._journal.mark_committed(commit, self._ledger_entry(computed), applied.watermark)
+        self._remove_uncommitted()
+        return applied
+
+    def _remove_uncommitted(self) -> None:
+        """Remove the entries of loads that died, now that none of them can commit any more.
+
+        Not before: the Java process of a run that was killed may live for a moment longer, and commit.
+        """
+        try:
+            self._journal.remove_uncommitted()
+        except (FlowError, OSError) as error:  # the load is committed: the next one removes them
+            _log.warning("the journal of %s keeps entries of dead loads: %s", self._load.table.label, error)
+
+    def _undo_uncommitted_events(self) -> None:
+        """Whatever this load does, what a dead one left beside the history must never count."""
+        companion = self._companion
+        if companion is None and self._journal.uncommitted:
+            spec = replace(self._load.table, keeps="events").companion()
+            assert spec is not None
+            companion = CompanionTable(self._spark, self._format, spec, self._journal)
+        if companion is not None:
+            companion.undo_uncommitted(self._snapshot is not None)
+
+    def _write_changes(self, changes: RowChanges, commit: LakeCommit) -> None:
+        format, spark, table = self._format, self._spark, self._wanted
+        if changes.replaces_all:
+            format.replace(spark, table, self._inserted_rows(changes), commit)
+        elif changes.inserts_only and not changes.match_on:
+            format.append(spark, table, self._inserted_rows(changes), commit)
+        else:
+            format.merge(spark, table, changes, commit)
+
+    def _create_table(self, changes: RowChanges, commit: LakeCommit) -> None:
+        """Make the table with the rows of its first load."""
+        format, spark, table = self._format, self._spark, self._wanted
+        rows = self._inserted_rows(changes) if changes.counts.get(INSERT) else None
+        try:
+            format.create_with_rows(
+                spark, table, self._load.partition_by, conform_frame(spark, rows, table), commit
+            )
+        except Exception as error:
+            if format.is_current(spark, table, None) or format.has_commit(lambda: spark, table, commit.token):
+                raise
+            raise ConcurrentCommit from error  # another writer made the table meanwhile
+
+    def _require_commit(self, commit: LakeCommit) -> None:
+        """A format that knows the number already takes a commit for a repetition, and leaves it out."""
+        if not self._format.has_commit(lambda: self._spark, self._wanted, commit.token):
+            raise _unknown_load_error(self._load, self._journal, commit.number)
+
+    def _inserted_rows(self, changes: RowChanges) -> DataFrame:
+        frame = changes.frame
+        rows = frame.where(frame[ACTION_COLUMN] == INSERT)
+        names = next((c.columns for c in changes.actions if c.marker == INSERT), ())
+        return rows.select(*[LakeDialect().quote(name) for name in names])
+
+    def _ledger_entry(self, computed: ComputedLoad) -> LedgerEntry:
+        load, applied = self._load, computed.applied
+        high = applied.watermark
+        began, ended = load.source_bounds(high)
+        return LedgerEntry(
+            pipeline=load.pipeline,
+            target=load.target,
+            batch_key=computed.batch_key,
+            run_id=str(load.run_id),
+            source_from=began,
+            source_to=ended,
+            rows_in=applied.rows_in,
+            rows_inserted=applied.rows_inserted,
+            rows_updated=applied.rows_updated,
+            rows_deleted=applied.rows_deleted,
+            committed_at=dt.datetime.now(dt.timezone.utc),
+        )
+
+
+def _unknown_load_error(load: Load, journal: Journal, number: int) -> TargetFailed:
+    table, folder = load.table.label, journal.store.uri(journal.folder)
+    return TargetFailed(
+        f"{table} has taken load {number} of ours before, and its journal {folder} knows nothing of it",
+        state=f"{table} holds nothing of this load",
+        next_step="restore the journal's files; without them no load can tell what the table has",
+    )
+
+
+def _missing_table_error(load: Load, journal: Journal) -> TargetFailed:
+    folder = journal.store.uri(journal.folder)
+    return TargetFailed(
+        f"{load.table.label} is gone, and its journal {folder} knows of {journal.last_number:,} loads of it",
+        state="nothing was touched",
+        next_step="bring the table back; or remove that folder, and the next run loads the table anew",
+    )

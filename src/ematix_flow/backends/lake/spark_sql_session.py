@@ -1,0 +1,53 @@
+"""A Spark session as the SQL session that planning and strategies ask. It has no transactions: one
+statement of a lake table is one, and which that is `loading` decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.backends.sql.session import SqlSession
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class SparkSqlSession(SqlSession):
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+
+    def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> int:
+        assert not params
+        self.spark.sql(sql)
+        return 0
+
+    def fetch(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        """Answers to questions: a handful of rows."""
+        assert not params
+        return [tuple(row) for row in self.spark.sql(sql).collect()]
+
+    def begin(self) -> None:
+        return
+
+    def commit(self) -> None:
+        return
+
+    def rollback(self) -> None:
+        return
+
+
+@contextmanager
+def temporary_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """What runs in the session meanwhile has them; afterwards they are as before."""
+    before = {key: spark.conf.get(key, None) for key in settings}
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, known in before.items():
+            if known is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, known)

@@ -1,0 +1,78 @@
+"""Notes in the state folder: which process of this machine holds a pipeline's lock, and by which session.
+
+MariaDB does not tell the name of another session. So a session that holds a pipeline's lock takes a second
+user lock, whose name nobody else knows, and notes that name with its process. Who finds the pipeline locked
+and a note of a process that is gone asks the server for both locks: held by one session, it is that one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ematix_flow.backends.mysql.address import APPLICATION
+from ematix_flow.backends.sql_servers.lock_session import is_process_gone
+from ematix_flow.errors import ConfigError
+from ematix_flow.state.private_files import write_private
+from ematix_flow.state.state_root import private_directory, state_root
+
+FOLDER = "mysql_locks"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LockOwnerFile:
+    """``own`` is the second lock of a session, ``name`` tells its process."""
+
+    path: Path
+    owner_lock: str
+    session_name: str
+
+
+def new_owner_lock() -> str:
+    return f"{APPLICATION}:{uuid.uuid4().hex}"
+
+
+@contextmanager
+def record_lock_owner(lock: str, own: str, name: str) -> Iterator[None]:
+    """Keep a note while the block runs. Without one, the lock of a run that is killed is free later."""
+    path = _folder() / f"{lock.rpartition(':')[2]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    try:
+        for left in files_of_dead_owners(lock):  # whose sessions are gone: the lock is ours
+            left.path.unlink(missing_ok=True)
+        private_directory(path.parent, tighten=True)
+        write_private(path, json.dumps({"own": own, "name": name}))
+    except (OSError, ConfigError) as error:
+        _log.debug("the lock %s is not noted: %s", lock, error)
+    try:
+        yield
+    finally:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            _log.debug("the note of the lock %s stays: %s", lock, error)
+
+
+def files_of_dead_owners(lock: str) -> list[LockOwnerFile]:
+    """Those of processes of this machine that are gone."""
+    found = []
+    for path in sorted(_folder().glob(f"{lock.rpartition(':')[2]}-*")):
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+            note = LockOwnerFile(path, str(value["own"]), str(value["name"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            _log.debug("%s is no note: %s", path, error)  # one that is being written, or a disk that was full
+            continue
+        if is_process_gone(note.session_name):
+            found.append(note)
+    return found
+
+
+def _folder() -> Path:
+    return state_root(os.environ) / FOLDER

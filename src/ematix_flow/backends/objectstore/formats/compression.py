@@ -1,0 +1,77 @@
+"""Packed text files: what their names say, what their first bytes say, and the text in them."""
+
+from __future__ import annotations
+
+import io
+from typing import BinaryIO
+
+from ematix_flow.backends.objectstore.layout.source_files import SourceFile
+from ematix_flow.errors import SourceFailed
+
+# suffix -> Arrow's name of the codec. Spark unpacks the last two only as Hadoop packs them.
+_PACKINGS = {
+    ".gz": "gzip",
+    ".bz2": "bz2",
+    ".zst": "zstd",
+    ".zstd": "zstd",
+    ".lz4": "lz4",
+    ".snappy": "snappy",
+}
+_HADOOPS = ("lz4", "snappy")
+
+_BEGINNINGS = (
+    (b"\x1f\x8b", "gzip"),
+    *((b"BZh%d1AY&SY" % level, "bz2") for level in range(1, 10)),
+    (b"\x28\xb5\x2f\xfd", "zstd"),
+    (b"\x04\x22\x4d\x18", "an lz4 frame"),
+    (b"\xff\x06\x00\x00sNaPpY", "a snappy frame"),
+    (b"PK\x03\x04", "zip"),
+    (b"\xfd7zXZ", "xz"),
+    (b"\xff\xfe", "UTF-16 text"),
+    (b"\xfe\xff", "UTF-16 text"),
+)
+_TABLES = ((b"PAR1", "Parquet"), (b"ORC", "ORC"))
+
+
+def codec_of(name: str) -> str | None:
+    """The codec that a file's name says; None for plain text."""
+    return next((codec for suffix, codec in _PACKINGS.items() if name.lower().endswith(suffix)), None)
+
+
+def require_text(file: SourceFile) -> None:
+    """Refuse a file whose first bytes say something else than its name: it would be read as nonsense."""
+    named = codec_of(file.name)
+    with file.open() as stream:
+        beginning = stream.read(16)
+    found = next((what for sign, what in _BEGINNINGS if beginning.startswith(sign)), None)
+    if found is None and any(byte < 9 or 13 < byte < 32 for byte in beginning):  # a header may be ORC,PAR1
+        found = next((what for sign, what in _TABLES if beginning.startswith(sign)), None)
+    if not beginning or found == named or (found is None and named in _HADOOPS):
+        return
+    step = "pack it with gzip, bz2 or zstd, or not at all"
+    if found == "UTF-16 text":
+        step = f"convert it, as in  iconv -f UTF-16 -t UTF-8 '{file.display_name}'"
+    elif found in _PACKINGS.values():
+        suffix = next(suffix for suffix, codec in _PACKINGS.items() if codec == found)
+        step = f"give it a name that ends in {suffix}"
+    elif found in ("Parquet", "ORC"):
+        step = f"read it through a connection with format={found.lower()!r}"
+    what = f"it begins like {found}" if found else "it does not begin like that"
+    said = f"its name says {named}, and {what}" if named else what
+    raise SourceFailed(f"cannot read {file.display_name}: {said}", next_step=step)
+
+
+def is_hadoop_codec(file: SourceFile) -> bool:
+    """Whether only Spark can unpack it."""
+    return codec_of(file.name) in _HADOOPS
+
+
+def open_decompressed(file: SourceFile) -> BinaryIO:
+    """The bytes of the text."""
+    import pyarrow as pa
+
+    codec = codec_of(file.name)
+    stream = file.open()
+    if codec is None:
+        return io.BufferedReader(stream) if isinstance(stream, io.RawIOBase) else stream
+    return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(stream), codec))

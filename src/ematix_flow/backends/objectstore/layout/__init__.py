@@ -1,0 +1,1 @@
+"""Where the files of a table are: paths, partition folders, file names."""

@@ -1,0 +1,1 @@
+"""Finds and follows the files of a source."""

@@ -1,0 +1,269 @@
+"""Files that come into a folder, received one by one: which are new, which are complete, in which order.
+
+A file is known by its path below the connection's root. It is new when its path was never received,
+whatever its name sorts like. One that changes after it was received is not read again unless that is asked
+for. A bucket shows objects when they are whole; a disk shows files while they are written, so there a file
+must have rested first.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import heapq
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ematix_flow.backends.messages.contract import Message, ReadRequest, Receiver
+from ematix_flow.backends.messages.source_options import (
+    bool_option,
+    count_option,
+    known_options,
+    seconds_option,
+)
+from ematix_flow.backends.objectstore.layout.source_files import ListedFile
+
+_MAX_WAITING = 10_000  # files that one listing keeps for the next polls; the others are found again
+_MAX_NAMED = 20  # changed files that one warning names
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+_SECOND = 1_000_000_000
+_STARTED = "/"  # in progress, and no path: what was there at first has been passed over, if it was nothing
+
+# The endings by which programs mark what they have not finished, or what goes with another file.
+_UNFINISHED = (
+    ".tmp",
+    ".temp",
+    ".crc",
+    ".part",
+    ".partial",
+    ".filepart",
+    ".inprogress",
+    ".crdownload",
+    ".swp",
+    "._copying_",
+    "~",
+)
+
+_log = logging.getLogger(__name__)
+
+
+def is_unfinished(name: str) -> bool:
+    """Whether a file's name says that it is none yet."""
+    return name.lower().endswith(_UNFINISHED)
+
+
+@dataclass(frozen=True)
+class FolderOptions:
+    """How a folder is followed.
+
+    ``settle_seconds`` is how long a file on a disk must have rested, ``poll_seconds`` how long at least
+    passes between two listings, ``max_files`` how many files one batch has at most. ``recursive`` takes
+    the files of all folders below, not only of partitions and dates.
+    """
+
+    settle_seconds: float = 1.0
+    poll_seconds: float = 1.0
+    max_files: int = 1_000
+    recursive: bool = False
+    reread_changed: bool = False
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str], poll_seconds: float) -> FolderOptions:
+        """DeclarationError for an option that there is not, or a value that it cannot have."""
+        given = known_options(options, cls.__dataclass_fields__)
+        return cls(
+            settle_seconds=seconds_option(given, "settle_seconds", cls.settle_seconds),
+            poll_seconds=seconds_option(given, "poll_seconds", poll_seconds),
+            max_files=count_option(given, "max_files", cls.max_files),
+            recursive=bool_option(given, "recursive"),
+            reread_changed=bool_option(given, "reread_changed"),
+        )
+
+
+class FilesReceiver(Receiver):
+    """One folder, listed again and again.
+
+    ``files`` lists it, with paths below the connection's root; ``written_in_place`` is whether files are
+    seen while they are written.
+    """
+
+    acknowledges = False
+
+    def __init__(
+        self,
+        files: Callable[[], Iterator[ListedFile]],
+        reading: ReadRequest,
+        options: FolderOptions,
+        progress: Mapping[str, str],
+        *,
+        written_in_place: bool,
+    ) -> None:
+        self._files, self._reading, self._options = files, reading, options
+        self._written_in_place = written_in_place
+        self._received = dict(progress)
+        self._passes_over = reading.starting == "latest" and not progress
+        self._since = _to_nanoseconds(reading.starting) if isinstance(reading.starting, dt.datetime) else None
+        self._waiting: list[ListedFile] = []  # the next one last
+        self._beyond = 0  # files that the last listing found besides
+        self._settling: dict[str, tuple[str, float]] = {}  # path -> version, and when it was first seen
+        self._unsettled = 0  # of these, how many were there before we came
+        self._told: set[str] = set()  # changed and odd files that a warning has named
+        self._brought: dict[str, str] = {}
+        self._opened = time.time_ns()
+        self._next_listing = 0.0
+        self._listed = False
+        self._closed = threading.Event()
+
+    # -------------------------------------------------------------- the contract
+
+    def poll(self, max_messages: int, timeout: float) -> Sequence[Message]:
+        self._brought = {}  # has been stored by now
+        until = time.monotonic() + timeout
+        while not self._closed.is_set():
+            if not self._waiting and time.monotonic() >= self._next_listing:
+                self._list_folder()
+                if self._brought:  # where it starts is stored before anything else happens
+                    break
+            if self._waiting:
+                return self._take_files(min(max_messages, self._options.max_files))
+            now = time.monotonic()
+            if now >= until:
+                break
+            self._closed.wait(min(until, max(self._next_listing, now + 0.01)) - now)
+        return ()
+
+    def progress(self) -> Mapping[str, str]:
+        return self._brought
+
+    def acknowledge(self, receipts: Sequence[Any]) -> None:
+        return
+
+    def is_drained(self) -> bool:
+        """Files that somebody goes on writing were not there, as a whole, when we came."""
+        return self._listed and not self._waiting and not self._beyond and not self._unsettled
+
+    def lag(self) -> Mapping[str, int]:
+        return {self._reading.query: len(self._waiting) + self._beyond + len(self._settling)}
+
+    def close(self) -> None:
+        self._closed.set()
+
+    # -------------------------------------------------------------- listing
+
+    def _list_folder(self) -> None:
+        """Nothing changes when it fails half way."""
+        settling: dict[str, tuple[str, float]] = {}
+        changed: list[str] = []
+        number = 0
+
+        def counted() -> Iterator[tuple[int, str, ListedFile]]:
+            nonlocal number
+            for found in self._new_files(settling, changed):
+                number += 1
+                yield found.modified, found.name, found
+
+        if self._passes_over:
+            passed = {found.name: found.version for found in self._new_files(settling, changed)}
+            self._received.update(passed)
+            self._brought, self._passes_over = {_STARTED: "latest", **passed}, False
+            first: list[tuple[int, str, ListedFile]] = []
+        else:
+            first = heapq.nsmallest(_MAX_WAITING, counted())
+        self._waiting = [found for _, _, found in reversed(first)]
+        self._beyond = number - len(first)
+        self._settling = settling
+        self._next_listing = time.monotonic() + self._options.poll_seconds
+        self._listed = True
+        self._warn_of_changed(changed)
+
+    def _new_files(self, settling: dict[str, tuple[str, float]], changed: list[str]) -> Iterator[ListedFile]:
+        """The files to receive. Beside them, those that are still written, and those that have changed."""
+        self._unsettled = 0
+        for found in self._files():
+            name = found.name
+            if is_unfinished(name) or not self._is_nameable(name):
+                continue
+            known = self._received.get(name)
+            if known == found.version:
+                continue
+            if known is not None and not self._options.reread_changed:
+                changed.append(name)
+            elif self._since is not None and found.modified < self._since:
+                continue
+            elif self._written_in_place and not self._has_settled(found, settling):
+                self._unsettled += found.modified <= self._opened
+            else:
+                yield found
+
+    def _has_settled(self, found: ListedFile, settling: dict[str, tuple[str, float]]) -> bool:
+        """By its own time, or, where the clocks of two machines differ, by how long it looks the same."""
+        rest = self._options.settle_seconds
+        if 0 <= time.time_ns() - found.modified >= rest * _SECOND:
+            return True
+        version, since = self._settling.get(found.name, ("", 0.0))
+        if version != found.version:
+            since = time.monotonic()
+        elif time.monotonic() - since >= rest:
+            return True
+        settling[found.name] = (found.version, since)
+        return False
+
+    def _is_nameable(self, name: str) -> bool:
+        """Whether Spark and the spool can name it: a disk may hold names that are no text."""
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            if name not in self._told:
+                self._told.add(name)
+                _log.warning(
+                    "%s: the file %r is not read: its name is not UTF-8; rename it and it is read",
+                    self._reading.query,
+                    name,
+                )
+            return False
+        return True
+
+    def _warn_of_changed(self, changed: Sequence[str]) -> None:
+        new = [name for name in changed if name not in self._told]
+        self._told.update(new)
+        if new:
+            named = ", ".join(new[:_MAX_NAMED]) + (
+                f" and {len(new) - _MAX_NAMED:,} more" if new[_MAX_NAMED:] else ""
+            )
+            _log.warning(
+                "%s: changed after it was received, and is not read again: %s; write new rows into new files,"
+                " or set the option reread_changed",
+                self._reading.query,
+                named,
+            )
+
+    # -------------------------------------------------------------- messages
+
+    def _take_files(self, most: int) -> Sequence[Message]:
+        taken = [self._waiting.pop() for _ in range(min(most, len(self._waiting)))]
+        brought = {found.name: found.version for found in taken}
+        self._received.update(brought)
+        self._brought |= brought
+        return [self._message(found) for found in taken]
+
+    def _message(self, found: ListedFile) -> Message:
+        return Message(
+            value=found.name.encode(),
+            topic=self._reading.query,
+            position=f"{found.name}|{found.version}",
+            timestamp=_to_datetime(found.modified),
+        )
+
+
+def _to_nanoseconds(moment: dt.datetime) -> int:
+    return (moment - _EPOCH) // dt.timedelta(microseconds=1) * 1_000
+
+
+def _to_datetime(nanoseconds: int) -> dt.datetime | None:
+    try:
+        return _EPOCH + dt.timedelta(microseconds=nanoseconds // 1_000)
+    except OverflowError:  # a clock that was very wrong
+        return None

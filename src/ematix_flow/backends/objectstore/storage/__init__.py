@@ -1,0 +1,1 @@
+"""Where tables of files are kept: local disk and S3."""

@@ -1,0 +1,1 @@
+"""A load into a table of files: staging, table state, commit."""

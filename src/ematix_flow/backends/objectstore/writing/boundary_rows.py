@@ -1,0 +1,145 @@
+"""Rows that share the last watermark: which of those read again are not in the table yet.
+
+The lower bound of an incremental read is closed. Tasks set rows at the bound aside; here they are
+matched against the rows at the bound that the table's files hold, by key, or as a multiset of whole
+rows where there is no key. DuckDB does the matching and spills to the disk when it is much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.backends.objectstore.formats.file_readers import read_rows
+from ematix_flow.backends.objectstore.layout.file_layout import FileLayout
+from ematix_flow.backends.objectstore.layout.table_paths import DataFile
+from ematix_flow.backends.objectstore.writing.table_state import TableState
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.watermarks import Watermark
+
+if TYPE_CHECKING:
+    import duckdb
+    import numpy
+    import pyarrow as pa
+
+_MEMORY = "512MB"
+
+
+def files_at_bound(files: Iterable[DataFile], state: TableState, low: Watermark) -> list[DataFile]:
+    """The files that may hold rows at the bound: those whose highest watermark is not below it."""
+    found = []
+    for file in files:
+        facts = state.files.get(file.name)
+        highest = facts.highest.get(low.column) if facts is not None else None
+        if highest is None or not _is_below(highest, low):
+            found.append(file)
+    return found
+
+
+def _is_below(encoded: str, low: Watermark) -> bool:
+    there = Watermark.decode(low.column, low.type_json(), encoded).value
+    return bool(there < low.value)  # type: ignore[operator]  # both are of the column's type
+
+
+def missing_rows(
+    aside: Sequence[Path],
+    files: Sequence[DataFile],
+    layout: FileLayout,
+    table: TableSpec,
+    low: Watermark,
+    scratch: Path,
+) -> Iterator[pa.RecordBatch]:
+    """Of the rows set aside, those that the table's files do not hold, in the order they were read."""
+    import numpy
+    import pyarrow as pa
+
+    matched = [table.column(n) for n in table.primary_key] or list(table.columns)
+    keep = _positions_to_keep(aside, files, layout, matched, low, scratch, by_key=bool(table.primary_key))
+    start = 0
+    for batch in _read_set_aside(aside):
+        first, last = numpy.searchsorted(keep, [start, start + batch.num_rows])
+        if last > first:
+            yield batch.take(pa.array(keep[first:last] - start))
+        start += batch.num_rows
+
+
+def _positions_to_keep(
+    aside: Sequence[Path],
+    files: Sequence[DataFile],
+    layout: FileLayout,
+    matched: Sequence[ColumnSpec],
+    low: Watermark,
+    scratch: Path,
+    *,
+    by_key: bool,
+) -> numpy.ndarray[Any, Any]:
+    import duckdb
+
+    names = [f"c{number}" for number in range(len(matched))]
+    everything = ", ".join(names)
+    same = " AND ".join(f"coming.{name} IS NOT DISTINCT FROM present.{name}" for name in names)
+    # without a key, the n-th equal copy is new when the table holds fewer than n
+    copy = "1" if by_key else f"row_number() OVER (PARTITION BY {everything} ORDER BY position)"
+    settings: dict[str, str | bool | int | float | list[str]] = {
+        "temp_directory": str(scratch / "spill"),
+        "memory_limit": _MEMORY,
+    }
+    with duckdb.connect(config=settings) as engine:
+        _create_row_table(engine, "coming", _read_set_aside(aside), matched)
+        _create_row_table(engine, "present_rows", _rows_at_bound(files, layout, matched, low), matched)
+        engine.execute(
+            f"CREATE TABLE present AS SELECT {everything}, count(*) AS copies FROM present_rows GROUP BY ALL"
+        )
+        found = engine.execute(
+            f"SELECT position FROM (SELECT *, {copy} AS copy FROM coming) AS coming "
+            f"LEFT JOIN present ON {same} WHERE copy > coalesce(copies, 0) ORDER BY position"
+        )
+        positions: numpy.ndarray[Any, Any] = found.fetchnumpy()["position"]
+        return positions
+
+
+def _create_row_table(
+    engine: duckdb.DuckDBPyConnection,
+    table: str,
+    batches: Iterable[pa.RecordBatch],
+    columns: Sequence[ColumnSpec],
+) -> None:
+    """A table of these rows: ``position`` counts them, and columns are c0, c1 … so that no name of a
+    user's column is ever part of SQL."""
+    import numpy
+    import pyarrow as pa
+
+    fields = [(f"c{number}", c.type.arrow()) for number, c in enumerate(columns)]
+    schema = pa.schema([("position", pa.int64()), *fields])
+    engine.register("piece", schema.empty_table())
+    engine.execute(f"CREATE TABLE {table} AS SELECT * FROM piece")
+    start = 0
+    for batch in batches:
+        positions = pa.array(numpy.arange(start, start + batch.num_rows, dtype="int64"))
+        arrays = [positions, *(batch.column(c.name) for c in columns)]
+        engine.register("piece", pa.Table.from_arrays(arrays, schema=schema))
+        engine.execute(f"INSERT INTO {table} SELECT * FROM piece")
+        start += batch.num_rows
+
+
+def _read_set_aside(aside: Sequence[Path]) -> Iterator[pa.RecordBatch]:
+    import pyarrow.parquet as pq
+
+    for path in aside:
+        with pq.ParquetFile(path) as file:
+            yield from file.iter_batches()
+
+
+def _rows_at_bound(
+    files: Sequence[DataFile], layout: FileLayout, matched: Sequence[ColumnSpec], low: Watermark
+) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    mark = ColumnSpec(low.column, low.type)
+    columns = [*matched, *([mark] if all(c.name != mark.name for c in matched) else [])]
+    value = pa.scalar(low.value, low.type.arrow())
+    for file in files:
+        for batch in read_rows(file, layout, columns):
+            yield batch.filter(pc.equal(batch.column(low.column), value))

@@ -1,0 +1,235 @@
+"""One load into a folder of files: what it would change, and the version that holds the result.
+
+Data, ledger entry and watermark are in that version together, so that its publication commits all of
+them. Called with the table's lock held.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ematix_flow.backends.base import LedgerEntry, Load, LoadResult
+from ematix_flow.backends.incremental_loads import batch_key, require_unmoved_watermark
+from ematix_flow.backends.objectstore.formats.file_readers import count_rows
+from ematix_flow.backends.objectstore.formats.file_writers import RollingFileWriter, WrittenFile
+from ematix_flow.backends.objectstore.layout.file_layout import merge_columns
+from ematix_flow.backends.objectstore.layout.table_paths import DataFile
+from ematix_flow.backends.objectstore.writing import boundary_rows
+from ematix_flow.backends.objectstore.writing.staging import FilesStaging, WrittenPart, highest_watermark
+from ematix_flow.backends.objectstore.writing.table_state import FileFacts, TableState
+from ematix_flow.backends.objectstore.writing.table_storage import TableStorage, TableVersion
+from ematix_flow.errors import RowRejected, TargetFailed
+from ematix_flow.strategies import truncate
+
+
+@dataclass(frozen=True)
+class _NewFile:
+    """A data file that the load brings."""
+
+    file: DataFile
+    facts: FileFacts
+
+
+@dataclass(frozen=True)
+class _LoadChange:
+    """What a load does: the files that stay, those that come, and the counts."""
+
+    kept: dict[str, FileFacts]
+    new: tuple[_NewFile, ...]
+    applied: LoadResult
+
+
+class FilesLoad:
+    """A staged load against the table's current version (None: there is no table yet).
+
+    ``scratch`` is an empty folder of this machine, for files that are made here.
+    """
+
+    def __init__(
+        self,
+        home: TableStorage,
+        load: Load,
+        staging: FilesStaging,
+        parts: Sequence[WrittenPart],
+        base: TableVersion | None,
+        scratch: Path,
+    ) -> None:
+        self._home, self._load, self._staging, self._parts = home, load, staging, parts
+        self._base, self._scratch = base, scratch
+        self._rows_in = sum(part.summary.rows for part in parts)
+        self._high = highest_watermark(parts, staging)
+        self._require_watermarks()
+
+    def preview(self) -> LoadResult:
+        """The counts of the load; nothing of the table is touched."""
+        return self._duplicate_result() or self._compute_change().applied
+
+    def commit(self) -> LoadResult:
+        """Build the version that the load makes, and publish it. Nothing new makes no version."""
+        base, load = self._base, self._load
+        assert base is not None
+        if load.range is not None:
+            require_unmoved_watermark(
+                load, base.state.watermark(load.pipeline, load.target, load.range.column)
+            )
+        if (duplicate := self._duplicate_result()) is not None:
+            return duplicate
+        self._require_same_layout(base)
+        change = self._compute_change()
+        if load.range is not None and not change.applied.rows_inserted:
+            if (
+                self._home.current_version() is None
+            ):  # the table is there from its first load on, also without rows
+                self._home.publish(base, (), (), replace(base.state, layout=self._staging.layout))
+            return LoadResult(rows_in=self._rows_in)
+        new = [new.file for new in change.new]
+        self._home.publish(base, list(change.kept), new, self._next_state(base, change))
+        return change.applied
+
+    def _duplicate_result(self) -> LoadResult | None:
+        """The answer for a batch that was committed before."""
+        base, load = self._base, self._load
+        if base is None:
+            return None
+        key = batch_key(load, self._high)
+        known = self._home.has_batch(base, load.pipeline, load.target, key)
+        return LoadResult(rows_in=self._rows_in, duplicate=True) if known else None
+
+    # -------------------------------------------------------------- what changes
+
+    def _compute_change(self) -> _LoadChange:
+        load, there = self._load, self._existing_files()
+        new = [file for part in self._parts for file in self._describe_files(part.data, part.summary.files)]
+        if any(part.summary.rows_set_aside for part in self._parts):
+            new += self._boundary_files(there)
+        before, inserted = _total_rows(there.values()), _total_rows(file.facts for file in new)
+        replaces = load.mode == "truncate"
+        if replaces:
+            truncate.check_shrink(
+                load.table.label, before, inserted, max_shrink=load.max_shrink, allow_empty=load.allow_empty
+            )
+        applied = LoadResult(
+            rows_in=self._rows_in,
+            rows_inserted=inserted,
+            rows_deleted=before if replaces else 0,
+            watermark=self._high,
+        )
+        return _LoadChange({} if replaces else there, tuple(new), applied)
+
+    def _existing_files(self) -> dict[str, FileFacts]:
+        """The files that are really in the folder; one that the state does not list is counted."""
+        if self._base is None:
+            return {}
+        state = self._base.state
+        return {
+            file.name: state.files.get(file.name)
+            or FileFacts(count_rows(file.path, state.layout.format, state.layout.csv))
+            for file in self._home.data_files(self._base)
+        }
+
+    def _boundary_files(self, there: dict[str, FileFacts]) -> list[_NewFile]:
+        """Files with those rows at the bound that the table does not hold yet."""
+        low, folder = self._staging.lower_bound, self._scratch / "ties"
+        assert low is not None
+        aside = [part.set_aside_file for part in self._parts if part.set_aside_file is not None]
+        if self._base is None:
+            files, layout = [], self._staging.layout
+        else:
+            files = [file for file in self._home.data_files(self._base) if file.name in there]
+            files, layout = (
+                boundary_rows.files_at_bound(files, self._base.state, low),
+                self._base.state.layout,
+            )
+        shutil.rmtree(folder, ignore_errors=True)  # a rehearsal may have been here before
+        rolling = RollingFileWriter(
+            folder, self._staging.file_prefix("ties"), self._staging.layout, low.column
+        )
+        try:
+            for batch in boundary_rows.missing_rows(aside, files, layout, self._load.table, low, folder):
+                rolling.write(self._staging.add_load_columns(batch))
+            written = rolling.close()
+            return self._describe_files(
+                [DataFile(folder / file.name, file.name) for file in written], written
+            )
+        except BaseException:
+            rolling.abandon()
+            raise
+
+    def _describe_files(self, data: Iterable[DataFile], files: Iterable[WrittenFile]) -> list[_NewFile]:
+        mark = self._staging.watermark_column
+        return [
+            _NewFile(
+                where,
+                FileFacts(file.rows, {mark: file.highest} if mark and file.highest is not None else {}),
+            )
+            for where, file in zip(data, files, strict=True)
+        ]
+
+    # -------------------------------------------------------------- the new state
+
+    def _next_state(self, base: TableVersion, change: _LoadChange) -> TableState:
+        load, applied = self._load, change.applied
+        began, ended = load.source_bounds(self._high)
+        entry = LedgerEntry(
+            pipeline=load.pipeline,
+            target=load.target,
+            batch_key=batch_key(load, self._high),
+            run_id=str(load.run_id),
+            source_from=began,
+            source_to=ended,
+            rows_in=applied.rows_in,
+            rows_inserted=applied.rows_inserted,
+            rows_updated=0,
+            rows_deleted=applied.rows_deleted,
+            committed_at=dt.datetime.now(dt.timezone.utc),
+        )
+        state = replace(
+            base.state,
+            layout=self._staging.layout,
+            files={**change.kept, **{new.file.name: new.facts for new in change.new}},
+            ledger=(*base.state.ledger, entry),
+        )
+        if self._high is not None:
+            state = state.with_watermark(load.pipeline, load.target, self._high)
+        return state
+
+    # -------------------------------------------------------------- what must hold
+
+    def _require_watermarks(self) -> None:
+        unmarked = sum(part.summary.rows_without_watermark for part in self._parts)
+        if unmarked and self._load.range is not None:
+            raise RowRejected(
+                f"{unmarked:,} of {self._rows_in:,} rows have no watermark "
+                f"in column {self._load.range.column!r}",
+                state=f"{self._load.table.label} is unchanged",
+                next_step="filter these rows out in the source SQL, or choose a column that is never null",
+            )
+
+    def _require_same_layout(self, base: TableVersion) -> None:
+        """Staged files follow the columns, partitions and dialect that the table had when they began."""
+        if self._load.mode == "truncate":
+            return
+        there, staged = base.state.layout, self._staging.layout
+        declared = self._load.table.with_load_columns().columns
+        expected = [(c.name, c.type) for c in merge_columns(there.columns, declared)]
+        changed = None
+        if expected != [(c.name, c.type) for c in staged.columns]:
+            changed = "columns"
+        elif base.state.files and there.partition_by != staged.partition_by:
+            changed = "partitions"
+        elif base.state.files and there.format == "csv" and there.csv != staged.csv:
+            changed = "CSV dialect"
+        if changed is not None:
+            raise TargetFailed(
+                f"another load changed the {changed} of {self._load.table.label} while this one ran",
+                state=f"{self._load.table.label} is as that load left it",
+                next_step="run it again",
+            )
+
+
+def _total_rows(facts: Iterable[FileFacts]) -> int:
+    return sum(fact.rows for fact in facts)

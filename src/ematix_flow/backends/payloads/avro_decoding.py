@@ -1,0 +1,172 @@
+"""Avro payloads that name their schema in a registry.
+
+A message is read with the schema that it was written with; its fields are matched to columns by name. A
+column that the writer's schema lacks gets the default that the subject's latest schema has for it, else
+null. Several schemas in one batch are fine. Enums are text, times of day are text, records, lists and maps
+are JSON; what else becomes of a value is written in `values`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.backends.payloads.avro_schema import (
+    UnusableSchema,
+    default_value,
+    fields_of,
+    has_zero_byte_items,
+    parse_avro_schema,
+    record_name,
+)
+from ematix_flow.backends.payloads.base import BadMessage, DecodedBatch, PayloadSpec
+from ematix_flow.backends.payloads.framing import FrameError, SchemaId, parse_frame
+from ematix_flow.backends.payloads.registry import (
+    AVRO,
+    LruCache,
+    RegisteredSchema,
+    SchemaRegistry,
+    registry_of,
+    subject_of,
+)
+from ematix_flow.backends.payloads.row_assembly import assemble_rows
+from ematix_flow.spec.tables import ColumnSpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_CACHE_SIZE = 500
+_EPOCH = dt.datetime(1970, 1, 1)
+_parsed_schemas: LruCache[tuple[int, int, SchemaId], Any] = LruCache(
+    _CACHE_SIZE
+)  # by process, registry and id
+
+
+@dataclass(frozen=True)
+class AvroDecoder:
+    """Reads payloads into these columns. Its payload holds the registry's secrets."""
+
+    payload: PayloadSpec
+    columns: tuple[ColumnSpec, ...]
+
+    def read(self, values: pa.Array) -> DecodedBatch:
+        import pyarrow as pa
+
+        registry = registry_of(self.payload)
+        bad: list[BadMessage] = []
+        rows: list[Mapping[str, Any]] = []
+        kept: list[int] = []
+        empty = 0
+        readers: dict[SchemaId, _AvroReader | str] = {}  # of this batch: one look at the registry for each
+        for index, value in enumerate(values.to_pylist()):
+            if not value:
+                empty += 1
+                continue
+            try:
+                frame = parse_frame(value, glue=registry.is_glue)
+                reader = readers.get(frame.schema)
+                if reader is None:
+                    reader = readers[frame.schema] = self._reader_for(registry, frame.schema)
+                if isinstance(reader, str):
+                    bad.append(BadMessage(index, reader))
+                    continue
+                rows.append(reader.read_row(frame.data, frame.start))
+                kept.append(index)
+            except (FrameError, UnreadablePayload) as error:
+                bad.append(BadMessage(index, str(error)))
+        batch, kept, unfit = assemble_rows(self.columns, rows, kept)
+        bad = sorted([*bad, *unfit], key=lambda each: each.index)
+        return DecodedBatch(batch, pa.array(kept, pa.int64()), tuple(bad), empty)
+
+    def _reader_for(self, registry: SchemaRegistry, schema_id: SchemaId) -> _AvroReader | str:
+        """What reads payloads of a schema, or why none can be read."""
+        schema = registry.schema(schema_id)
+        if schema is None:
+            return f"schema id {schema_id} is not in the registry"
+        if schema.type != AVRO:
+            return f"schema id {schema_id} is {schema.type.title()}, not Avro"
+        try:
+            writer = load_schema(registry, schema)
+        except UnusableSchema as error:
+            return str(error)
+        there = {field["name"] for field in fields_of(writer)}
+        if not there and not (isinstance(writer, dict) and writer.get("type") == "record"):
+            return f"schema id {schema_id} is no record, and has no fields"
+        missing = [c.name for c in self.columns if c.name not in there]
+        return _AvroReader(writer, self._defaults(registry, writer, missing))
+
+    def _defaults(self, registry: SchemaRegistry, writer: Any, missing: list[str]) -> dict[str, Any]:
+        """Values of the latest schema for fields that the writer's did not have yet."""
+        if not missing or not (self.payload.topic or self.payload.subject_strategy == "record_name"):
+            return {}
+        subject = subject_of(self.payload, lambda: record_name(writer))
+        latest = registry.latest_schema(subject)
+        if latest is None or latest.type != AVRO:
+            return {}
+        try:
+            fields = fields_of(load_schema(registry, latest))
+        except UnusableSchema:
+            return {}
+        return {f["name"]: default_value(f) for f in fields if f["name"] in missing and "default" in f}
+
+
+class UnreadablePayload(Exception):
+    """Bytes that are not what the schema says."""
+
+
+@dataclass(frozen=True)
+class _AvroReader:
+    writer: Any
+    defaults: Mapping[str, Any]
+
+    def read_row(self, data: bytes, at: int) -> Mapping[str, Any]:
+        from fastavro import schemaless_reader
+
+        stream = io.BytesIO(data)
+        stream.seek(at)
+        try:
+            found = schemaless_reader(stream, self.writer, None)
+        except Exception as error:  # of any kind: the bytes decide what the reader stumbles over
+            words = str(error) or type(error).__name__
+            raise UnreadablePayload(f"the payload is not what its schema says: {words[:200]}") from None
+        left = len(data) - stream.tell()
+        if left:
+            raise UnreadablePayload(f"the payload has {left} bytes more than its schema says")
+        if not isinstance(found, dict):
+            raise UnreadablePayload("the payload is no record")
+        return {**self.defaults, **found} if self.defaults else found
+
+
+def load_schema(registry: SchemaRegistry, schema: RegisteredSchema) -> Any:
+    """The parsed schema, from the memory of this process; raises UnusableSchema."""
+    key = (os.getpid(), id(registry), schema.id)
+    known = _parsed_schemas.get(key)
+    if known is None:
+        _register_nanosecond_types()
+        known = parse_avro_schema(schema)
+        if has_zero_byte_items(known):
+            raise UnusableSchema(
+                f"schema id {schema.id} has a list of values without bytes, which could grow without end"
+            )
+        _parsed_schemas.put(key, known)
+    return known
+
+
+def _register_nanosecond_types() -> None:
+    """fastavro leaves these as numbers, which a column would take for milliseconds."""
+    from fastavro.read import LOGICAL_READERS
+
+    LOGICAL_READERS.setdefault("long-timestamp-nanos", _utc_timestamp)
+    LOGICAL_READERS.setdefault("long-local-timestamp-nanos", _local_timestamp)
+
+
+def _local_timestamp(data: Any, *_: Any) -> dt.datetime:
+    return _EPOCH + dt.timedelta(microseconds=int(data) // 1000)
+
+
+def _utc_timestamp(data: Any, *_: Any) -> dt.datetime:
+    return _local_timestamp(data).replace(tzinfo=dt.timezone.utc)

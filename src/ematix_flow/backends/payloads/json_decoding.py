@@ -1,0 +1,168 @@
+"""JSON payloads: one object a message, a field a column.
+
+What becomes of each value is written in `values`. Beside it:
+
+- a field that no column wants is ignored, and of a field that comes twice the last wins;
+- a payload that is no object, no valid UTF-8, cut off, or nested beyond what Python follows (some hundred
+  levels) is bad; so is a text with half a surrogate pair in a field that a column wants;
+- ``NaN`` and ``Infinity`` are taken for Float and Double columns, and for text as these words;
+- no payload, or an empty one, is a tombstone: it gives no row.
+
+Payloads are read in blocks by Arrow (`json_block`); where a block cannot be read as a whole, in small
+blocks, and where such a one cannot, one by one, so that a poisoned message among many costs little.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import orjson
+
+from ematix_flow.backends.payloads.base import BadMessage, DecodedBatch
+from ematix_flow.backends.payloads.json_block import read_block
+from ematix_flow.backends.payloads.json_values import JsonNumber
+from ematix_flow.backends.payloads.row_assembly import assemble_rows, build_batch, empty_batch
+from ematix_flow.backends.payloads.value_conversion import display_value
+from ematix_flow.spec.tables import ColumnSpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_BLOCK_BYTES = 4 * 1024 * 1024
+_SMALL_ROWS = 1_000
+# numbers that a double cannot tell from their neighbours, or not at all
+_LONG_NUMBER = re.compile(rb"[0-9.]{16}|[0-9][eE][+-]?[0-9]{3}")
+_EXACT = json.JSONDecoder(parse_float=JsonNumber, parse_constant=JsonNumber)
+_AS_WRITTEN = json.JSONDecoder(parse_int=JsonNumber, parse_float=JsonNumber, parse_constant=JsonNumber)
+
+
+class NotJsonObject(Exception):
+    """A payload that is no JSON object; the text says what it is."""
+
+
+@dataclass(frozen=True)
+class JsonDecoder:
+    """Reads payloads into these columns, in this order."""
+
+    columns: tuple[ColumnSpec, ...]
+
+    def read(self, values: pa.Array) -> DecodedBatch:
+        """``values`` are binary, one a message."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        there = pc.fill_null(pc.greater(pc.binary_length(values), 0), False)
+        empty = len(values) - pc.sum(there).as_py() if len(values) else 0
+        indexes = pc.indices_nonzero(there).cast(pa.int64())
+        present = values.filter(there) if empty else values
+        batches: list[pa.RecordBatch] = []
+        taken: list[pa.Array] = []
+        bad: list[BadMessage] = []
+        for start, count in _blocks(present):
+            self._read_block(present.slice(start, count), indexes.slice(start, count), batches, taken, bad)
+        rows = pa.concat_batches(batches) if batches else empty_batch(self.columns)
+        return DecodedBatch(rows, _concat_indexes(taken), tuple(bad), empty)
+
+    def _read_block(
+        self,
+        values: pa.Array,
+        indexes: pa.Array,
+        batches: list[pa.RecordBatch],
+        taken: list[pa.Array],
+        bad: list[BadMessage],
+    ) -> None:
+        import pyarrow as pa
+
+        arrays = read_block(values, self.columns)
+        if arrays is not None:
+            batches.append(build_batch(self.columns, arrays, len(values)))
+            taken.append(indexes)
+        elif len(values) > _SMALL_ROWS:
+            for start in range(0, len(values), _SMALL_ROWS):
+                part = values.slice(start, _SMALL_ROWS), indexes.slice(start, _SMALL_ROWS)
+                self._read_block(*part, batches, taken, bad)
+        else:
+            batch, kept, unreadable = self.read_rows(values.to_pylist(), indexes.to_pylist())
+            batches.append(batch)
+            taken.append(pa.array(kept, pa.int64()))
+            bad.extend(unreadable)
+
+    def read_rows(
+        self, values: Sequence[bytes], indexes: Sequence[int]
+    ) -> tuple[pa.RecordBatch, list[int], list[BadMessage]]:
+        """The payloads one by one."""
+        texts = tuple(c.name for c in self.columns if c.type.kind in ("text", "string"))
+        rows: list[dict[str, Any]] = []
+        kept: list[int] = []
+        bad: list[BadMessage] = []
+        for index, value in zip(indexes, values, strict=True):
+            try:
+                rows.append(_parse_fields(value, texts))
+                kept.append(index)
+            except NotJsonObject as error:
+                bad.append(BadMessage(index, str(error)))
+        batch, kept, unfit = assemble_rows(self.columns, rows, kept)
+        return batch, kept, sorted([*bad, *unfit], key=lambda each: each.index)
+
+
+def _parse_fields(value: bytes, texts: Sequence[str]) -> dict[str, Any]:
+    """The object's fields; a number is an int, a double that lost no digit, or a Number."""
+    payload: Any
+    if _LONG_NUMBER.search(value):
+        payload = parse_exact_fields(value, _EXACT)
+    else:
+        try:
+            payload = orjson.loads(value)
+        except ValueError:
+            payload = parse_exact_fields(value, _EXACT)  # it takes some more, and says what is wrong
+        if not isinstance(payload, dict):
+            _raise_not_object(payload)
+    for name in texts:
+        field = payload.get(name)
+        if type(field) is float or field == 0:  # a text column gets 1.50 and -0 as they stand
+            return parse_exact_fields(value)
+    return payload  # type: ignore[no-any-return]
+
+
+def parse_exact_fields(value: bytes, decoder: json.JSONDecoder = _AS_WRITTEN) -> dict[str, Any]:
+    """The object's fields, every number a `Number` unless the decoder makes it an int; raises NoObject."""
+    try:
+        payload = decoder.decode(value.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise NotJsonObject(f"the payload is no valid UTF-8 (byte {error.start})") from None
+    except json.JSONDecodeError as error:
+        raise NotJsonObject(f"the payload is no valid JSON: {error.msg} at character {error.pos}") from None
+    except RecursionError:
+        raise NotJsonObject("the payload is nested too deeply") from None
+    except ValueError:  # an int of more digits than Python makes one of
+        return parse_exact_fields(value)
+    if not isinstance(payload, dict):
+        _raise_not_object(payload)
+    return payload
+
+
+def _raise_not_object(payload: Any) -> NoReturn:
+    what = "null" if payload is None else display_value(payload)
+    raise NotJsonObject(f"the payload is {what}, not a JSON object")
+
+
+def _blocks(values: pa.Array) -> list[tuple[int, int]]:
+    """Starts and counts of pieces that are neither too long nor too many."""
+    rows = len(values)
+    if not rows:
+        return []
+    import pyarrow.compute as pc
+
+    size = pc.sum(pc.binary_length(values)).as_py()
+    step = max(1, rows * _BLOCK_BYTES // max(size, _BLOCK_BYTES))
+    return [(start, min(step, rows - start)) for start in range(0, rows, step)]
+
+
+def _concat_indexes(taken: Sequence[pa.Array]) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.concat_arrays(taken) if taken else pa.array([], pa.int64())

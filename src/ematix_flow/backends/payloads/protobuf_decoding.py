@@ -1,0 +1,207 @@
+"""Protobuf payloads that name their schema in a registry.
+
+A message is read with the schema that it was written with; its fields are matched to columns by name. A
+field with presence that is not set is null; one without presence has its type's default. Enums are their
+names, ``google.protobuf.Timestamp`` is a moment, wrappers are their values, and lists, maps and messages
+are JSON with fields by the names of the file; what else becomes of a value is written in `values`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.backends.payloads.base import BadMessage, DecodedBatch, PayloadSpec
+from ematix_flow.backends.payloads.framing import (
+    FramedPayload,
+    FrameError,
+    SchemaId,
+    parse_frame,
+    read_message_number,
+    read_message_path,
+)
+from ematix_flow.backends.payloads.protobuf_schema import (
+    WRAPPERS,
+    ProtoFile,
+    UnusableSchema,
+    compile_schema,
+    message_class,
+)
+from ematix_flow.backends.payloads.registry import PROTOBUF, LruCache, SchemaRegistry, registry_of
+from ematix_flow.backends.payloads.row_assembly import assemble_rows
+from ematix_flow.spec.tables import ColumnSpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_CACHE_SIZE = 500
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+_MESSAGE, _GROUP, _ENUM = 11, 10, 14
+_JSON_TYPES = frozenset(
+    f"google.protobuf.{name}" for name in ("Duration", "FieldMask", "Struct", "Value", "ListValue")
+)
+
+Getter = Callable[[Any], Any]
+Getters = tuple[Any, tuple[tuple[str, Getter], ...]]  # a message's class, and what takes its fields
+_getters: LruCache[tuple[int, int, SchemaId, object, tuple[str, ...]], Getters] = LruCache(_CACHE_SIZE)
+
+
+class UnreadablePayload(Exception):
+    """Bytes that are not what the schema says."""
+
+
+@dataclass(frozen=True)
+class ProtobufDecoder:
+    """Reads payloads into these columns. Its payload holds the registry's secrets."""
+
+    payload: PayloadSpec
+    columns: tuple[ColumnSpec, ...]
+
+    def read(self, values: pa.Array) -> DecodedBatch:
+        import pyarrow as pa
+
+        registry = registry_of(self.payload)
+        bad: list[BadMessage] = []
+        rows: list[Mapping[str, Any]] = []
+        kept: list[int] = []
+        empty = 0
+        files: dict[SchemaId, ProtoFile | str] = {}  # of this batch: one look at the registry for each
+        for index, value in enumerate(values.to_pylist()):
+            if not value:
+                empty += 1
+                continue
+            try:
+                frame = parse_frame(value, glue=registry.is_glue)
+                file = files.get(frame.schema)
+                if file is None:
+                    file = files[frame.schema] = _compile_schema(registry, frame.schema)
+                if isinstance(file, str):
+                    bad.append(BadMessage(index, file))
+                    continue
+                rows.append(self._read_row(registry, frame, file))
+                kept.append(index)
+            except (FrameError, UnreadablePayload) as error:
+                bad.append(BadMessage(index, str(error)))
+        batch, kept, unfit = assemble_rows(self.columns, rows, kept)
+        bad = sorted([*bad, *unfit], key=lambda each: each.index)
+        return DecodedBatch(batch, pa.array(kept, pa.int64()), tuple(bad), empty)
+
+    def _read_row(self, registry: SchemaRegistry, frame: FramedPayload, file: ProtoFile) -> dict[str, Any]:
+        from google.protobuf.message import DecodeError
+
+        which: object
+        which, at = read_message_number(frame) if registry.is_glue else read_message_path(frame)
+        message, getters = self._getters_for(registry, frame.schema, file, which)
+        try:
+            found = message.FromString(frame.data[at:])
+            return {name: get(found) for name, get in getters}
+        except (DecodeError, UnicodeDecodeError) as error:
+            raise UnreadablePayload(f"the payload is not what its schema says: {str(error)[:200]}") from None
+        except RecursionError:
+            raise UnreadablePayload("the payload is nested too deeply") from None
+
+    def _getters_for(
+        self, registry: SchemaRegistry, schema_id: SchemaId, file: ProtoFile, which: object
+    ) -> Getters:
+        names = tuple(column.name for column in self.columns)
+        key = (os.getpid(), id(registry), schema_id, which, names)
+        known = _getters.get(key)
+        if known is not None:
+            return known
+        descriptor = _find_message(file, which)
+        if descriptor is None:
+            raise UnreadablePayload(f"schema id {schema_id} has no message at {which}")
+        fields = {field.name: field for field in descriptor.fields}
+        fields = {**{field.json_name: field for field in descriptor.fields}, **fields}
+        getters = tuple((name, _field_getter(fields[name])) for name in names if name in fields)
+        return _getters.put(key, (message_class(descriptor), getters))
+
+
+def _compile_schema(registry: SchemaRegistry, schema_id: SchemaId) -> ProtoFile | str:
+    """The schema's file, or why there is none."""
+    schema = registry.schema(schema_id)
+    if schema is None:
+        return f"schema id {schema_id} is not in the registry"
+    if schema.type != PROTOBUF:
+        return f"schema id {schema_id} is {schema.type.title()}, not Protobuf"
+    try:
+        return compile_schema(schema)
+    except UnusableSchema as error:
+        return str(error)
+
+
+def _find_message(file: ProtoFile, which: object) -> Any | None:
+    if isinstance(which, tuple):
+        return file.message_at(which)
+    messages = file.messages()
+    return messages[which] if isinstance(which, int) and which < len(messages) else None
+
+
+# ------------------------------------------------------------------ values
+
+
+def _field_getter(field: Any) -> Getter:
+    name = field.name
+    if field.is_repeated:
+        return lambda message: _read_repeated(field, getattr(message, name))
+    one = _value_getter(field)
+    if field.has_presence:
+        return lambda message: one(getattr(message, name)) if message.HasField(name) else None
+    return lambda message: one(getattr(message, name))
+
+
+def _read_repeated(field: Any, values: Any) -> Any:
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        one = _value_getter(field.message_type.fields_by_name["value"])
+        return {_map_key(key): one(values[key]) for key in values}
+    one = _value_getter(field)
+    return [one(value) for value in values]
+
+
+def _map_key(key: Any) -> str:
+    return str(key).lower() if isinstance(key, bool) else str(key)
+
+
+def _value_getter(field: Any) -> Getter:
+    if field.type == _ENUM:
+        names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+        return lambda number: names.get(number, str(number))
+    if field.type in (_MESSAGE, _GROUP):
+        return _message_value
+    return _identity
+
+
+def _identity(value: Any) -> Any:
+    return value
+
+
+def _message_value(message: Any) -> Any:
+    """A message as a value: of a well-known type its own, of any other a dictionary of its fields."""
+    from google.protobuf import json_format
+
+    descriptor = message.DESCRIPTOR
+    name = descriptor.full_name
+    if name == "google.protobuf.Timestamp":
+        try:
+            return _EPOCH + dt.timedelta(seconds=message.seconds, microseconds=message.nanos // 1000)
+        except OverflowError:
+            raise UnreadablePayload(f"a Timestamp of {message.seconds} seconds is out of range") from None
+    if name in WRAPPERS:
+        return message.value
+    if name in _JSON_TYPES:
+        try:
+            return json_format.MessageToDict(message)
+        except (json_format.Error, ValueError, AttributeError) as error:
+            raise UnreadablePayload(f"the payload holds a {descriptor.name} that is none: {error}") from None
+    if name == "google.protobuf.Any":
+        return {"@type": message.type_url, "value": message.value}
+    return {
+        field.name: _field_getter(field)(message) for field in descriptor.fields if _is_set(field, message)
+    }
+
+
+def _is_set(field: Any, message: Any) -> bool:
+    return field.is_repeated or not field.has_presence or message.HasField(field.name)

@@ -1,0 +1,98 @@
+"""Rows of field values as Arrow columns; a row with a value that its column cannot hold is answered apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.backends.payloads.base import BadMessage
+from ematix_flow.backends.payloads.value_conversion import (
+    MissingField,
+    UnfitField,
+    converter,
+    display_value,
+    plain_types,
+)
+from ematix_flow.spec.tables import ColumnSpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def assemble_rows(
+    columns: Sequence[ColumnSpec], rows: Rows, indexes: Sequence[int]
+) -> tuple[pa.RecordBatch, list[int], list[BadMessage]]:
+    """The good rows, the indexes they have, and why the others are bad. ``indexes`` has one a row."""
+    bad: dict[int, str] = {}
+    gathered = [_build_column(column, rows, bad) for column in columns]
+    kept = [at for at in range(len(rows)) if at not in bad] if bad else None
+    if kept is not None:
+        gathered = [array.take(_index_array(kept)) for array in gathered]
+    batch = build_batch(columns, gathered, len(rows) - len(bad))
+    taken = list(indexes) if kept is None else [indexes[at] for at in kept]
+    return batch, taken, [BadMessage(indexes[at], reason) for at, reason in sorted(bad.items())]
+
+
+def empty_batch(columns: Sequence[ColumnSpec]) -> pa.RecordBatch:
+    return build_batch(columns, [_array([], c) for c in columns], 0)
+
+
+def _build_column(column: ColumnSpec, rows: Rows, bad: dict[int, str]) -> pa.Array:
+    """An array with a null in the place of a bad value."""
+    import pyarrow as pa
+
+    values = [row.get(column.name) for row in rows]
+    found = set(map(type, values))
+    if found <= plain_types(column.type.kind) and (column.nullable or type(None) not in found):
+        try:
+            return _array(values, column)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
+            pass  # some value is out of range: below it is found
+    convert = converter(column)
+    out: list[Any] = [None] * len(values)
+    for at, value in enumerate(values):
+        try:
+            out[at] = convert(value)
+        except MissingField as missing:
+            bad.setdefault(at, f"{missing}{_case_hint(column.name, rows[at])}")
+        except UnfitField as unfit:
+            bad.setdefault(at, str(unfit))
+    return _array(out, column)
+
+
+def _case_hint(name: str, row: Mapping[str, Any]) -> str:
+    """The field that was meant, when its name differs in case alone."""
+    if name in row:
+        return ""
+    meant = next((field for field in row if field.casefold() == name.casefold()), None)
+    return (
+        f"; the payload has {display_value(meant)}: names are compared with their case"
+        if meant is not None
+        else ""
+    )
+
+
+def _array(values: list[Any], column: ColumnSpec) -> pa.Array:
+    import pyarrow as pa
+
+    if column.type.kind == "float":  # by way of a double, as the whole block does it
+        return pa.array(values, pa.float64()).cast(pa.float32())
+    return pa.array(values, column.type.arrow())
+
+
+def build_batch(columns: Sequence[ColumnSpec], arrays: Sequence[pa.Array], rows: int) -> pa.RecordBatch:
+    """The columns as one batch; a batch without columns still has its rows."""
+    import pyarrow as pa
+
+    schema = pa.schema([(c.name, c.type.arrow()) for c in columns])
+    if not columns:
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+    return pa.RecordBatch.from_arrays(list(arrays), schema=schema)
+
+
+def _index_array(kept: Sequence[int]) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array(kept, pa.int64())

@@ -1,0 +1,49 @@
+"""Texts that PostgreSQL has no value for, found before they are staged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ematix_flow.backends.arrow.batch_casts import row_rejection
+from ematix_flow.spec.tables import TableSpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_TEXTS = ("text", "string", "json", "jsonb")
+_ESCAPED_ZERO = r"(^|[^\\])(\\\\)*\\u0000"  # no even number of backslashes before it
+
+
+@dataclass(frozen=True)
+class ZeroCharacterCheck:
+    """Refuses the character zero: in no text, and in no string of a ``jsonb``. Picklable."""
+
+    texts: tuple[str, ...]
+    jsonb: tuple[str, ...]
+
+    def __call__(self, batch: pa.RecordBatch) -> None:
+        import pyarrow.compute as pc
+
+        for name in self.texts:
+            array = batch.column(name)
+            _refuse(name, array, pc.match_substring(array, "\0"), "holds the character zero")
+        for name in self.jsonb:
+            array = batch.column(name)
+            if pc.any(pc.match_substring(array, "\\u0000")).as_py():
+                zero = pc.match_substring_regex(array, _ESCAPED_ZERO)
+                _refuse(name, array, zero, "holds the character zero in a string")
+
+
+def zero_character_check(table: TableSpec) -> ZeroCharacterCheck | None:
+    texts = tuple(c.name for c in table.columns if c.type.kind in _TEXTS)
+    jsonb = tuple(c.name for c in table.columns if c.type.kind == "jsonb")
+    return ZeroCharacterCheck(texts, jsonb) if texts else None
+
+
+def _refuse(name: str, array: pa.Array, wrong: pa.Array, why: str) -> None:
+    import pyarrow.compute as pc
+
+    if pc.any(wrong).as_py():
+        index = pc.index(wrong, True).as_py()
+        raise row_rejection(name, index, array[index].as_py(), f"{why}, which PostgreSQL does not take")

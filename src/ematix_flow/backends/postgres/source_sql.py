@@ -1,0 +1,99 @@
+"""The user's SQL as text: as a subquery, and with one more condition where it can take one.
+
+Nothing is rewritten. The SQL goes to the server as it was typed, inside a subquery; only a plain
+SELECT over one table can take one more condition, which is how a table is read in shares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]  # defined elsewhere
+
+from ematix_flow.spec.generated_names import internal_name
+
+ALIAS = "q"
+_PLAIN_SELECT = {"expressions", "from_", "where"}
+_PLAIN_TABLE = {"this", "db", "catalog", "alias"}
+
+
+def as_subquery(sql: str) -> str:
+    """The SQL in parentheses under `ALIAS`; the newlines keep its last comment from eating the rest."""
+    return f'(\n{sql}\n) AS "{internal_name(ALIAS)}"'
+
+
+@dataclass(frozen=True)
+class PlainSelect:
+    """A SELECT of one table with at most a WHERE: every row of it comes from one row of the table."""
+
+    sql: str
+    schema: str | None
+    table: str
+    condition_start: int | None  # where the text after WHERE begins
+    quoted: tuple[bool, bool]
+
+    def with_condition(self, condition: str) -> str:
+        """The same SELECT with one more condition."""
+        if self.condition_start is None:
+            return f"{self.sql}\nWHERE {condition}"
+        return f"{self.sql[: self.condition_start]} ({self.sql[self.condition_start :]}\n) AND {condition}"
+
+    @property
+    def relation(self) -> str:
+        """The table's name as SQL, folded or quoted as the user wrote it."""
+        parts = [(self.schema, self.quoted[0]), (self.table, self.quoted[1])]
+        return ".".join('"' + (p if q else p.lower()).replace('"', '""') + '"' for p, q in parts if p)
+
+
+def parse_plain_select(sql: str) -> PlainSelect | None:
+    """The SQL as a plain SELECT, or None when it is anything else or cannot be understood.
+
+    Functions are not looked into: whether one is an aggregate, only the server knows.
+    """
+    tokens = _tokenize(sql)
+    if not tokens or tokens[0].token_type is not TokenType.SELECT:
+        return None
+    try:
+        trees = sqlglot.parse(sql, read="postgres")
+    except SqlglotError:
+        return None
+    tree = trees[0] if len(trees) == 1 else None
+    if not isinstance(tree, exp.Select) or {k for k, v in tree.args.items() if v} - _PLAIN_SELECT:
+        return None
+    source = tree.args["from_"].this if tree.args.get("from_") else None
+    if not isinstance(source, exp.Table) or not isinstance(source.this, exp.Identifier):
+        return None
+    if {k for k, v in source.args.items() if v} - _PLAIN_TABLE or source.args.get("catalog"):
+        return None
+    if any(node is not tree for node in tree.find_all(exp.Query)):
+        return None
+    schema = source.args.get("db")
+    return PlainSelect(
+        sql,
+        schema.name if schema else None,
+        source.name,
+        _after_where(tokens) if tree.args.get("where") else None,
+        (bool(schema and schema.args.get("quoted")), bool(source.this.args.get("quoted"))),
+    )
+
+
+def _after_where(tokens: list[Token]) -> int:
+    depth = 0
+    for token in tokens:
+        if token.token_type is TokenType.L_PAREN:
+            depth += 1
+        elif token.token_type is TokenType.R_PAREN:
+            depth -= 1
+        elif token.token_type is TokenType.WHERE and depth == 0:
+            return token.end + 1
+    raise AssertionError("a WHERE that was parsed is not among the tokens")
+
+
+def _tokenize(sql: str) -> list[Token]:
+    try:
+        return list(sqlglot.tokenize(sql, read="postgres"))
+    except SqlglotError:
+        return []

@@ -1,0 +1,1 @@
+"""What the targets that Spark SQL writes share."""

@@ -1,0 +1,39 @@
+"""Rows that SQL of ours refuses to read: the expression that fails, and the error found in what Spark says.
+
+An expression fails only when its value is asked for, so that a column which cannot be read stands in
+nobody's way who does not select it.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote
+
+from ematix_flow.errors import SourceFailed
+
+_REFUSAL = re.compile(r"<<ematix_flow source: (.*?) ;; (.*?)>>", re.DOTALL)
+_URI = re.compile("\x02(?:file:(?://)?)?(.*?)\x02")
+FILE_PATH_SQL = (
+    "concat(char(2), _metadata.file_path, char(2))"  # the file that a row of Spark's readers comes from
+)
+
+
+def raise_error_sql(*parts: str, next_step: str) -> str:
+    """SQL that fails. ``parts`` are SQL of text: literals by `text`, columns, `FILE`."""
+    marked = ", ".join([text_literal("<<ematix_flow source: "), *parts, text_literal(f" ;; {next_step}>>")])
+    return f"raise_error(concat({marked}))"
+
+
+def text_literal(value: str) -> str:
+    """A literal in Spark's SQL."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def find_refusal(said: str) -> SourceFailed | None:
+    """The refusal in the text of an error."""
+    found = _REFUSAL.search(said)
+    if found is None:
+        return None
+    what = _URI.sub(lambda uri: unquote(uri[1]), found[1])
+    return SourceFailed(what, next_step=found[2])

@@ -1,0 +1,46 @@
+"""How far a batch of limited size goes in a spool, told from the segments themselves.
+
+Asked in the process that Spark asks for new positions: the index is open in another one. A segment says in
+its footer how many messages it holds and, where they are few, the positions of the source after it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ematix_flow.backends.spool.index import segment_name
+
+PROGRESS_KEY = b"ematix_flow.progress"
+
+
+def limited_batch_end(newest: Mapping[str, Any], segments: Path, after: int, most: int) -> dict[str, Any]:
+    """The position that ends a batch which begins after a segment and has at most so many messages.
+
+    ``newest`` is the position that would take all. At least one segment is taken, however large it is.
+    """
+    rows, end = 0, after
+    progress: Mapping[str, str] | None = None
+    for number in range(after + 1, int(newest["segment"]) + 1):
+        found = _read_footer(segments / segment_name(number))
+        if found is not None:
+            rows += found[0]
+            if rows > most and end > after:
+                told: dict[str, Any] = {"segment": end, "spool": newest["spool"]}
+                return {**told, "progress": dict(progress)} if progress else told
+            progress = found[1]
+        end = number
+    return dict(newest)
+
+
+def _read_footer(path: Path) -> tuple[int, Mapping[str, str] | None] | None:
+    import pyarrow.parquet as pq
+
+    try:
+        found = pq.read_metadata(path)
+    except FileNotFoundError:  # settled and removed: it adds nothing
+        return None
+    said = (found.metadata or {}).get(PROGRESS_KEY)
+    return found.num_rows, json.loads(said) if said else None

@@ -1,0 +1,163 @@
+"""Messages on their way into segments, and which of them are known already.
+
+Owns the segment in the making, the receipts of all messages that are not acknowledged, and the digests by
+which a message that comes again is recognised. Used from one thread but for what `Spool` guards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.backends.messages.contract import Message, message_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+DIGEST_BYTES = 16
+FORGET_AFTER = 3600.0  # seconds of receiving after which a settled message is not expected again
+MAX_REMEMBERED_ROWS = 200_000  # of settled segments
+EARLIER_PROCESS = -1  # the generation of messages that an earlier process received
+_ROW_BYTES = 64  # what a message weighs beside its texts
+
+
+def digest_of(message: Message) -> bytes:
+    """Equal for a message and its redelivery. The lowest bit says whether the source has given it an id."""
+    state = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for part in (message.value, message.key):
+        state.update(b"-" if part is None else struct.pack("<q", len(part)) + part)
+    for text in (message.topic, message.partition, message.position, message.headers):
+        encoded = b"" if text is None else text.encode()
+        state.update(b"-" if text is None else struct.pack("<q", len(encoded)) + encoded)
+    state.update(b"-" if message.timestamp is None else struct.pack("<d", message.timestamp.timestamp()))
+    found = bytearray(state.digest())
+    found[0] = found[0] & 0xFE | (message.position is not None)
+    return bytes(found)
+
+
+def has_id(digest: bytes) -> bool:
+    return bool(digest[0] & 1)
+
+
+def message_bytes(message: Message) -> int:
+    return _ROW_BYTES + len(message.value or b"") + len(message.key or b"") + len(message.headers or "")
+
+
+def as_table(messages: Sequence[Message]) -> pa.Table:
+    import pyarrow as pa
+
+    schema = message_schema()
+    columns = [
+        pa.array([getattr(m, name) for m in messages], schema.field(name).type) for name in schema.names
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+@dataclass
+class SegmentReceipts:
+    """What must be remembered of a segment: its messages' digests and receipts, row by row.
+
+    A row of ``digests`` is None once it cannot come again. ``generation`` is of all rows but those in
+    ``again``, which came a second time.
+    """
+
+    number: int
+    generation: int
+    digests: list[bytes | None] = field(default_factory=list)
+    receipts: list[Any] = field(default_factory=list)
+    redelivered_in: dict[int, int] = field(default_factory=dict)
+    extra_receipts: list[Any] = field(
+        default_factory=list
+    )  # receipts of messages that came twice in one generation
+    settled: bool = False
+    aging_since: float = 0.0  # monotonic; from when on a settled one grows old
+
+    def generation_of(self, row: int) -> int:
+        return self.redelivered_in.get(row, self.generation)
+
+    def packed_digests(self) -> bytes | None:
+        return b"".join(d for d in self.digests if d is not None) or None
+
+
+class KnownMessages:
+    """All messages that may come again, by digest. Equal messages without an id are counted."""
+
+    def __init__(self) -> None:
+        self.segments: dict[int, SegmentReceipts] = {}
+        self._rows: dict[bytes, list[tuple[int, int]]] = {}
+
+    def restore(self, number: int, packed: bytes, settled: bool) -> None:
+        """A segment of an earlier process."""
+        digests = [packed[at : at + DIGEST_BYTES] for at in range(0, len(packed), DIGEST_BYTES)]
+        held = self.add_segment(number, EARLIER_PROCESS)
+        held.settled, held.aging_since = settled, time.monotonic()
+        for digest in digests:
+            self.add_message(held, digest, None)
+
+    def add_segment(self, number: int, generation: int) -> SegmentReceipts:
+        held = self.segments[number] = SegmentReceipts(number, generation)
+        return held
+
+    def add_message(self, held: SegmentReceipts, digest: bytes, receipt: Any) -> None:
+        self._rows.setdefault(digest, []).append((held.number, len(held.digests)))
+        held.digests.append(digest)
+        held.receipts.append(receipt)
+
+    def find_earlier(self, digest: bytes, generation: int, by_id: bool) -> tuple[SegmentReceipts, int] | None:
+        """The stored message that this one is again, if there is one.
+
+        It was received in another generation, or, where a message's id alone tells (``by_id``), in any.
+        """
+        for number, row in self._rows.get(digest, ()):
+            held = self.segments[number]
+            if held.generation_of(row) != generation or (by_id and has_id(digest)):
+                return held, row
+        return None
+
+    def record_redelivery(self, held: SegmentReceipts, row: int, generation: int, receipt: Any) -> None:
+        """The receipt of the later delivery takes the place of one that is void, or joins it."""
+        if held.generation_of(row) == generation and held.receipts[row] is not None:
+            held.extra_receipts.append(held.receipts[row])
+        held.redelivered_in[row] = generation
+        held.receipts[row] = receipt
+
+    def forget_rows(self, held: SegmentReceipts, rows: Iterable[int]) -> None:
+        """These cannot come again."""
+        for row in rows:
+            digest = held.digests[row]
+            if digest is None:
+                continue
+            held.digests[row] = None
+            places = self._rows[digest]
+            places.remove((held.number, row))
+            if not places:
+                del self._rows[digest]
+        if held.settled and all(digest is None for digest in held.digests):
+            self.segments.pop(held.number, None)
+
+    def drop_segment(self, held: SegmentReceipts) -> None:
+        """Forget a segment that was never written."""
+        self.forget_rows(held, range(len(held.digests)))
+        self.segments.pop(held.number, None)
+
+    def outdated_segments(self, now: float) -> list[SegmentReceipts]:
+        """Settled segments that are remembered for longer, or are more, than is worth it; oldest first."""
+        settled = [held for held in self.segments.values() if held.settled]
+        rows = sum(len(held.digests) for held in settled)
+        found = []
+        for held in sorted(settled, key=lambda held: held.number):
+            if now - held.aging_since < FORGET_AFTER and rows <= MAX_REMEMBERED_ROWS:
+                break
+            rows -= len(held.digests)
+            found.append(held)
+        return found
+
+    def restart_aging(self, now: float) -> None:
+        """A new generation began: all that is not acknowledged may come again from now on."""
+        for held in self.segments.values():
+            if held.settled:
+                held.aging_since = now

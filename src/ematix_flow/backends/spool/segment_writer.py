@@ -1,0 +1,106 @@
+"""The segment in the making: messages that are gathered, and the order in which they become durable."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+
+from ematix_flow import faults
+from ematix_flow.backends.messages.contract import Message
+from ematix_flow.backends.spool.batch_limits import PROGRESS_KEY
+from ematix_flow.backends.spool.index import SpoolIndex, SpoolSegment, sync_folder
+from ematix_flow.backends.spool.known_messages import SegmentReceipts, as_table, message_bytes
+from ematix_flow.state.private_files import open_private
+
+_ASSUMED_MESSAGE_BYTES = 16 * 1024  # bytes a message, until some came
+
+
+class SegmentWriter:
+    """Used by the receiving thread alone. ``held`` is what is remembered of its messages."""
+
+    def __init__(self, max_rows: int, max_bytes: int, linger: float) -> None:
+        self.messages: list[Message] = []
+        self.receipts: SegmentReceipts | None = None
+        self._max_rows, self._max_bytes, self._linger = max_rows, max_bytes, linger
+        self._progress: dict[str, str] = {}
+        self._bytes = 0
+        self._first_message_at = 0.0
+        self._average_bytes = _ASSUMED_MESSAGE_BYTES
+
+    def messages_to_request(self, at_most: int) -> int:
+        """How many messages to ask for, at least one: by rows, and by bytes as far as that can be guessed."""
+        by_weight = (self._max_bytes - self._bytes) // self._average_bytes
+        return max(1, min(self._max_rows - len(self.messages), by_weight, at_most))
+
+    def seconds_left(self) -> float:
+        """How many seconds it may still wait for more."""
+        return max(0.0, self._first_message_at + self._linger - time.monotonic())
+
+    def is_due(self) -> bool:
+        full = len(self.messages) >= self._max_rows or self._bytes >= self._max_bytes
+        return full or (bool(self.messages) and self.seconds_left() <= 0)
+
+    def add(self, message: Message) -> None:
+        if not self.messages:
+            self._first_message_at = time.monotonic()
+        self.messages.append(message)
+        weight = message_bytes(message)
+        self._bytes += weight
+        self._average_bytes = max(1, (self._average_bytes * 15 + weight) // 16)
+
+    def record_progress(self, progress: Mapping[str, str]) -> None:
+        """The positions after the messages that were added."""
+        self._progress.update(progress)
+
+    @property
+    def has_only_progress(self) -> bool:
+        return bool(self._progress) and not self.messages
+
+    def write(self, index: SpoolIndex, lock: AbstractContextManager[object]) -> SpoolSegment | None:
+        """Make everything durable that came so far, and begin anew. None when there was no message."""
+        if not self.messages:
+            if self._progress:
+                with lock:
+                    index.store_positions(self._progress)
+                self._progress = {}
+            return None
+        assert self.receipts is not None
+        with lock:
+            positions = index.positions_to_publish(self._progress)
+        size = self._write_temporary(index, self.receipts.number, positions)
+        faults.point("spool.written")
+        segment = SpoolSegment(
+            self.receipts.number, len(self.messages), size, digests=self.receipts.packed_digests()
+        )
+        with lock:
+            index.add(segment, self._progress)
+            faults.point("spool.indexed")
+            index.publish(segment)
+            faults.point("spool.renamed")
+        self.messages, self.receipts, self._progress, self._bytes = [], None, {}, 0
+        return segment
+
+    def _write_temporary(self, index: SpoolIndex, number: int, positions: Mapping[str, str] | None) -> int:
+        import pyarrow.parquet as pq
+
+        path = index.temporary_path(number)
+        table = as_table(self.messages)
+        if positions:
+            table = table.replace_schema_metadata({PROGRESS_KEY: json.dumps(positions)})
+        with index.wrap_errors("written"):
+            with open_private(path, "wb") as file:
+                pq.write_table(
+                    table,
+                    file,
+                    compression="zstd",
+                    compression_level=1,
+                    use_dictionary=["topic", "partition"],
+                    write_statistics=False,
+                )
+                file.flush()
+                os.fsync(file.fileno())
+            sync_folder(index.segments)
+            return path.stat().st_size

@@ -1,0 +1,430 @@
+"""Messages that were received and are not yet in every target, in files that Spark follows.
+
+A batch that Spark replays must have the same messages, and a broker that was told "done" has forgotten them.
+So messages go into segments, Parquet files that never change, and are acknowledged when every target holds
+their segment. Below the spool's folder lie ``segments/`` and ``index.db``, which knows the segments and, for
+sources that are read by position, how far they were read.
+
+What is guaranteed, while the folder lives and is used by one process at a time:
+
+* Nothing is lost. A message is acknowledged, and a position stored, only when it is on disk to stay; the
+  process, the machine or the broker may die at any point.
+* A message is in one segment. One that comes again because its connection ended is recognised by a digest
+  of all that it consists of; its new receipt is acknowledged together with the copy that is there, or at
+  once when that is settled.
+
+A message can be in two segments when
+
+* the folder is lost, or its source is followed by two spools;
+* it has no id, was acknowledged, and the broker died before it had made that durable (with an id it is
+  remembered for an hour of receiving, and for the newest 200,000 messages);
+* the source neither marks what it delivers again nor gives ids, and delivers twice in one connection.
+
+A message can be missed in one case: it has no id, equals another one in every byte, is marked as delivered
+before, and comes while it is unknown whether the acknowledgement of the other arrived (the process died
+within that one call, or the machine moments after it). Who sends messages that may be equal gives them ids.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ematix_flow import faults
+from ematix_flow.backends.messages.contract import LagUnit, Message, Receiver
+from ematix_flow.backends.spool.index import SpoolIndex, SpoolSegment, segment_number
+from ematix_flow.backends.spool.known_messages import KnownMessages, SegmentReceipts, digest_of, has_id
+from ematix_flow.backends.spool.segment_writer import SegmentWriter
+from ematix_flow.errors import FlowError, SourceFailed
+
+MAX_ROWS = 50_000
+MAX_BYTES = 16 * 1024 * 1024
+MAX_PENDING_ROWS = 200_000
+MAX_PENDING_BYTES = 256 * 1024 * 1024
+_MAX_POLL = 5_000
+
+_log = logging.getLogger(__name__)
+
+
+class Spool:
+    """One stream's spool. `follow` fills it from one thread; all other methods may be called from any."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._index = SpoolIndex(folder)
+        self._lock = threading.RLock()  # guards index, known, pending and what waits for the thread
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._receiver: Receiver | None = None
+        self._failure: BaseException | None = None
+        self._known_messages = KnownMessages()
+        self._pending: dict[int, SpoolSegment] = {}
+        self._to_acknowledge: list[int] = []  # to be acknowledged
+        self._to_reject: set[tuple[int, int]] = set()
+        self._late_redeliveries: list[
+            tuple[SegmentReceipts, int]
+        ] = []  # came again though settled: to be acknowledged
+        self._segment_writer = SegmentWriter(MAX_ROWS, MAX_BYTES, 0.0)
+        self._generation = 0
+        self._source_is_drained: bool | None = False
+        self._last_message_at = 0.0
+        self._drained_checked_at = self._kept_alive_at = self._tidied_at = self._lag_checked_at = 0.0
+        self._lag: Mapping[str, int] = {}
+        self._received_count = self._received_before_lag = 0  # messages that the source has given
+        self.lag_unit: LagUnit = "messages"  # what `lag` counts
+
+    @property
+    def segments(self) -> Path:
+        """The folder that Spark follows, as Parquet of `streams.message_schema`."""
+        return self._index.segments
+
+    @property
+    def id(self) -> str:
+        """Its own name: a position in it means nothing in another."""
+        return self._index.id
+
+    @property
+    def newest_file(self) -> Path:
+        """A file that tells the number of the last segment as JSON, for who follows by numbers."""
+        return self._index.newest_file
+
+    def segment_paths(self, numbers: range) -> list[Path]:
+        """The files of those of these segments that are not settled."""
+        with self._lock:
+            return [self.segments / self._pending[n].name for n in sorted(self._pending) if n in numbers]
+
+    def open(self) -> Spool:
+        """Repair what a crash left. PipelineLocked when another process has it open."""
+        for segment in self._index.open():
+            if not segment.settled:
+                self._pending[segment.number] = segment
+            if segment.digests:
+                self._known_messages.restore(segment.number, segment.digests, segment.settled)
+        return self
+
+    def progress(self) -> dict[str, str]:
+        """All positions that were ever stored, by name."""
+        with self._lock:
+            return self._index.progress()
+
+    # -------------------------------------------------------------- receiving
+
+    def follow(
+        self,
+        receiver: Receiver,
+        *,
+        max_rows: int = MAX_ROWS,
+        max_bytes: int = MAX_BYTES,
+        linger: float = 0.1,
+        max_pending_rows: int = MAX_PENDING_ROWS,
+        max_pending_bytes: int = MAX_PENDING_BYTES,
+        thread: bool = True,
+    ) -> None:
+        """Take over a receiver, and fill segments from it until `close`.
+
+        A segment is closed when it has so many rows or bytes, or when its first message is ``linger``
+        seconds old. While more than the pending limits waits to be settled, nothing is received.
+        Without ``thread`` the caller drives it by `turn`.
+        """
+        if self._receiver is not None:
+            raise RuntimeError("this spool follows a receiver already")
+        self._receiver, self.lag_unit = receiver, receiver.lag_unit
+        self._segment_writer = SegmentWriter(max_rows, max_bytes, linger)
+        self._max_pending_rows, self._max_pending_bytes = max_pending_rows, max_pending_bytes
+        self._generation = receiver.generation
+        self._last_message_at = time.monotonic()
+        if thread:
+            self._thread = threading.Thread(
+                target=self._receive_until_stopped, name=f"spool {self.folder.name}", daemon=True
+            )
+            self._thread.start()
+
+    def run_once(self, timeout: float | None = None) -> None:
+        """One round: acknowledge what was settled, receive what is there, write what is due."""
+        receiver = self._receiver
+        assert receiver is not None
+        self._acknowledge(receiver)
+        self._do_housekeeping(receiver)
+        if self._is_full():
+            self._write_segment()
+            self._source_is_drained, self._last_message_at = False, time.monotonic()
+            self._wake.wait(0.2 if timeout is None else timeout)
+            self._wake.clear()
+            return
+        if timeout is None:
+            timeout = 0.05 if self._pending else 0.25
+        if self._segment_writer.messages:
+            timeout = min(timeout, self._segment_writer.seconds_left())
+        messages = receiver.poll(self._segment_writer.messages_to_request(_MAX_POLL), timeout)
+        if receiver.generation != self._generation:
+            self._write_segment()  # the rest of the old connection, without the new positions
+            self._generation = receiver.generation
+            self._known_messages.restart_aging(time.monotonic())
+        self._segment_writer.record_progress(receiver.progress())
+        self._take_messages(receiver, messages)
+        if self._segment_writer.is_due():
+            self._write_segment()
+        self._update_drained(receiver, bool(messages))
+
+    def _receive_until_stopped(self) -> None:
+        receiver = self._receiver
+        assert receiver is not None
+        try:
+            while not self._stop.is_set():
+                self.run_once()
+            self._acknowledge(receiver)
+        except FlowError as error:
+            self._failure = error
+        except Exception as error:
+            failure = SourceFailed(
+                f"receiving into the spool {self.folder} failed: {type(error).__name__}: {error}",
+                state="messages that are not in every target are in it, or still at their source",
+            )
+            failure.__cause__ = error
+            self._failure = failure
+        except BaseException as death:  # as a killed process: nothing is tidied up
+            self._failure = death
+            return
+        self._close_receiver(receiver)
+
+    def _close_receiver(self, receiver: Receiver) -> None:
+        try:
+            receiver.close()
+        except Exception as error:  # what is not acknowledged comes again all the same
+            _log.warning("closing the source of the spool %s failed: %s", self.folder, error)
+
+    def _take_messages(self, receiver: Receiver, messages: Sequence[Message]) -> None:
+        if not messages:
+            return
+        self._last_message_at, self._source_is_drained = time.monotonic(), False
+        self._received_count += len(messages)
+        making = self._segment_writer
+        with self._lock:
+            for message in messages:
+                digest = digest_of(message) if receiver.acknowledges else b""
+                if digest and self._is_redelivery(receiver, message, digest):
+                    continue
+                if making.receipts is None:
+                    making.receipts = self._known_messages.add_segment(
+                        self._index.next_number(), self._generation
+                    )
+                if digest:
+                    self._known_messages.add_message(making.receipts, digest, message.receipt)
+                making.add(message)
+
+    def _is_redelivery(self, receiver: Receiver, message: Message, digest: bytes) -> bool:
+        if receiver.flags_redelivery and not message.redelivered:
+            return False
+        found = self._known_messages.find_earlier(
+            digest, self._generation, by_id=not receiver.flags_redelivery
+        )
+        if found is None:
+            return False
+        held, row = found
+        self._known_messages.record_redelivery(held, row, self._generation, message.receipt)
+        if held.settled:
+            self._late_redeliveries.append((held, row))
+        return True
+
+    def _write_segment(self) -> None:
+        segment = self._segment_writer.write(self._index, self._lock)
+        if segment is not None:
+            with self._lock:
+                self._pending[segment.number] = segment
+
+    def _is_full(self) -> bool:
+        with self._lock:
+            rows = sum(segment.rows for segment in self._pending.values())
+            size = sum(segment.size for segment in self._pending.values())
+        return rows >= self._max_pending_rows or size >= self._max_pending_bytes
+
+    def _do_housekeeping(self, receiver: Receiver) -> None:
+        now = time.monotonic()
+        if now - self._kept_alive_at < 1:
+            return
+        self._kept_alive_at = now
+        if self._pending or self._segment_writer.messages:
+            receiver.keep_alive()
+        if now - self._lag_checked_at >= 5:
+            self._lag_checked_at, self._received_before_lag, self._lag = (
+                now,
+                self._received_count,
+                receiver.lag(),
+            )
+        with self._lock:
+            outdated = self._known_messages.outdated_segments(now)
+            for held in outdated:
+                self._known_messages.drop_segment(held)
+            if outdated:
+                self._index.replace_digests({held.number: None for held in outdated})
+            self._to_reject = {each for each in self._to_reject if each[0] in self._known_messages.segments}
+        if self._segment_writer.has_only_progress:
+            self._write_segment()
+
+    # -------------------------------------------------------------- settling
+
+    def settle(self, segments: Iterable[int | str], rejected: Collection[tuple[int | str, int]] = ()) -> None:
+        """All targets hold these segments, given by number, name or path: acknowledge their messages.
+
+        Unknown and settled ones are passed over. ``rejected`` are messages, by segment and row in its
+        file, that the source is to take as refused (a queue's dead-letter exchange), where it can. The
+        files of these segments stay until the next call, so that Spark may replay the batch that it has
+        not yet called committed.
+        """
+        wanted = {_segment_number(each) for each in segments}
+        with self._lock:
+            numbers = sorted(wanted & self._pending.keys())
+            if numbers:
+                self._index.settle(numbers)
+            faults.point("spool.settled")
+            now = time.monotonic()
+            self._to_reject.update((_segment_number(segment), row) for segment, row in rejected)
+            for number in numbers:
+                del self._pending[number]
+                held = self._known_messages.segments.get(number)
+                if held is not None:
+                    held.settled, held.aging_since = True, now
+                    self._to_acknowledge.append(number)
+            self._index.remove_settled(without=wanted)
+        self._wake.set()
+
+    def _acknowledge(self, receiver: Receiver) -> None:
+        with self._lock:
+            settled, self._to_acknowledge = self._to_acknowledge, []
+            late, self._late_redeliveries = self._late_redeliveries, []
+            generation = receiver.generation
+            told: dict[int, list[int]] = {}
+            receipts: list[Any] = []
+            refused: list[Any] = []
+            for number in settled:
+                held = self._known_messages.segments.get(number)
+                if held is None:
+                    continue
+                if not held.digests:  # of a source that does not ask for it
+                    del self._known_messages.segments[number]
+                late += [(held, row) for row in range(len(held.receipts))]
+                receipts += held.extra_receipts
+                held.extra_receipts = []
+            for held, row in late:
+                receipts += held.extra_receipts  # it came more than once since
+                held.extra_receipts = []
+                receipt, held.receipts[row] = held.receipts[row], None
+                if receipt is not None and held.generation_of(row) == generation:
+                    is_refused = (held.number, row) in self._to_reject
+                    (refused if is_refused else receipts).append(receipt)
+                    told.setdefault(held.number, []).append(row)
+        if not told and not receipts:
+            return
+        sure = all(
+            [
+                not refused or receiver.reject(refused) is True,
+                not receipts or receiver.acknowledge(receipts) is True,
+            ]
+        )
+        faults.point("spool.acknowledged")
+        if sure and receiver.generation == generation:
+            self._forget_acknowledged(told)
+
+    def _forget_acknowledged(self, told: Mapping[int, Sequence[int]]) -> None:
+        """The source knows that these are done. With an id they stay known for a while all the same."""
+        with self._lock:
+            kept: dict[int, bytes | None] = {}
+            for number, rows in told.items():
+                held = self._known_messages.segments[number]
+                self._known_messages.forget_rows(
+                    held, [r for r in rows if not has_id(held.digests[r] or b"\0")]
+                )
+                kept[number] = held.packed_digests()
+            self._index.replace_digests(kept)
+
+    # -------------------------------------------------------------- asking
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended the receiving, if something did."""
+        return self._failure
+
+    def raise_failure(self) -> None:
+        """Raise what ended the receiving, if something did."""
+        if self._failure is not None:
+            raise self._failure
+
+    def is_drained(self, idle_seconds: float) -> bool:
+        """Whether all that the source had is in segments: by its word, or as nothing came for so long."""
+        self.raise_failure()
+        told, idle = self._source_is_drained, time.monotonic() - self._last_message_at
+        return not self._segment_writer.messages and (told is True or (told is None and idle >= idle_seconds))
+
+    def pending_rows(self) -> int:
+        """How many messages are here and not in every target."""
+        with self._lock:
+            return sum(segment.rows for segment in self._pending.values()) + len(
+                self._segment_writer.messages
+            )
+
+    def pending_segments(self) -> list[str]:
+        """The names of the segments that are not settled, oldest first."""
+        with self._lock:
+            return [self._pending[number].name for number in sorted(self._pending)]
+
+    def lag(self) -> Mapping[str, int]:
+        """How much waits in each partition, in `lag_unit`, at the source and here; empty if that is unknown.
+
+        Messages that are here are added to those that wait at the source, which is asked every few seconds:
+        what came since is no longer there. Where the source tells times, it is how long the oldest message
+        here has waited that is added.
+        """
+        said = self._lag
+        if self.lag_unit == "milliseconds":
+            waited = self._waited_milliseconds()
+            return {place: behind + waited for place, behind in said.items()}
+        here, came = self.pending_rows(), self._received_count - self._received_before_lag
+        if len(said) == 1 or not here:
+            return {place: max(0, waiting - came) + here for place, waiting in said.items()}
+        return {}  # which of several places the messages here are of is not known
+
+    def _waited_milliseconds(self) -> int:
+        with self._lock:
+            oldest = min(self._pending, default=None)
+            path = None if oldest is None else self.segments / self._pending[oldest].name
+        try:
+            return 0 if path is None else max(0, int((time.time() - path.stat().st_mtime) * 1000))
+        except FileNotFoundError:  # loaded meanwhile
+            return 0
+
+    def close(self) -> None:
+        """Stop receiving. What is not settled stays here; what is not in a segment is still at its source."""
+        self._stop.set()
+        self._wake.set()
+        receiver, self._receiver = self._receiver, None
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        elif receiver is not None:
+            if self._failure is None:
+                self._acknowledge(receiver)
+            self._close_receiver(receiver)
+        self._index.close()
+
+    def __enter__(self) -> Spool:
+        return self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _update_drained(self, receiver: Receiver, received: bool) -> None:
+        now = time.monotonic()
+        if received or self._segment_writer.messages:
+            self._source_is_drained = False
+        elif now - self._drained_checked_at >= 0.2:
+            self._drained_checked_at = now
+            self._source_is_drained = receiver.is_drained()
+
+
+def _segment_number(segment: int | str) -> int:
+    return segment if isinstance(segment, int) else segment_number(segment)

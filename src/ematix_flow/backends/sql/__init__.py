@@ -1,0 +1,1 @@
+"""What all SQL databases share: the load's transaction, table changes, control tables, SQL sessions."""

@@ -1,0 +1,159 @@
+"""What a SQL database brings: its dialect for DDL and reading back, and a session with transactions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+from sqlglot import exp
+
+from ematix_flow.spec.tables import ColumnSpec
+from ematix_flow.spec.types import DataType
+from ematix_flow.strategies.sql import StrategyDialect, column, identifier, table_as
+
+
+class SqlDialect(StrategyDialect, ABC):
+    """A strategy's dialect plus what DDL and reading back need."""
+
+    @abstractmethod
+    def native_type(self, data_type: DataType) -> str:
+        """The type in a CREATE TABLE."""
+
+    @abstractmethod
+    def canonical_type(self, native: str) -> DataType | None:
+        """What a live column's type means; None when no canonical type holds it."""
+
+    @abstractmethod
+    def to_python(self, value: Any, data_type: DataType) -> Any:
+        """A value as the driver returned it, as the canonical Python value (aware UTC datetimes …)."""
+
+    def as_fetchable(self, value: exp.Expr, data_type: DataType) -> exp.Expr:
+        """The value in a form that the driver hands over unchanged, for `to_python`."""
+        return value
+
+    def can_hold(self, declared: DataType, live: DataType, native: str | None) -> bool:
+        """Whether a live column of this type takes every value of the declared one, unchanged."""
+        stored = self.canonical_type(self.native_type(declared))
+        return stored == (live if native is None else self.canonical_type(native))
+
+    def update_from(
+        self,
+        target: exp.Table,
+        source: exp.Table,
+        sets: Mapping[str, exp.Expr],
+        condition: exp.Expr,
+    ) -> exp.Expr:
+        assigned = [exp.EQ(this=exp.column(identifier(n)), expression=v.copy()) for n, v in sets.items()]
+        return exp.Update(
+            this=table_as(target, "t"),
+            expressions=assigned,
+            from_=exp.From(this=table_as(source, "s")),
+            where=exp.Where(this=condition),
+        )
+
+    def delete_from(
+        self, target: exp.Table, source: exp.Table, on: Mapping[str, str], condition: exp.Expr | None
+    ) -> exp.Expr:
+        matches: list[exp.Expr] = [
+            exp.EQ(this=column(mine, "t"), expression=column(theirs, "s")) for mine, theirs in on.items()
+        ]
+        if condition is not None:
+            matches.append(condition)
+        return exp.Delete(
+            this=table_as(target, "t"),
+            using=[table_as(source, "s")],
+            where=exp.Where(this=exp.and_(*matches)),
+        )
+
+    def analyze_sql(self, table: exp.Table) -> str | None:
+        """A statement that lets the optimiser know a work table that was just filled; None without one."""
+        return None
+
+    def upsert_clause(self, names: Sequence[str], key: Sequence[str]) -> str:
+        """The end of an INSERT of these columns that overwrites the row with the same key."""
+        quote = self.quote
+        updates = ", ".join(f"{quote(n)} = excluded.{quote(n)}" for n in names if n not in key)
+        return f" ON CONFLICT ({', '.join(quote(n) for n in key)}) DO UPDATE SET {updates}"
+
+    def column_constraint(self, spec: ColumnSpec) -> str:
+        """An extra CHECK for a limit that the database would not enforce by itself."""
+        return ""
+
+    # -------------------------------------------------------------- changing a table
+
+    def add_column_clause(self, item: ColumnSpec) -> str:
+        words = [self.quote(item.name), self.native_type(item.type), "" if item.nullable else "NOT NULL"]
+        return " ".join(word for word in ("ADD COLUMN", *words, self.column_constraint(item)) if word)
+
+    def change_type_clause(self, item: ColumnSpec) -> str:
+        """The column gets the type, and stays nullable or not as ``item`` is."""
+        return f"ALTER COLUMN {self.quote(item.name)} TYPE {self.native_type(item.type)}"
+
+    def conversion_clause(self, item: ColumnSpec) -> str:
+        """The same for a person who knows that the values fit."""
+        return self.change_type_clause(item)
+
+    def nullability_clause(self, item: ColumnSpec) -> str:
+        return f"ALTER COLUMN {self.quote(item.name)} {'DROP' if item.nullable else 'SET'} NOT NULL"
+
+    def manual_statement(self, table: str, clauses: str) -> str:
+        """What a person runs to change the table by these clauses."""
+        return f"ALTER TABLE {table} {clauses}"
+
+    def convert_value(self, value: exp.Expr, item: ColumnSpec) -> exp.Expr:
+        """A stored value as one of the declared type, which holds it."""
+        return exp.cast(value, self.native_type(item.type), dialect=self.name)
+
+    def display_type(self, data_type: DataType) -> str:
+        """The type as a person reads it in a diff."""
+        return self.native_type(data_type)
+
+    def render(self, tree: exp.Expr) -> str:
+        return tree.sql(dialect=self.name, identify=True)
+
+    def quote(self, name: str) -> str:
+        return _quote(self.name, name)
+
+
+@lru_cache(maxsize=4_096)
+def _quote(dialect: str, name: str) -> str:
+    return identifier(name).sql(dialect=dialect)
+
+
+class SqlSession(ABC):
+    """One open connection with explicit transactions. Raises FlowErrors, never a driver's own."""
+
+    @abstractmethod
+    def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> int:
+        """Rows affected. ``:name`` placeholders are rendered by ``exp.Placeholder`` in the dialect."""
+
+    @abstractmethod
+    def fetch(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]: ...
+
+    @abstractmethod
+    def begin(self) -> None: ...
+
+    @abstractmethod
+    def commit(self) -> None: ...
+
+    @abstractmethod
+    def rollback(self) -> None: ...
+
+    def check_deferred_constraints(self) -> None:
+        """Check now what the database would check at the commit; RowRejected as there."""
+        return
+
+
+@contextmanager
+def transaction(session: SqlSession) -> Iterator[None]:
+    """Commit at the end of the block; roll back on any exception, Ctrl-C included."""
+    session.begin()
+    try:
+        yield
+    except BaseException:
+        session.rollback()
+        raise
+    session.commit()

@@ -1,0 +1,92 @@
+"""What was found about a table, as the plan that is shown, and that a load compares anew before it acts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ematix_flow.backends.base import DiffLine, Load, TableChange, TablePlan
+from ematix_flow.backends.sql.alterations import CannotAlter
+from ematix_flow.backends.sql.create_table import unique_groups
+from ematix_flow.backends.sql.session import SqlDialect
+from ematix_flow.backends.sql.table_diff import TableDiff
+from ematix_flow.errors import SchemaMismatch
+from ematix_flow.spec.tables import TableSpec
+from ematix_flow.strategies.matching import Matching
+
+
+def plan_from_diff(diff: TableDiff, alterations: Callable[[], list[TableChange]]) -> TablePlan:
+    changes: list[TableChange] = []
+    if diff.has_changes:
+        try:
+            changes = alterations()
+        except CannotAlter as error:
+            told = f"{diff.wanted.label} cannot be changed without losing a part of it: {error}"
+            diff.refuse("table", told)
+    return TablePlan(
+        tuple(changes),
+        tuple(diff.differences),
+        tuple(diff.lines),
+        tuple(diff.blockers),
+        diff.converts_to_scd2,
+    )
+
+
+def new_table_lines(dialect: SqlDialect, table: TableSpec) -> tuple[DiffLine, ...]:
+    """A table that is not there yet: everything is added."""
+    lines = [
+        DiffLine("+", c.name, now=dialect.display_type(c.type) + ("" if c.nullable else " NOT NULL"))
+        for c in table.columns
+    ]
+    keys = [("primary key", table.primary_key)] if table.primary_key else []
+    keys += [("unique", group) for group in unique_groups(table)]
+    return (*lines, *[DiffLine("+", f"{kind} ({', '.join(names)})") for kind, names in keys])
+
+
+def join_plans(
+    first: TablePlan, second: TablePlan, beside: str, *, before_fill: str | None = None
+) -> TablePlan:
+    """The plans of a table and of the one beside it; their schema is made once.
+
+    The second's changes come last; or before the last fill of the table that ``before_fill`` names, because
+    where each change commits by itself, that fill says that the switch is done.
+    """
+    known = {change.sql for change in first.changes}
+    extra = tuple(change for change in second.changes if change.sql not in known)
+    lines = tuple(DiffLine(x.mark, f"{beside}: {x.subject}", x.was, x.now) for x in second.diff)
+    place = len(first.changes)
+    for number, change in enumerate(first.changes):
+        if change.action == "fill" and change.subject == before_fill:
+            place = number
+    return TablePlan(
+        (*first.changes[:place], *extra, *first.changes[place:]),
+        first.differences + second.differences,
+        first.diff + lines,
+        first.blockers + second.blockers,
+        first.converts_to_scd2,
+    )
+
+
+def matching_by_key(table: TableSpec) -> Matching:
+    """How rows are matched when no load says more: by the key, compared in all other columns."""
+    keys = table.merge_keys or table.primary_key
+    return Matching(keys=keys, compare=tuple(n for n in table.column_names if n not in keys))
+
+
+def remaining_changes(load: Load, found: TablePlan) -> Sequence[TableChange]:
+    """Of what was planned, the changes that nobody has made meanwhile."""
+    agreed, declined = (
+        {(change.action, change.subject) for change in changes}
+        for changes in (load.table_plan.changes, load.table_plan.declined)
+    )
+    other = [c for c in found.changes if (c.action, c.subject) not in agreed | declined]
+    refused = [text for text in found.differences if text not in load.table_plan.differences]
+    if other or refused:
+        told = refused or [f"{c.action.replace('_', ' ')} {c.subject}" for c in other]
+        raise SchemaMismatch(
+            f"{load.table.label} was changed by another process after this run was planned: "
+            + "; ".join(told),
+            where=load.table.where,
+            state=f"{load.table.label} is unchanged",
+            next_step="run it again",
+        )
+    return [c for c in found.changes if (c.action, c.subject) in agreed]

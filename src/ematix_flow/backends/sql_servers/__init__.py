@@ -1,0 +1,1 @@
+"""What database servers (Postgres, MySQL) share."""

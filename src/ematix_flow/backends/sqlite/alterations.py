@@ -1,0 +1,56 @@
+"""Changing a live table in SQLite: columns are added in place, everything else is SQLite's own procedure.
+
+That is: a new table, a copy, a rename, and indexes and triggers made again, all in the load's transaction.
+Views and the foreign keys of other tables name the table and find it again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ematix_flow.backends.base import TableChange
+from ematix_flow.backends.sql.alterations import CannotAlter, alter_table_changes
+from ematix_flow.backends.sql.rebuild import CreateTableStatement, rebuild_changes, sql_words
+from ematix_flow.backends.sql.session import SqlSession
+from ematix_flow.backends.sql.table_diff import TableDiff
+from ematix_flow.backends.sqlite.dialect import SQLiteDialect, table_name
+from ematix_flow.spec.tables import ColumnSpec
+from ematix_flow.spec.types import DataType
+
+_DEPENDENTS_SQL = (
+    "SELECT type, sql FROM main.sqlite_master "
+    "WHERE lower(tbl_name) = lower(:name) AND type <> 'view' AND sql IS NOT NULL ORDER BY rowid"
+)
+_LENIENT, _STRICT = "PRAGMA legacy_alter_table = ON", "PRAGMA legacy_alter_table = OFF"
+
+
+def plan_alterations(session: SqlSession, dialect: SQLiteDialect, diff: TableDiff) -> list[TableChange]:
+    only_adds = not (diff.widened or diff.relaxed or diff.add_unique or diff.converts_to_scd2)
+    if only_adds and all(item.nullable for item in diff.added):
+        return alter_table_changes(dialect, diff)
+    name = table_name(diff.wanted.schema, diff.wanted.name)
+    found = session.fetch(_DEPENDENTS_SQL, {"name": name})
+    created = next((sql for kind, sql in found if kind == "table"), "")
+    if sql_words(created)[:2] != ("create", "table"):
+        raise CannotAlter("it is a virtual table. By hand: make it anew")
+    parsed = CreateTableStatement.parse(created)
+    if parsed.mentions("autoincrement"):
+        raise CannotAlter("its AUTOINCREMENT would forget its place. By hand: make it anew")
+    hanging = [sql for kind, sql in found if kind != "table"]
+    # a rename looks at every view, and would not find the table that is just then away
+    return rebuild_changes(dialect, diff, parsed, [_STRICT, *hanging], _LENIENT)
+
+
+def checked_types(dialect: SQLiteDialect, created: str, columns: list[ColumnSpec]) -> dict[str, DataType]:
+    """Columns whose type is kept by a CHECK of ours, which a wider type must lift."""
+    try:
+        definitions = {d.words[0]: d.words for d in CreateTableStatement.parse(created).elements if d.words}
+    except CannotAlter:
+        return {}
+    found = {}
+    for item in columns:
+        check = sql_words(dialect.column_constraint(replace(item)))
+        words = definitions.get(item.name.lower(), ())
+        if check and words[-len(check) :] == check:
+            found[item.name] = item.type
+    return found

@@ -1,0 +1,170 @@
+"""Run logs and slots by URL: a file, this process's memory, tables of a database, objects of a bucket.
+
+What every run writes must never stop it: a log that cannot be opened is one warning. Who reads it, or
+schedules by its slots, needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import sqlalchemy as sa
+
+from ematix_flow.errors import ConfigError, FlowError
+from ematix_flow.spec.connections import (
+    DuckDBConnection,
+    MySQLConnection,
+    PostgresConnection,
+    connection_from_mapping,
+    mask_url,
+)
+from ematix_flow.state.runlog import base
+from ematix_flow.state.runlog.base import NullRunLog, RunLog, run_log_location, warn_once
+from ematix_flow.state.runlog.sql import SqlRunLog, open_slots_file
+from ematix_flow.state.slots.base import SlotStore
+from ematix_flow.state.slots.sql import SqlSlotStore
+from ematix_flow.state.sql.failures import RUN_LOG
+from ematix_flow.state.sql.sqlite import memory_engine, sqlite_engine
+from ematix_flow.state.store_urls import parse_flag, split_options
+
+SCHEMA = "ematix_flow"
+SQL_SCHEMES = ("postgres", "postgresql", "mysql", "mariadb", "duckdb")
+OBJECT_SCHEMES = ("s3", "gs", "gcs", "azure", "azureblob")
+MAX_WAIT_SECONDS = 15.0  # for a lock or an answer of a server: what only records must not stop what loads
+SERVER_SCHEMES = (*SQL_SCHEMES, *OBJECT_SCHEMES)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class SqlTables:
+    """Where the tables are, and how they are reached."""
+
+    location: str
+    engine: sa.Engine
+    schema: str | None = None
+    reader: sa.Engine | None = None  # for questions, where that is another
+    maker: sa.Engine | None = None  # for making and upgrading them, which may take longer than the rest
+    create_tables: bool = True
+
+    def open_store(self, kind: Callable[..., T], *, looking: bool = False) -> T:
+        """A run log or slots in them; ``looking`` makes and upgrades none.
+
+        No connection stays behind when they cannot be used.
+        """
+        try:
+            return kind(
+                self.engine,
+                self.location,
+                schema=self.schema,
+                reader=self.reader,
+                maker=self.maker,
+                create_tables=self.create_tables,
+                looking=looking,
+            )
+        except BaseException:
+            self.engine.dispose()
+            raise
+
+
+def open_run_log(
+    url: str | None = None, *, env: Mapping[str, str], reading: bool = False, looking: bool = False
+) -> RunLog:
+    """The run log at ``url``, else where the environment says, else in the state root.
+
+    A log that cannot be opened is one warning and a log that forgets; with ``reading``, an error. Who reads
+    asks several questions and is done: a connection to a server is kept for them.
+
+    One that is only ``looking`` makes and upgrades nothing: what is not there is empty.
+    """
+    given = url or env.get(base.URL_VARIABLE)
+    if given is None or not is_server(given):
+        return base.open_run_log(url, env=env, reading=reading, looking=looking)
+    try:
+        if _is_object_store(given):
+            from ematix_flow.backends.stores.object_urls import open_object_store
+            from ematix_flow.state.runlog.objects import ObjectRunLog
+
+            return ObjectRunLog(open_object_store(given), looking=looking)
+        return sql_tables(given, kept=reading, looking=looking).open_store(SqlRunLog, looking=looking)
+    except FlowError as error:
+        if reading:
+            raise
+        warn_once(mask_url(given), f"{error.what}. Runs go on, but are not recorded")
+        return NullRunLog(mask_url(given), error)
+
+
+def open_slots(
+    url: str | None = None, *, env: Mapping[str, str], kept: bool = False, looking: bool = False
+) -> SlotStore:
+    """The slots in the same place. An error when they cannot be had: nothing is scheduled without them.
+
+    With ``kept`` a connection to a server stays open between two calls: for who makes many. One that is only
+    ``looking`` makes and upgrades nothing: what is not there is empty.
+    """
+    given = url or env.get(base.URL_VARIABLE)
+    if given is None or not is_server(given):
+        return open_slots_file(run_log_location(url, env), looking=looking)
+    if _is_object_store(given):
+        from ematix_flow.backends.stores.object_urls import open_object_store
+        from ematix_flow.state.slots.objects import ObjectSlotStore
+
+        return ObjectSlotStore(open_object_store(given), looking=looking)
+    return sql_tables(given, kept=kept, looking=looking).open_store(SqlSlotStore, looking=looking)
+
+
+def is_server(url: str) -> bool:
+    """Whether it is neither a file of ours nor this process's memory."""
+    return _scheme(url) in SERVER_SCHEMES
+
+
+def sql_tables(url: str, *, kept: bool = False, looking: bool = False) -> SqlTables:
+    """The tables behind a URL. Its own options are ``create_tables`` and, where there are any, ``schema``."""
+    scheme = _scheme(url)
+    if scheme == "sqlite":
+        place = run_log_location(url, {})
+        assert place.path is not None
+        return SqlTables(str(place), sqlite_engine(place.path), create_tables=place.create_tables)
+    plain, own = split_options(url, ("create_tables", "schema"))
+    connection, location = connection_from_mapping(RUN_LOG, {"url": plain}), mask_url(url)
+    from ematix_flow.backends.registry import require_driver
+
+    require_driver(connection, f"the run log {location}")
+    create, schema = parse_flag("create_tables", own.get("create_tables")), own.get("schema") or SCHEMA
+    if isinstance(connection, PostgresConnection):
+        from ematix_flow.backends.postgres.sql_engine import sql_engine
+
+        engine = sql_engine(connection, kept=kept, seconds=MAX_WAIT_SECONDS)
+        return SqlTables(location, engine, schema, maker=sql_engine(connection), create_tables=create)
+    if isinstance(connection, MySQLConnection):
+        from ematix_flow.backends.mysql.sql_engine import sql_engine as mysql_engine
+
+        if "schema" in own:
+            raise ConfigError(
+                "a run log in MySQL has no schema: there a schema is a database",
+                next_step="name the database in the URL, as in mysql://user@host/database",
+            )
+        engine = mysql_engine(connection, kept=kept, seconds=MAX_WAIT_SECONDS)
+        return SqlTables(location, engine, maker=mysql_engine(connection), create_tables=create)
+    from ematix_flow.backends.duckdb.sql_engine import sql_engine as duckdb_engine
+    from ematix_flow.backends.embedded.database_file import DatabaseFile
+
+    assert isinstance(connection, DuckDBConnection)
+    file = DatabaseFile.of("DuckDB", connection.name, connection.path)
+    file.require_shared("run log")
+    if looking and not file.exists:
+        return SqlTables(location, memory_engine())
+    file.require_folder()
+    reader = duckdb_engine(file, write=False)
+    return SqlTables(location, duckdb_engine(file, write=True), schema, reader, create_tables=create)
+
+
+def _is_object_store(url: str) -> bool:
+    return _scheme(url) in OBJECT_SCHEMES
+
+
+def _scheme(url: str) -> str:
+    scheme, separator, _ = url.partition("://")
+    return scheme.lower() if separator else ""

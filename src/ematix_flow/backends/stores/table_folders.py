@@ -1,0 +1,74 @@
+"""Names as folders. They come from declarations and from SQL and are hostile: none may lead out of the root,
+into what is hidden, or into another table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ematix_flow.backends.stores.base import Store
+from ematix_flow.errors import PlanError
+from ematix_flow.spec.tables import TableSpec
+
+_MAX_SEGMENT_BYTES = 255
+_WALKED = 1_000
+
+
+def path_segments(name: str) -> tuple[str, ...]:
+    """The folders that a name means; ``events/raw`` is two. ValueError says why a name cannot be one."""
+    parts = tuple(name.removesuffix("/").split("/"))
+    for part in parts:
+        if not part:
+            raise ValueError("it has an empty part")
+        if part in (".", ".."):
+            raise ValueError("it would lead out of the connection's folder")
+        if part.startswith("."):
+            raise ValueError("a name that begins with a dot is hidden from readers")
+        if any(ord(character) < 32 for character in part):
+            raise ValueError("it holds a control character")
+        if len(part.encode("utf-8", "surrogatepass")) > _MAX_SEGMENT_BYTES:
+            raise ValueError(f"it is longer than the {_MAX_SEGMENT_BYTES} bytes that a file system keeps")
+    return parts
+
+
+def table_folder(table: TableSpec) -> tuple[str, ...]:
+    """The folders that lead to a declared table; PlanError for a name that cannot be one."""
+    parts: list[str] = []
+    for name in filter(None, (table.schema, table.name)):
+        try:
+            parts.extend(path_segments(name))
+        except ValueError as error:
+            raise PlanError(
+                f"{name!r} cannot be the name of a folder of files: {error}",
+                where=table.where,
+                next_step="choose another schema, name or prefix",
+            ) from error
+    return tuple(parts)
+
+
+def is_hidden(name: str) -> bool:
+    """Whether readers and upkeep of tables pass over a file or a folder of that name."""
+    return name.startswith((".", "_"))
+
+
+def folders_below(store: Store, folder: str, table: TableSpec) -> Iterator[tuple[str, list[str]]]:
+    """A folder that is to become the table's, and all below it that are not hidden, each with the names of
+    the folders in it. PlanError when they do not end: links may lead round in circles."""
+    waiting = [folder]
+    seen = 0
+    while waiting:
+        if seen == _WALKED:
+            raise PlanError(
+                f"{store.uri(folder)} holds more than {_WALKED:,} folders, and is no table",
+                where=table.where,
+                next_step="move what lies there away, or choose another schema or name",
+            )
+        here, seen = waiting.pop(), seen + 1
+        inside = store.folders(here)
+        yield here, inside
+        waiting += [f"{here}/{name}" for name in reversed(inside) if not is_hidden(name)]
+
+
+def literal_path(path: str) -> str:
+    """A path for Spark's readers in which nothing is a pattern."""
+    return re.sub(r"([\\\[\]{}*?^])", r"\\\1", path)

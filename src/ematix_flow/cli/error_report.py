@@ -1,0 +1,174 @@
+"""How an error reaches the person: four parts for our own, one line and a saved traceback for the rest."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import sys
+import textwrap
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+import typer
+
+from ematix_flow.cli.json_log import json_stderr
+from ematix_flow.cli.main import command_names
+from ematix_flow.cli.options import wants_json
+from ematix_flow.cli.output import write_json
+from ematix_flow.cli.signals import was_signalled
+from ematix_flow.cli.terminal import say, style_text, terminal_width, write
+from ematix_flow.errors import FlowError, Interrupted, OutputFailed, UsageError
+from ematix_flow.spec.redaction import mask
+
+_with_tracebacks = False  # --debug, for the whole command
+
+
+@contextmanager
+def show_tracebacks(wanted: bool) -> Iterator[None]:
+    """Within the block an error is shown with its traceback, if that is wanted."""
+    global _with_tracebacks
+    before, _with_tracebacks = _with_tracebacks, wanted
+    try:
+        yield
+    finally:
+        _with_tracebacks = before
+
+
+def debug_traceback(error: BaseException) -> str | None:
+    """The traceback of an error and of what caused it, when --debug asks for it."""
+    if not _with_tracebacks or isinstance(error, (typer.TyperException, UsageError, Interrupted)):
+        return None
+    if error.__traceback__ is None and error.__cause__ is None:
+        return None
+    return mask("".join(traceback.format_exception(error)))
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Whether a signal ended the command, also where an error of Java or of a library hides that."""
+    from ematix_flow.engine.spark.interrupts import was_interrupted
+
+    if isinstance(error, KeyboardInterrupt):
+        return True
+    if isinstance(error, (Interrupted, UsageError, typer.TyperException)):
+        return False
+    return was_signalled() or was_interrupted(error)
+
+
+def report_error(error: BaseException, *, arguments: Sequence[str]) -> int:
+    """Show the error where it is looked for, and return the exit code."""
+    trace = debug_traceback(error)
+    if _is_interrupt(error):
+        error = Interrupted("interrupted", state="what had not committed was undone")
+    if isinstance(error, typer.Abort):
+        error = Interrupted("stopped")
+    known = error if isinstance(error, FlowError) else _as_flow_error(error)
+    if isinstance(known, UsageError) and known.next_step is None:
+        named = [word for word in arguments[:1] if word in command_names()]
+        known.next_step = " ".join(("flow", *named, "--help"))
+    lines = json_stderr()
+    if lines is not None:
+        lines.write_error(known, trace=trace)
+    elif trace:
+        say(trace, "dim")
+    if wants_json(arguments) and not isinstance(known, OutputFailed):
+        write_json({"error": known.to_json()})
+    elif lines is None:
+        write(_error_parts(known, sys.stderr), sys.stderr)
+    return known.exit_code
+
+
+def show_error(error: FlowError, pipeline: str | None = None) -> None:
+    """On stderr; with several pipelines it says whose error it is."""
+    lines = json_stderr()
+    if lines is not None:
+        lines.write_error(error, pipeline, trace=debug_traceback(error))
+    else:
+        write(error_lines(error, sys.stderr, pipeline), sys.stderr)
+
+
+def error_lines(error: FlowError, stream: TextIO, pipeline: str | None = None) -> str:
+    """The parts of an error, a line each, as the stream can show them; with --debug below its traceback."""
+    parts, trace = _error_parts(error, stream, pipeline), debug_traceback(error)
+    return f"{style_text(trace.rstrip(), 'dim', stream)}\n{parts}" if trace else parts
+
+
+def _error_parts(error: FlowError, stream: TextIO, pipeline: str | None = None) -> str:
+    head = f"error in {pipeline}: " if pipeline else "error: "
+    what = _fold(error.what, terminal_width(stream))
+    lines = [style_text(head, "bold red", stream) + style_text(what, "bold", stream)]
+    parts = (
+        ("where", str(error.where) if error.where else None),
+        ("state", error.state),
+        ("next", error.advice),  # never folded: it may be a command to copy
+    )
+    for label, text in parts:
+        if text:
+            indented = text.replace("\n", "\n         ")
+            lines.append(f"  {style_text((label + ':').ljust(7), 'dim', stream)}{indented}")
+    return "\n".join(lines)
+
+
+def _fold(what: str, width: int | None) -> str:
+    """One line is folded to the screen; several have their own layout, as SQL with a caret below it."""
+    if "\n" in what:
+        return what.replace("\n", "\n  ")
+    return what if width is None else textwrap.fill(what, width - 7, subsequent_indent=" " * 7)
+
+
+def _as_flow_error(error: BaseException) -> FlowError:
+    if isinstance(error, typer.TyperException):
+        return _as_usage_error(error)
+    saved = _save_traceback(error)
+    return FlowError(
+        f"unexpected {type(error).__name__}: {error}",
+        state=f"the traceback is in {saved}" if saved else "the traceback could not be saved",
+        next_step="this is a defect of flow: please report it with that file"
+        if saved
+        else "run it again with --debug to see the traceback",
+    )
+
+
+def _as_usage_error(error: typer.TyperException) -> UsageError:
+    """A wrong option or argument, in our words."""
+    context = getattr(error, "ctx", None)
+    possible = getattr(error, "possibilities", None)
+    message = _number_error_text(error) or (error.message if possible else error.format_message())
+    if possible:
+        message = f"{message.rstrip('.')}. Did you mean {' or '.join(sorted(possible))}?"
+    message = message.replace("Value error, ", "")  # pydantic's, which stands behind typer
+    path = context.command_path if context is not None else "flow"
+    return UsageError(message[:1].lower() + message[1:], next_step=f"{path} --help")
+
+
+def _number_error_text(error: typer.TyperException) -> str | None:
+    """What is wrong with a number, instead of pydantic's words; None when it is about something else."""
+    found: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
+    option = getattr(error, "param", None)
+    if not found or option is None:
+        return None
+    limits = found[0].get("ctx", {})
+    wanted = {
+        "int_parsing": "a whole number",
+        "float_parsing": "a number",
+        "greater_than_equal": f"a number from {limits.get('ge')} on",
+        "less_than_equal": f"a number up to {limits.get('le')}",
+    }.get(found[0]["type"])
+    if wanted is None:
+        return None
+    return f"{max(option.opts, key=len)} takes {wanted}, not {found[0]['input']!r}"
+
+
+def _save_traceback(error: BaseException) -> str | None:
+    from ematix_flow.state.private_files import write_private
+    from ematix_flow.state.state_root import private_directory, state_root
+
+    moment = dt.datetime.now()
+    try:
+        folder = private_directory(state_root(os.environ) / "logs", tighten=True)
+        path = folder / f"error-{moment:%Y%m%d-%H%M%S}-{os.getpid()}.txt"
+        write_private(path, mask("".join(traceback.format_exception(error))))
+    except (OSError, FlowError):
+        return None
+    return str(path)

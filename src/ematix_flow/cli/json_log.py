@@ -1,0 +1,176 @@
+"""``--log-format json``: all talk is one JSON object a line, on stderr, and nothing else is there.
+
+Runs, errors, warnings, the records of Python's `logging` and whatever is written to ``sys.stderr`` end in the
+same lines. Data on stdout is no talk and stays as it is.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+import logging
+import os
+import re
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, TextIO, get_args
+
+from ematix_flow.cli.output import mask_texts
+from ematix_flow.cli.terminal import write
+from ematix_flow.config.settings import text_setting
+from ematix_flow.errors import ConfigError, FlowError, UsageError, did_you_mean
+from ematix_flow.observe.run_logging import error_fields, event_fields
+
+LogFormat = Literal["text", "json"]
+LOG_FORMAT_VARIABLE = "EMATIX_FLOW_LOG_FORMAT"
+_LONGEST = 64 * 1024  # of a line that is written without an end
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
+_LEVELS = {"warning: ": logging.WARNING, "error: ": logging.ERROR}
+
+
+def resolve_log_format(given: str | None) -> LogFormat:
+    """``--log-format``, then the environment, then ``[log] format`` of the project's file, then text."""
+    if given is not None:
+        return _require_log_format(given, "--log-format")
+    if os.environ.get(LOG_FORMAT_VARIABLE):
+        return _require_log_format(os.environ[LOG_FORMAT_VARIABLE], LOG_FORMAT_VARIABLE)
+    try:
+        written = text_setting("log", "format")
+    except ConfigError:
+        return "text"  # the command that reads the file says what is wrong with it
+    return _require_log_format(written, "[log] format in .ematix-flow.toml") if written else "text"
+
+
+def _require_log_format(value: str, place: str) -> LogFormat:
+    for name in get_args(LogFormat):
+        if value == name:
+            return name  # type: ignore[no-any-return]  # get_args has no types
+    raise UsageError(f"{place} is {value!r}, which is no format.{did_you_mean(value, get_args(LogFormat))}")
+
+
+class JsonLogHandler(logging.Handler):
+    """Writes the lines. Whole ones, whichever thread they come from."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+        self._writing = threading.RLock()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fields = dict(event_fields(record) or {"event": _event_name(record.levelno), "logger": record.name})
+        if record.exc_info:
+            fields["traceback"] = "".join(traceback.format_exception(*record.exc_info)).rstrip()
+        try:
+            message = record.getMessage()
+        except Exception as problem:  # a library's record whose arguments do not fit its text
+            message = f"{record.msg} ({type(problem).__name__}: {problem})"
+        self.write_line(record.levelno, fields.pop("event"), message, **fields)
+
+    def write_line(self, level: int, event: str, message: str, **fields: Any) -> None:
+        """One line. Texts in it are masked; numbers of seconds are short."""
+        told = {
+            "ts": dt.datetime.now(dt.timezone.utc).isoformat(timespec="milliseconds"),
+            "level": logging.getLevelName(level).lower(),
+            "event": event,
+            **{key: round(value, 3) if isinstance(value, float) else value for key, value in fields.items()},
+            "message": message,
+        }
+        text = json.dumps(mask_texts(told), ensure_ascii=False, default=str)
+        with self._writing:
+            write(text, self._stream)
+
+
+class JsonLogStream(io.TextIOBase):
+    """Stands for ``sys.stderr``: what is written up to the end of a line is the message of one JSON line."""
+
+    encoding = "utf-8"
+
+    def __init__(self, lines: JsonLogHandler) -> None:
+        self.handler = lines
+        self._pending = ""
+        self._writing = threading.RLock()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        with self._writing:
+            self._pending += text
+            if self._pending.endswith("\n") or len(self._pending) > _LONGEST:
+                self.end_line()
+        return len(text)
+
+    def end_line(self) -> None:
+        """What was begun is a line, even without its end."""
+        with self._writing:
+            message, self._pending = _STYLE.sub("", self._pending).strip("\n"), ""
+        if message.strip():
+            prefix = next((prefix for prefix in _LEVELS if message.startswith(prefix)), "")
+            level = _LEVELS.get(prefix, logging.INFO)
+            self.handler.write_line(level, _event_name(level, "note"), message.removeprefix(prefix).strip())
+
+    def write_error(self, error: FlowError, pipeline: str | None = None, trace: str | None = None) -> None:
+        """An error with its parts."""
+        about = {"pipeline": pipeline, "traceback": trace}
+        fields = {key: value for key, value in about.items() if value}
+        self.handler.write_line(logging.ERROR, "error", error.what, **fields, error=error_fields(error))
+
+
+def json_stderr() -> JsonLogStream | None:
+    """The stream of JSON lines, when that is what stderr is now."""
+    return sys.stderr if isinstance(sys.stderr, JsonLogStream) else None
+
+
+@contextmanager
+def use_log_format(log_format: LogFormat) -> Iterator[None]:
+    """Within the block talk has this form, here and in the processes that are started."""
+    if log_format == "text":
+        yield
+        return
+    real, root, ours = sys.stderr, logging.getLogger(), logging.getLogger("ematix_flow")
+    level, variable = ours.level, os.environ.get(LOG_FORMAT_VARIABLE)
+    lines = JsonLogHandler(real)
+    stream = JsonLogStream(lines)
+    root.addHandler(lines)
+    ours.setLevel(logging.INFO)
+    sys.stderr = stream
+    os.environ[LOG_FORMAT_VARIABLE] = log_format
+    try:
+        yield
+    finally:
+        stream.end_line()
+        sys.stderr = real
+        root.removeHandler(lines)
+        ours.setLevel(level)
+        os.environ.pop(LOG_FORMAT_VARIABLE)
+        if variable is not None:
+            os.environ[LOG_FORMAT_VARIABLE] = variable
+
+
+@contextmanager
+def log_info_of(logger: str) -> Iterator[None]:
+    """Within the block what this logger has to say is talk, and not only its warnings."""
+    found = logging.getLogger(logger)
+    level = found.level
+    found.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        found.setLevel(level)
+
+
+def log_environment() -> dict[str, str]:
+    """For a process elsewhere that is to log as this one does."""
+    return (
+        {LOG_FORMAT_VARIABLE: os.environ[LOG_FORMAT_VARIABLE]} if os.environ.get(LOG_FORMAT_VARIABLE) else {}
+    )
+
+
+def _event_name(level: int, otherwise: str = "log") -> str:
+    if level >= logging.ERROR:
+        return "error"
+    return "warning" if level >= logging.WARNING else otherwise

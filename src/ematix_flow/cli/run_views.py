@@ -1,0 +1,353 @@
+"""What a person sees while pipelines run: a live line in a terminal, plain lines elsewhere, JSON if asked."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+from ematix_flow.cli.error_report import error_lines
+from ematix_flow.cli.json_log import json_stderr
+from ematix_flow.cli.local_time import format_local_time, local_zone_name
+from ematix_flow.cli.terminal import is_terminal, style_text, terminal_width, write
+from ematix_flow.cli.throughput import Throughput
+from ematix_flow.observe.listener import Attempt, Listener, Progress
+from ematix_flow.observe.run_logging import LoggingListener, log_event
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+    from ematix_flow.plan.definition import Plan
+    from ematix_flow.plan.results import RunResult
+    from ematix_flow.run.dag import PipelineOutcome
+    from ematix_flow.schedule.run_due import SlotOutcome
+
+_SECONDS_BETWEEN_LINES = 5.0
+_WIDE_TERMINAL = 110  # columns of a terminal that has room for a long bar
+_STAGE_LABELS = {
+    "start Spark": "starting Spark",
+    "prepare": "preparing the table",
+    "read": "reading",
+    "copy": "copying",
+    "transform": "computing",
+    "apply": "committing",
+}
+STATUS_MARKS = {
+    "succeeded": ("✓", "green"),
+    "skipped": ("–", "yellow"),
+    "locked": ("–", "yellow"),
+    "failed": ("✗", "bold red"),
+    "not_run": ("–", "yellow"),
+    "waiting": ("…", "yellow"),
+    "gave_up": ("✗", "bold red"),
+    "lost": ("–", "yellow"),
+}
+
+
+class RunView(Listener):
+    """The base of the views: one line when a pipeline ends, its error below, its plan above if asked.
+
+    Several runs may be at work at once: each has a `WatchedRun`, which tells the view.
+    """
+
+    def __init__(
+        self, names: Sequence[str], *, show_plans: bool = False, stream: TextIO | None = None
+    ) -> None:
+        self.stream = sys.stderr if stream is None else stream
+        self.outcomes: list[PipelineOutcome] = []
+        self._names = list(names)
+        self._width = max((len(name) for name in names), default=0)
+        self._show_plans = show_plans
+
+    @property
+    def has_several_pipelines(self) -> bool:
+        """Whether it must be said whose a line is."""
+        return len(self._names) > 1
+
+    def started(self, name: str) -> None:
+        """A pipeline is next. Passed to `run_dag` as ``before``."""
+
+    def finished(self, outcome: PipelineOutcome) -> None:
+        """A pipeline ended. Passed to `run_dag` as ``after``."""
+        self.outcomes.append(outcome)
+        mark, style = STATUS_MARKS[outcome.status]
+        self.write_line(
+            f"{style_text(mark, style, self.stream)} {outcome.pipeline:<{self._width}} "
+            f" {outcome_summary(outcome)}"
+        )
+        if outcome.error is not None:
+            self.write_line(error_lines(outcome.error, self.stream))
+
+    def slot_finished(self, outcome: SlotOutcome) -> None:
+        """A slot ended, or waits. Passed to `Runner.run_due` as ``after``."""
+        mark, style = STATUS_MARKS["failed" if outcome.error is not None else outcome.status]
+        told = _result_summary(outcome.result) if outcome.status == "succeeded" and outcome.result else None
+        told = told or ": ".join(filter(None, (outcome.status.replace("_", " "), outcome.reason)))
+        if outcome.error is not None:  # which follows
+            told = told.removesuffix(f": {outcome.error.what}")
+        name = f"{outcome.slot.pipeline:<{self._width}}"
+        self.write_line(
+            f"{style_text(mark, style, self.stream)} {name}  "
+            f"{format_local_time(outcome.slot.fire_time)} {local_zone_name()}  {told}"
+        )
+        if outcome.error is not None:
+            self.write_line(error_lines(outcome.error, self.stream))
+
+    def run_started(self, attempt: Attempt) -> Listener:
+        return WatchedRun(self, attempt)
+
+    def planned(self, plan: Plan) -> None:
+        if self._show_plans:
+            self.write_line(f"{plan}\n")
+
+    def note(self, text: str) -> None:
+        self.write_line(f"  note: {text}")
+
+    def write_line(self, text: str) -> None:
+        write(text, self.stream)
+
+    # ------------------------------------------------------------------ what the runs tell
+
+    def run_began(self, run: WatchedRun) -> None:
+        """A run is at work from now on."""
+
+    def stage_began(self, run: WatchedRun, stage: str) -> None:
+        """A run is at another stage."""
+
+    def run_progressed(self, run: WatchedRun) -> None:
+        """A run's pace has changed."""
+
+    def run_ended(self, run: WatchedRun) -> None:
+        """A run is not at work any more."""
+
+    @contextmanager
+    def display(self) -> Iterator[None]:
+        """The view is on the screen within the block."""
+        yield
+
+
+class WatchedRun(Listener):
+    """One run, as its view knows it."""
+
+    def __init__(self, view: RunView, attempt: Attempt) -> None:
+        self.attempt = attempt
+        self.throughput = Throughput(time.monotonic())
+        self.last_line_at = time.monotonic()
+        self._view = view
+        self._progress_by_target: dict[str, Progress] = {}
+        view.run_began(self)
+
+    def run_started(self, attempt: Attempt) -> Listener:
+        return self._view.run_started(attempt)
+
+    def planned(self, plan: Plan) -> None:
+        self._view.planned(plan)
+
+    def stage_started(self, target: str, stage: str) -> None:
+        self.throughput = Throughput(time.monotonic())
+        self._progress_by_target.clear()
+        self._view.stage_began(self, stage)
+
+    def progress(self, target: str, progress: Progress) -> None:
+        self._progress_by_target[target] = progress
+        slowest = min(self._progress_by_target.values(), key=lambda reached: reached.rows)
+        self.throughput.record(time.monotonic(), slowest)
+        if slowest.rows:
+            self._view.run_progressed(self)
+
+    def note(self, text: str) -> None:
+        self._view.note(f"{self.attempt.pipeline}: {text}" if self._view.has_several_pipelines else text)
+
+    def run_finished(self, result: RunResult | None, error: BaseException | None) -> None:
+        self._view.run_ended(self)
+
+
+class LineView(RunView):
+    """For a log or a pipe: a line now and then, nothing that moves."""
+
+    def stage_began(self, run: WatchedRun, stage: str) -> None:
+        if stage == "start Spark" and not _spark_is_warm():
+            self.write_line(f"  {run.attempt.pipeline}: starting Spark")
+
+    def run_progressed(self, run: WatchedRun) -> None:
+        if time.monotonic() - run.last_line_at >= _SECONDS_BETWEEN_LINES:
+            run.last_line_at = time.monotonic()
+            self.write_line(f"  {run.attempt.pipeline}: {run.throughput.describe()}")
+
+
+class LiveView(RunView):
+    """For a terminal: how many pipelines are done, and for each at work how far it is."""
+
+    def __init__(
+        self, names: Sequence[str], *, show_plans: bool = False, stream: TextIO | None = None
+    ) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bars
+
+        super().__init__(names, show_plans=show_plans, stream=stream)
+        wide = (terminal_width(self.stream) or 0) >= _WIDE_TERMINAL
+        self._bars: Bars = Bars(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24 if wide else 8),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[detail]}", markup=False),
+            console=Console(file=self.stream, highlight=False, soft_wrap=True),
+            transient=True,
+        )
+        self._overall: TaskID = self._bars.add_task(
+            "pipelines", total=len(names), detail=f"0 of {len(names)}", visible=False
+        )
+        self._bar_by_run: dict[str, TaskID] = {}
+
+    @contextmanager
+    def display(self) -> Iterator[None]:
+        with self._bars:
+            yield
+
+    def write_line(self, text: str) -> None:
+        from rich.text import Text
+
+        self._bars.console.print(Text.from_ansi(text))
+
+    def started(self, name: str) -> None:
+        self._bars.update(self._overall, visible=self.has_several_pipelines)
+
+    def finished(self, outcome: PipelineOutcome) -> None:
+        super().finished(outcome)
+        done = len(self.outcomes)
+        self._bars.update(self._overall, completed=done, detail=f"{done} of {len(self._names)}")
+
+    def run_began(self, run: WatchedRun) -> None:
+        self._bar_by_run[run.attempt.run_id] = self._bars.add_task(
+            run.attempt.pipeline, total=None, detail="planning"
+        )
+
+    def stage_began(self, run: WatchedRun, stage: str) -> None:
+        bar = self._bar_by_run[run.attempt.run_id]
+        self._bars.update(bar, detail=_STAGE_LABELS.get(stage, stage))
+
+    def run_progressed(self, run: WatchedRun) -> None:
+        pace = run.throughput
+        self._bars.update(
+            self._bar_by_run[run.attempt.run_id],
+            total=pace.expected_rows,
+            completed=pace.progress.rows,
+            detail=pace.describe(),
+        )
+
+    def run_ended(self, run: WatchedRun) -> None:
+        self._bars.remove_task(self._bar_by_run.pop(run.attempt.run_id))
+
+
+class QuietView(RunView):
+    """Says nothing but what failed, and what was left out because of it."""
+
+    def finished(self, outcome: PipelineOutcome) -> None:
+        if outcome.error is not None or outcome.status == "not_run":
+            super().finished(outcome)
+        else:
+            self.outcomes.append(outcome)
+
+    def slot_finished(self, outcome: SlotOutcome) -> None:
+        if outcome.error is not None or outcome.status == "skipped":
+            super().slot_finished(outcome)
+
+    def note(self, text: str) -> None:
+        return None
+
+
+class JsonView(RunView):
+    """For a collector of logs: lines as `RunLines` has them; ``quiet`` leaves only those of failures."""
+
+    def __init__(self, names: Sequence[str], *, quiet: bool = False) -> None:
+        super().__init__(names)
+        self._quiet = quiet
+        self._lines = LoggingListener(failure=logging.ERROR, only_failures=quiet)
+
+    def run_started(self, attempt: Attempt) -> Listener:
+        return self._lines.run_started(attempt)
+
+    def finished(self, outcome: PipelineOutcome) -> None:
+        self.outcomes.append(outcome)
+        if outcome.status == "not_run":  # the lines of all others came from their runs
+            log_event(
+                logging.WARNING,
+                "run_finished",
+                f"{outcome.pipeline}: not run: {outcome.reason}",
+                pipeline=outcome.pipeline,
+                status=outcome.status,
+            )
+
+    def slot_finished(self, outcome: SlotOutcome) -> None:
+        if self._quiet and outcome.error is None:
+            return
+        reason = f": {outcome.reason}" if outcome.reason else ""
+        log_event(
+            logging.ERROR if outcome.status == "gave_up" else logging.INFO,
+            "slot_finished",
+            f"{outcome.slot.pipeline}: {outcome.status.replace('_', ' ')}{reason}",
+            pipeline=outcome.slot.pipeline,
+            slot=outcome.slot.fire_time.isoformat(),
+            status=outcome.status,
+        )
+
+
+def choose_view(
+    names: Sequence[str],
+    *,
+    quiet: bool = False,
+    show_plans: bool = False,
+    stream: TextIO | None = None,
+) -> RunView:
+    """The view that fits the stream, which is stderr unless told."""
+    stream = sys.stderr if stream is None else stream
+    if stream is json_stderr():
+        return JsonView(names, quiet=quiet)
+    if quiet:
+        return QuietView(names, show_plans=show_plans, stream=stream)
+    kind = LiveView if is_terminal(stream) else LineView
+    return kind(names, show_plans=show_plans, stream=stream)
+
+
+def outcome_summary(outcome: PipelineOutcome) -> str:
+    """One line on how a pipeline ended."""
+    result = outcome.result
+    if outcome.status in ("failed", "locked"):  # its error stands below
+        return outcome.status
+    if result is None or outcome.status != "succeeded":
+        return f"{outcome.status.replace('_', ' ')}: {outcome.reason}"
+    return _result_summary(result)
+
+
+def _result_summary(result: RunResult) -> str:
+    """What a run did, in one line."""
+    start = sum(seconds for t in result.targets for name, seconds in t.seconds if name == "start Spark")
+    spark = f", {start:.1f} of them to start Spark" if start >= 1 else ""
+    return f"{_row_counts_text(result)} in {result.seconds:.1f} s{spark} ({result.path})"
+
+
+def _row_counts_text(result: RunResult) -> str:
+    """What became of the rows, in as few words as the modes need."""
+    noun = "row" if result.rows_inserted == 1 else "rows"
+    if {t.mode for t in result.targets} & {"merge", "scd2"}:
+        counts = {
+            f"{noun} inserted": result.rows_inserted,
+            "updated": result.rows_updated,
+            "deleted": result.rows_deleted,
+            "unchanged": result.rows_unchanged,
+        }
+        told = [f"{number:,} {word}" for word, number in counts.items() if number or "inserted" in word]
+        return ", ".join(told)
+    instead = f" in place of {result.rows_deleted:,}" if result.rows_deleted else ""
+    return f"{result.rows_inserted:,} {noun}{instead}"
+
+
+def _spark_is_warm() -> bool:
+    module = sys.modules.get("pyspark.sql")
+    return module is not None and module.SparkSession.getActiveSession() is not None

@@ -1,0 +1,150 @@
+"""What the commands about slots share: the store beside the run log, and the runner on it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+_log = logging.getLogger(__name__)
+
+if TYPE_CHECKING:
+    from ematix_flow.graph.registry import Registry
+    from ematix_flow.observe.listener import Listener
+    from ematix_flow.observe.settings import Observability
+    from ematix_flow.run.pipeline import RunContext
+    from ematix_flow.schedule.run_due import SlotRunner
+    from ematix_flow.state.slots.base import Slot, SlotStore
+
+
+def slots_url(run_log: str | None) -> str:
+    """Where slots and run log lie, for a process that is to use the same; it may hold a password."""
+    from ematix_flow.backends.state_stores.run_logs import is_server
+    from ematix_flow.state.runlog.base import URL_VARIABLE, project_run_log, run_log_location
+
+    given = run_log or project_run_log(os.environ)
+    named = given or os.environ.get(URL_VARIABLE)
+    return named if named and is_server(named) else str(run_log_location(given, os.environ))
+
+
+@contextmanager
+def slot_runner(
+    registry: Registry,
+    run_log: str | None,
+    engine: str | None,
+    listener: Listener | None,
+    lease_seconds: float,
+    trigger: str,
+    observability: Observability | None = None,
+    *,
+    kept: bool = False,
+    stand_in: bool = False,
+) -> Iterator[SlotRunner]:
+    """Runs slots of these pipelines, and records each run. ``kept`` as for `open_slots`.
+
+    With ``stand_in``, slots and runs whose store cannot be written are kept in memory for this call, with a
+    warning.
+    """
+    from ematix_flow.run.context import run_context
+    from ematix_flow.schedule.run_due import SlotRunner
+    from ematix_flow.schedule.workflows import stored_names
+
+    if stand_in:
+        slots, run_log = _open_slots_or_memory(run_log)
+    else:
+        slots = _open_required_slots(run_log, kept=kept)
+    with (
+        slots as store,
+        run_context(
+            run_log=run_log, engine=engine, listener=listener, trigger=trigger, observability=observability
+        ) as context,
+    ):
+        ran: set[str] = set()
+
+        def context_of(slot: Slot) -> RunContext:
+            ran.add(slot.pipeline)
+            return replace(context, slot=slot.fire_time)
+
+        yield SlotRunner(
+            registry,
+            store,
+            context.run_log,
+            context_of,
+            lease_seconds,
+            observers=context.observers,
+        )
+        if context.keep_runs_for is not None:
+            ended = [spec for spec in registry.workflows.values() if ran & set(spec.jobs)]
+            _purge_old_slots(store, [*ran, *stored_names(ended)], store.now() - context.keep_runs_for)
+
+
+def warn_of_missing_drivers(registry: Registry, names: Iterable[str]) -> None:
+    """Pipelines that cannot run here fail when they are due, and hold nothing else back."""
+    from ematix_flow.run.drivers import missing_drivers
+
+    for error in missing_drivers(registry, names):
+        _log.warning("%s: %s", error.what, error.next_step)
+
+
+@contextmanager
+def dry_run_slot_runner(registry: Registry, run_log: str | None) -> Iterator[SlotRunner]:
+    """Knows what is due, and cannot run it: nobody is told, and nothing is recorded."""
+    from ematix_flow.cli.project import read_run_log
+    from ematix_flow.schedule.run_due import SlotRunner
+
+    def refused(slot: Slot) -> RunContext:
+        raise AssertionError(f"{slot} is only looked at")
+
+    with _open_required_slots(run_log, looking=True) as store, read_run_log(run_log) as log:
+        yield SlotRunner(registry, store, log, refused)
+
+
+def _open_required_slots(run_log: str | None, *, kept: bool = False, looking: bool = False) -> SlotStore:
+    """Without them nobody knows what has run: unlike the run log, they must be there."""
+    from ematix_flow.backends.state_stores.run_logs import open_slots
+    from ematix_flow.errors import FlowError
+
+    try:
+        return open_slots(slots_url(run_log), env=os.environ, kept=kept, looking=looking)
+    except FlowError as error:
+        error.state = "; ".join(filter(None, ("nothing was run", error.state)))
+        raise
+
+
+def _open_slots_or_memory(run_log: str | None) -> tuple[SlotStore, str | None]:
+    """The slots and the run log; where they cannot be written, empty ones that end with this process."""
+    from ematix_flow.errors import FlowError
+    from ematix_flow.state.slots.memory import MemorySlotStore
+
+    slots_url(run_log)  # a URL that means nothing is an error all the same
+    store: SlotStore | None = None
+    try:
+        store = _open_required_slots(run_log)
+        store.require_writable()
+        return store, run_log
+    except FlowError as error:
+        if store is not None:
+            store.close()
+        _log.warning(
+            "the run log cannot be used: %s. What fired within --interval runs all the same; the ledger of a "
+            "target keeps a slot that has run before from being loaded twice. Missed slots, retries and "
+            "earlier runs are not known now. --require-run-log stops here instead",
+            error.what,
+        )
+        return MemorySlotStore(), "memory://"
+
+
+def _purge_old_slots(store: SlotStore, names: Iterable[str], before: dt.datetime) -> None:
+    """Old slots of what just ran. What cannot be forgotten now is so another time."""
+    from ematix_flow.errors import FlowError
+    from ematix_flow.state.runlog.base import warn_once
+
+    try:
+        for name in names:
+            store.purge(before, name)
+    except FlowError as error:
+        warn_once("slots", f"old slots could not be forgotten: {error.what}")

@@ -1,0 +1,108 @@
+"""The live systems a plan is made against and run on: connections resolved, backends opened once each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.backends.base import Backend, BatchSource, BatchTarget, SparkSource, SparkTarget
+from ematix_flow.backends.registry import open_backend
+from ematix_flow.backends.stores.s3a_settings import settings_by_bucket
+from ematix_flow.errors import FlowError, Unsupported
+from ematix_flow.graph.connections import resolve_for_use
+from ematix_flow.spec.pipelines import ConnectionRef, FileOptions, connection_label
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+StartSpark = Callable[[Sequence[str]], "SparkSession"]
+
+
+class Connections:
+    """Opens nothing until asked.
+
+    ``spark`` starts the engine with the groups of jars that it is given; it is called only by who needs
+    Spark. ``failure`` turns what Spark raises into an error of ours. ``tell`` brings settings to a session
+    that runs.
+    """
+
+    def __init__(
+        self,
+        spark: StartSpark,
+        failure: Callable[[Exception, str], FlowError],
+        tell: Callable[[SparkSession, Mapping[str, str]], None],
+    ) -> None:
+        self._start_spark = spark
+        self._failure = failure
+        self._tell = tell
+        self._backends: dict[Any, Backend] = {}
+
+    def spark(self) -> SparkSession:
+        """The session, with what all backends need that were opened so far."""
+        backends = list(self._backends.values())
+        session = self._start_spark(sorted({group for each in backends for group in each.jar_groups}))
+        told: dict[str, str] = {}
+        buckets: dict[str, dict[str, str | None]] = {}
+        for backend in backends:
+            conf = backend.spark_conf()
+            for bucket, wanted in settings_by_bucket(conf).items():
+                for key, there in buckets.setdefault(bucket, wanted).items():
+                    unsaid = key.endswith(".endpoint.region") and None in (there, wanted[key])
+                    if there != wanted[key] and not unsaid:
+                        raise _conflicting_settings(key, backend)
+            for key, value in conf.items():
+                if told.setdefault(key, value) != value:
+                    raise _conflicting_settings(key, backend)
+        self._tell(session, told)
+        return session
+
+    @contextmanager
+    def spark_errors(self, what: str) -> Iterator[None]:
+        """Whatever Spark raises within the block is raised as one of our errors."""
+        try:
+            yield
+        except FlowError:
+            raise
+        except Exception as error:
+            raise self._failure(error, what) from error
+
+    def backend(self, reference: ConnectionRef) -> Backend:
+        key = reference if isinstance(reference, str) else (reference.name, id(reference))
+        if key not in self._backends:
+            self._backends[key] = open_backend(resolve_for_use(reference))
+        return self._backends[key]
+
+    def source(self, reference: ConnectionRef, files: FileOptions | None = None) -> BatchSource | SparkSource:
+        """``files`` say how files are read, where the source is made of some."""
+        backend = self.backend(reference)
+        source = backend.source()
+        if source is None:
+            raise Unsupported(
+                f"connection {connection_label(reference)!r} ({backend.kind}) is no batch source"
+            )
+        return (
+            source.with_file_options(files)
+            if isinstance(source, SparkSource) and files is not None
+            else source
+        )
+
+    def target(self, reference: ConnectionRef) -> BatchTarget:
+        backend = self.backend(reference)
+        target = backend.target()
+        if target is None:
+            raise Unsupported(
+                f"connection {connection_label(reference)!r} ({backend.kind}) is no batch target"
+            )
+        if isinstance(target, SparkTarget):
+            target.use_spark(self.spark, self.spark_errors)
+        return target
+
+
+def _conflicting_settings(key: str, backend: Backend) -> Unsupported:
+    """Spark knows a bucket by its name alone."""
+    return Unsupported(
+        f"connection {backend.connection.name!r} and another one of this pipeline give Spark different "
+        f"settings for the same place ({key})",
+        next_step="let both use the same endpoint and keys, or put one of them into a pipeline of its own",
+    )

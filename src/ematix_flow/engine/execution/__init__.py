@@ -1,0 +1,1 @@
+"""The executor: carries out a plan's stages on Spark."""

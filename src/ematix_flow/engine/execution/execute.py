@@ -1,0 +1,235 @@
+"""The executor: walks the stages that a plan has for a target.
+
+It holds no policy. What to do stands in the plan; how a target commits is the target's own; how several
+targets share one read is `fanout`'s subject.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ematix_flow import faults
+from ematix_flow.backends.base import (
+    BatchSource,
+    Load,
+    LoadResult,
+    SameDatabaseRows,
+    SparkSource,
+    StagedPart,
+    StagedRows,
+    Staging,
+    TablePlan,
+)
+from ematix_flow.backends.incremental_loads import made_no_progress
+from ematix_flow.engine.connections import Connections
+from ematix_flow.engine.execution import tasks
+from ematix_flow.engine.execution.frames import source_frame
+from ematix_flow.engine.execution.progress import watch_progress
+from ematix_flow.engine.planning.source_reader import source_reader
+from ematix_flow.observe.listener import Listener, Progress
+from ematix_flow.plan.definition import CopyRows, Plan, PrepareTable, Stage, TargetPlan, TransformRows
+from ematix_flow.plan.results import TargetResult
+from ematix_flow.spec.tables import TableSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+ALREADY_APPLIED = "the ledger already holds this batch"
+
+
+def execute_target(
+    plan: Plan,
+    target_plan: TargetPlan,
+    world: Connections,
+    *,
+    run_id: uuid.UUID,
+    batch_key: str,
+    listener: Listener,
+    dry_run: bool = False,
+) -> TargetResult:
+    """Carry out one target's stages. On any failure the target is as it was, and staging is gone."""
+    load = build_load(plan, target_plan, run_id, batch_key, dry_run)
+    run = TargetRun(plan, target_plan, load, world, listener)
+    try:
+        for stage in target_plan.stages:
+            run.run_stage(stage)
+    finally:
+        run.drop_staging()
+    return run.result()
+
+
+class TargetRun:
+    """One target's share of a run: what it has staged and done so far, and one method a stage."""
+
+    def __init__(
+        self, plan: Plan, target_plan: TargetPlan, load: Load, world: Connections, listener: Listener
+    ) -> None:
+        self.plan, self.target_plan, self.load = plan, target_plan, load
+        self.connections, self.listener = world, listener
+        self.target = world.target(target_plan.target.connection).with_files(target_plan.target.files)
+        self.staging: Staging | None = None
+        self.parts: tuple[StagedPart, ...] = ()
+        self.applied = LoadResult()
+        self.seconds: dict[str, float] = {}
+
+    @property
+    def table(self) -> TableSpec:
+        return self.target_plan.table
+
+    def run_stage(self, stage: Stage) -> None:
+        if isinstance(stage, PrepareTable):
+            self.prepare_table(stage)
+        elif isinstance(stage, CopyRows):
+            self.copy_rows(stage)
+        elif isinstance(stage, TransformRows):
+            self.transform_rows(stage)
+        else:
+            self.apply_rows(stage.sql)
+
+    def prepare_table(self, stage: PrepareTable) -> None:
+        if not self.load.dry_run:
+            with self.time_stage("prepare"):
+                self.target.change_table(self.table, TablePlan())
+            self.load = replace(self.load, table_plan=stage.changes)
+
+    def copy_rows(self, stage: CopyRows) -> None:
+        spark = self.spark()
+        source = open_source(self.plan, self.connections)
+        assert isinstance(source, BatchSource)
+        wanted = {c.name: c.type for c in self.table.columns}
+        with (
+            self.time_stage("copy"),
+            self.open_staging() as staging,
+            source.split(stage.query, wanted, stage.tasks) as splits,
+            watch_progress(self.report_progress, source.expected_rows(stage.query)) as folder,
+        ):
+            self.parts = tasks.copy_splits(spark, splits, staging, self.table, folder)
+
+    def transform_rows(self, stage: TransformRows) -> None:
+        spark, source = self.spark(), open_source(self.plan, self.connections)
+        with (
+            self.time_stage("transform"),
+            self.open_staging() as staging,
+            source_frame(spark, source, stage.query, stage.columns, [self.table], stage.tasks) as frame,
+        ):
+            self.stage_frame(frame, stage, staging)
+
+    def stage_frame(self, frame: DataFrame, stage: TransformRows, staging: Staging) -> None:
+        if stage.projection is not None:
+            frame.createOrReplaceTempView(stage.view)
+            frame = frame.sparkSession.sql(stage.projection)
+        if stage.repartition_by:
+            columns = [f"`{name.replace('`', '``')}`" for name in stage.repartition_by]
+            frame = frame.repartition(stage.max_parts or stage.tasks, *columns)
+        elif stage.max_parts is not None:
+            frame = frame.coalesce(stage.max_parts)
+        with watch_progress(self.report_progress) as folder:
+            self.parts = tasks.stage_frame(frame, staging, self.table, folder)
+
+    def apply_rows(self, sql: str | None) -> None:
+        """``sql`` yields the rows when the database computes them itself."""
+        if sql is not None:
+            rows: SameDatabaseRows | StagedRows = SameDatabaseRows(sql)
+        else:
+            assert self.staging is not None
+            rows = StagedRows(self.staging, self.parts)
+        with self.time_stage("apply"):
+            self.applied = self.target.apply(self.load, rows)
+
+    # ------------------------------------------------------------------
+
+    def spark(self) -> SparkSession:
+        with self.time_stage("start Spark"):
+            return self.connections.spark()
+
+    def report_progress(self, progress: Progress) -> None:
+        self.listener.progress(self.load.target, progress)
+
+    def create_staging(self) -> Staging:
+        staging = self.target.create_staging(self.load, self.table.arrow_schema())
+        self.staging = staging
+        faults.point("staging.created")
+        return staging
+
+    @contextmanager
+    def open_staging(self) -> Iterator[Staging]:
+        staging = self.create_staging()
+        with self.connections.spark_errors(f"loading {self.load.target}"):
+            yield staging
+        faults.point("staging.loaded")
+
+    def drop_staging(self) -> None:
+        if self.staging is not None:
+            staging, self.staging = self.staging, None
+            self.target.drop_staging(staging)
+            faults.point("staging.dropped")
+
+    @contextmanager
+    def time_stage(self, name: str) -> Iterator[None]:
+        self.listener.stage_started(self.load.target, name)
+        started = time.monotonic()
+        yield
+        self.record_seconds(name, time.monotonic() - started)
+
+    def record_seconds(self, name: str, seconds: float) -> None:
+        self.seconds[name] = seconds
+        self.listener.stage_finished(self.load.target, name, seconds)
+
+    def result(self) -> TargetResult:
+        return _build_result(self.target_plan, self.applied, self.seconds)
+
+
+def open_source(plan: Plan, world: Connections) -> BatchSource | SparkSource:
+    return source_reader(plan.pipeline, world)
+
+
+def build_load(plan: Plan, target_plan: TargetPlan, run_id: uuid.UUID, batch_key: str, dry_run: bool) -> Load:
+    target = target_plan.target
+    return Load(
+        pipeline=plan.pipeline.name,
+        target=target.label,
+        table=target_plan.table,
+        mode=target.mode,
+        run_id=run_id,
+        loaded_at=dt.datetime.now(dt.timezone.utc),
+        matching=target_plan.matching,
+        batch_key=None if target_plan.range is not None else batch_key,
+        range=target_plan.range,
+        max_shrink=target.max_shrink,
+        allow_empty=target.allow_empty,
+        files=target.files,
+        partition_by=target.partition_by,
+        dry_run=dry_run,
+    )
+
+
+def _build_result(plan: TargetPlan, applied: LoadResult, seconds: dict[str, float]) -> TargetResult:
+    reason = None
+    if applied.duplicate:
+        reason = ALREADY_APPLIED
+    elif made_no_progress(plan.range, applied):
+        reason = "nothing new since the last run"
+    low = plan.range.low if plan.range else None
+    return TargetResult(
+        target=plan.target.label,
+        mode=plan.target.mode,
+        path=plan.path.value,
+        status="skipped" if reason else "succeeded",
+        reason=reason,
+        rows_read=applied.rows_in,
+        rows_inserted=applied.rows_inserted,
+        rows_updated=applied.rows_updated,
+        rows_deleted=applied.rows_deleted,
+        rows_unchanged=applied.rows_unchanged,
+        rows_outranked=applied.rows_outranked,
+        source_from=low.encode() if low else None,
+        source_to=applied.watermark.encode() if applied.watermark else None,
+        seconds=tuple(seconds.items()),
+    )

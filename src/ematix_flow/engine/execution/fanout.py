@@ -1,0 +1,228 @@
+"""Several targets from one read of the source.
+
+All are staged first, then each commits in its own transaction, in the order declared. A failure belongs
+to one target or to the read; what it means for the others is the pipeline's `continue_on_target_failure`.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from ematix_flow import faults
+from ematix_flow.backends.base import BatchSource
+from ematix_flow.backends.sql.computed_table import compute_table, drop_computed_table
+from ematix_flow.backends.sql.target import RelationalTarget
+from ematix_flow.engine.connections import Connections
+from ematix_flow.engine.execution import tasks
+from ematix_flow.engine.execution.execute import ALREADY_APPLIED, TargetRun, build_load, open_source
+from ematix_flow.engine.execution.frames import common_types, filter_range, source_frame
+from ematix_flow.engine.execution.progress import watch_progress
+from ematix_flow.errors import FlowError
+from ematix_flow.observe.listener import Listener
+from ematix_flow.plan.definition import ApplyRows, CopyRows, Plan, PrepareTable, TransformRows
+from ematix_flow.plan.results import TargetResult, failed_result
+from ematix_flow.spec.watermarks import Watermark
+from ematix_flow.strategies.ranges import restrict_to_range
+
+
+def execute_targets(
+    plan: Plan,
+    world: Connections,
+    *,
+    run_id: uuid.UUID,
+    batch_key: str,
+    listener: Listener,
+    committed: Collection[str] = (),
+) -> list[TargetResult]:
+    """A result for each target that was tried. Those that are ``committed`` already are left alone.
+
+    An error of the read is raised, unless the pipeline goes on: then it is every target's.
+    """
+    fan_out = _FanOut(plan, world, listener, run_id, batch_key, committed)
+    fan_out.execute()
+    return fan_out.results()
+
+
+class _FanOut:
+    def __init__(
+        self,
+        plan: Plan,
+        world: Connections,
+        listener: Listener,
+        run_id: uuid.UUID,
+        batch_key: str,
+        committed: Collection[str],
+    ) -> None:
+        assert plan.shared is not None
+        self.plan, self.connections, self.shared = plan, world, plan.shared
+        self.continue_on_failure = plan.pipeline.continue_on_target_failure
+        self.runs = {
+            target.target.label: TargetRun(
+                plan, target, build_load(plan, target, run_id, batch_key, dry_run=False), world, listener
+            )
+            for target in plan.targets
+            if target.target.label not in committed
+        }
+        self.failures: dict[str, Exception] = {}
+        self.loaded: set[str] = set()
+
+    def execute(self) -> None:
+        with ExitStack() as leaving:
+            for run in self.runs.values():
+                leaving.callback(run.drop_staging)
+            try:
+                self.read_source(leaving)
+            except Exception as error:
+                if not self.continue_on_failure:
+                    raise
+                self.failures |= {label: error for label in self.runs if label not in self.failures}
+            for run in self.remaining_runs():
+                with self.target_errors(run):
+                    self.load_target(run)
+
+    def read_source(self, leaving: ExitStack) -> None:
+        if not self.runs:
+            return
+        if self.shared.method == "table":
+            self.compute_rows(leaving)
+        elif self.shared.method == "copy":
+            self.copy_rows()
+        else:
+            self.transform_rows()
+
+    # ------------------------------------------------------------------ the three ways to read once
+
+    def compute_rows(self, leaving: ExitStack) -> None:
+        """Source and targets are one database: whichever target's session computes, all see the table."""
+        sink = next(iter(self.runs.values())).target
+        name = self.shared.table
+        assert isinstance(sink, RelationalTarget) and name is not None
+        query = self.shared.query
+        leaving.callback(drop_computed_table, sink, name)
+        with self.time_for_all(list(self.runs.values()), "read"):
+            compute_table(sink, name, restrict_to_range(query.sql, query.range, sink.dialect))
+
+    def copy_rows(self) -> None:
+        runs = self.remaining_runs()
+        spark = next(iter(self.runs.values())).spark()
+        source = open_source(self.plan, self.connections)
+        assert isinstance(source, BatchSource)
+        staged = []
+        for run in runs:
+            with self.target_errors(run):
+                staged.append((run, run.create_staging()))
+        if not staged or self.has_stopped:
+            return
+        wanted = common_types([run.table.columns for run, _ in staged])
+        with (
+            self.time_for_all([run for run, _ in staged], "copy"),
+            self.connections.spark_errors(f"loading {self.plan.pipeline.name!r}"),
+            source.split(self.shared.query, wanted, self.shared.tasks) as splits,
+            ExitStack() as counting,
+        ):
+            expected = source.expected_rows(self.shared.query)
+            outlets = [
+                tasks.TargetWriter(
+                    staging,
+                    run.table,
+                    counting.enter_context(watch_progress(run.report_progress, expected)),
+                    self.target_low(run),
+                )
+                for run, staging in staged
+            ]
+            told = tasks.copy_splits_to_all(spark, splits, outlets, self.continue_on_failure)
+        for (run, _), outcome in zip(staged, told, strict=True):
+            if isinstance(outcome, FlowError):
+                self.failures[run.load.target] = outcome
+            elif outcome is not None:
+                run.parts = outcome
+        faults.point("staging.loaded")
+
+    def transform_rows(self) -> None:
+        from pyspark import StorageLevel
+
+        runs = list(self.runs.values())
+        spark = runs[0].spark()
+        source, tables = open_source(self.plan, self.connections), [run.table for run in runs]
+        columns, shared = self.plan.source_columns, self.shared
+        with (
+            self.connections.spark_errors(f"reading for {self.plan.pipeline.name!r}"),
+            source_frame(spark, source, shared.query, columns, tables, shared.tasks) as frame,
+        ):
+            kept = frame.persist(StorageLevel.MEMORY_AND_DISK)
+            try:
+                with self.time_for_all(runs, "read"):
+                    kept.count()  # all of it, once: no target's job reads the source again
+                for run in self.remaining_runs():
+                    stage = next(s for s in run.target_plan.stages if isinstance(s, TransformRows))
+                    own = None if stage.query.range == shared.query.range else stage.query.range
+                    with self.target_errors(run), run.time_stage("transform"), run.open_staging() as staging:
+                        run.stage_frame(filter_range(kept, own), stage, staging)
+            finally:
+                kept.unpersist()
+
+    def target_low(self, run: TargetRun) -> Watermark | None:
+        """Where a target goes on, when the read began before that."""
+        stage = next(s for s in run.target_plan.stages if isinstance(s, CopyRows))
+        low = stage.query.range.low if stage.query.range else None
+        read = self.shared.query.range.low if self.shared.query.range else None
+        return None if low == read else low
+
+    # ------------------------------------------------------------------ each target by itself
+
+    def load_target(self, run: TargetRun) -> None:
+        try:
+            for stage in run.target_plan.stages:
+                if isinstance(stage, PrepareTable):
+                    run.prepare_table(stage)
+                elif isinstance(stage, ApplyRows):
+                    run.apply_rows(stage.shared_sql)
+            self.loaded.add(run.load.target)
+        finally:
+            run.drop_staging()
+
+    @property
+    def has_stopped(self) -> bool:
+        return bool(self.failures) and not self.continue_on_failure
+
+    def remaining_runs(self) -> Iterator[TargetRun]:
+        """The targets that have not failed, one after the other, as long as the policy lets them."""
+        for label, run in self.runs.items():
+            if self.has_stopped:
+                return
+            if label not in self.failures:
+                yield run
+
+    @contextmanager
+    def target_errors(self, run: TargetRun) -> Iterator[None]:
+        """Whatever fails within the block fails this target."""
+        try:
+            yield
+        except Exception as error:
+            self.failures[run.load.target] = error
+
+    @contextmanager
+    def time_for_all(self, runs: Sequence[TargetRun], name: str) -> Iterator[None]:
+        """What is done once for all takes its time for each."""
+        for run in runs:
+            run.listener.stage_started(run.load.target, name)
+        started = time.monotonic()
+        yield
+        seconds = time.monotonic() - started
+        for run in runs:
+            run.record_seconds(name, seconds)
+
+    def results(self) -> list[TargetResult]:
+        found = []
+        for target in self.plan.targets:
+            label, about = target.target.label, (target.target.label, target.target.mode, target.path.value)
+            if label not in self.runs:
+                found.append(TargetResult(*about, "skipped", ALREADY_APPLIED))
+            elif label in self.failures:
+                found.append(failed_result(*about, self.failures[label]))
+            elif label in self.loaded:
+                found.append(self.runs[label].result())
+        return found

@@ -1,0 +1,233 @@
+"""Spark's Java process: its options, its log file, its start and its end.
+
+Started directly it saves the scripts and the second Java process of Spark's launcher. It ends by itself
+when its standard input closes; as it looks at that only once it is up, the kernel too ends it with this
+process: see `parent_death`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ematix_flow.engine.jvm.java_runtime import JavaRuntime
+from ematix_flow.engine.jvm.parent_death import BoundChild
+from ematix_flow.errors import EngineError, SparkFailed
+
+LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
+START_SECONDS = 120
+GATEWAY_CLASS = "org.apache.spark.api.python.PythonGatewayServer"
+
+# What Spark's launcher gives to every Java process, without the incubator module that only MLlib uses.
+_OPENED_PACKAGES = (
+    "java.base/java.lang",
+    "java.base/java.lang.invoke",
+    "java.base/java.lang.reflect",
+    "java.base/java.io",
+    "java.base/java.net",
+    "java.base/java.nio",
+    "java.base/java.util",
+    "java.base/java.util.concurrent",
+    "java.base/java.util.concurrent.atomic",
+    "java.base/jdk.internal.ref",
+    "java.base/sun.nio.ch",
+    "java.base/sun.nio.cs",
+    "java.base/sun.security.action",
+    "java.base/sun.util.calendar",
+    "java.security.jgss/sun.security.krb5",
+)
+MODULE_OPTIONS = (
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED_PACKAGES),
+    "-Djdk.reflect.useDirectMethodHandle=false",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dio.netty.allocator.type=pooled",
+    "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
+    "--enable-native-access=ALL-UNNAMED",
+)
+
+_FATAL_SIGNS = ("OutOfMemoryError", "No space left on device", "A fatal error has been detected")
+
+_last: JavaProcess | None = None
+_last_lock = threading.Lock()
+
+
+def last_process() -> JavaProcess | None:
+    """The Java process that was started last, running or not."""
+    return _last
+
+
+def spark_home() -> Path:
+    """PySpark's own folder: another Spark that ``SPARK_HOME`` names has other jars."""
+    found = importlib.util.find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise EngineError("PySpark is not installed", next_step='pip install "ematix-flow-spark"')
+    return Path(found.origin).parent
+
+
+def class_path(jars: Sequence[Path], env: Mapping[str, str]) -> list[Path]:
+    """Spark's jars in a fixed order, then the connectors', then the site's Hadoop configuration."""
+    own = sorted((spark_home() / "jars").glob("*.jar"))
+    own.sort(key=lambda jar: not jar.name.startswith("slf4j-api"))  # first, as Spark's launcher has it
+    sites = [Path(env[name]) for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR") if env.get(name)]
+    return [*own, *jars, *sites]
+
+
+# readers such as ORC's take the JVM's own zone, not the session's
+UTC_CLOCK = "-Duser.timezone=UTC"
+
+
+def local_command(java: JavaRuntime, memory: str, options: Sequence[str]) -> list[str]:
+    """Java itself; the class path goes through the environment."""
+    return [
+        str(java.executable),
+        f"-Xmx{memory}",
+        "-XX:-UsePerfData",
+        UTC_CLOCK,
+        *MODULE_OPTIONS,
+        *log_options(),
+        *options,
+        GATEWAY_CLASS,
+    ]
+
+
+def log_options() -> list[str]:
+    level = os.environ.get("EMATIX_FLOW_SPARK_LOG_LEVEL", "warn")
+    return [f"-Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()}", f"-Dematix_flow.log.level={level}"]
+
+
+@dataclass
+class JavaProcess:
+    """A started Java process; `connection` waits until it listens."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    _connection_file: Path
+    _log_from: int
+    _child: BoundChild | None = None
+
+    def wait_for_connection(self) -> tuple[int, str]:
+        """Port and secret of its Py4J server."""
+        until = time.monotonic() + START_SECONDS
+        while not self._connection_file.exists():
+            if self.process.poll() is not None:
+                raise self.start_error(
+                    f"Spark's Java process ended at once (exit code {self.process.returncode})"
+                )
+            if time.monotonic() > until:
+                raise self.start_error(f"Spark's Java process did not come up in {START_SECONDS} seconds")
+            time.sleep(0.02)
+        content = self._connection_file.read_bytes()
+        self._connection_file.unlink()  # the secret is not needed a second time
+        port, length = struct.unpack_from(">ii", content)
+        return port, content[8 : 8 + length].decode()
+
+    def start_error(self, what: str) -> SparkFailed:
+        said = find_complaint(self._last_log_lines())
+        return SparkFailed(f"{what}: {said}" if said else what, next_step=f"Spark's own log is {self.log}")
+
+    def has_ended(self, within: float) -> bool:
+        """Whether it is gone, or goes in a moment: its connection breaks first."""
+        try:
+            self.process.wait(within)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def describe_exit(self) -> str:
+        """How a process ended that nobody had asked to."""
+        if not self.has_ended(within=2):
+            return "Spark's Java process does not answer"
+        code = self.process.returncode
+        fatal = [line for line in self._last_log_lines() if any(sign in line for sign in _FATAL_SIGNS)]
+        if fatal:
+            return f"Spark's Java process ended: {fatal[-1]}"
+        how = f"was killed (signal {-code})" if code < 0 else f"ended (exit code {code})"
+        return f"Spark's Java process {how}"
+
+    def _last_log_lines(self) -> list[str]:
+        """The last lines of this process's log, without stack frames."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(max(self._log_from, self.log.stat().st_size - 20_000))
+                lines = file.read().decode(errors="replace").splitlines()
+        except OSError:
+            return []
+        return [
+            line.strip() for line in lines if line.strip() and not line.lstrip().startswith(("at ", "... "))
+        ]
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    def close(self, patience: float = 10) -> None:
+        """Ask it to end, then insist. Returns when it is gone."""
+        try:
+            self._end(patience)
+        finally:
+            if self._child is not None:
+                self._child.release()
+
+    def kill(self) -> None:
+        """End it at once, for who cannot wait."""
+        self.process.kill()
+
+    def _end(self, patience: float) -> None:
+        if self.process.stdin is not None:
+            try:
+                self.process.stdin.close()
+            except BrokenPipeError:
+                self.process.stdin = None  # it was gone already
+        for insist in (self.process.terminate, self.process.kill):
+            try:
+                self.process.wait(patience)
+                return
+            except subprocess.TimeoutExpired:
+                insist()
+                patience = 5
+        self.process.wait()
+
+
+def start_java(command: Sequence[str], env: Mapping[str, str], log: Path, scratch: Path) -> JavaProcess:
+    """Start it with everything it says going to ``log``, out of reach of the terminal's Ctrl-C.
+
+    It tells its port and secret in a file of ``scratch``, a folder that only we can read.
+    """
+    global _last
+    told = scratch / "connection"
+    environment = {**env, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told), "SPARK_CONNECT_MODE": "0"}
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log_from = os.fstat(descriptor).st_size
+    try:
+        child = BoundChild(
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=descriptor,
+            stderr=descriptor,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise SparkFailed(f"{command[0]} does not start: {error.strerror}") from error
+    finally:
+        os.close(descriptor)
+    started = JavaProcess(child.process, log, told, log_from, child)
+    with _last_lock:
+        _last = started
+    return started
+
+
+def find_complaint(lines: Sequence[str]) -> str | None:
+    """The line that says most about why Java did not come up."""
+    for line in lines:
+        if line.startswith(("Error", "Exception in", "Caused by", "Unrecognized", "Invalid")):
+            return line
+    return lines[-1] if lines else None

@@ -1,0 +1,79 @@
+"""The ``conn`` that pipelines' functions and transforms receive."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ematix_flow.backends.base import BatchTarget, SparkSource
+from ematix_flow.engine.connections import Connections
+from ematix_flow.errors import SourceFailed, Unsupported
+from ematix_flow.spec.pipelines import ConnectionRef
+
+
+class LiveConnection:
+    """A connection in use. It connects at the first question, and never shows a secret."""
+
+    def __init__(self, world: Connections, reference: ConnectionRef) -> None:
+        self._connections, self._reference = world, reference
+        self._backend = world.backend(reference)
+
+    @property
+    def name(self) -> str:
+        return self._backend.connection.name
+
+    @property
+    def kind(self) -> str:
+        return self._backend.kind
+
+    @property
+    def dialect(self) -> str:
+        """The name of its SQL, as sqlglot names it."""
+        source = self._backend.source()
+        return source.dialect if source is not None else self._backend.kind
+
+    def ping(self) -> str:
+        """Connect and say to what."""
+        return self._backend.check()
+
+    def query(self, sql: str, max_rows: int | None = None) -> list[dict[str, Any]]:
+        """At most ``max_rows`` rows (1,000 unless told), each a dict."""
+        names, rows = self._run_query(sql, 1_000 if max_rows is None else max_rows)
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def scalar(self, sql: str) -> Any:
+        """The first column of the first row, or None."""
+        _, rows = self._run_query(sql, 1)
+        return rows[0][0] if rows else None
+
+    def fetch_scalar_int(self, sql: str) -> int:
+        value = self.scalar(sql)
+        if not isinstance(value, int):
+            raise SourceFailed(f"{self.name}: expected one whole number, the query gave {value!r}")
+        return value
+
+    def execute(self, sql: str) -> int:
+        """One statement in its own transaction; rows affected. For post-load transforms."""
+        if self._backend.target() is None:
+            raise Unsupported(f"connection {self.name!r} ({self.kind}) takes no statements")
+        return self.target().run_sql(sql)
+
+    @property
+    def reference(self) -> ConnectionRef:
+        """The name it was opened by, or the connection itself."""
+        return self._reference
+
+    def target(self) -> BatchTarget:
+        """The system as one that rows are loaded into."""
+        return self._connections.target(self._reference)
+
+    def _run_query(self, sql: str, limit: int) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Column names and rows; Spark answers for files and lakes."""
+        source = self._backend.source()
+        if not isinstance(source, SparkSource):
+            return self._backend.query(sql, limit)
+        with self._connections.spark_errors(f"a query of {self.name!r}"):
+            found = source.frame(self._connections.spark(), sql).limit(limit).toArrow()
+        return list(found.column_names), list(zip(*[c.to_pylist() for c in found.columns], strict=True))
+
+    def __repr__(self) -> str:
+        return f"<LiveConnection {self.name} ({self.kind})>"

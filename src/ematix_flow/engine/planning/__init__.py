@@ -1,0 +1,1 @@
+"""The planner: asks the connected systems and builds a plan. Changes nothing."""

@@ -1,0 +1,419 @@
+"""The planner: a declared pipeline and the world as it is, made into a Plan. Changes nothing."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from ematix_flow.backends.base import (
+    Backend,
+    BatchSource,
+    LiveTable,
+    SourceColumn,
+    SourceQuery,
+    SparkSource,
+    SparkTarget,
+)
+from ematix_flow.backends.sql.computed_table import computed_table_name, select_computed_sql
+from ematix_flow.backends.sql.table_names import refuse_reserved, require_table_names
+from ematix_flow.backends.sql.target import RelationalTarget
+from ematix_flow.engine.connections import Connections
+from ematix_flow.engine.planning.source_reader import source_reader
+from ematix_flow.engine.planning.source_sql import source_reference, source_sql
+from ematix_flow.errors import (
+    DeclarationError,
+    FlowError,
+    PlanError,
+    SchemaMismatch,
+    SourceFailed,
+    Unsupported,
+    did_you_mean,
+)
+from ematix_flow.graph.registry import DeclaredPipeline
+from ematix_flow.plan.connection_comparison import compare_connections
+from ematix_flow.plan.definition import (
+    ApplyRows,
+    Choice,
+    CopyRows,
+    Plan,
+    PrepareTable,
+    RunPostTransform,
+    Stage,
+    TargetPlan,
+    TransformRows,
+)
+from ematix_flow.plan.drift import judge_drift
+from ematix_flow.plan.fanout import LoadEndpoints, choose_paths, share_read
+from ematix_flow.plan.load_paths import derive_guarantee
+from ematix_flow.plan.matching import resolve_matching, with_deletion_marks
+from ematix_flow.plan.spark_types import columns_of_frame
+from ematix_flow.plan.tuning import LoadShape, choose_tuning, machine_cores, tuned_value
+from ematix_flow.spec.file_options import check_file_options, check_folder_options
+from ematix_flow.spec.generated_names import internal_name
+from ematix_flow.spec.pipelines import (
+    FileOptions,
+    PipelineSpec,
+    TargetSpec,
+    connection_label,
+    refuse_incremental_truncate,
+)
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.types import DataType
+from ematix_flow.spec.watermarks import SourceRange, Watermark, require_watermark_type
+from ematix_flow.strategies.projection import build_projection, check_columns, needs_projection
+from ematix_flow.strategies.ranges import restrict_to_range
+
+
+def build_plan(
+    declared: DeclaredPipeline, world: Connections, *, cores: int | None = None, without: Collection[str] = ()
+) -> Plan:
+    """Ask source and targets what they are, and decide. Every error points at the declaration.
+
+    ``without`` names targets that cannot be asked now: the plan is for the others.
+    """
+    spec = declared.spec
+    try:
+        return _build_unlocated(declared, world, machine_cores() if cores is None else cores, without)
+    except FlowError as error:
+        raise error.with_location(spec.where) from error.__cause__
+
+
+@dataclass(frozen=True)
+class _DescribedSource:
+    """The source as described, shared by all targets of the pipeline."""
+
+    backend: Backend
+    reader: BatchSource | SparkSource
+    sql: str
+    column_map: Mapping[str, str]
+    columns: tuple[SourceColumn, ...]
+
+    def for_target(self, target: TargetSpec) -> _DescribedSource:
+        """The source with the target's own renaming on top."""
+        if not target.column_map:
+            return self
+        return replace(self, column_map={**self.column_map, **dict(target.column_map)})
+
+
+def _build_unlocated(
+    declared: DeclaredPipeline, world: Connections, cores: int, without: Collection[str]
+) -> Plan:
+    spec = declared.spec
+    reference = source_reference(spec)
+    backend = world.backend(reference)
+    for target in spec.targets:  # so that Spark, once it is started, has the jars of all of them
+        world.backend(target.connection)
+    _check_file_options(spec, world)
+    reader = source_reader(spec, world)
+    asked = source_sql(declared, world, reader)
+    sql = asked.text
+    if isinstance(reader, SparkSource):
+        with world.spark_errors(f"the source SQL of {spec.name!r}"):
+            columns = columns_of_frame(reader.frame(world.spark(), sql))
+    else:
+        with _source_table_errors(spec):
+            columns = reader.describe(sql)
+    _refuse_repeated_columns(columns, spec)
+    refuse_reserved((c.name for c in columns), f"the source SQL of {spec.name!r}", spec.where)
+    source = _DescribedSource(backend, reader, sql, asked.column_map, columns)
+    wanted = [target for target in spec.targets if target.label not in without]
+    endpoints = []
+    for target in wanted:
+        with _target_errors(target):
+            endpoints.append(_endpoints(spec, target, source, world))
+    planned = []
+    for target, path in zip(wanted, choose_paths(spec, endpoints), strict=True):
+        with _target_errors(target):
+            planned.append(_plan_target(spec, target, path, source, world, cores))
+    targets = tuple(planned)
+    shared = None
+    if len(spec.targets) > 1:
+        ranges = [
+            _range_in_source_names(target.range, source.for_target(target.target).column_map)
+            for target in targets
+        ]
+        targets, shared = share_read(
+            sql, targets, ranges, computed_table_name(spec.name, spec.targets[0].label)
+        )
+    post = tuple(RunPostTransform(step, index) for index, step in enumerate(spec.transforms_post))
+    return Plan(spec, connection_label(reference), backend.kind, sql, columns, targets, post, shared)
+
+
+@contextmanager
+def _source_table_errors(spec: PipelineSpec) -> Iterator[None]:
+    """The SQL of source_table= is ours: an error in it is one of the names that were declared."""
+    try:
+        yield
+    except SourceFailed as error:
+        if spec.source.table is not None and "SQL" in (error.next_step or ""):
+            error.what = error.what.replace(f"{internal_name('t')}.", "")
+            error.next_step = "correct source_table=, column_map= or the columns of the declared table"
+        raise
+
+
+@contextmanager
+def _target_errors(target: TargetSpec) -> Iterator[None]:
+    """An error in the block stops the plan of this target; those of others may be made without it."""
+    try:
+        yield
+    except FlowError as error:
+        error.target = target.label
+        raise
+
+
+def _check_file_options(spec: PipelineSpec, world: Connections) -> None:
+    """What is about files against connections that are known now: the declaration may have known a name."""
+    source = world.backend(source_reference(spec)).connection
+    if spec.source.files != FileOptions():
+        check_file_options(getattr(source, "format", None), spec.source.files, spec.where)
+    for target in spec.targets:
+        connection = world.backend(target.connection).connection
+        check_folder_options(connection.kind, target.prefix, target.partition_by, spec.where)
+        if target.files != FileOptions():
+            check_file_options(getattr(connection, "format", None), target.files, spec.where)
+
+
+def _endpoints(
+    spec: PipelineSpec, target: TargetSpec, source: _DescribedSource, world: Connections
+) -> LoadEndpoints:
+    backend = world.backend(target.connection)
+    source = source.for_target(target)
+    table = target.table or _inferred_table(target, source.columns)
+    return LoadEndpoints(
+        comparison=compare_connections(source.backend, backend),
+        native_source=isinstance(source.reader, SparkSource),
+        computes=_describe_computation(spec, table, source.column_map),
+        target=backend.capabilities,
+    )
+
+
+def _plan_target(
+    spec: PipelineSpec,
+    target: TargetSpec,
+    path: Choice,
+    source: _DescribedSource,
+    world: Connections,
+    cores: int,
+) -> TargetPlan:
+    backend = world.backend(target.connection)
+    source = source.for_target(target)
+    sink = world.target(target.connection).with_partitions(target.partition_by).with_files(target.files)
+    capabilities = backend.capabilities
+    if target.mode not in capabilities.strategies:
+        raise Unsupported(
+            f"mode {target.mode!r} cannot be used with a target of kind {backend.kind!r}",
+            next_step=f"modes of {backend.kind}: {', '.join(sorted(capabilities.strategies))}",
+        )
+    table, matching = resolve_matching(spec, target, target.table or _inferred_table(target, source.columns))
+    require_table_names(table, capabilities.max_identifier_bytes)
+    names = [c.name for c in source.columns]
+    check_columns(
+        table=table,
+        source_columns=names,
+        pre=spec.transforms_pre,
+        column_map=source.column_map,
+        dialect=source.reader.dialect,
+        where=spec.where,
+    )
+
+    source_backend = world.backend(source_reference(spec))
+    live = sink.inspect(table)
+    wanted_range, reloaded = _source_range(spec, table, target, world, live)
+    watermark_range, held, told = _bound_range(table, source, wanted_range)
+    late = None if told else _late_writers_in(spec, source_backend)
+    computes = _describe_computation(spec, table, source.column_map)
+    guarantee = derive_guarantee(spec, capabilities, backend.kind, late)
+    tuning = choose_tuning(
+        LoadShape(
+            path.value,
+            source_backend.capabilities,
+            capabilities,
+            cores,
+            source_bytes=_source_bytes(source) if capabilities.file_bytes else None,
+            partition_by=target.partition_by,
+        )
+    )
+    if isinstance(source.reader, SparkSource):
+        tuning += tuple(Choice(each.key, each.value, each.reason) for each in source.reader.settings())
+    if target.mode == "merge":
+        table = with_deletion_marks(table, live)
+    found = sink.plan_table(table, live, matching)
+    changes, drift = judge_drift(spec.on_drift, table, found, spec.where)
+    read = SourceQuery(source.sql, _range_in_source_names(watermark_range, source.column_map))
+
+    stages: list[Stage] = []
+    if path.value == "same_db":
+        assert isinstance(sink, RelationalTarget)
+        computed = select_computed_sql(sink.dialect, computed_table_name(spec.name, spec.targets[0].label))
+        projected, shared = (
+            _project(
+                spec, table, source, restrict_to_range(rows, read.range, sink.dialect), sink.dialect.name
+            )
+            for rows in (read.sql, computed)
+        )
+        stages += [PrepareTable(changes), ApplyRows(projected, shared if len(spec.targets) > 1 else None)]
+    else:
+        tasks = tuned_value(tuning, "read tasks", cores)
+        if path.value == "copy":
+            stages.append(CopyRows(read, tasks))
+        else:
+            view = internal_name(f"source_{uuid.uuid4().hex}")
+            projection = _project(spec, table, source, f"SELECT * FROM {view}", "spark") if computes else None
+            stages.append(
+                TransformRows(
+                    read,
+                    projection,
+                    view,
+                    source.columns,
+                    isinstance(source.reader, SparkSource),
+                    tasks,
+                    max_parts=tuned_value(tuning, "staging parts", 0) or None,
+                    repartition_by=target.partition_by if capabilities.file_bytes else (),
+                )
+            )
+        stages += [PrepareTable(changes), ApplyRows(by_commit=isinstance(sink, SparkTarget))]
+    return TargetPlan(
+        target,
+        table,
+        path,
+        guarantee,
+        watermark_range,
+        tuple(stages),
+        tuning,
+        (
+            *drift,
+            *reloaded,
+            *held,
+            *_late_warning(spec, late),
+            *(() if path.value == "same_db" else sink.warnings()),
+        ),
+        matching,
+    )
+
+
+def _source_bytes(source: _DescribedSource) -> int | None:
+    return source.reader.size_in_bytes(source.sql) if isinstance(source.reader, SparkSource) else None
+
+
+def _project(spec: PipelineSpec, table: TableSpec, source: _DescribedSource, sql: str, dialect: str) -> str:
+    return build_projection(
+        source_sql=sql,
+        table=table,
+        source_columns=[c.name for c in source.columns],
+        source_types={c.name: c.type for c in source.columns if c.type is not None},
+        pre=spec.transforms_pre,
+        column_map=source.column_map,
+        dialect=dialect,
+        where=spec.where,
+    )
+
+
+def _describe_computation(spec: PipelineSpec, table: TableSpec, column_map: Mapping[str, str]) -> str | None:
+    if not needs_projection(table, spec.transforms_pre, column_map):
+        return None
+    parts = ["the renaming of " + ", ".join(column_map.values())] if column_map else []
+    if any(c.normalizers for c in table.columns):
+        parts.append("normalisation of " + ", ".join(c.name for c in table.columns if c.normalizers))
+    if spec.transforms_pre:
+        parts.append(", ".join(t.name for t in spec.transforms_pre))
+    return " and ".join(parts)
+
+
+def _inferred_table(target: TargetSpec, columns: tuple[SourceColumn, ...]) -> TableSpec:
+    """A file target without a declared table takes the source's columns as they come."""
+    if target.prefix is None:
+        raise PlanError(f"target {target.label} declares neither a table nor a prefix")
+    described = tuple(ColumnSpec(c.name, c.type or DataType("text"), nullable=True) for c in columns)
+    return TableSpec(None, target.prefix, described)
+
+
+def _source_range(
+    spec: PipelineSpec, table: TableSpec, target: TargetSpec, world: Connections, live: LiveTable | None
+) -> tuple[SourceRange | None, tuple[str, ...]]:
+    """What is read, and a warning where a table that is gone is loaded from the beginning."""
+    name = spec.source.watermark_column
+    if name is None:
+        return None, ()
+    refuse_incremental_truncate(target.mode, spec.where)
+    if name not in table.column_names:
+        raise DeclarationError(
+            f"watermark_column {name!r} is no column of {table.label}."
+            f"{did_you_mean(name, table.column_names)}",
+            next_step="declare the column on the table: restarts read the position from there",
+        )
+    column = table.column(name)
+    require_watermark_type(name, column.type)
+    if column.normalizers:
+        raise DeclarationError(
+            f"watermark_column {name!r} has normalisers; the source is filtered by its raw value",
+            next_step="normalise it in the source SQL instead",
+        )
+    low = world.target(target.connection).watermark(spec.name, target.label, name)
+    reloaded: tuple[str, ...] = ()
+    if live is None and low is not None:
+        reloaded = (
+            f"{table.label} does not exist, and was loaded up to {low.encode()} before: it is loaded again "
+            "from the beginning of the source",
+        )
+        low = None
+    high = None
+    if spec.source.lag_seconds:
+        if column.type.kind not in ("timestamp", "timestamp_tz"):
+            raise DeclarationError(f"lag= holds back by time, and watermark_column {name!r} is {column.type}")
+        until = dt.datetime.now(dt.timezone.utc) - dt.timedelta(seconds=spec.source.lag_seconds)
+        high = Watermark(
+            name, column.type, until if column.type.kind == "timestamp_tz" else until.replace(tzinfo=None)
+        )
+    return SourceRange(name, low, high), reloaded
+
+
+def _bound_range(
+    table: TableSpec, source: _DescribedSource, found: SourceRange | None
+) -> tuple[SourceRange | None, tuple[str, ...], bool]:
+    """The range up to where nothing comes late, what holds it back, and whether the source could tell."""
+    if found is None or not isinstance(source.reader, BatchSource):
+        return found, (), False
+    query = SourceQuery(source.sql, _range_in_source_names(found, source.column_map))
+    settled = source.reader.safe_read_bound(query, table.column(found.column).type)
+    if settled is None:
+        return found, (), False
+    held = (settled.held_back_by,) if settled.held_back_by else ()
+    return replace(found, high=replace(settled.high, column=found.column)), held, True
+
+
+def _late_writers_in(spec: PipelineSpec, source: Backend) -> str | None:
+    """A database with many writers may still commit rows below the watermark that this run will set."""
+    late = spec.source.incremental and source.capabilities.concurrent_writers
+    return source.connection.name if late else None
+
+
+def _late_warning(spec: PipelineSpec, late_writers_in: str | None) -> tuple[str, ...]:
+    if late_writers_in is None or spec.source.lag_seconds:
+        return ()
+    return (
+        f"a transaction that is still open in {late_writers_in} may commit rows below the watermark; "
+        "lag= holds the read back by the time that such transactions take",
+    )
+
+
+def _range_in_source_names(found: SourceRange | None, column_map: Mapping[str, str]) -> SourceRange | None:
+    """The range under the name that the column has in the source SQL's result."""
+    if found is None or found.column not in column_map:
+        return found
+    name = column_map[found.column]
+    low, high = (mark and replace(mark, column=name) for mark in (found.low, found.high))
+    return SourceRange(name, low, high)
+
+
+def _refuse_repeated_columns(columns: tuple[SourceColumn, ...], spec: PipelineSpec) -> None:
+    seen: set[str] = set()
+    for column in columns:
+        if column.name in seen:
+            raise SchemaMismatch(
+                f"the source SQL of {spec.name!r} yields column {column.name!r} twice",
+                next_step="give one of them another name with AS",
+            )
+        seen.add(column.name)

@@ -1,0 +1,210 @@
+"""The columns of a stream: those that its messages hold, and those that ``transform_sql`` makes of them.
+
+What becomes of them in each target is `plan.streams`.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ematix_flow.backends.base import LiveTable
+from ematix_flow.backends.payloads.base import META_COLUMNS, PayloadSpec
+from ematix_flow.backends.sql.target import RelationalTarget
+from ematix_flow.engine.connections import Connections
+from ematix_flow.engine.planning.stream_drift import LOAD_COLUMNS
+from ematix_flow.errors import CannotConnect, SchemaMismatch, SourceFailed, Unsupported
+from ematix_flow.plan.spark_types import columns_of_frame, schema_ddl
+from ematix_flow.plan.stream_capabilities import STREAM_VIEW
+from ematix_flow.spec.streams import SPARK_DIALECTS, StreamSpec, StreamTargetSpec
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.types import DataType
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DECLARED, REGISTERED = "declared by source_columns=", "by the schema registry"
+_SUGGESTION = re.compile(r"Did you mean one of the following\? \[([^\]]+)\]")
+
+
+def known_columns(
+    spec: StreamSpec,
+    world: Connections,
+    payloads: Sequence[PayloadSpec | None],
+    pinned: tuple[ColumnSpec, ...] | None,
+) -> tuple[tuple[ColumnSpec, ...] | None, str]:
+    """What a payload is read as, and who says so; None when only the messages can tell."""
+    from ematix_flow.backends.payloads.codecs import describe_subject
+
+    if spec.columns is not None:
+        return spec.columns.columns, DECLARED
+    formats = {payload.format for payload in payloads if payload is not None}
+    if formats == {"raw_bytes"} and (spec.transform_sql or len(spec.targets) > 1):
+        return (
+            ColumnSpec("value", DataType("bytes"), nullable=True),
+        ), "payload_format raw_bytes: one column"
+    if len(spec.sources) == 1 and payloads[0] is not None:
+        described = describe_subject(payloads[0])
+        if described is not None:
+            # a message of an older schema may lack what the newest has
+            return tuple(replace(c, nullable=True) for c in described), REGISTERED
+    if spec.transform_sql is None and None not in payloads:
+        found = [_target_columns(target, world) for target in _reachable_targets(spec, world)]
+        if found and all(columns is not None for columns in found):
+            merged: dict[str, ColumnSpec] = {}
+            for columns in found:
+                for column in columns or ():
+                    merged.setdefault(column.name, column)
+            if len(found) > 1:  # each target judges for itself what it cannot hold
+                merged = {n: replace(c, nullable=True, primary_key=False) for n, c in merged.items()}
+            return tuple(merged.values()), "those of the target"
+    if pinned is not None:
+        return pinned, "found in the first messages, and kept since"
+    return None, "found in the first messages"
+
+
+def _reachable_targets(spec: StreamSpec, world: Connections) -> list[StreamTargetSpec]:
+    """The targets that can be asked now; all must be, unless one may fail alone."""
+    if not spec.continue_on_target_failure:
+        return list(spec.targets)
+    there: list[StreamTargetSpec] = []
+    for target in spec.targets:
+        try:
+            world.backend(target.connection).check()
+        except CannotConnect:  # its own load reports this, and tries again
+            continue
+        there.append(target)
+    return there
+
+
+def with_meta_columns(
+    spec: StreamSpec, columns: tuple[ColumnSpec, ...], numeric_positions: bool
+) -> tuple[ColumnSpec, ...]:
+    """The columns, and of what a broker knows of a message that which the SQL or a declared table names."""
+    from ematix_flow.backends.payloads.codecs import meta_columns
+
+    there = {column.name for column in columns}
+    tables = {column.name for target in spec.targets if target.table for column in target.table.columns}
+    wanted = [
+        name
+        for name in META_COLUMNS
+        if name not in there
+        and (name in tables or re.search(rf"(?<!\w){name}(?!\w)", spec.transform_sql or ""))
+    ]
+    return (*columns, *meta_columns(wanted, numeric_positions=numeric_positions))
+
+
+def _target_columns(target: StreamTargetSpec, world: Connections) -> tuple[ColumnSpec, ...] | None:
+    if target.table is not None:
+        return target.table.columns
+    if target.is_broker or target.table_name is None:
+        return None
+    adopted = existing_table(target, world)
+    return adopted.columns if adopted is not None else None
+
+
+def existing_table(target: StreamTargetSpec, world: Connections) -> TableSpec | None:
+    """A table that is there already, as it is loaded: without what we add, and what fills itself."""
+    assert target.table_name is not None
+    schema, name = target.table_name
+    sink = world.target(target.connection)
+    stub = TableSpec(schema, name, (ColumnSpec(f"_{uuid.uuid4().hex}", DataType("text"), nullable=True),))
+    live = sink.inspect(stub)
+    if live is None:
+        return None
+    known = tuple(column for column in live.columns if column.name not in _managed_columns(live, target.mode))
+    if not known:
+        raise SchemaMismatch(f"{target.destination} has no column that a stream could fill", where=None)
+    strict = sink.inspect(TableSpec(schema, name, live.columns))
+    needed = {c.name for c in (strict.columns if strict else ()) if not c.nullable}
+    filled = {c.name for c in known if c.nullable and c.name in needed and c.name not in target.keys}
+    columns = tuple(
+        replace(column, nullable=column.name not in needed) for column in known if column.name not in filled
+    )
+    names = {column.name for column in live.columns}
+    stamped = not isinstance(sink, RelationalTarget) or names.issuperset(LOAD_COLUMNS)
+    unique = tuple(group for group in live.unique if set(group) <= {c.name for c in columns})
+    return TableSpec(schema, name, columns, unique=unique, stamped=stamped)
+
+
+def _managed_columns(live: LiveTable, mode: str) -> set[str]:
+    from ematix_flow.spec.tables import DELETED_AT, IS_CURRENT, ROW_HASH, VALID_FROM, VALID_TO
+
+    ours = {*LOAD_COLUMNS, DELETED_AT}
+    if mode == "scd2":
+        ours |= {VALID_FROM, VALID_TO, IS_CURRENT, ROW_HASH}
+    return ours & {column.name for column in live.columns}
+
+
+# ------------------------------------------------------------------ by transform_sql
+
+
+def computed_columns(
+    spec: StreamSpec, world: Connections, columns: tuple[ColumnSpec, ...], lookups: Mapping[str, str]
+) -> tuple[ColumnSpec, ...]:
+    try:
+        with world.spark_errors(f"transform_sql of {spec.name!r}"):
+            found = columns_of_frame(run_transform_sql_on_no_rows(spec, world.spark(), columns, lookups))
+    except SourceFailed as error:  # Spark's word for SQL that it cannot read or resolve
+        raise SchemaMismatch(error.what, next_step=suggest_sql_fix(error.what)) from error.__cause__
+    seen: set[str] = set()
+    for column in found:
+        if column.name in seen:
+            raise SchemaMismatch(
+                f"transform_sql of {spec.name!r} yields column {column.name!r} twice",
+                next_step="give one of them another name with AS",
+            )
+        seen.add(column.name)
+    return tuple(ColumnSpec(c.name, c.type or DataType("text"), nullable=True) for c in found)
+
+
+def suggest_sql_fix(said: str) -> str:
+    """What to do about ``transform_sql`` that Spark refuses, with its own suggestion if it has one."""
+    suggested = _SUGGESTION.search(said)
+    if suggested:
+        return f"correct transform_sql: Spark suggests {suggested[1]}"
+    if "TABLE_OR_VIEW_NOT_FOUND" in said:
+        return f"correct transform_sql: the stream is called {STREAM_VIEW} in it, and lookups by their names"
+    return "correct transform_sql"
+
+
+def run_transform_sql_on_no_rows(
+    spec: StreamSpec, spark: SparkSession, columns: tuple[ColumnSpec, ...], lookups: Mapping[str, str]
+) -> DataFrame:
+    """``transform_sql`` over no rows, for its columns. A separate session has no other views."""
+    ddl = schema_ddl(TableSpec(None, STREAM_VIEW, columns))
+    return run_transform_sql(spec, spark.newSession().createDataFrame([], ddl), lookups)
+
+
+def run_transform_sql(spec: StreamSpec, frame: DataFrame, lookups: Mapping[str, str]) -> DataFrame:
+    """``transform_sql`` over a frame, whose session nobody else names views in.
+
+    ``lookups`` are global views by the names that the SQL has for them.
+    """
+    assert spec.transform_sql is not None
+    spark = frame.sparkSession
+    frame.createOrReplaceTempView(STREAM_VIEW)
+    for name, view in lookups.items():
+        spark.table(f"global_temp.{view}").createOrReplaceTempView(name)
+    return spark.sql(to_spark_sql(spec.transform_sql, spec.dialect))
+
+
+def to_spark_sql(sql: str, dialect: str | None) -> str:
+    """The SQL in Spark's own words."""
+    if dialect is None or dialect in SPARK_DIALECTS:
+        return sql
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+
+    try:
+        statements = sqlglot.transpile(sql, read=dialect, write="spark")
+    except (SqlglotError, ValueError) as error:
+        raise Unsupported(
+            f"transform_sql cannot be read as {dialect}: {str(error).splitlines()[0]}"
+        ) from error
+    if len(statements) != 1:
+        raise Unsupported(f"transform_sql is one statement, and these are {len(statements)}")
+    return statements[0]

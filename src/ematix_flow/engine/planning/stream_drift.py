@@ -1,0 +1,87 @@
+"""Columns that a stream brings and its table lacks: added, left out, or an error, by ``on_drift=``.
+
+Only of a table that ematix-flow has made, and that no declaration describes. A table that somebody else
+made is loaded as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ematix_flow.backends.base import BatchTarget, LiveTable, TablePlan
+from ematix_flow.backends.sql.type_widening import widens
+from ematix_flow.errors import SchemaMismatch
+from ematix_flow.spec.location import SourceLocation
+from ematix_flow.spec.tables import BATCH_ID, LOADED_AT, ColumnSpec, TableSpec
+from ematix_flow.strategies.matching import Matching
+
+LOAD_COLUMNS = (LOADED_AT, BATCH_ID)
+_EVOLVING_ACTIONS = ("add_column", "widen_column", "rebuild_table")
+
+
+def has_load_columns(live: LiveTable | None) -> bool:
+    """Whether a table has the columns that every load of ours writes."""
+    return live is not None and {column.name for column in live.columns}.issuperset(LOAD_COLUMNS)
+
+
+def new_or_wider_columns(known: Sequence[ColumnSpec], columns: Sequence[ColumnSpec]) -> list[ColumnSpec]:
+    """Of the columns those that are not among the known ones, or are wider there."""
+    there = {column.name: column.type for column in known}
+    return [
+        c
+        for c in columns
+        if c.name not in there or (c.type != there[c.name] and widens(there[c.name], c.type))
+    ]
+
+
+def evolve_table(table: TableSpec, live: LiveTable, columns: Sequence[ColumnSpec]) -> TableSpec:
+    """The table with what the stream brings more: new columns, which are nullable, and wider types."""
+    more = {c.name: c for c in new_or_wider_columns(table.columns, columns)}
+    kept = [replace(c, type=more[c.name].type) if c.name in more else c for c in table.columns]
+    taken = {*table.column_names, *(c.name for c in live.columns)}
+    new = [
+        replace(c, nullable=True, primary_key=False, normalizers=())
+        for c in more.values()
+        if c.name not in taken
+    ]
+    return replace(table, columns=(*kept, *new))
+
+
+def judge_new_columns(
+    policy: str,
+    sink: BatchTarget,
+    table: TableSpec,
+    grown: TableSpec,
+    matching: Matching,
+    where: SourceLocation | None,
+) -> tuple[TablePlan, tuple[str, ...]]:
+    """The changes that make ``grown`` of the live table, or the warning that they are not made.
+
+    SchemaMismatch when the policy is to stop, or when the table cannot become so.
+    """
+    before = {c.name: c.type for c in table.columns}
+    touched = [c.name for c in grown.columns if c.type != before.get(c.name)]
+    found = sink.plan_table(grown, sink.inspect(grown), matching)
+    changes = tuple(change for change in found.changes if change.action in _EVOLVING_ACTIONS)
+    refused = [text for text in found.differences if any(f"column {name!r}" in text for name in touched)]
+    if not changes and not refused:
+        return TablePlan(), ()
+    lines = [str(line) for line in found.diff if line.subject in touched]
+    told = "; ".join(lines or [*(f"+ {change.subject}" for change in changes), *refused])
+    if policy == "evolve" and not refused:
+        others = tuple(change for change in found.changes if change not in changes)
+        return TablePlan(changes, found.differences, found.diff, declined=others), ()
+    if policy == "warn":
+        left = f"the stream brings what {table.label} does not hold, and it is left out: {told}"
+        return TablePlan(), (left,)
+    raise SchemaMismatch(
+        f"the stream brings what {table.label} does not hold: {told}",
+        where=where,
+        state=f"{table.label} is unchanged, and nothing of this batch is loaded",
+        next_step=(
+            "change the table by hand where it says !"
+            if refused
+            else "on_drift='evolve' changes the table, and 'warn' leaves these fields out"
+        ),
+    )

@@ -1,0 +1,322 @@
+"""The plan of a stream: what becomes of its messages in each target, and what each target can promise.
+
+What the messages hold is `plan.stream_columns`. Where nothing says it (no declaration, no registry, no table
+that is there already) the columns are found in the first messages; until then a plan says of its targets
+what does not depend on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ematix_flow.backends.base import BatchTarget, TablePlan
+from ematix_flow.backends.messages.contract import StreamSource
+from ematix_flow.backends.payloads.base import PayloadSpec
+from ematix_flow.backends.payloads.connection_payloads import payload_of
+from ematix_flow.backends.sql.table_names import require_table_names
+from ematix_flow.engine.connections import Connections
+from ematix_flow.engine.planning.stream_columns import DECLARED, REGISTERED, computed_columns, existing_table
+from ematix_flow.engine.planning.stream_drift import evolve_table, has_load_columns, judge_new_columns
+from ematix_flow.engine.planning.stream_guarantees import (
+    ExpectedTarget,
+    describe_target,
+    require_mode,
+    stream_guarantee,
+)
+from ematix_flow.errors import SchemaMismatch, Unsupported, did_you_mean
+from ematix_flow.plan.definition import Choice
+from ematix_flow.plan.drift import judge_drift
+from ematix_flow.plan.matching import resolve_matching, with_deletion_marks
+from ematix_flow.plan.stream_capabilities import (
+    STREAM_VIEW,
+    check_batch_limit,
+    check_error_policy,
+    check_source_message_parts,
+    check_target_message_parts,
+)
+from ematix_flow.spec.pipelines import PipelineSpec, SourceSpec, TargetSpec, connection_label
+from ematix_flow.spec.streams import StreamSourceSpec, StreamSpec, StreamTargetSpec
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.strategies.matching import Matching
+from ematix_flow.strategies.projection import build_projection, needs_projection
+
+
+@dataclass(frozen=True)
+class StreamTargetPlan:
+    """One target's share. ``table`` has the columns it gets; for a broker those of its messages."""
+
+    target: StreamTargetSpec
+    table: TableSpec
+    guarantee: Choice
+    matching: Matching = field(default_factory=Matching)
+    changes: TablePlan = field(default_factory=TablePlan)
+    projection: str | None = None  # Spark SQL over `VIEW` that makes the table's rows
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def batch_target(self) -> TargetSpec:
+        """The same target as a batch pipeline has it."""
+        target = self.target
+        return TargetSpec(
+            connection=target.connection,
+            table=self.table,
+            mode=target.mode,
+            prefix=target.prefix,
+            keys=target.keys,
+            update_columns=target.update_columns,
+            compare_columns=target.compare_columns,
+            event_timestamp_column=target.event_timestamp_column,
+            partition_by=target.partition_by,
+            files=target.files,
+        )
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """Everything that one stream will do, and why."""
+
+    stream: StreamSpec
+    columns: tuple[ColumnSpec, ...] | None  # None: found in the first messages
+    columns_by: str
+    payloads: tuple[PayloadSpec | None, ...]  # of each source; None where rows come as columns
+    targets: tuple[StreamTargetPlan, ...] = ()
+    expected: tuple[ExpectedTarget, ...] = ()  # instead of targets, while there are no columns
+
+    def to_json(self) -> dict[str, Any]:
+        spec = self.stream
+        return {
+            "pipeline": spec.name,
+            "sources": [
+                {"source": source.label, "payload": payload.format if payload else "columns"}
+                for source, payload in zip(spec.sources, self.payloads, strict=True)
+            ],
+            "columns": [{"name": c.name, "type": str(c.type)} for c in self.columns or ()],
+            "columns_by": self.columns_by,
+            "transform_sql": spec.transform_sql,
+            "on_error": spec.on_error,
+            "targets": [
+                {
+                    "target": plan.target.label,
+                    "mode": plan.target.mode,
+                    "keys": list(plan.target.keys),
+                    "guarantee": plan.guarantee.value,
+                    "reason": plan.guarantee.reason,
+                    "changes": [change.sql or change.subject for change in plan.changes.changes],
+                    "warnings": list(plan.warnings),
+                }
+                for plan in self.targets
+            ]
+            + [expected.to_json() for expected in self.expected],
+        }
+
+    def __str__(self) -> str:
+        spec = self.stream
+        lines = [f"stream {spec.name}"]
+        for source, payload in zip(spec.sources, self.payloads, strict=True):
+            lines.append(
+                f"  follows   {source.label}  ({payload.format if payload else 'rows with columns'})"
+            )
+        lines.append(f"  columns   {self.columns_by}")
+        for column in self.columns or ():
+            lines.append(
+                f"              {column.name}  {column.type}{'' if column.nullable else '  not null'}"
+            )
+        if spec.transform_sql:
+            lines.append(f"  SQL       {' '.join(spec.transform_sql.split())[:100]}")
+        lines.append(f"  on error  {spec.on_error}")
+        for plan in self.targets:
+            lines += describe_target(plan.target, plan.guarantee)
+            lines += [f"              {change.sql or change.subject}" for change in plan.changes.changes]
+            lines += [f"              warning: {text}" for text in plan.warnings]
+        for expected in self.expected:
+            lines += describe_target(expected.target, expected.guarantee)
+            lines.append(f"              {expected.open_question}")
+        return "\n".join(lines)
+
+
+# ------------------------------------------------------------------ sources
+
+
+def open_stream_source(world: Connections, source: StreamSourceSpec) -> StreamSource:
+    backend = world.backend(source.connection)
+    found = backend.stream_source()
+    if found is None:
+        raise Unsupported(
+            f"connection {connection_label(source.connection)!r} ({backend.kind}) cannot be followed",
+            next_step="a stream follows kafka, rabbitmq, pubsub, kinesis, object stores and Delta tables",
+        )
+    return found
+
+
+def check_capabilities(spec: StreamSpec, world: Connections) -> None:
+    """Refuse what a source or a target cannot do, now that all connections are known."""
+    kinds = [world.backend(source.connection).kind for source in spec.sources]
+    check_source_message_parts(spec, kinds)
+    check_batch_limit(spec, kinds)
+    check_error_policy(spec, kinds)
+    for target in spec.targets:
+        check_target_message_parts(target, world.backend(target.connection).kind, spec.where)
+
+
+def source_payload(world: Connections, source: StreamSourceSpec) -> PayloadSpec:
+    """How the messages of a source are written."""
+    return payload_of(world.backend(source.connection).connection, source.query)
+
+
+def target_payload(world: Connections, target: StreamTargetSpec) -> PayloadSpec:
+    return payload_of(world.backend(target.connection).connection, target.topic or target.queue or "")
+
+
+# ------------------------------------------------------------------ targets
+
+
+def plan_targets(
+    spec: StreamSpec,
+    world: Connections,
+    columns: tuple[ColumnSpec, ...],
+    lookups: Mapping[str, str],
+    columns_by: str,
+) -> tuple[StreamTargetPlan, ...]:
+    """Every target against the columns that come; the SQL is checked by Spark on no rows."""
+    outgoing = columns
+    # columns that were found in a table or in messages say nothing of what a table should hold
+    said = spec.transform_sql is not None or columns_by in (DECLARED, REGISTERED)
+    if spec.transform_sql is not None:
+        outgoing = computed_columns(spec, world, columns, lookups)
+    return tuple(_plan_target(spec, target, world, outgoing, said) for target in spec.targets)
+
+
+def _plan_target(
+    spec: StreamSpec,
+    target: StreamTargetSpec,
+    world: Connections,
+    columns: tuple[ColumnSpec, ...],
+    said: bool,
+) -> StreamTargetPlan:
+    """``said``: the columns are what the table should hold, and not only what it happens to hold."""
+    backend = world.backend(target.connection)
+    guarantee = stream_guarantee(spec, target, world, backend)
+    if backend.message_target() is not None:
+        return _plan_messages(spec, target, columns, guarantee)
+    sink = world.target(target.connection).with_partitions(target.partition_by).with_files(target.files)
+    require_mode(target, backend)
+    declared, adopted = target.table, False
+    if declared is None and target.table_name is not None:
+        declared = existing_table(target, world)
+        adopted = declared is not None and target.mode != "scd2"
+    table = declared if declared is not None else _new_table(target, columns)
+    available = {column.name for column in columns}
+    _require_columns(target, table, available)
+    grown, drift = None, tuple[str, ...]()
+    if declared is not None and target.table is None:
+        table = replace(table, columns=tuple(c for c in table.columns if c.name in available))
+        grown, drift = _evolved_table(spec, sink, table, columns) if said else (None, ())
+        table = grown or table
+    if target.keys and target.table is None:
+        table = _with_required_keys(table, target.keys)
+    table, matching = resolve_matching(as_batch_pipeline(spec), as_batch_target(target, table), table)
+    require_table_names(table, backend.capabilities.max_identifier_bytes)
+    live = sink.inspect(table)
+    if target.mode == "merge":
+        table = with_deletion_marks(table, live)
+    changes = TablePlan()
+    if not adopted:  # a table that is there and not declared is as it should be
+        changes, told = judge_drift(spec.on_drift, table, sink.plan_table(table, live, matching), spec.where)
+        drift = (*drift, *told)
+    elif grown is not None and declared is not None:
+        changes, _ = judge_new_columns(spec.on_drift, sink, declared, table, matching, spec.where)
+    projection = None
+    if needs_projection(table, (), {}):
+        projection = build_projection(
+            source_sql=f"SELECT * FROM {STREAM_VIEW}",
+            table=table,
+            source_columns=[c.name for c in columns],
+            source_types={c.name: c.type for c in columns},
+            pre=(),
+            column_map={},
+            dialect="spark",
+            where=spec.where,
+        )
+    return StreamTargetPlan(
+        target, table, guarantee, matching, changes, projection, (*drift, *sink.warnings())
+    )
+
+
+def _evolved_table(
+    spec: StreamSpec, sink: BatchTarget, table: TableSpec, columns: Sequence[ColumnSpec]
+) -> tuple[TableSpec | None, tuple[str, ...]]:
+    """The table with what the stream brings more, if it is to have that, and what to warn of."""
+    live = sink.inspect(table)
+    assert live is not None
+    there = {column.name for column in live.columns}
+    if not has_load_columns(live):
+        left = [column.name for column in columns if column.name not in there]
+        told = f"{table.label} has no column {', '.join(left)}: what the stream brings there is left out"
+        return None, ((told,) if left else ())
+    grown = evolve_table(table, live, columns)
+    if grown == table:
+        return None, ()
+    if spec.on_drift == "warn":
+        return None, judge_new_columns("warn", sink, table, grown, Matching(), spec.where)[1]
+    return grown, ()
+
+
+def _plan_messages(
+    spec: StreamSpec, target: StreamTargetSpec, columns: tuple[ColumnSpec, ...], guarantee: Choice
+) -> StreamTargetPlan:
+    names = [column.name for column in columns]
+    for option in ("message_key_column", "headers_column", "partition_column"):
+        wanted = getattr(target, option)
+        if wanted is not None and wanted not in names:
+            raise SchemaMismatch(
+                f"{option}= names {wanted!r}, which no row has.{did_you_mean(wanted, names)}",
+                where=spec.where,
+            )
+    return StreamTargetPlan(target, TableSpec(None, target.destination or "messages", columns), guarantee)
+
+
+def _new_table(target: StreamTargetSpec, columns: tuple[ColumnSpec, ...]) -> TableSpec:
+    """A table that is not there yet takes the columns as they come."""
+    bare = tuple(replace(column, nullable=True, primary_key=False, normalizers=()) for column in columns)
+    if target.table_name is not None:
+        schema, name = target.table_name
+        return TableSpec(schema, name, bare)
+    return TableSpec(None, target.prefix or "rows", bare)
+
+
+def _with_required_keys(table: TableSpec, keys: tuple[str, ...]) -> TableSpec:
+    columns = tuple(replace(c, nullable=False) if c.name in keys else c for c in table.columns)
+    return replace(table, columns=columns)
+
+
+def _require_columns(target: StreamTargetSpec, table: TableSpec, available: set[str]) -> None:
+    names = [column.name for column in table.columns]
+    for column in table.columns:
+        if column.name not in available and (target.table is not None or not column.nullable):
+            raise SchemaMismatch(
+                f"{table.label} has a column {column.name!r} that the stream does not bring."
+                f"{did_you_mean(column.name, sorted(available))}",
+                next_step="select it in transform_sql, or declare the column nullable in source_columns=",
+            )
+    for key in target.keys:
+        if key not in names:
+            raise SchemaMismatch(
+                f"keys= names {key!r}, which is no column of {table.label}.{did_you_mean(key, names)}"
+            )
+    event = target.event_timestamp_column
+    if event is not None and event not in names:
+        raise SchemaMismatch(
+            f"event_timestamp_column= names {event!r}, which is no column of {table.label}."
+            f"{did_you_mean(event, names)}"
+        )
+
+
+def as_batch_pipeline(spec: StreamSpec) -> PipelineSpec:
+    """What the batch side asks of a pipeline, for a stream."""
+    return PipelineSpec(spec.name, spec.name, (), SourceSpec(), on_drift=spec.on_drift, where=spec.where)
+
+
+def as_batch_target(target: StreamTargetSpec, table: TableSpec) -> TargetSpec:
+    return StreamTargetPlan(target, table, Choice("", "", "")).batch_target

@@ -1,0 +1,44 @@
+"""A session's own temporary folder: shuffle files, the warehouse nobody sees, launch files.
+
+It goes with the session; what a killed process left is removed by the next one that starts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+
+_PREFIX = "ematix-flow-spark"
+
+
+def create_scratch_folder() -> Path:
+    """A new folder that only we can read. The host is in its name: other hosts may share the disk."""
+    remove_orphaned_folders()
+    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}-{_host()}-{os.getpid()}-"))
+
+
+def remove_orphaned_folders() -> None:
+    """Remove the folders of processes of this host that are gone."""
+    ours = re.compile(rf"{re.escape(_PREFIX)}-{re.escape(_host())}-(\d+)-\w+")
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}-*"):
+        match = ours.fullmatch(folder.name)
+        if match and not folder.is_symlink() and not _is_running(int(match[1])):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _host() -> str:
+    return re.sub(r"\W", "_", socket.gethostname())
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

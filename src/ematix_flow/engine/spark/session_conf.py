@@ -1,0 +1,137 @@
+"""What a session is set to and why: the settings of Spark, the driver's memory and Java's options.
+
+Values only; `session` applies them, and ``preview`` and ``flow doctor`` show them by `describe`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from ematix_flow.engine.jvm import class_archive, jars
+from ematix_flow.engine.jvm.java_process import UTC_CLOCK
+from ematix_flow.engine.spark.machine import memory_bytes
+from ematix_flow.engine.spark.settings import Choice, EngineSettings
+from ematix_flow.spec.redaction import mask, mask_field
+
+LOOPBACK = "127.0.0.1"
+_SMALLEST_MEMORY = 1 << 30
+_LARGEST_MEMORY = 24 << 30  # beyond 32 GB Java's references double in size
+
+# What Spark hides in its listings, plans, event logs and pages, by a setting's name or by its value. Its own
+# rule does not know a catalog's credential or header, a key in PEM form, nor a password within an address.
+HIDDEN = (
+    r"(?i)secret|password|passwd|token|(?:access|api)[._-]?key|credential|authorization|"
+    r"jaas[._-]?config|keystore[._-]?key\b|private[._-]?key|-----BEGIN [A-Z ]*PRIVATE KEY|"
+    r"://[^/?#\s:@]*:[^/?#\s]+@"
+)
+
+# True of every Spark this product talks to, a Connect server included.
+SQL_CONF = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Spark's default, INT96, is read as another time by others where it is far from today
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+
+
+def driver_memory(settings: EngineSettings) -> tuple[str, str]:
+    """(size, why)"""
+    if settings.memory is not None:
+        return settings.memory, "[engine] memory"
+    half = min(max(memory_bytes() // 2, _SMALLEST_MEMORY), _LARGEST_MEMORY)
+    return f"{half >> 20}m", "half of what this machine has, 1 GB to 24 GB"
+
+
+def shuffle_partitions(settings: EngineSettings) -> tuple[int, str] | None:
+    """(number, why); None leaves it to the cluster."""
+    if settings.shuffle_partitions is not None:
+        return settings.shuffle_partitions, "[engine] shuffle_partitions"
+    if settings.is_local:
+        return settings.cores, "one for each core: more only cost time on one machine"
+    return None
+
+
+def compiler_options(settings: EngineSettings) -> list[str]:
+    options = ["-XX:+UseParallelGC"]
+    if settings.purpose == "short":
+        options.append("-XX:TieredStopAtLevel=1")
+    return options
+
+
+def session_conf(
+    settings: EngineSettings, groups: Iterable[str], scratch: Path, env: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Everything that is set on a session which this process drives."""
+    conf = {
+        "spark.app.name": "ematix-flow",
+        "spark.master": settings.master,
+        "spark.submit.deployMode": "client",
+        "spark.ui.enabled": "true" if env.get("EMATIX_FLOW_SPARK_UI", "") not in ("", "0") else "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.driver.memory": driver_memory(settings)[0],
+        "spark.redaction.regex": HIDDEN,
+        "spark.python.worker.faulthandler.enabled": "true",
+        "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
+        # else each session within this one, as a stream that starts makes it, leaves Python processes behind
+        "spark.sql.artifact.isolation.enabled": "false",
+        **SQL_CONF,
+    }
+    if not settings.is_local:
+        conf["spark.executor.extraJavaOptions"] = UTC_CLOCK
+    if settings.is_local and not env.get("SPARK_LOCAL_DIRS"):
+        conf["spark.local.dir"] = str(scratch / "local")
+    if settings.is_local:
+        conf["spark.python.daemon.module"] = "ematix_flow.engine.spark.worker_daemon"
+    if settings.is_local or _is_loopback(settings.master):
+        conf |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+    partitions = shuffle_partitions(settings)
+    if partitions is not None:
+        conf["spark.sql.shuffle.partitions"] = str(partitions[0])
+    return conf | jars.jar_session_conf(groups) | dict(settings.conf)
+
+
+def describe_session(settings: EngineSettings, env: Mapping[str, str] = os.environ) -> list[Choice]:
+    """The session's choices with their reasons, without starting anything."""
+    choices = [Choice("engine", mask(settings.master), settings.reason)]
+    if settings.is_connect:
+        choices.append(Choice("time zone", "UTC", "the same result wherever it runs"))
+        return choices
+    choices.append(Choice("driver memory", *driver_memory(settings)))
+    partitions = shuffle_partitions(settings)
+    if partitions is not None:
+        choices.append(Choice("shuffle partitions", str(partitions[0]), partitions[1]))
+    if settings.is_local:
+        short = settings.purpose == "short"
+        choices.append(
+            Choice(
+                "compiler",
+                "C1 only" if short else "C1 and C2",
+                "a short command starts sooner" if short else "a long run earns back better code",
+            )
+        )
+        choices.append(Choice("garbage collector", "parallel", "the highest throughput on few cores"))
+        choices.append(Choice("class-data archive", class_archive.archive_mode(env), "halves Spark's start"))
+    choices.append(Choice("time zone", "UTC", "the same result wherever it runs"))
+    choices.append(Choice("ANSI SQL", "on", "a value that does not fit is an error, not a null"))
+    choices += [
+        Choice(key, _mask_secret(key, value), "[engine] conf") for key, value in sorted(settings.conf.items())
+    ]
+    return choices
+
+
+def _mask_secret(key: str, value: str) -> str:
+    """A setting's value without its secrets: ``spark.hadoop.fs.s3a.secret.key`` is one as a whole."""
+    return str(mask_field(key.replace(".", "_").replace("-", "_"), value))
+
+
+def _is_loopback(master: str) -> bool:
+    if not master.startswith("spark://"):
+        return False
+    host = urlsplit(master.split(",")[0]).hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")

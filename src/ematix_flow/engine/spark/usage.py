@@ -1,0 +1,88 @@
+"""Who uses Spark in this process: it is never restarted under a run or a stream that is at work.
+
+A run says so by `using_spark`; from its first session on it holds Spark until it ends. The lock here is the
+session's own, so that nobody begins to use Spark while it is restarted.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from ematix_flow.errors import EngineError
+
+_log = logging.getLogger(__name__)
+_POLL_SECONDS = 0.5
+lock = threading.RLock()
+_ended = threading.Condition(lock)
+
+
+@dataclass(eq=False)
+class _SparkUser:
+    name: str
+    is_endless: bool  # a stream: who waits for it waits for ever
+
+
+_current: ContextVar[_SparkUser | None] = ContextVar("ematix_flow_spark_user", default=None)
+_holders: list[_SparkUser] = []
+
+
+@contextmanager
+def using_spark(what: str, *, is_endless: bool = False) -> Iterator[None]:
+    """Within the block, and in what copies its context, Spark is used by ``what``.
+
+    A block within another is a part of that one.
+    """
+    if _current.get() is not None:
+        yield
+        return
+    user = _SparkUser(what, is_endless)
+    before = _current.set(user)
+    try:
+        yield
+    finally:
+        _current.reset(before)
+        with lock:
+            if user in _holders:
+                _holders.remove(user)
+            _ended.notify_all()
+
+
+def hold_session() -> None:
+    """The run of this context has got the session. Called with the lock held."""
+    user = _current.get()
+    if user is not None and user not in _holders:
+        _holders.append(user)
+
+
+def wait_for_others(wanted: str, is_needed: Callable[[], bool]) -> None:
+    """Until no other run uses Spark, or ``is_needed`` says that no restart is needed any more.
+
+    EngineError when waiting would not end: for a stream, or when this run uses Spark itself. Called with the
+    lock held, which is released while waiting.
+    """
+    user, told = _current.get(), False
+    while is_needed():
+        others = [each for each in _holders if each is not user]
+        if not others:
+            return
+        if user is None or user in _holders or any(each.is_endless for each in others):
+            raise spark_in_use_error([each.name for each in others], wanted)
+        if not told:
+            names = ", ".join(each.name for each in others)
+            _log.warning("%s waits until %s ends: Spark must restart for %s", user.name, names, wanted)
+            told = True
+        _ended.wait(_POLL_SECONDS)  # not for ever at once: Ctrl-C is heard in between
+
+
+def spark_in_use_error(by: Sequence[str], wanted: str) -> EngineError:
+    return EngineError(
+        f"Spark is used by {', '.join(by)}, and would have to restart for {wanted}",
+        state="what uses Spark goes on undisturbed; nothing was started",
+        next_step="start them by one command (flow consume, flow run --workers), which gives Spark the jars "
+        "of all of them, name the others as together_with= of .start(), or run it in a process of its own",
+    )

@@ -1,0 +1,460 @@
+"""One batch of a stream, from what Spark brought to the commit in every target.
+
+Everything is staged first; then what could not be read goes to the dead letters; then each target commits
+in the order declared; then the sources are told. A batch that is replayed goes the same way again, and
+whoever has it already does nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ematix_flow import faults
+from ematix_flow.backends.messages.contract import LagUnit
+from ematix_flow.backends.payloads.base import PayloadSpec
+from ematix_flow.backends.spark_sql.row_refusals import raise_error_sql, text_literal
+from ematix_flow.engine.connections import Connections
+from ematix_flow.engine.planning.stream_columns import run_transform_sql
+from ematix_flow.engine.planning.stream_targets import StreamPlan
+from ematix_flow.engine.streams.bad_message_search import find_rejected_messages, is_row_error
+from ematix_flow.engine.streams.decoding import (
+    ORDER,
+    ORIGIN,
+    REASON,
+    MessageCounts,
+    SourceDecoders,
+    decode_frame,
+    find_bad_messages,
+    readable_payloads,
+    unreadable_error,
+    visit_rows,
+)
+from ematix_flow.engine.streams.incoming_batch import IncomingBatch, driver_batch
+from ematix_flow.engine.streams.registry_schemas import KnownSchemas
+from ematix_flow.engine.streams.sinks import BatchName, StreamSink, TableSink
+from ematix_flow.engine.streams.small_batches import Messages
+from ematix_flow.errors import FlowError, RowRejected, SourceFailed
+from ematix_flow.plan.stream_capabilities import STREAM_VIEW
+from ematix_flow.spec.generated_names import internal_name
+from ematix_flow.spec.streams import StreamSpec
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SAMPLE_SIZE = 1_000
+_MAX_TRIES = 5  # of one batch: a row that was accepted may be refused a moment later
+
+CountMessages = Callable[[], MessageCounts]  # called when the batch was computed
+
+
+@dataclass(frozen=True)
+class RejectedMessage:
+    """A message or row that will not be loaded, and why."""
+
+    stage: str  # decode | transform | write
+    reason: str
+    message: Mapping[str, Any]  # the columns of a message
+    target: str | None = None  # the only target that refuses it
+
+
+class DeadLetters(Protocol):
+    """Where a stream puts what it cannot load. To add one again does nothing."""
+
+    def add(self, letters: Sequence[RejectedMessage], batch: str) -> None:
+        """``batch`` is the key of the batch that they are of."""
+        ...
+
+
+@dataclass
+class BatchReport:
+    """What one batch did, for metrics, progress and the run log."""
+
+    number: int
+    rows_read: int = 0
+    rows_written: dict[str, int] = field(default_factory=dict)
+    dead_letters: dict[str, int] = field(default_factory=dict)
+    dropped: int = 0
+    empty: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    lag: Mapping[str, int] = field(default_factory=dict)
+    lag_unit: LagUnit = "messages"
+
+    @contextmanager
+    def time_phase(self, phase: str) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - started
+
+
+class BatchLoader:
+    """Loads batches of one query into its sinks. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        plan: StreamPlan,
+        sinks: Sequence[StreamSink],
+        decoders: SourceDecoders | None,
+        world: Connections,
+        letters: DeadLetters | None,
+        lookups: Callable[[], Mapping[str, str]],
+        note: Callable[[str], None],
+        schemas: KnownSchemas | None = None,
+    ) -> None:
+        """``schemas`` are those that the plan knows, when a registry says what messages hold."""
+        self.plan, self.sinks, self.decoders, self.schemas = plan, sinks, decoders, schemas
+        self.connections, self.dead_letters, self.lookups, self.note = world, letters, lookups, note
+
+    @property
+    def spec(self) -> StreamSpec:
+        return self.plan.stream
+
+    def load(self, batch: BatchName, incoming: IncomingBatch, report: BatchReport) -> None:
+        """``incoming`` are messages, or rows with columns when there is no decoder."""
+        if not self.sinks:
+            with self.connections.spark_errors(f"batch {batch.number} of {self.spec.name!r}"):
+                self._reject_all(batch, incoming, report)
+            return
+        try:
+            with self.connections.spark_errors(f"batch {batch.number} of {self.spec.name!r}"):
+                incoming, seen, counted = self._stage(batch, incoming, report)
+                if counted:
+                    self._count_and_reject(batch, incoming, seen, report)
+                elif self.spec.on_error == "dlq":  # a batch that is sent is not looked at again
+                    self._reject_unreadable(batch, incoming, MessageCounts(), report)
+            faults.point("stream.staged")
+            seen, left_out = self._commit(batch, incoming, seen, report)
+            if not counted:
+                counts = seen()  # on their way
+                report.rows_read += counts.read + left_out
+                report.dropped += counts.bad if self.spec.on_error == "drop" else 0
+        finally:
+            for sink in self.sinks:
+                sink.discard()
+
+    def _commit(
+        self, batch: BatchName, incoming: IncomingBatch, seen: CountMessages, report: BatchReport
+    ) -> tuple[CountMessages, int]:
+        """Into every target; what one refuses of the rows is left out of all of them, and counted."""
+        left_out = 0
+        for tries_left in reversed(range(_MAX_TRIES)):
+            try:
+                self._commit_all(batch, report)
+                break
+            except RowRejected as error:
+                if self.spec.on_error == "fail" or self.decoders is None or not tries_left:
+                    raise
+                refused = error
+            with self.connections.spark_errors(f"batch {batch.number} of {self.spec.name!r}"):
+                incoming, found = self._isolate_rejected(batch, incoming, report, refused)
+                seen, left_out = self._stage_again(batch, incoming), left_out + found
+        return seen, left_out
+
+    def _commit_all(self, batch: BatchName, report: BatchReport) -> None:
+        if len(self.sinks) > 1 and self.spec.on_error != "fail":
+            # what a later target refuses must not be in an earlier one
+            for sink in self.sinks[1:]:
+                with report.time_phase("rehearse"), self.connections.spark_errors(f"sending to {sink.label}"):
+                    sink.rehearse(batch)
+        for sink in self.sinks:
+            with report.time_phase("apply"), self.connections.spark_errors(f"sending to {sink.label}"):
+                applied = sink.commit(batch)
+            if not applied.duplicate or sink.label not in report.rows_written:
+                report.rows_written[sink.label] = applied.rows_inserted + applied.rows_updated
+            faults.point("stream.target_committed")
+
+    def _count_and_reject(
+        self, batch: BatchName, incoming: IncomingBatch, seen: CountMessages, report: BatchReport
+    ) -> None:
+        """Count what came, and see to what could not be read."""
+        counts = seen()
+        report.rows_read += counts.read
+        report.empty = counts.empty
+        if counts.bad:
+            self._reject_unreadable(batch, incoming, counts, report)
+
+    def _stage(
+        self, batch: BatchName, incoming: IncomingBatch, report: BatchReport
+    ) -> tuple[IncomingBatch, CountMessages, bool]:
+        """What is loaded, and its counts, which are known now, or else when it is sent."""
+        tables = any(isinstance(sink, TableSink) for sink in self.sinks)
+        with report.time_phase("stage"):
+            try:
+                with self.connections.spark_errors(f"batch {batch.number} of {self.spec.name!r}"):
+                    if self._is_direct():
+                        taken = incoming.small_batch()
+                        if taken is not None:
+                            return incoming, self._stage_directly(batch, taken), True
+                    return incoming, self._stage_all(batch, incoming), tables
+            except FlowError as error:
+                if self.spec.on_error == "fail" or not is_row_error(error):
+                    raise
+                incoming, left_out = self._isolate_rejected(batch, incoming, report, error)
+                report.rows_read += left_out
+                return incoming, self._stage_again(batch, incoming), tables
+
+    def _stage_again(self, batch: BatchName, incoming: IncomingBatch) -> CountMessages:
+        """What is left of a batch."""
+        taken = incoming.small_batch() if self._is_direct() else None
+        return self._stage_directly(batch, taken) if taken is not None else self._stage_all(batch, incoming)
+
+    def _stage_directly(self, batch: BatchName, messages: IncomingBatch | Messages) -> CountMessages:
+        assert self.decoders is not None
+        lenient = self.spec.on_error != "fail"
+        counts = self.sinks[0].stage_messages(batch, messages, self.decoders, lenient=lenient)
+        return lambda: counts
+
+    def _stage_all(self, batch: BatchName, incoming: IncomingBatch) -> CountMessages:
+        if self.decoders is None:
+            rows, seen = _count_rows(_refuse_nulls(incoming.frame, self.spec.columns))
+            self._stage_frames(batch, rows)
+            return seen
+        if self._is_direct() and isinstance(self.sinks[0], TableSink):
+            return self._stage_directly(batch, incoming)
+        from pyspark.sql import functions as F
+
+        assert self.plan.columns is not None
+        decoded = decode_frame(
+            incoming,
+            self.decoders,
+            self.plan.columns,
+            ordered=any(_keeps_last_of_key(sink) for sink in self.sinks) and self.spec.transform_sql is None,
+            strict=self.spec.on_error == "fail",
+        )
+        decoded, seen = _count_rows(decoded, REASON)
+        self._stage_frames(batch, decoded.where(F.col(REASON).isNull()).drop(REASON))
+        return seen
+
+    def _is_direct(self) -> bool:
+        """Whether what a message decodes to is the one target's row, with nothing to compute between."""
+        return (
+            self.decoders is not None
+            and len(self.sinks) == 1
+            and self.spec.transform_sql is None
+            and self.sinks[0].plan.projection is None
+            and not _keeps_last_of_key(self.sinks[0])
+        )
+
+    def _skips_rejected_rows(self, incoming: IncomingBatch) -> bool:
+        """Whether rows that the target does not take are left out while they are staged."""
+        return self._is_direct() and (
+            isinstance(self.sinks[0], TableSink) or incoming.small_batch() is not None
+        )
+
+    def _stage_frames(self, batch: BatchName, rows: DataFrame) -> None:
+        """Rows into every sink: computed by the SQL, projected, and of one key only the last."""
+        if self.spec.transform_sql is not None:
+            rows = run_transform_sql(self.spec, rows, self.lookups())
+        for sink in self.sinks:
+            sink.stage_rows(batch, self._rows_for_sink(sink, rows))
+
+    def _rows_for_sink(self, sink: StreamSink, rows: DataFrame) -> DataFrame:
+        if _keeps_last_of_key(sink) and ORDER[0] in rows.columns:
+            rows = last_of_each_key(rows, sink.plan.target.keys)
+        if sink.plan.projection is not None:
+            rows.createOrReplaceTempView(STREAM_VIEW)
+            rows = rows.sparkSession.sql(sink.plan.projection)
+        return rows.select(*[_quote(column.name) for column in sink.plan.table.columns])
+
+    # -------------------------------------------------------------- what cannot be loaded
+
+    def _reject_all(self, batch: BatchName, incoming: IncomingBatch, report: BatchReport) -> None:
+        """No message says what its columns are: whatever has a payload is bad, and empty ones are none."""
+        assert self.decoders is not None
+        found = find_bad_messages(incoming, self.decoders)
+        examples = found.limit(1).collect()
+        report.rows_read = incoming.frame.count()
+        if examples:
+            first = f"{examples[0]['topic']} offset {examples[0]['position']}: {examples[0]['reason']}"
+            self._reject_unreadable(
+                batch, incoming, MessageCounts(report.rows_read, found.count(), 0, first), report
+            )
+
+    def _reject_unreadable(
+        self, batch: BatchName, incoming: IncomingBatch, counts: MessageCounts, report: BatchReport
+    ) -> None:
+        if self.spec.on_error == "fail":
+            raise unreadable_error(counts)
+        if self.spec.on_error == "drop":
+            report.dropped += counts.bad
+            return
+        assert self.dead_letters is not None and self.decoders is not None
+        letters = self.dead_letters
+        with report.time_phase("dead letters"):
+            judge = self.sinks[0].row_validator() if self._skips_rejected_rows(incoming) else None
+
+            def put_aside(rows: Sequence[Mapping[str, Any]]) -> None:
+                letters.add(
+                    [self._rejected_message(row["stage"], row["reason"], row) for row in rows], batch.key
+                )
+                for row in rows:
+                    report.dead_letters[row["stage"]] = report.dead_letters.get(row["stage"], 0) + 1
+
+            visit_rows(find_bad_messages(incoming, self.decoders, judge), put_aside)
+        faults.point("stream.dead_letters")
+
+    def _rejected_message(self, stage: str, reason: str, message: Mapping[str, Any]) -> RejectedMessage:
+        """What one target alone refuses is that target's, when the others move by themselves."""
+        alone = stage == "write" and self.spec.continue_on_target_failure and len(self.sinks) == 1
+        return RejectedMessage(stage, reason, message, self.sinks[0].label if alone else None)
+
+    def _isolate_rejected(
+        self, batch: BatchName, incoming: IncomingBatch, report: BatchReport, error: FlowError
+    ) -> tuple[IncomingBatch, int]:
+        """Find the rows that the SQL or a target refuses, put them aside, and go on without them."""
+        if self.decoders is None:
+            raise error
+        self.note(f"batch {batch.number} holds what cannot be loaded, looking for it: {error.what}")
+        lenient, spark = self._skips_rejected_rows(incoming), incoming.frame.sparkSession
+        found, rest = find_rejected_messages(
+            incoming, lambda share: self._rehearse(batch, share, lenient, spark), error
+        )
+        if self.spec.on_error == "dlq":
+            assert self.dead_letters is not None
+            self.dead_letters.add(
+                [self._rejected_message(e.stage, e.reason, e.message) for e in found], batch.key
+            )
+            faults.point("stream.dead_letters")
+            for letter in found:
+                report.dead_letters[letter.stage] = report.dead_letters.get(letter.stage, 0) + 1
+        else:
+            report.dropped += len(found)
+        return rest, len(found)
+
+    def _rehearse(
+        self, batch: BatchName, messages: Messages | DataFrame, lenient: bool, spark: SparkSession
+    ) -> None:
+        """Stage these messages, let every target refuse what it would, and throw all of it away."""
+        assert self.decoders is not None
+        with self.connections.spark_errors(f"a batch of {self.spec.name!r}"):
+            try:
+                if isinstance(messages, Sequence):
+                    self._stage_in_driver(batch, messages, lenient, spark)
+                else:
+                    self._stage_all(batch, IncomingBatch(messages))
+                for sink in self.sinks:
+                    sink.rehearse(batch)
+            finally:
+                for sink in self.sinks:
+                    sink.discard()
+
+    def _stage_in_driver(
+        self, batch: BatchName, messages: Messages, lenient: bool, spark: SparkSession
+    ) -> None:
+        """In this process, where nothing is to be computed by Spark."""
+        assert self.decoders is not None
+        computed = self.spec.transform_sql is not None or any(
+            sink.plan.projection is not None or _keeps_last_of_key(sink) for sink in self.sinks
+        )
+        if computed:
+            self._stage_all(batch, driver_batch(spark, messages))
+            return
+        for sink in self.sinks:
+            sink.stage_messages(batch, messages, self.decoders, lenient=lenient)
+
+
+def last_of_each_key(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Of several messages with one key the last: by position within a partition, by time between them."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    partition, position, at = ORDER
+    key = [F.col(_quote(name)) for name in keys]
+    # numbers of any length, and texts, in their own order
+    by_position = [F.length(position).desc_nulls_last(), F.col(position).desc_nulls_last()]
+    within = Window.partitionBy(*key, F.col(partition)).orderBy(*by_position)
+    between = Window.partitionBy(*key).orderBy(
+        F.col(at).desc_nulls_last(), F.col(partition).desc_nulls_last()
+    )
+    rank = internal_name("rank")
+    for window in (within, between):
+        rows = rows.withColumn(rank, F.row_number().over(window)).where(F.col(rank) == 1).drop(rank)
+    return rows
+
+
+def _keeps_last_of_key(sink: StreamSink) -> bool:
+    return sink.plan.target.mode == "merge"
+
+
+def _count_rows(frame: DataFrame, reason: str | None = None) -> tuple[DataFrame, CountMessages]:
+    """The frame, and how many rows of it went by once it was computed."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    observed, wanted = Observation(), [F.count(F.lit(1)).alias("read")]
+    if reason is not None:
+        wanted += [
+            F.count(F.col(reason)).alias("bad"),
+            F.first(F.col(reason), ignorenulls=True).alias("example"),
+        ]
+
+    def seen() -> MessageCounts:
+        found = observed.get
+        return MessageCounts(found["read"], found.get("bad", 0), 0, found.get("example"))
+
+    return frame.observe(observed, *wanted), seen
+
+
+def _refuse_nulls(rows: DataFrame, declared: TableSpec | None) -> DataFrame:
+    """Rows of files or tables: a null where ``source_columns=`` declares none stops the stream."""
+    from pyspark.sql import functions as F
+
+    filled = {c.name for c in declared.columns if not c.nullable} if declared is not None else set()
+    if filled.isdisjoint(rows.columns):
+        return rows
+    step = "fill it in the source, or declare the column nullable in source_columns="
+    checked = []
+    for name in rows.columns:
+        if name in filled:
+            told = f"column {name!r} is null or missing, and source_columns= declares it without nulls"
+            refused = raise_error_sql(text_literal(told), next_step=step)
+            checked.append(F.expr(f"coalesce({_quote(name)}, {refused})").alias(name))
+        else:
+            checked.append(F.col(_quote(name)))
+    return rows.select(*checked)
+
+
+def _quote(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def union_messages(frames: Sequence[DataFrame]) -> DataFrame:
+    """The messages of several sources, each with the number of its own."""
+    from pyspark.sql import functions as F
+
+    if len(frames) == 1:
+        return frames[0]
+    numbered = [frame.withColumn(ORIGIN, F.lit(number)) for number, frame in enumerate(frames)]
+    return reduce(lambda one, other: one.unionByName(other), numbered)
+
+
+def sample_values(frame: DataFrame, payload: PayloadSpec) -> list[bytes]:
+    """Payloads of the first messages, for finding their columns; of JSON those that can be read."""
+    found = (
+        readable_payloads(frame)
+        if payload.format == "json"
+        else frame.where("value IS NOT NULL").select("value")
+    )
+    return [bytes(row["value"]) for row in found.limit(SAMPLE_SIZE).collect()]
+
+
+def infer_columns(payload: PayloadSpec, values: Sequence[bytes]) -> tuple[ColumnSpec, ...] | None:
+    """The columns that these payloads hold; None when none of them can be read."""
+    from ematix_flow.backends.payloads.codecs import infer_json_columns
+    from ematix_flow.spec.types import DataType
+
+    if payload.format == "raw_bytes":
+        return (ColumnSpec("value", DataType("bytes"), nullable=True),)
+    if payload.format != "json":
+        raise SourceFailed(
+            f"payload_format {payload.format!r} needs a schema registry that knows its columns",
+            next_step="set schema_registry= on the connection, or declare source_columns=",
+        )
+    return tuple(infer_json_columns(values)) or None

@@ -1,0 +1,120 @@
+"""The messages or rows of one batch, in each way to have them: as a frame, in tasks, in the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ematix_flow.backends.base import Split
+from ematix_flow.backends.messages.contract import MESSAGE_DDL
+from ematix_flow.engine.execution.tasks import ArrowFunction, TaskInput, map_in_arrow
+from ematix_flow.engine.streams.small_batches import MAX_BYTES, MAX_ROWS, Messages, take_small_batch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+_TASKS_A_CORE = 2
+_UNKNOWN_CORES = 4
+
+TakeMessages = Callable[[int], "Messages | None"]
+
+
+@dataclass(frozen=True)
+class IncomingBatch(TaskInput):
+    """A batch. ``expected`` is how many messages it holds at most, where that is known."""
+
+    frame: DataFrame
+    expected: int | None = None
+    _small_batch: list[Messages | None] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def map(self, task: ArrowFunction, ddl: str) -> DataFrame:
+        return map_in_arrow(self.frame, task, ddl)
+
+    def small_batch(self) -> Messages | None:
+        """The messages, in this process; None when they are too many or too large. Read once."""
+        if not self._small_batch:
+            self._small_batch.append(self._read_small_batch())
+        return self._small_batch[0]
+
+    def _read_small_batch(self) -> Messages | None:
+        return take_small_batch(self.frame, self.expected)
+
+
+@dataclass(frozen=True)
+class TaskReadBatch(IncomingBatch):
+    """Messages that our tasks read from the source itself: what is made of them is made in the same task.
+
+    ``frame`` is for Spark SQL, which then gets them from such tasks.
+    """
+
+    splits: Sequence[Split] = ()
+    take: TakeMessages | None = field(default=None, repr=False)
+
+    def map(self, task: ArrowFunction, ddl: str) -> DataFrame:
+        return split_numbers(self.frame.sparkSession, self.splits).mapInArrow(
+            _read_then(self.splits, task), ddl
+        )
+
+    def _read_small_batch(self) -> Messages | None:
+        if self.expected is None or self.expected > MAX_ROWS or self.take is None:
+            return None
+        return self.take(MAX_BYTES)
+
+
+def task_read_batch(
+    spark: SparkSession,
+    splits: Sequence[Split],
+    expected: int | None,
+    take: TakeMessages,
+    ddl: str = MESSAGE_DDL,
+) -> TaskReadBatch:
+    frame = split_numbers(spark, splits).mapInArrow(_read_then(splits, None), ddl)
+    return TaskReadBatch(frame, expected, splits, take)
+
+
+def max_tasks(spark: SparkSession) -> int:
+    """Into how many tasks a batch is cut at most."""
+    from pyspark.errors import PySparkException
+
+    try:
+        cores = spark.sparkContext.defaultParallelism
+    except (PySparkException, AttributeError):  # Spark Connect does not tell
+        cores = _UNKNOWN_CORES
+    return _TASKS_A_CORE * max(1, cores)
+
+
+def split_numbers(spark: SparkSession, splits: Sequence[Split]) -> DataFrame:
+    """A row and a partition for each split."""
+    return spark.range(0, len(splits), 1, max(1, len(splits)))
+
+
+def _read_then(splits: Sequence[Split], task: ArrowFunction | None) -> ArrowFunction:
+    def read(wanted: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in wanted:
+            for number in batch.column(0).to_pylist():
+                yield from splits[number].read()
+
+    def fused(wanted: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        return read(wanted) if task is None else task(read(wanted))
+
+    return fused
+
+
+@dataclass(frozen=True)
+class _DriverBatch(IncomingBatch):
+    """Messages that are in this process already."""
+
+    messages: Messages = ()
+
+    def _read_small_batch(self) -> Messages | None:
+        return self.messages
+
+
+def driver_batch(spark: SparkSession, messages: Messages, schema: pa.Schema | None = None) -> IncomingBatch:
+    """Messages of this process as a batch; with a schema there may be none."""
+    import pyarrow as pa
+
+    table = pa.Table.from_batches(messages, schema)
+    return _DriverBatch(spark.createDataFrame(table), table.num_rows, messages=messages)

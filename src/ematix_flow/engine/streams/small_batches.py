@@ -1,0 +1,43 @@
+"""A batch that is small enough for the driver: taken as Arrow, loaded with no task and no worker.
+
+What a small batch costs is Spark's way to its Python workers, not its rows. The size is bounded before
+anything is brought: rows by the positions, bytes by leaving a large message where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ematix_flow.spec.generated_names import internal_name
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+MAX_ROWS = 10_000
+MAX_BYTES = 64 << 20
+_PAYLOAD_COLUMNS = ("value", "key", "headers")
+_LARGE = internal_name("large")
+
+Messages = Sequence["pa.RecordBatch"]
+
+
+def take_small_batch(frame: DataFrame, expected: int | None) -> Messages | None:
+    """The messages of a batch that holds at most ``expected``; None when they are too many or too large."""
+    import pyarrow.compute as pc
+
+    if expected is None or expected > MAX_ROWS:
+        return None
+    size = " + ".join(f"coalesce(octet_length({name}), 0)" for name in _PAYLOAD_COLUMNS)
+    steps = 10 ** len(str(max(expected, 1) - 1))  # few different texts: Java compiles each once
+    fits = f"{size} <= {MAX_BYTES // steps}"
+    columns = [
+        f"CASE WHEN {fits} THEN {name} END AS {name}" if name in _PAYLOAD_COLUMNS else name
+        for name in frame.columns
+    ]
+    taken = frame.selectExpr(*columns, f"NOT ({fits}) AS {_LARGE}").toArrow()
+    if pc.any(taken.column(_LARGE)).as_py():
+        return None
+    batches: list[pa.RecordBatch] = taken.drop_columns([_LARGE]).to_batches()
+    return batches

@@ -1,0 +1,75 @@
+"""Segments of a spool as batches of Arrow, read in tasks or in the driver without a way through Java.
+
+Each message gets its arrival: in which order messages came, as a text that sorts so. Segments are numbered,
+and rows in them too. It also stands for the position of a message that has none, so that two equal ones are
+told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ematix_flow.backends.messages.contract import MESSAGE_DDL, POSITION, VALUE, message_schema
+from ematix_flow.engine.streams.decoding import ARRIVAL
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SEGMENT_DDL = f"{MESSAGE_DDL}, {ARRIVAL} string"
+_ROWS = 8_192
+
+
+def parse_arrival(arrival: str) -> tuple[int, int]:
+    """The segment of a message and its row there."""
+    return int(arrival[:20]), int(arrival[-12:])
+
+
+@dataclass(frozen=True)
+class SegmentSplit:
+    """Some segments, for one task."""
+
+    paths: tuple[str, ...]
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        for path in self.paths:
+            yield from _read_batches(Path(path))
+
+    def values(self) -> Iterator[bytes]:
+        for batch in self.read():
+            yield from batch.column(VALUE).to_pylist()
+
+
+def segment_splits(paths: Sequence[Path], most: int) -> list[SegmentSplit]:
+    """All of them, in at most so many shares."""
+    shares = [paths[n::most] for n in range(min(most, len(paths)))]
+    return [SegmentSplit(tuple(map(str, share))) for share in shares]
+
+
+def all_segments(paths: Sequence[Path]) -> SegmentSplit:
+    """One after the other, in the order in which they came."""
+    return SegmentSplit(tuple(map(str, paths)))
+
+
+def count_rows(paths: Sequence[Path]) -> int:
+    import pyarrow.parquet as pq
+
+    return sum(int(pq.read_metadata(path).num_rows) for path in paths)
+
+
+def _read_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    schema, row = message_schema(), 0
+    position = schema.get_field_index(POSITION)
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(_ROWS, columns=schema.names):
+            arrived = pa.array([f"{path.name}{row + n:012d}" for n in range(batch.num_rows)], pa.string())
+            columns = batch.select(schema.names).cast(schema).columns
+            columns[position] = pc.coalesce(columns[position], arrived)
+            yield pa.RecordBatch.from_arrays([*columns, arrived], names=[*schema.names, ARRIVAL])
+            row += batch.num_rows

@@ -1,0 +1,268 @@
+"""One start of a stream: plan it, lock its targets, open its sources, run its queries until they end."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from contextvars import copy_context
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ematix_flow.backends.messages.contract import (
+    ReadRequest,
+    ReceivedFileSource,
+    ReceivedSource,
+    SparkStreamSource,
+    StreamSource,
+)
+from ematix_flow.engine.connections import Connections
+from ematix_flow.engine.planning.stream_columns import known_columns, with_meta_columns
+from ematix_flow.engine.planning.stream_targets import (
+    StreamPlan,
+    check_capabilities,
+    open_stream_source,
+    plan_targets,
+    source_payload,
+)
+from ematix_flow.engine.streams.batch_loader import (
+    BatchLoader,
+    BatchReport,
+    DeadLetters,
+)
+from ematix_flow.engine.streams.checkpoint import split_positions
+from ematix_flow.engine.streams.followed_sources import SharedPositions, SharedSpool
+from ematix_flow.engine.streams.lag import ReportLag, StreamLag
+from ematix_flow.engine.streams.lookups import Lookups
+from ematix_flow.engine.streams.sinks import lock_on_this_machine
+from ematix_flow.engine.streams.stream_folder import StreamFolder
+from ematix_flow.engine.streams.target_group import TargetGroup
+from ematix_flow.errors import CannotConnect, FlowError, Unsupported
+from ematix_flow.plan.spark_types import columns_of_frame
+from ematix_flow.spec.streams import StreamSourceSpec, StreamSpec, StreamTargetSpec
+from ematix_flow.spec.tables import ColumnSpec
+from ematix_flow.spec.types import DataType
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_log = logging.getLogger(__name__)
+
+
+class StreamRunner:
+    """A declared stream in the world as it is now. ``stop`` ends it between two batches."""
+
+    def __init__(
+        self,
+        spec: StreamSpec,
+        world: Connections,
+        place: StreamFolder,
+        *,
+        once: bool = False,
+        letters: DeadLetters | None = None,
+        report: Callable[[BatchReport], None] = lambda _: None,
+        note: Callable[[str], None] = _log.info,
+        alive: Callable[[], None] = lambda: None,
+        failing: Callable[[str, FlowError | None], None] = lambda target, error: None,
+        stop: threading.Event | None = None,
+        lag: ReportLag = lambda lag, unit: None,
+    ) -> None:
+        """``failing`` is told of a target that fails alone, and with None that it is well again.
+
+        ``lag`` is told how much waits while no batch comes.
+        """
+        self.spec, self.connections, self.folder, self.once = spec, world, place, once
+        self.dead_letters, self.report, self.note, self.heartbeat = letters, report, note, alive
+        self.report_failing, self.report_lag, self.group_lags = failing, lag, StreamLag()
+        self.stop = stop or threading.Event()
+        for connection in [s.connection for s in spec.sources] + [t.connection for t in spec.targets]:
+            world.backend(connection)  # so that Spark, once it is started, has the jars of all of them
+        self.sources: list[StreamSource] = [open_stream_source(world, source) for source in spec.sources]
+        self.lookups = Lookups(spec, world, note)
+
+    # -------------------------------------------------------------- the plan
+
+    def plan(self) -> StreamPlan:
+        """What it will do, as far as it can be known before the first message. Changes nothing."""
+        try:
+            return self._plan()
+        except FlowError as error:
+            raise error.with_location(self.spec.where) from error.__cause__
+        finally:
+            self.lookups.stop()
+
+    def plan_without_targets(self) -> StreamPlan:
+        """What messages hold now; each part of the stream plans its targets by itself."""
+        return self._plan(with_targets=False)
+
+    def _plan(self, with_targets: bool = True) -> StreamPlan:
+        """Without targets: each that may fail alone is planned by itself."""
+        spec = self.spec
+        check_capabilities(spec, self.connections)
+        for source, declared in zip(self.sources, spec.sources, strict=True):
+            source.check(self.reading_of(declared))
+        payloads = tuple(
+            source_payload(self.connections, declared) if source.kind_of_rows == "messages" else None
+            for source, declared in zip(self.sources, spec.sources, strict=True)
+        )
+        if len(payloads) > 1 and not all(
+            isinstance(source, SparkStreamSource) and source.kind_of_rows == "messages"
+            for source in self.sources
+        ):
+            raise Unsupported(
+                "a stream of several sources follows Kafka topics only",
+                where=spec.where,
+                next_step="declare a stream for each of the others",
+            )
+        columns, said_by = known_columns(spec, self.connections, payloads, self.folder.pinned_columns())
+        if columns is None and payloads[0] is None:
+            columns, said_by = self._columns_of_source()
+        if columns is not None and payloads[0] is not None:
+            columns = self.with_meta_columns(columns)
+        plan = StreamPlan(spec, columns, said_by, payloads)
+        if columns is None or not with_targets:
+            return plan
+        targets = plan_targets(spec, self.connections, columns, self.lookups.views(), said_by)
+        return replace(plan, targets=targets)
+
+    def with_meta_columns(self, columns: tuple[ColumnSpec, ...]) -> tuple[ColumnSpec, ...]:
+        numbered = all(isinstance(source, SparkStreamSource) for source in self.sources)
+        return with_meta_columns(self.spec, columns, numbered)
+
+    def _columns_of_source(self) -> tuple[tuple[ColumnSpec, ...] | None, str]:
+        """The columns of a source whose rows have some already."""
+        source, reading = self.sources[0], self.reading_of(self.spec.sources[0])
+        if isinstance(source, ReceivedFileSource):
+            return source.describe(self.connections.spark(), reading), "found in the files"
+        assert isinstance(source, SparkStreamSource)
+        with self.connections.spark_errors(f"the source of {self.spec.name!r}"):
+            found = columns_of_frame(source.streaming_frame(self.connections.spark(), reading))
+        columns = tuple(ColumnSpec(c.name, c.type or DataType("text"), nullable=True) for c in found)
+        return columns, "those of the source"
+
+    def reading_of(self, source: StreamSourceSpec, resume: str | None = None) -> ReadRequest:
+        connection = self.connections.backend(source.connection).connection
+        most = self.spec.max_rows_per_batch  # of all sources together
+        return ReadRequest(
+            query=source.query,
+            starting=source.starting or getattr(connection, "auto_offset_reset", "") or "earliest",
+            resume=resume,
+            max_rows=None if most is None else max(1, most // len(self.spec.sources)),
+            fail_on_data_loss=self.spec.fail_on_data_loss,
+            options=dict(source.options),
+            files=source.files,
+            pipeline=self.spec.name,
+        )
+
+    def replay_loaders(self, incoming: DataFrame) -> list[BatchLoader]:
+        """Loaders for messages that come by hand, one for each group of targets that moves together."""
+        plan = self.plan()
+        parts = [
+            TargetGroup(self, plan, group, n, (), (), aside=True) for n, group in enumerate(self._groups())
+        ]
+        return [part.build_loader(incoming) for part in parts]
+
+    # -------------------------------------------------------------- running
+
+    def run(self) -> None:
+        """Until it is stopped, or all is loaded; raises what it fails of."""
+        try:
+            self._run()
+        except FlowError as error:
+            raise error.with_location(self.spec.where) from error.__cause__
+
+    def _run(self) -> None:
+        self.folder.create()
+        groups = self._groups()
+        with ExitStack() as leaving:
+            leaving.callback(self.lookups.stop)
+            for source in self.sources:
+                leaving.callback(source.close)
+            plan = self._plan(with_targets=len(groups) == 1)
+            if self.spec.lookups:
+                self.lookups.start()
+            spools = self._open_spools(len(groups), leaving)
+            told = [SharedPositions(source, len(groups)) for source in self.sources]
+            parts = [TargetGroup(self, plan, group, n, spools, told) for n, group in enumerate(groups)]
+            self._run_groups(parts)
+
+    def _groups(self) -> list[tuple[StreamTargetSpec, ...]]:
+        """Targets that move together. One that may fail alone moves alone, and catches up by itself."""
+        targets = self.spec.targets
+        return [(target,) for target in targets] if self.spec.continue_on_target_failure else [targets]
+
+    def lock_target(self, target: StreamTargetSpec, run_id: uuid.UUID) -> AbstractContextManager[object]:
+        if self.connections.backend(target.connection).message_target() is not None:
+            return lock_on_this_machine(self.spec.name, target.label, run_id)
+        return self.connections.target(target.connection).lock(self.spec.name, target.label, run_id)
+
+    def _open_spools(self, groups: int, leaving: ExitStack) -> list[SharedSpool | None]:
+        spools: list[SharedSpool | None] = []
+        for number, (source, declared) in enumerate(zip(self.sources, self.spec.sources, strict=True)):
+            spool = None
+            if isinstance(source, ReceivedSource):
+                spool = SharedSpool(
+                    source,
+                    self.reading_of(declared),
+                    self.folder.spool(number),
+                    groups,
+                    self._ledger_position(),
+                    getattr(self.dead_letters, "refused_in", None),
+                )
+                leaving.callback(spool.close)
+            spools.append(spool)
+        return spools
+
+    def _ledger_position(self) -> str | None:
+        """Where a received source stood by the ledgers, for a spool that is new."""
+        plan = StreamPlan(self.spec, None, "", ())
+        found: list[str] = []
+        for target in self.spec.targets:
+            try:
+                position = TargetGroup(self, plan, (target,), 0, (), (), aside=True).last_position(target)
+            except CannotConnect:
+                if not self.spec.continue_on_target_failure:
+                    raise
+                return None
+            own = split_positions(position, 1)[0] if position is not None else None
+            if own is None:
+                return None
+            found.append(own)
+        return min(found, key=lambda position: int(json.loads(position)["segment"]))
+
+    def _run_groups(self, parts: Sequence[TargetGroup]) -> None:
+        if len(parts) == 1:
+            parts[0].run()
+            return
+        failures: list[list[FlowError]] = [[] for _ in parts]
+        threads = [
+            threading.Thread(
+                target=copy_context().run,
+                args=(part.run_with_retries, found),
+                name=f"ematix-flow {part.label}",
+            )
+            for part, found in zip(parts, failures, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        raised = [error for found in failures for error in found]
+        if raised:
+            well = [part.label for part, found in zip(parts, failures, strict=True) if not found]
+            late = [part.label for part, found in zip(parts, failures, strict=True) if found]
+            have = "have what came until the stop" if self.stop.is_set() else "have everything"
+            others = f"the other targets ({', '.join(well)}) {have}; " if well else ""
+            catch = "catches" if len(late) == 1 else "catch"
+            back = f"{others}{', '.join(late)} {catch} up at the next start"
+            error = raised[0]
+            error.state = f"{error.state}; {back}" if error.state else back
+            raise error
+
+
+def build_stream_plan(spec: StreamSpec, world: Connections, place: StreamFolder) -> StreamPlan:
+    """What a stream would do now. Changes nothing."""
+    return StreamRunner(spec, world, place).plan()

@@ -1,0 +1,523 @@
+"""The targets of a stream that move together: where they go on, and what their query loads."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ematix_flow.backends.messages.contract import ReadRequest, SparkStreamSource, StreamSource
+from ematix_flow.backends.payloads.base import PayloadSpec
+from ematix_flow.engine.planning.stream_columns import REGISTERED
+from ematix_flow.engine.planning.stream_targets import (
+    StreamPlan,
+    StreamTargetPlan,
+    plan_targets,
+    target_payload,
+)
+from ematix_flow.engine.spark.error_translation import translate_spark_error
+from ematix_flow.engine.spark.worker_warmup import warm_workers
+from ematix_flow.engine.streams.batch_loader import (
+    BatchLoader,
+    BatchReport,
+    infer_columns,
+    sample_values,
+)
+from ematix_flow.engine.streams.checkpoint import (
+    Checkpoint,
+    lowest_position,
+    split_positions,
+    write_checkpoint,
+)
+from ematix_flow.engine.streams.decoding import SourceDecoders
+from ematix_flow.engine.streams.followed_sources import (
+    FollowedSource,
+    SharedPositions,
+    SharedSpool,
+    SparkFollowedSource,
+)
+from ematix_flow.engine.streams.incoming_batch import IncomingBatch
+from ematix_flow.engine.streams.query import StreamQuery
+from ematix_flow.engine.streams.registry_schemas import KnownSchemas
+from ematix_flow.engine.streams.sinks import MessageSink, StreamSink, TableSink
+from ematix_flow.engine.streams.topic_ids import (
+    current_ids,
+    positions_with_ids,
+    recorded_ids,
+    replaced_topics,
+)
+from ematix_flow.errors import FlowError, TargetFailed, Unsupported
+from ematix_flow.plan.spark_types import columns_of_frame
+from ematix_flow.spec.streams import StreamTargetSpec
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.types import DataType
+from ematix_flow.state.private_files import make_private_folders
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from ematix_flow.engine.streams.stream_runner import StreamRunner
+
+_log = logging.getLogger(__name__)
+_GOOD_SECONDS = 60.0  # a part that ran so long did not fail at once
+_QUIET_SECONDS = 15.0  # a batch that waits is begun sooner
+
+
+class TargetGroup:
+    """The targets of a stream that share a query: all of them, or one."""
+
+    def __init__(
+        self,
+        stream: StreamRunner,
+        plan: StreamPlan,
+        group: tuple[StreamTargetSpec, ...],
+        number: int,
+        spools: Sequence[SharedSpool | None],
+        told: Sequence[SharedPositions],
+        *,
+        aside: bool = False,
+    ) -> None:
+        self.stream, self.plan, self.targets, self.number = stream, plan, group, number
+        self.spools, self.shared_positions = spools, told
+        self.no_sweep = aside  # beside a run that may be at work: nothing of others is touched
+        self._is_failing, self._started = False, 0.0
+        self.label = group[0].label if len(stream.spec.targets) > 1 and len(group) == 1 else "all"
+        self.checkpoint = Checkpoint(stream.folder.checkpoint(self.label))
+        for place, (spool, shared) in enumerate(zip(spools, told, strict=True)):
+            shared.resume(number, self.checkpoint, place)
+            if spool is not None:
+                spool.resume(number, self.checkpoint)
+
+    def run(self) -> None:
+        with ExitStack() as locks:
+            run_id = uuid.uuid4()
+            for target in self.targets:
+                locks.enter_context(self.stream.lock_target(target, run_id))
+            self._run()
+
+    def _run(self) -> None:
+        stream, spark = self.stream, self.stream.connections.spark()
+        if self.plan.columns is None:  # the sinks are opened with the first messages, which is too late
+            self._check_message_targets()
+        warm_workers(spark)
+        sources = self._follow_sources()
+        known = (
+            self._loader_from_plan(self._plan_own_targets(self.plan))
+            if self.plan.columns is not None
+            else None
+        )
+        query = StreamQuery(
+            f"{stream.spec.name} {self.label}",
+            sources,
+            self.checkpoint,
+            lambda incoming: known or self._loader_from_messages(incoming),
+            self._renew_loader,
+            once=stream.once,
+            idle_pause_ms=stream.spec.idle_pause_ms,
+            report=self._report_batch,
+            alive=lambda: self._heartbeat(query.is_idle),
+            stop=stream.stop,
+            lag=lambda lag, unit: stream.report_lag(stream.group_lags.update(self.label, lag), unit),
+        )
+        try:
+            query.start(spark, self._translate_error)
+            self._started = time.monotonic()
+            query.wait()
+        finally:
+            query.close()
+
+    def _check_message_targets(self) -> None:
+        """TargetMissing when a broker has no such topic, queue or stream to send to."""
+        for target in self.targets:
+            messages = self.stream.connections.backend(target.connection).message_target()
+            if messages is not None:
+                messages.check_destination(target.topic or target.queue or "")
+
+    def _report_batch(self, batch: BatchReport) -> None:
+        self._report_recovery()
+        self.stream.report(replace(batch, lag=self.stream.group_lags.update(self.label, batch.lag)))
+
+    def _heartbeat(self, is_idle: bool) -> None:
+        """One that failed and then waits for messages for a while has none left to fail of."""
+        if self._is_failing and is_idle and time.monotonic() - self._started > _QUIET_SECONDS:
+            self._report_recovery()
+        self.stream.heartbeat()
+
+    def _report_recovery(self) -> None:
+        if self._is_failing:
+            self._is_failing = False
+            self.stream.report_failing(self.label, None)
+
+    def _translate_error(self, error: Exception) -> FlowError:
+        """A source may know better what Spark's words about it mean."""
+        stream = self.stream
+        said = f"{error}\n{error.__cause__}" if error.__cause__ is not None else str(error)
+        for source, declared in zip(stream.sources, stream.spec.sources, strict=True):
+            found = source.explain_failure(stream.reading_of(declared), said)
+            if found is not None:
+                return found
+        return translate_spark_error(error, what=f"stream {stream.spec.name!r}", source=True)
+
+    def run_with_retries(self, failures: list[FlowError]) -> None:
+        """Again and again: a target that fails does not stop the others, and catches up when it is back."""
+        delay = 1.0
+        while not self.stream.stop.is_set():
+            started = time.monotonic()
+            try:
+                return self.run()
+            except Exception as raised:
+                error = self._translate_error(raised)
+                self._is_failing = True
+                self.stream.report_failing(self.label, error)
+                if self.stream.once:
+                    self.stream.note(f"{self.label}: {error.what}")
+                    failures.append(error)
+                    return
+            if time.monotonic() - started > _GOOD_SECONDS:
+                delay = 1.0
+            self.stream.note(f"{self.label}: {error.what}; the next try in {delay:g} s")
+            self.stream.stop.wait(delay)
+            delay = min(delay * 2, 60.0)
+
+    def _follow_sources(self) -> list[FollowedSource]:
+        stream = self.stream
+        self._set_aside_stale_checkpoint()
+        place_ids = current_ids(stream.sources, self._readings())
+        resume = (
+            self._resume_from_ledger()
+            if self.checkpoint.is_new
+            else self._resume_after_source_change(place_ids)
+        )
+        if resume[0] is not None and self._resumes_by_checkpoint_only(resume[0]):
+            shutil.rmtree(self.checkpoint.folder, ignore_errors=True)
+            make_private_folders(self.checkpoint.folder.parent)
+            write_checkpoint(self.checkpoint.folder, [resume[0]])
+            resume = (None,)
+        sends_on = any(target.is_broker for target in self.targets)
+        followed: list[FollowedSource] = []
+        for declared, position, spool, shared, ids in zip(
+            stream.spec.sources, resume, self.spools, self.shared_positions, place_ids, strict=True
+        ):
+            if spool is not None:
+                followed.append(
+                    spool.open_share(self.number, self.plan.columns, self.checkpoint, in_order=sends_on)
+                )
+            else:
+                reading = stream.reading_of(declared, position)
+                followed.append(
+                    SparkFollowedSource(
+                        shared,
+                        self.number,
+                        replace(reading, begun=not self.checkpoint.is_new),
+                        left=self._dropped_positions(len(followed)),
+                        in_order=sends_on,
+                        place_ids=ids,
+                    )
+                )
+        return followed
+
+    def _resume_after_source_change(self, place_ids: Sequence[Mapping[str, str]]) -> tuple[str | None, ...]:
+        """When other topics are asked for than the checkpoint has, or one was created again: leave it.
+
+        What is the same as before then goes on where it stood.
+        """
+        stream = self.stream
+        newest = self.checkpoint.last_planned()
+        assert newest is not None
+        planned, remembered = self.checkpoint.positions(newest), self._ledger_positions()
+        if len(planned) != len(stream.sources):
+            raise Unsupported(
+                f"stream {stream.spec.name!r} had {len(planned)} sources and has {len(stream.sources)} now: "
+                "which of its positions is whose cannot be told",
+                state="nothing was read",
+                next_step="declare the sources as before, or give the stream another name, which begins anew",
+            )
+        ids = recorded_ids(stream.sources, self.checkpoint, remembered)
+        replaced = replaced_topics(stream.sources, self._readings(), ids, place_ids)
+        if not replaced and all(
+            not isinstance(source, SparkStreamSource)
+            or known is None
+            or source.continues_checkpoint(known, told, stream.reading_of(declared))
+            for source, declared, known, told in zip(
+                stream.sources, stream.spec.sources, planned, remembered, strict=True
+            )
+        ):
+            return (None,) * len(stream.sources)
+        if not any(remembered):
+            done = self.checkpoint.last_committed()
+            remembered = self.checkpoint.positions(done) if done is not None else remembered
+        remembered = positions_with_ids(stream.sources, remembered, ids)
+        if replaced:
+            return self._restart_replaced_topics(replaced, remembered)
+        if len(set(self._target_positions())) > 1:
+            raise Unsupported(
+                "source_query asks for other topics than before, and the targets are not equally far",
+                state="nothing was read",
+                next_step="run it once with the topics as they were, until all targets have the same; "
+                "then change them",
+            )
+        self.checkpoint.set_aside()
+        stream.note("source_query asks for other topics than before: each goes on where it stood")
+        return remembered
+
+    def _restart_replaced_topics(
+        self, replaced: Sequence[str], remembered: tuple[str | None, ...]
+    ) -> tuple[str | None, ...]:
+        self.checkpoint.set_aside()
+        said = f"{'; '.join(replaced)}: it is read from its beginning, as fail_on_data_loss=False allows"
+        _log.warning("stream %r: %s", self.stream.spec.name, said)
+        self.stream.note(said)
+        if len(set(self._target_positions())) > 1:
+            self.stream.note(
+                "the targets are not equally far: what some of them already hold of other topics may come to "
+                "them again"
+            )
+        return remembered
+
+    def _readings(self) -> list[ReadRequest]:
+        return [self.stream.reading_of(declared) for declared in self.stream.spec.sources]
+
+    def _dropped_positions(self, place: int) -> str | None:
+        """Of what the ledger remembers of a source, that which is not asked for now."""
+        source, reading = self.stream.sources[place], self.stream.reading_of(self.stream.spec.sources[place])
+        if not isinstance(source, SparkStreamSource):
+            return None
+        known = [
+            split_positions(each, len(self.stream.sources))[place]
+            for each in self._target_positions()
+            if each
+        ]
+        left = [source.dropped_position(position, reading) for position in known if position is not None]
+        found = [position for position in left if position is not None]
+        return lowest_position(found) if found else None
+
+    def _resumes_by_checkpoint_only(self, position: str) -> bool:
+        """Whether a lost checkpoint is written anew: Delta and spools take positions from nowhere else."""
+        first, spool = self.stream.sources[0], self.spools[0]
+        if spool is not None:
+            return bool(json.loads(position).get("spool") == spool.spool.id)
+        return isinstance(first, SparkStreamSource) and first.kind_of_rows == "columns"
+
+    def _set_aside_stale_checkpoint(self) -> None:
+        """A checkpoint that others have gone on without is out of date: the ledger knows better.
+
+        That is so when targets moved apart for a while, or when an old folder was brought back.
+        """
+        if self.checkpoint.is_new or not all(isinstance(s, SparkStreamSource) for s in self.stream.sources):
+            return
+        own = f"stream:{self.checkpoint.query_id()}:"
+        for target in self.targets:
+            newest = self._newest_batch_key(target)
+            if newest is not None and not newest.startswith(own):
+                self.checkpoint.set_aside()
+                self.stream.note(
+                    f"the checkpoint is older than the ledger of {target.label}: it is put aside"
+                )
+                return
+
+    def _resume_from_ledger(self) -> tuple[str | None, ...]:
+        """Without a checkpoint the targets know how far they are."""
+        found = self._target_positions()
+        if len(set(found)) > 1:
+            self.stream.note(
+                "the checkpoint is gone, and the targets are not equally far: what some of them already hold "
+                "may come to them again"
+            )
+        remembered = self._ledger_positions()
+        if any(remembered):
+            self.stream.note("there is no checkpoint: going on where the ledger of the target ends")
+        return remembered
+
+    def _target_positions(self) -> list[str | None]:
+        """The last position of each target; those that keep no ledger do not count."""
+        return [self.last_position(target) for target in self.targets if self._keeps_ledger(target)]
+
+    def _ledger_positions(self) -> tuple[str | None, ...]:
+        """Where each source stood by the ledgers of all targets; all None when one has nothing yet."""
+        sources, found = len(self.stream.spec.sources), self._target_positions()
+        positions = [position for position in found if position is not None]
+        if not positions or len(positions) < len(found):
+            return (None,) * sources
+        return split_positions(lowest_position(positions), sources)
+
+    def _keeps_ledger(self, target: StreamTargetSpec) -> bool:
+        sends = self.stream.connections.backend(target.connection).message_target()
+        return sends is None or (sends.transactions and self.stream.spec.delivery == "exactly_once")
+
+    def _newest_batch_key(self, target: StreamTargetSpec) -> str | None:
+        """The key of the newest batch of this stream that a target holds."""
+        found = self._last_batch(target)
+        return found[0] if found is not None else None
+
+    def last_position(self, target: StreamTargetSpec) -> str | None:
+        found = self._last_batch(target)
+        return found[1] if found is not None else None
+
+    def _last_batch(self, target: StreamTargetSpec) -> tuple[str, str | None] | None:
+        world, name = self.stream.connections, self.stream.spec.name
+        sends = world.backend(target.connection).message_target()
+        if sends is not None:
+            return sends.last_token(name, target.label) if self._keeps_ledger(target) else None
+        for entry in world.target(target.connection).ledger(name, target.label, limit=100):
+            if entry.batch_key.startswith("stream:") and entry.source_to:
+                return entry.batch_key, entry.source_to
+        return None
+
+    # -------------------------------------------------------------- the loader
+
+    def build_loader(self, incoming: DataFrame) -> BatchLoader:
+        if self.plan.columns is None:
+            return self._loader_from_messages(incoming)
+        return self._loader_from_plan(self._plan_own_targets(self.plan))
+
+    def _plan_own_targets(self, plan: StreamPlan) -> StreamPlan:
+        """The plan with this part's targets."""
+        if plan.targets:
+            return self._refuse_missing_tables(plan)
+        stream = self.stream
+        assert plan.columns is not None
+        own = replace(stream.spec, targets=self.targets)
+        views = stream.lookups.views()
+        targets = plan_targets(own, stream.connections, plan.columns, views, plan.columns_by)
+        return self._refuse_missing_tables(replace(plan, targets=targets))
+
+    def _refuse_missing_tables(self, plan: StreamPlan) -> StreamPlan:
+        """A table that is gone would begin in the middle of the stream: that is refused."""
+        for target in plan.targets:
+            creates = any(change.action == "create_table" for change in target.changes.changes)
+            if creates and self.last_position(target.target) is not None:
+                raise TargetFailed(
+                    f"{target.table.label} is gone, and this stream has loaded it before: it would begin in "
+                    "the middle",
+                    state="nothing was loaded",
+                    next_step="bring the table back, or load everything that the source still has by another "
+                    "name= of the stream",
+                )
+        return plan
+
+    def _renew_loader(self, loader: BatchLoader, incoming: IncomingBatch) -> BatchLoader:
+        """Planned again, with the registry's newest schema, when a batch is of one that is newer."""
+        if loader.schemas is None or not loader.schemas.has_new_fields(incoming):
+            return loader
+        stream = self.stream
+        stream.note("the schema registry has a newer schema, and messages of it: planning again")
+        plan = self._plan_own_targets(stream.plan_without_targets())
+        stream.note(str(plan))
+        renewed = self._loader_from_plan(plan, loader.schemas)
+        for sink in loader.sinks:
+            sink.close()
+        self.plan = replace(plan, targets=())
+        return renewed
+
+    def _loader_from_messages(self, incoming: DataFrame) -> BatchLoader:
+        """The loader, now that there are messages to look at."""
+        stream, payloads = self.stream, self.plan.payloads
+        pinned = stream.folder.pinned_columns()
+        if pinned is None:
+            if payloads[0] is None:
+                found = columns_of_frame(incoming)
+                pinned = tuple(ColumnSpec(c.name, c.type or DataType("text"), nullable=True) for c in found)
+            else:
+                pinned = infer_columns(payloads[0], sample_values(incoming, payloads[0]))
+                if pinned is None:
+                    return self._loader_for_unreadable(payloads)
+            stream.folder.pin_columns(pinned)
+        columns = pinned if payloads[0] is None else stream.with_meta_columns(pinned)
+        plan = self._plan_own_targets(
+            replace(self.plan, columns=columns, columns_by="found in the first messages")
+        )
+        stream.note(str(plan))
+        return self._loader_from_plan(plan)
+
+    def _loader_for_unreadable(self, payloads: Sequence[PayloadSpec | None]) -> BatchLoader:
+        """Nothing can be read: all of it is bad, and the next batch may tell more."""
+        column = ColumnSpec("value", DataType("text"), nullable=True)
+        plan = replace(self.plan, columns=(column,), targets=())
+        return BatchLoader(
+            plan,
+            (),
+            _build_decoders(payloads, (column,), self.stream.sources),
+            self.stream.connections,
+            self.stream.dead_letters,
+            dict,
+            self.stream.note,
+        )
+
+    def _loader_from_plan(self, plan: StreamPlan, judged: KnownSchemas | None = None) -> BatchLoader:
+        """``judged`` are the schemas that the plan before had, and that need not be looked at again."""
+        stream = self.stream
+        schemas = _known_schemas(plan, judged)
+        sinks = [self._open_sink(target) for target in plan.targets if target.target in self.targets]
+        assert plan.columns is not None
+        fused = stream.spec.transform_sql is None and len(sinks) == 1 and isinstance(sinks[0], TableSink)
+        # decoded for one table alone, its own columns say what may not be null
+        columns = sinks[0].plan.table.columns if fused and sinks[0].plan.projection is None else plan.columns
+        columns = _as_declared(columns, stream.spec.columns)
+        decoders = None if None in plan.payloads else _build_decoders(plan.payloads, columns, stream.sources)
+        plan = replace(plan, columns=columns)
+        return BatchLoader(
+            plan,
+            sinks,
+            decoders,
+            stream.connections,
+            stream.dead_letters,
+            stream.lookups.views,
+            stream.note,
+            schemas,
+        )
+
+    def _open_sink(self, plan: StreamTargetPlan) -> StreamSink:
+        stream, target = self.stream, plan.target
+        messages = stream.connections.backend(target.connection).message_target()
+        if messages is None:
+            sink = TableSink(plan, stream.connections.target(target.connection))
+            for left in sink.prepare(stream.spec.name, sweep=not self.no_sweep):
+                stream.note(f"removed staging that an interrupted run had left: {left}")
+            return sink
+        from ematix_flow.backends.payloads.codecs import encoder_for
+
+        place = target.topic or target.queue or ""
+        messages.check_destination(place)
+        options = {"partition_key_prefix": target.partition_key_prefix} if target.partition_key_prefix else {}
+        shown = [
+            c for c in plan.table.columns if c.name not in (target.headers_column, target.partition_column)
+        ]
+        encoder = encoder_for(target_payload(stream.connections, target), shown)
+        once = plan.guarantee.value == "exactly_once"
+        return MessageSink(plan, messages, messages.sender(place, options), encoder, once)
+
+
+def _known_schemas(plan: StreamPlan, judged: KnownSchemas | None) -> KnownSchemas | None:
+    """The schemas that a plan was made with, when it takes its columns from a registry."""
+    if plan.columns_by != REGISTERED or plan.payloads[0] is None or plan.columns is None:
+        return None
+    return KnownSchemas(plan.payloads[0], plan.columns, judged)
+
+
+def _as_declared(columns: Sequence[ColumnSpec], declared: TableSpec | None) -> tuple[ColumnSpec, ...]:
+    """The columns as ``source_columns=`` declares them: a table may hold more, nulls or longer texts."""
+    said = {c.name: c for c in declared.columns} if declared is not None else {}
+    return tuple(
+        replace(said[c.name], nullable=c.nullable and said[c.name].nullable) if c.name in said else c
+        for c in columns
+    )
+
+
+def _build_decoders(
+    payloads: Sequence[PayloadSpec | None], columns: Sequence[ColumnSpec], sources: Sequence[StreamSource]
+) -> SourceDecoders:
+    from ematix_flow.backends.payloads.codecs import decoder_for
+
+    return SourceDecoders(
+        tuple(
+            decoder_for(payload, columns, numeric_positions=isinstance(source, SparkStreamSource))
+            for payload, source in zip(payloads, sources, strict=True)
+            if payload is not None
+        )
+    )

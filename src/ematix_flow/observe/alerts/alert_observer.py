@@ -1,0 +1,114 @@
+"""The observer that turns what becomes of runs into alerts, and tells none of them twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ematix_flow.errors import FlowError
+from ematix_flow.observe.alerts.alerter import send_with_timeout
+from ematix_flow.observe.alerts.alerter_urls import AlertSubscription
+from ematix_flow.observe.alerts.event import FRESHNESS, AlertEvent, AlertKind
+from ematix_flow.observe.alerts.sent_alerts import (
+    SentAlert,
+    failure_signature,
+    open_alerts,
+    record_sent_alerts,
+)
+from ematix_flow.observe.observer import Observer, RunEnd
+from ematix_flow.state.run_records import RunRecord
+from ematix_flow.state.runlog.base import RunLog
+
+_MAX_UNLOGGED = 20
+_DIED = "the process of the run ended without a word"
+
+
+class AlertObserver(Observer):
+    """Tells one receiver. An alert that could not be sent is not noted, so that the next failure is told."""
+
+    def __init__(self, address: AlertSubscription, run_log: RunLog) -> None:
+        self._address, self._run_log = address, run_log
+        self._unlogged: dict[str, list[SentAlert]] = {}  # by pipeline: what the run log would not note
+        self.name = address.alerter.name
+
+    def run_finished(self, record: RunRecord, ending: RunEnd) -> None:
+        if record.status in ("failed", "interrupted"):
+            self._alert_failure(record, ending)
+        elif record.ended_well:
+            self.run_is_well(record)
+
+    def run_is_well(self, record: RunRecord) -> None:
+        out = self._open_alerts(record, past_well=True)
+        if not out or "recovered" not in self._address.kinds:
+            return
+        first = min(sent.sent_at for sent in out)
+        event = AlertEvent(
+            "recovered",
+            record.pipeline.removeprefix(FRESHNESS),
+            error_message=f"alerts were out since {first.isoformat(timespec='seconds')}",
+            run_id=record.run_id,
+            slot=record.slot,
+        )
+        send_with_timeout(self._address.alerter, event)
+        self._unlogged.pop(record.pipeline, None)
+        # with the run that failed: this one may go on, and its own end would write over the note
+        over = SentAlert(self._address.key, event.kind, "", event.timestamp, out[0].run_id)
+        self._record_alerts(record.pipeline, over.run_id, [over])
+
+    def _alert_failure(self, record: RunRecord, ending: RunEnd) -> None:
+        event = failure_event(record, ending)
+        if event.kind not in self._address.kinds:
+            return
+        stale = event.kind == "sla_breached"  # one matter, however the words about it change
+        what = "" if stale else failure_signature(event.error_type, event.error_message)
+        out = self._open_alerts(record)
+        known = [sent for sent in out if (sent.kind, sent.signature) == (event.kind, what)]
+        remind = self._address.remind
+        if not known or (remind is not None and event.timestamp - known[0].sent_at >= remind):
+            send_with_timeout(self._address.alerter, event)
+            sent = SentAlert(self._address.key, event.kind, what, event.timestamp, record.run_id)
+            out = [sent, *(each for each in out if each not in known)]
+        self._record_alerts(record.pipeline, record.run_id, out)
+
+    def _record_alerts(self, pipeline: str, run_id: str, alerts: list[SentAlert]) -> None:
+        try:
+            record_sent_alerts(self._run_log, run_id, alerts)
+        except FlowError:  # a log that cannot be used has said so
+            if alerts[0].kind != "recovered":
+                self._unlogged[pipeline] = alerts[:_MAX_UNLOGGED]
+
+    def _open_alerts(self, record: RunRecord, *, past_well: bool = False) -> list[SentAlert]:
+        unlogged = self._unlogged.get(record.pipeline, [])
+        try:
+            return open_alerts(self._run_log, record, self._address.key, past_well=past_well) or unlogged
+        except FlowError:
+            return unlogged
+
+
+def failure_event(record: RunRecord, ending: RunEnd) -> AlertEvent:
+    """What is told of a run that failed or died."""
+    error = ending.error
+    gave_up = not ending.will_retry and ending.max_attempts > 1 and record.attempt >= ending.max_attempts
+    kind: AlertKind = "gave_up" if gave_up else "failed"
+    if record.pipeline.startswith(FRESHNESS):
+        kind = "sla_breached"
+    event = AlertEvent(
+        kind,
+        record.pipeline.removeprefix(FRESHNESS),
+        error_message=(record.error_message or _DIED).split("\n", 1)[0],
+        error_type=(record.error_type or "") if kind != "sla_breached" else "",
+        attempt_count=record.attempt,
+        max_attempts=ending.max_attempts,
+        gave_up=gave_up,
+        run_id=record.run_id,
+        slot=record.slot,
+        host=record.host,
+    )
+    if not isinstance(error, FlowError):
+        return event
+    return replace(
+        event,
+        error_message=error.what,
+        where=str(error.where or ""),
+        state=error.state or ("it is tried again" if ending.will_retry else ""),
+        next_step=error.next_step or "",
+    )

@@ -1,0 +1,103 @@
+"""Which of the paths a load takes, and which guarantee it can prove."""
+
+from __future__ import annotations
+
+from ematix_flow.backends.capabilities import Capabilities
+from ematix_flow.errors import GuaranteeRefused, Unsupported
+from ematix_flow.plan.connection_comparison import ConnectionComparison
+from ematix_flow.plan.definition import Choice
+from ematix_flow.spec.pipelines import PipelineSpec
+
+
+def choose_path(
+    spec: PipelineSpec,
+    *,
+    endpoints: ConnectionComparison,
+    native_source: bool,
+    computes: str | None,
+    target: Capabilities,
+) -> Choice:
+    """``computes`` says in words what must be computed between source and target, or is None."""
+    forced = spec.force_path
+    if forced == "cross_db":  # the documents' word for everything that is not same_db
+        forced = ("spark" if computes else "copy") if endpoints.are_equivalent else None
+    if forced is not None:
+        _check_forced(spec, forced, endpoints=endpoints, native_source=native_source, computes=computes)
+        return Choice("path", forced, f"asked for by force_path={spec.force_path!r}")
+    if endpoints.are_equivalent and target.same_db:
+        return Choice(
+            "path", "same_db", "source and target are one database: no row leaves it, Spark is not started"
+        )
+    apart = f"{endpoints.describe_mismatch}; " if endpoints.same_database else ""
+    if native_source:
+        return Choice("path", "spark", "the source is files, which Spark reads and queries itself")
+    if computes:
+        return Choice("path", "spark", f"{apart}{computes} must be computed between source and target")
+    apart = apart or "two systems and "
+    return Choice("path", "copy", f"{apart}nothing to compute: Arrow batches go straight to staging")
+
+
+def _check_forced(
+    spec: PipelineSpec,
+    forced: str,
+    *,
+    endpoints: ConnectionComparison,
+    native_source: bool,
+    computes: str | None,
+) -> None:
+    problem = None
+    if forced == "same_db" and not endpoints.are_equivalent:
+        problem = endpoints.describe_mismatch
+    elif forced == "copy" and native_source:
+        problem = "a file source is read by Spark; there is nothing to copy from"
+    elif forced == "copy" and computes:
+        problem = f"{computes} must be computed, and the copy path computes nothing"
+    if problem:
+        raise Unsupported(
+            f"pipeline {spec.name!r} asks for force_path={forced!r}, but {problem}",
+            where=spec.where,
+            next_step="leave force_path= out, or choose another path",
+        )
+
+
+def derive_guarantee(
+    spec: PipelineSpec, target: Capabilities, target_kind: str, late_writers_in: str | None = None
+) -> Choice:
+    """What source, strategy and target can prove together; refuses a promise beyond it.
+
+    ``late_writers_in`` names the source of an incremental read if it cannot tell which rows come late.
+    """
+    lag = spec.source.lag_seconds
+    if late_writers_in is not None and not lag:
+        given = Choice(
+            "guarantee",
+            "at_most_once",
+            f"{late_writers_in} does not show which transactions are open, and a row that one of them "
+            "commits below the watermark is never read",
+        )
+        next_step = (
+            "set lag= to more seconds than a transaction stays open there, with a watermark that is a time; "
+            "or leave guarantee= out"
+        )
+    elif not target.transactions:
+        given = Choice(
+            "guarantee",
+            "at_least_once",
+            f"a target of kind {target_kind!r} has no transaction to commit with",
+        )
+        next_step = "declare guarantee='at_least_once', or load into a target with transactions"
+    else:
+        reason = "rows, ledger entry and watermark commit together"
+        if late_writers_in is not None:
+            reason += (
+                f", and no transaction in {late_writers_in} may stay open longer than lag={lag:g} seconds"
+            )
+        return Choice("guarantee", "exactly_once", reason)
+    if spec.guarantee == "exactly_once" or (spec.guarantee and given.value == "at_most_once"):
+        raise GuaranteeRefused(
+            f"pipeline {spec.name!r} declares guarantee={spec.guarantee!r}, which cannot be kept: "
+            f"{given.reason}",
+            where=spec.where,
+            next_step=next_step,
+        )
+    return given

@@ -1,0 +1,138 @@
+"""What a run did, as values: for the caller of ``.sync()``, the CLI and the run log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ematix_flow.errors import FlowError, LoadError
+
+Status = Literal["succeeded", "skipped", "failed"]
+
+
+@dataclass(frozen=True)
+class TargetResult:
+    """One target's share of a run."""
+
+    target: str
+    mode: str
+    path: str  # empty when the target could not even be asked
+    status: Status
+    reason: str | None = None  # why it was skipped, or the error
+    rows_read: int = 0
+    rows_inserted: int = 0
+    rows_updated: int = 0
+    rows_deleted: int = 0
+    rows_unchanged: int = 0
+    rows_outranked: int = 0  # of scd2 by event time: another row holds at the same event time
+    source_from: str | None = None
+    source_to: str | None = None
+    seconds: tuple[tuple[str, float], ...] = ()
+    error: dict[str, Any] | None = field(default=None, compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "target": self.target,
+            "mode": self.mode,
+            "path": self.path,
+            "status": self.status,
+            "reason": self.reason,
+            "rows_read": self.rows_read,
+            "rows_inserted": self.rows_inserted,
+            "rows_updated": self.rows_updated,
+            "rows_deleted": self.rows_deleted,
+            "rows_unchanged": self.rows_unchanged,
+            "rows_outranked": self.rows_outranked,
+            "source_from": self.source_from,
+            "source_to": self.source_to,
+            "seconds": {name: round(value, 3) for name, value in self.seconds},
+            "error": self.error,
+        }
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One run of one pipeline."""
+
+    pipeline: str
+    run_id: str
+    status: Status
+    targets: tuple[TargetResult, ...]
+    seconds: float
+    attempts: int = 1
+    post: tuple[tuple[str, str], ...] = ()  # label and outcome of each post-load transform
+    notes: tuple[str, ...] = ()
+    failure: FlowError | None = field(default=None, compare=False)  # of some targets, where others go on
+
+    @property
+    def rows_read(self) -> int:
+        return sum(t.rows_read for t in self.targets)
+
+    @property
+    def rows_inserted(self) -> int:
+        return sum(t.rows_inserted for t in self.targets)
+
+    @property
+    def rows_updated(self) -> int:
+        return sum(t.rows_updated for t in self.targets)
+
+    @property
+    def rows_deleted(self) -> int:
+        return sum(t.rows_deleted for t in self.targets)
+
+    @property
+    def rows_unchanged(self) -> int:
+        return sum(t.rows_unchanged for t in self.targets)
+
+    @property
+    def rows_outranked(self) -> int:
+        return sum(t.rows_outranked for t in self.targets)
+
+    @property
+    def path(self) -> str:
+        return ", ".join(dict.fromkeys(t.path for t in self.targets if t.path))
+
+    @property
+    def reason(self) -> str | None:
+        return "; ".join(dict.fromkeys(t.reason for t in self.targets if t.reason)) or None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "pipeline": self.pipeline,
+            "run_id": self.run_id,
+            "status": self.status,
+            "seconds": round(self.seconds, 3),
+            "attempts": self.attempts,
+            "rows_read": self.rows_read,
+            "rows_inserted": self.rows_inserted,
+            "rows_updated": self.rows_updated,
+            "rows_deleted": self.rows_deleted,
+            "rows_unchanged": self.rows_unchanged,
+            "rows_outranked": self.rows_outranked,
+            "targets": [t.to_json() for t in self.targets],
+            "post": [{"step": label, "outcome": outcome} for label, outcome in self.post],
+            "notes": list(self.notes),
+        }
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        cells = "".join(
+            f"<tr><td>{escape(t.target)}</td><td>{escape(t.mode)}</td><td>{escape(t.path)}</td>"
+            f"<td>{t.status}</td><td>{t.rows_inserted:,}</td><td>{escape(t.reason or '')}</td></tr>"
+            for t in self.targets
+        )
+        head = "<tr><th>target</th><th>mode</th><th>path</th><th>status</th><th>inserted</th><th></th></tr>"
+        title = f"<b>{escape(self.pipeline)}</b> {self.status} in {self.seconds:.1f} s"
+        return f"{title}<table>{head}{cells}</table>"
+
+
+def failed_result(target: str, mode: str, path: str, error: Exception) -> TargetResult:
+    """The result of a target whose load this error ended."""
+    known = error if isinstance(error, FlowError) else unexpected_error(error)
+    return TargetResult(target, mode, path, "failed", known.what, error=known.to_json())
+
+
+def unexpected_error(error: Exception) -> LoadError:
+    """An exception that nobody foresaw, as one of ours."""
+    return LoadError(f"an unexpected {type(error).__name__}: {error}")

@@ -1,0 +1,127 @@
+"""What systems can do in a stream, and the refusal of what they cannot: parts of messages, sizes of batches.
+
+Asked when a stream is declared, as far as its connections are known then, and again when it is planned.
+Imports nothing heavy: a declaration waits for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ematix_flow.errors import DeclarationError
+from ematix_flow.spec.location import SourceLocation
+from ematix_flow.spec.streams import BROKERS, SPARK_DIALECTS, StreamSpec, StreamTargetSpec
+
+STREAM_VIEW = "source"  # the name under which transform_sql finds the stream
+
+_MISSING_IN_SOURCE = {"rabbitmq": ("_partition",), "pubsub": ("_partition",), "kinesis": ("_headers",)}
+_MISSING_IN_TARGET = {
+    "rabbitmq": ("partition_column",),
+    "pubsub": ("partition_column",),
+    "kinesis": ("headers_column", "partition_column"),
+}
+_BY_FILES, _BY_DELTA = '"max_files": 100', '"max_files_per_trigger": 100 or "max_bytes_per_trigger": "512m"'
+_LIMITED_BY = {
+    "object_store_local": _BY_FILES,
+    "object_store_s3": _BY_FILES,
+    "delta_local": _BY_DELTA,
+    "delta_s3": _BY_DELTA,
+}
+_INSTEAD = {("kinesis", "partition_column"): "message_key_column= decides to which shard a record goes"}
+
+
+def check_target_message_parts(
+    target: StreamTargetSpec, kind: str | None, where: SourceLocation | None
+) -> None:
+    """Refuse columns of a target that messages of its broker have no place for."""
+    for option in _MISSING_IN_TARGET.get(kind or "", ()):
+        if getattr(target, option) is not None:
+            having = [broker for broker in BROKERS if option not in _MISSING_IN_TARGET.get(broker, ())]
+            raise DeclarationError(
+                f"{option}= is for a target of kind {' or '.join(having)}: "
+                f"a message of {kind} has no {_part_name(option)}",
+                where=where,
+                next_step=_INSTEAD.get((kind or "", option), f"leave {option}= out"),
+            )
+
+
+def check_source_message_parts(spec: StreamSpec, kinds: Iterable[str | None]) -> None:
+    """Refuse columns that a declaration or the SQL names and that no message of a source has."""
+    for kind in kinds:
+        for column in _MISSING_IN_SOURCE.get(kind or "", ()):
+            named_by = _option_naming(spec, column)
+            if named_by is not None:
+                having = [broker for broker in BROKERS if column not in _MISSING_IN_SOURCE.get(broker, ())]
+                raise DeclarationError(
+                    f"{named_by} names {column}, and a message of {kind} has no {_part_name(column)}",
+                    where=spec.where,
+                    next_step=f"leave it out: it is there for messages of {', '.join(having)}",
+                )
+
+
+def check_batch_limit(spec: StreamSpec, kinds: Iterable[str | None]) -> None:
+    """Refuse a number of rows where a source can limit a batch by other measures only."""
+    if spec.max_rows_per_batch is None:
+        return
+    for kind in kinds:
+        if kind in _LIMITED_BY:
+            raise DeclarationError(
+                f"max_rows_per_batch= counts messages, and a source of kind {kind} brings "
+                f"{'versions of a table' if 'delta' in kind else 'whole files'}",
+                where=spec.where,
+                next_step=f"leave it out; source_options={{{_LIMITED_BY[kind]}}} limits a batch there",
+            )
+
+
+def check_error_policy(spec: StreamSpec, kinds: Iterable[str | None]) -> None:
+    """Refuse to put messages aside where a source brings rows of files."""
+    if spec.on_error == "fail":
+        return
+    for kind in kinds:
+        if kind in _LIMITED_BY:
+            raise DeclarationError(
+                f"transform_on_error={spec.on_error!r} is for messages, and a source of kind {kind} brings "
+                "rows of files: one that cannot be read stops the stream, and the error names file and line",
+                where=spec.where,
+                next_step="leave it out; move a file that cannot be fixed out of the folder, and run the "
+                "stream with fail_on_data_loss=False, which goes on without it",
+            )
+
+
+def _part_name(part: str) -> str:
+    return "headers" if "headers" in part else "partition"
+
+
+def _option_naming(spec: StreamSpec, column: str) -> str | None:
+    if spec.columns is not None and column in {each.name for each in spec.columns.columns}:
+        return "source_columns="
+    if spec.transform_sql is not None:
+        return "transform_sql" if _sql_reads(spec, column) else None
+    for target in spec.targets:
+        if target.table is not None and column in {each.name for each in target.table.columns}:
+            return f"table {target.table.label}"
+    return None
+
+
+def _sql_reads(spec: StreamSpec, column: str) -> bool:
+    """Whether the SQL certainly takes this column from the stream, and neither makes nor joins it."""
+    sql = spec.transform_sql or ""
+    if not re.search(rf"(?<!\w){column}(?!\w)", sql, re.IGNORECASE):
+        return False
+    from sqlglot import exp, parse_one
+    from sqlglot.errors import SqlglotError
+
+    spoken = "spark" if spec.dialect is None or spec.dialect in SPARK_DIALECTS else spec.dialect
+    try:
+        tree = parse_one(sql, read=spoken)
+    except (SqlglotError, ValueError):  # whoever runs it says what is wrong
+        return False
+    if any(alias.alias.lower() == column for alias in tree.find_all(exp.Alias)):
+        return False
+    stream = [table for table in tree.find_all(exp.Table) if table.name.lower() == STREAM_VIEW]
+    qualifiers = {table.alias_or_name.lower() for table in stream}
+    if not spec.lookups:
+        qualifiers.add("")
+    found = (each for each in tree.find_all(exp.Column) if each.name.lower() == column)
+    return any(each.table.lower() in qualifiers for each in found)

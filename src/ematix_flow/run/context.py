@@ -1,0 +1,76 @@
+"""What every entry point needs to run or plan a pipeline: the engine and the run log, from settings."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ematix_flow.backends.state_stores.run_logs import open_run_log
+from ematix_flow.config.settings import project_settings
+from ematix_flow.engine.connections import StartSpark
+from ematix_flow.engine.spark.settings import EngineSettings, check_engine
+from ematix_flow.observe.listener import Listener
+from ematix_flow.observe.run_logging import LoggingListener
+from ematix_flow.observe.settings import Observability, open_observers
+from ematix_flow.run.pipeline import RunContext
+from ematix_flow.state.runlog.base import project_run_log, run_retention
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def engine_settings(engine: str | EngineSettings | None = None) -> EngineSettings:
+    """The argument, then the environment, then ``[engine]`` of the project's file."""
+    if isinstance(engine, EngineSettings):
+        return engine
+    return EngineSettings.resolve(engine=engine, env=os.environ, config=project_settings())
+
+
+def spark_starter(
+    engine: str | EngineSettings | None = None, also: Collection[str] = frozenset()
+) -> StartSpark:
+    """A function that starts Spark when first called: most questions need none.
+
+    Settings that cannot be are refused at once, whether Spark is needed or not. ``also`` are groups of jars
+    that others need who share the session: it cannot restart under them.
+    """
+    if not isinstance(engine, EngineSettings):
+        check_engine(engine, os.environ, project_settings())
+
+    def start(jar_groups: Sequence[str]) -> SparkSession:
+        from ematix_flow.engine.spark.session import spark_session
+
+        return spark_session(engine_settings(engine), jar_groups=sorted({*jar_groups, *also}))
+
+    return start
+
+
+@contextmanager
+def run_context(
+    *,
+    run_log: str | None = None,
+    engine: str | EngineSettings | None = None,
+    listener: Listener | None = None,
+    trigger: str = "sync",
+    slot: dt.datetime | None = None,
+    observability: Observability | None = None,
+) -> Iterator[RunContext]:
+    """What is given wins over the environment, and that over the project's file."""
+    watching = observability or Observability.resolve(os.environ)
+    with (
+        open_run_log(run_log or project_run_log(os.environ), env=os.environ) as log,
+        open_observers(watching, log) as observers,
+    ):
+        starter = spark_starter(engine)
+        yield RunContext(
+            log,
+            starter,
+            listener or LoggingListener(),
+            trigger,
+            slot,
+            observers=observers,
+            keep_runs_for=run_retention(),
+        )

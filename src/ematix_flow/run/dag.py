@@ -1,0 +1,103 @@
+"""Several pipelines in the order of their dependencies; what depends on a failure is not run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from ematix_flow.errors import FlowError, Interrupted, PipelineLocked
+from ematix_flow.graph.dependency_order import upstreams_within
+from ematix_flow.graph.registry import Registry, use_registry
+from ematix_flow.observe.observer import RunEnd
+from ematix_flow.plan.results import RunResult, unexpected_error
+from ematix_flow.run.last_runs import record_skipped_run
+from ematix_flow.run.pipeline import RunContext, run_pipeline
+from ematix_flow.run.worker_pool import WorkerPool, pipeline_jar_groups, with_jar_groups
+
+
+@dataclass(frozen=True)
+class PipelineOutcome:
+    """What became of one pipeline of a DAG run."""
+
+    pipeline: str
+    status: Literal["succeeded", "skipped", "locked", "failed", "not_run"]
+    result: RunResult | None = None
+    error: FlowError | None = None
+    reason: str | None = None
+
+    @property
+    def attempts(self) -> int:
+        """How many were made; 0 where it was not run."""
+        made = self.result or self.error
+        return made.attempts if made is not None else 0
+
+
+def run_dag(
+    registry: Registry,
+    names: Sequence[str] | None,
+    context: RunContext,
+    *,
+    before: Callable[[str], None] = lambda name: None,
+    after: Callable[[PipelineOutcome], None] = lambda outcome: None,
+    workers: int = 1,
+) -> list[PipelineOutcome]:
+    """Run the named pipelines (all by default), upstreams first, and go on past failures.
+
+    With more ``workers``, branches that do not depend on each other run side by side. What depends on a
+    failure is not run, and recorded as skipped.
+    """
+    order = registry.dependency_order(
+        None if names is None else [registry.pipeline(n).spec.name for n in names]
+    )
+    upstreams = upstreams_within({n: d.spec.depends_on for n, d in registry.pipelines.items()}, set(order))
+    shared = with_jar_groups(context, pipeline_jar_groups(registry, order)) if workers > 1 else context
+    team: WorkerPool[PipelineOutcome] = WorkerPool(workers)
+    outcomes: dict[str, PipelineOutcome] = {}
+    failed: dict[str, str] = {}  # for what failed or was not run because of it: which one failed
+
+    def over(outcome: PipelineOutcome) -> None:
+        outcomes[outcome.pipeline] = outcome
+        if outcome.status in ("failed", "locked"):
+            failed[outcome.pipeline] = outcome.pipeline
+        after(outcome)
+
+    waiting = list(order)
+    while waiting or team.is_busy:
+        for name in [each for each in waiting if all(above in outcomes for above in upstreams[each])]:
+            culprit = next((failed[above] for above in upstreams[name] if above in failed), None)
+            if culprit is None and not team.has_room:
+                continue
+            waiting.remove(name)
+            before(name)
+            if culprit is not None:
+                failed[name] = culprit
+                became = "is locked" if outcomes[culprit].status == "locked" else "failed"
+                reason = f"{culprit} {became}, and {name} depends on it"
+                spec = registry.pipeline(name).spec
+                skipped = record_skipped_run(context.run_log, spec, reason, context.trigger)
+                context.observers.run_finished(skipped, RunEnd())
+                over(PipelineOutcome(name, "not_run", reason=reason))
+            else:
+                team.start_worker(partial(_run_pipeline, registry, name, shared))
+        if team.is_busy:
+            over(team.wait_for_next())
+    return [outcomes[name] for name in order]
+
+
+def _run_pipeline(registry: Registry, name: str, context: RunContext) -> PipelineOutcome:
+    try:
+        with use_registry(registry):  # references among post-load transforms are looked up there
+            result = run_pipeline(registry.pipeline(name), context)
+    except Interrupted:
+        raise
+    except PipelineLocked as error:
+        return PipelineOutcome(name, "locked", error=error, reason=error.what)
+    except FlowError as error:
+        return PipelineOutcome(name, "failed", error=error, reason=error.what)
+    except Exception as error:
+        failure = unexpected_error(error)
+        failure.__cause__ = error
+        return PipelineOutcome(name, "failed", error=failure, reason=failure.what)
+    return PipelineOutcome(name, result.status, result=result, error=result.failure, reason=result.reason)

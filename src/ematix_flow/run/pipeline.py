@@ -1,0 +1,369 @@
+"""The one way to run a pipeline: lock, settle, plan, execute, transform, record.
+
+Decorator, CLI and ``.sync()`` all end here. Every run is written to the run log, whatever becomes of
+it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import random
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ematix_flow.engine.connections import Connections, StartSpark
+from ematix_flow.engine.planning.planner import build_plan
+from ematix_flow.engine.spark.error_translation import translate_spark_error
+from ematix_flow.engine.spark.interrupts import was_interrupted
+from ematix_flow.engine.spark.storage_settings import apply_storage_settings
+from ematix_flow.engine.spark.usage import using_spark
+from ematix_flow.errors import (
+    ConfigError,
+    DeclarationError,
+    FlowError,
+    Interrupted,
+    LoadError,
+    PipelineLocked,
+    PlanError,
+    PostTransformFailed,
+    RowRejected,
+    ShrinkRefused,
+)
+from ematix_flow.graph.registry import DeclaredPipeline
+from ematix_flow.observe.listener import Attempt, Listener
+from ematix_flow.observe.observer import Observers, RunEnd
+from ematix_flow.plan.definition import Plan
+from ematix_flow.plan.results import RunResult, Status, TargetResult
+from ematix_flow.run.batches import RunBatch, choose_batch
+from ematix_flow.run.loading import BEFORE_COMMIT, LoadAttempt, lock_targets, results_if_loaded, run_targets
+from ematix_flow.run.post_transforms import run_post_transforms
+from ematix_flow.run.recording import RunRecording
+from ematix_flow.run.recovery import committed_targets, settle_interrupted_runs, slot_batch_key
+from ematix_flow.schedule.slot_lifecycle import retry_delay
+from ematix_flow.spec.pipelines import PipelineSpec
+from ematix_flow.state.run_records import RunRecord, RunStatus
+from ematix_flow.state.runlog.base import RunLog
+
+# errors that the next attempt would meet again: waiting does not help
+_NOT_RETRIED = (
+    DeclarationError,
+    ConfigError,
+    PlanError,
+    PipelineLocked,
+    Interrupted,
+    RowRejected,
+    ShrinkRefused,
+    PostTransformFailed,  # what failed is not the load, which is committed
+)
+
+_RANDOM = random.Random()
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What a run needs from outside: the engine, where to record, who watches, why it runs.
+
+    A run that is ``tried_elsewhere`` is one attempt, the ``attempt``-th: whoever keeps its slot tries again.
+    Runs that are older than ``keep`` are forgotten.
+    """
+
+    run_log: RunLog
+    spark: StartSpark
+    listener: Listener = field(default_factory=Listener)
+    trigger: str = "sync"
+    slot: dt.datetime | None = None
+    attempt: int = 1
+    retried_by_scheduler: bool = False
+    observers: Observers = field(default_factory=Observers)
+    keep_runs_for: dt.timedelta | None = None
+    sleep: Callable[[float], None] = time.sleep
+
+
+def run_pipeline(declared: DeclaredPipeline, context: RunContext) -> RunResult:
+    """Run it, trying again as its retry policy says. Raises the last error when all attempts failed."""
+    policy = declared.spec.retry
+    batch = slot_batch_key(context.slot) if context.slot else f"run:{uuid.uuid4()}"
+    attempt = LoadAttempt(batch, context.attempt)
+    while True:
+        listener = context.listener.run_started(_attempt_for_listener(declared.spec, context, attempt))
+        try:
+            return _run_and_notify(declared, replace(context, listener=listener), attempt)
+        except FlowError as error:
+            number = attempt.number
+            if context.retried_by_scheduler or not _will_retry(declared.spec, context, number, error):
+                error.attempts = number
+                raise
+            delay = retry_delay(policy, number, _RANDOM)
+            listener.note(
+                f"attempt {number} of {policy.max_attempts} failed ({error.what}); the next in {delay:.3g} s"
+            )
+            context.sleep(delay)
+            attempt = LoadAttempt(batch, number + 1, (*attempt.earlier_run_ids, str(attempt.run_id)))
+
+
+def _will_retry(spec: PipelineSpec, context: RunContext, number: int, error: object) -> bool:
+    """Whether another attempt follows. A slot's next comes later, when what is wrong may be mended."""
+    if number >= spec.retry.max_attempts:
+        return False
+    return context.retried_by_scheduler or (
+        isinstance(error, FlowError) and not isinstance(error, _NOT_RETRIED)
+    )
+
+
+def plan_pipeline(declared: DeclaredPipeline, spark: StartSpark) -> Plan:
+    """The plan of a run that would start now. Changes nothing, takes no lock."""
+    return build_plan(declared, open_connections(spark))
+
+
+def open_connections(spark: StartSpark) -> Connections:
+    """The world of one run, with Spark's failures told in our words."""
+    return Connections(
+        spark,
+        lambda error, what: translate_spark_error(error, what=what, source=True),
+        apply_storage_settings,
+    )
+
+
+def _run_and_notify(declared: DeclaredPipeline, context: RunContext, attempt: LoadAttempt) -> RunResult:
+    """The attempt, with its end told to whoever watches it."""
+    try:
+        result = _run_recorded(declared, context, attempt)
+    except BaseException as error:
+        context.listener.run_finished(None, error)
+        raise
+    context.listener.run_finished(result, result.failure)
+    return result
+
+
+def _run_recorded(declared: DeclaredPipeline, context: RunContext, attempt: LoadAttempt) -> RunResult:
+    spec = declared.spec
+    before = sys.exc_info()[1]  # a caller may be at work on an error of its own
+    recorded = _AttemptRecording(spec, context, _new_record(spec, context, attempt))
+    try:
+        with recorded.capture_output(), using_spark(f"pipeline {spec.name!r}"):
+            result, batch = _run_with_locks(declared, recorded.observed_context(), attempt)
+    except KeyboardInterrupt:
+        raise _record_cancelled(spec, context, recorded) from None
+    except PipelineLocked as error:
+        recorded.finish_attempt("locked", error)
+        raise error.with_location(spec.where) from None
+    except Exception as error:
+        if was_interrupted(error, before):
+            raise _record_cancelled(spec, context, recorded) from None
+        if isinstance(error, FlowError):
+            error.with_location(spec.where)
+            if error.state is None and isinstance(error, BEFORE_COMMIT):
+                error.state = "the target is as before"
+        recorded.finish_attempt("failed", error)
+        raise
+    failure = _partial_failure(spec, result, batch)
+    recorded.finish_attempt(result.status, failure, result)
+    if failure is not None and not spec.continue_on_target_failure:
+        raise failure
+    return replace(result, failure=failure)
+
+
+class _AttemptRecording(RunRecording):
+    """An attempt at a pipeline, recorded."""
+
+    def __init__(self, spec: PipelineSpec, context: RunContext, record: RunRecord) -> None:
+        super().__init__(
+            record, context.run_log, context.observers, where=spec.where, keep=context.keep_runs_for
+        )
+        self._spec, self._context = spec, context
+
+    def observed_context(self) -> RunContext:
+        """The context of the attempt: what becomes of it is heard."""
+        context = self._context
+        return replace(
+            context, listener=self.wrap_listener(context.listener), spark=self.wrap_spark_start(context.spark)
+        )
+
+    def finish_attempt(
+        self, status: RunStatus, error: BaseException | None, result: RunResult | None = None
+    ) -> None:
+        spec, context = self._spec, self._context
+        again = status == "failed" and _will_retry(spec, context, self.record.attempt, error)
+        if result is not None and spec.continue_on_target_failure and not context.retried_by_scheduler:
+            again = False  # it goes on past what failed
+        ending = RunEnd(spec.retry.max_attempts, again, error)
+        self.finish(status, error, ending, **({} if result is None else _record_values(result)))
+
+
+def _record_cancelled(spec: PipelineSpec, context: RunContext, recorded: _AttemptRecording) -> Interrupted:
+    """Recorded as stopped by a person, with what the target holds now."""
+    stopped = Interrupted(
+        f"pipeline {spec.name!r} was interrupted",
+        where=spec.where,
+        state=_state_after_interrupt(spec, context, recorded.record.run_id),
+        next_step=f"flow run {spec.name}  starts it again",
+    )
+    recorded.finish_attempt("cancelled", stopped)
+    return stopped
+
+
+def _state_after_interrupt(spec: PipelineSpec, context: RunContext, run_id: str) -> str:
+    """What the ledgers say of a run that was stopped: it may have committed already."""
+    problem: BaseException | None = None
+    for _ in range(2):  # one more: the interrupt may come twice, and break off the question too
+        try:
+            committed = committed_targets(spec, open_connections(context.spark), run_id)
+        except (FlowError, KeyboardInterrupt) as error:
+            problem = error
+            continue
+        if not committed:
+            return "nothing had committed; the target is as before"
+        told = f"it had committed to {', '.join(committed)}"
+        if len(committed) < len(spec.targets):
+            return f"{told}; another run loads only the rest"
+        return f"{told}; unless it is incremental, another run appends again"
+    return f"the ledger could not be asked whether it had committed: {problem}"
+
+
+def _partial_failure(spec: PipelineSpec, result: RunResult, batch: RunBatch) -> LoadError | None:
+    failed = [t for t in result.targets if t.status == "failed"]
+    if not failed:
+        return None
+    done = [t.target for t in result.targets if t.status != "failed"]
+    missing = {t.label for t in spec.targets} - set(done)
+    loads = "loads all targets anew" if missing <= set(batch.overdue) else "loads only what is missing"
+    return LoadError(
+        f"{len(failed)} of {len(spec.targets)} targets failed: "
+        + "; ".join(f"{t.target}: {t.reason}" for t in failed),
+        where=spec.where,
+        state=f"committed: {', '.join(done) or 'none'}; every other target is as before",
+        next_step=f"mend it; flow run {spec.name}  {loads}" if done else None,
+    )
+
+
+def _run_with_locks(
+    declared: DeclaredPipeline, context: RunContext, attempt: LoadAttempt
+) -> tuple[RunResult, RunBatch]:
+    spec, world, listener = declared.spec, open_connections(context.spark), context.listener
+    run_id = attempt.run_id
+    notes: list[str] = []
+
+    def note(text: str) -> None:
+        notes.append(text)
+        listener.note(text)
+
+    with ExitStack() as locks:
+        unreachable = lock_targets(spec, world, run_id, locks)
+        settle_interrupted_runs(
+            spec, world, context.run_log, str(run_id), unreachable, note, context.observers
+        )
+        for target in spec.targets:
+            if target.label not in unreachable:
+                for left in world.target(target.connection).sweep_staging(spec.name, target.label):
+                    note(f"removed staging that an interrupted run had left: {left}")
+        batch = RunBatch(attempt.batch_key)
+        if context.slot is None:
+            batch = choose_batch(
+                spec, world, context.run_log, attempt.batch_key, attempt.earlier_run_ids, unreachable, note
+            )
+        results = [] if unreachable else results_if_loaded(spec, world, context, attempt)
+        if not results:
+            results = _plan_and_load(declared, world, context, attempt, batch, unreachable, note)
+        for each in results:
+            if each.rows_outranked:
+                note(_outranked_note(each))
+        seconds = time.monotonic() - attempt.started
+        loaded = RunResult(spec.name, str(run_id), _status(results), tuple(results), seconds, attempt.number)
+        post = run_post_transforms(declared, world, loaded, context, run_pipeline)
+    seconds = time.monotonic() - attempt.started
+    return replace(loaded, seconds=seconds, post=tuple(post), notes=tuple(notes)), batch
+
+
+def _plan_and_load(
+    declared: DeclaredPipeline,
+    world: Connections,
+    context: RunContext,
+    attempt: LoadAttempt,
+    batch: RunBatch,
+    unreachable: Mapping[str, FlowError],
+    note: Callable[[str], None],
+) -> list[TargetResult]:
+    spec, listener = declared.spec, context.listener
+    plan, unplanned = _plan_available_targets(declared, world, unreachable)
+    if len(spec.targets) > 1:  # only now: a run that fails before it loads leaves all to the next
+        context.run_log.record_batch(str(attempt.run_id), batch.key, batch.overdue)
+    listener.planned(plan)
+    for told in dict.fromkeys(text for target in plan.targets for text in target.warnings):
+        note(told)
+    return run_targets(plan, world, context, attempt, batch.key, unplanned)
+
+
+def _plan_available_targets(
+    declared: DeclaredPipeline, world: Connections, unreachable: Mapping[str, FlowError]
+) -> tuple[Plan, Mapping[str, FlowError]]:
+    """The plan, and the targets that it leaves out with why.
+
+    One that cannot be planned fails alone where the others are to go on; the last one's error is raised.
+    """
+    spec, left_out = declared.spec, dict(unreachable)
+    while True:
+        try:
+            return build_plan(declared, world, without=left_out), left_out
+        except FlowError as error:
+            if error.target is None or not spec.continue_on_target_failure or isinstance(error, Interrupted):
+                raise
+            left_out[error.target] = error
+            if len(left_out) == len(spec.targets):
+                raise
+
+
+def _outranked_note(result: TargetResult) -> str:
+    """A source that changes a value without its event time may lose the change: the total order decides."""
+    rows = "1 row" if result.rows_outranked == 1 else f"{result.rows_outranked:,} rows"
+    return (
+        f"{result.target}: {rows} did not become a version, because another row of the same key holds at "
+        "the same event time; let the source move event_timestamp_column whenever a value changes"
+    )
+
+
+def _status(results: list[TargetResult]) -> Status:
+    statuses = {r.status for r in results}
+    if "failed" in statuses:
+        return "failed"
+    return "skipped" if statuses == {"skipped"} else "succeeded"
+
+
+def _attempt_for_listener(spec: PipelineSpec, context: RunContext, attempt: LoadAttempt) -> Attempt:
+    return Attempt(spec.name, str(attempt.run_id), attempt.number, context.slot, context.trigger)
+
+
+def _new_record(spec: PipelineSpec, context: RunContext, attempt: LoadAttempt) -> RunRecord:
+    return RunRecord(
+        run_id=str(attempt.run_id),
+        pipeline=spec.name,
+        target=", ".join(t.label for t in spec.targets),
+        mode=", ".join(dict.fromkeys(t.mode for t in spec.targets)),
+        trigger=context.trigger,
+        slot=context.slot,
+        attempt=attempt.number,
+        # with several targets it is known only when the locks are held
+        batch=attempt.batch_key if len(spec.targets) == 1 else None,
+        pid=os.getpid(),
+    )
+
+
+def _record_values(result: RunResult) -> dict[str, Any]:
+    """What a result adds to the record of its run."""
+    first = result.targets[0]
+    return {
+        "path": result.path,
+        "rows_read": result.rows_read,
+        "rows_inserted": result.rows_inserted,
+        "rows_updated": result.rows_updated,
+        "rows_deleted": result.rows_deleted,
+        "rows_unchanged": result.rows_unchanged,
+        "source_from": first.source_from,
+        "source_to": first.source_to,
+        "metrics": result.to_json(),
+    }

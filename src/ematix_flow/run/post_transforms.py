@@ -1,0 +1,101 @@
+"""Post-load transforms: SQL, named transforms and functions, each in a transaction of its own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.engine.connections import Connections
+from ematix_flow.engine.live_connection import LiveConnection
+from ematix_flow.errors import FlowError, PostTransformFailed
+from ematix_flow.graph.registry import DeclaredPipeline, current_registry
+from ematix_flow.plan.definition import RunPostTransform
+from ematix_flow.plan.results import RunResult
+
+if TYPE_CHECKING:
+    from ematix_flow.run.pipeline import RunContext
+
+PipelineRunner = Callable[[DeclaredPipeline, "RunContext"], RunResult]
+
+
+@dataclass(frozen=True)
+class ParentContext:
+    """The load that a two-argument transform follows."""
+
+    pipeline_name: str
+    run_id: str
+    rows_inserted: int
+    rows_updated: int
+    rows_unchanged: int
+
+
+def run_post_transforms(
+    declared: DeclaredPipeline,
+    world: Connections,
+    result: RunResult,
+    context: RunContext,
+    run_pipeline: PipelineRunner,
+) -> list[tuple[str, str]]:
+    """Label and outcome of each step; none run when the load did nothing or failed."""
+    if result.status != "succeeded":
+        return []
+    spec = declared.spec
+    connection = LiveConnection(world, spec.targets[0].connection)
+    parent = ParentContext(
+        spec.name,
+        result.run_id,
+        result.rows_inserted,
+        result.rows_updated,
+        result.rows_unchanged,
+    )
+    outcomes = []
+    steps = (RunPostTransform(step, index) for index, step in enumerate(spec.transforms_post))
+    for post in steps:
+        context.listener.stage_started(spec.targets[0].label, f"then {post.step.label}")
+        try:
+            _run_step(declared, post, connection, parent, context, run_pipeline)
+            outcomes.append((post.step.label, "ok"))
+        except (Exception, SystemExit, GeneratorExit) as error:
+            what = error.what if isinstance(error, FlowError) else f"{type(error).__name__}: {error}"
+            failed = PostTransformFailed(
+                f"post-load transform {post.index + 1} of {spec.name!r} ({post.step.label}) failed: {what}",
+                where=spec.where,
+                state="the load before it is committed; the transforms after it did not run",
+                next_step="mend it and run it by hand, or declare continue_on_failure_post=True",
+            )
+            if not spec.continue_on_failure_post:
+                raise failed from error
+            context.listener.note(failed.what)
+            outcomes.append((post.step.label, failed.what))
+    return outcomes
+
+
+def _run_step(
+    declared: DeclaredPipeline,
+    post: RunPostTransform,
+    connection: LiveConnection,
+    parent: ParentContext,
+    context: RunContext,
+    run_pipeline: PipelineRunner,
+) -> None:
+    if post.step.kind == "sql":
+        connection.execute(post.step.text)
+        return
+    if post.step.kind == "function":
+        call_transform(declared.post_functions[post.index], connection, parent)
+        return
+    registry = current_registry()
+    if post.step.text in registry.transforms:
+        call_transform(registry.transforms[post.step.text].function, connection, parent)
+    else:
+        run_pipeline(
+            registry.pipeline(post.step.text), replace(context, attempt=1, retried_by_scheduler=False)
+        )
+
+
+def call_transform(function: Callable[..., Any], connection: LiveConnection, parent: ParentContext) -> Any:
+    """With ``(conn)`` or ``(conn, parent)``, as it is declared."""
+    count = len(inspect.signature(function).parameters)
+    return function(*(connection, parent)[:count])

@@ -1,0 +1,126 @@
+"""Looking before running: preview, dry run and validation. None of them changes a target."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from ematix_flow.backends.base import BatchSource, SparkSource
+from ematix_flow.engine.connections import StartSpark
+from ematix_flow.engine.execution.execute import execute_target
+from ematix_flow.engine.planning.planner import build_plan
+from ematix_flow.engine.planning.source_reader import source_reader
+from ematix_flow.engine.planning.source_sql import source_reference
+from ematix_flow.errors import FlowError
+from ematix_flow.graph.registry import DeclaredPipeline
+from ematix_flow.observe.listener import Attempt, Listener
+from ematix_flow.plan.definition import Plan
+from ematix_flow.plan.results import RunResult
+from ematix_flow.run.pipeline import open_connections
+
+
+@dataclass(frozen=True)
+class Preview:
+    """A plan and the first rows that its source yields."""
+
+    plan: Plan
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **self.plan.to_json(),
+            "sample": [dict(zip(self.columns, row, strict=True)) for row in self.rows],
+        }
+
+    def __str__(self) -> str:
+        rows = ["  ".join(str(value) for value in row) for row in (self.columns, *self.rows)]
+        return "\n".join([str(self.plan), f"the first {len(self.rows)} rows of the source:", *rows])
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        head = "".join(f"<th>{escape(c)}</th>" for c in self.columns)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{escape(str(v))}</td>" for v in row) + "</tr>" for row in self.rows
+        )
+        return f"{self.plan._repr_html_()}<table><tr>{head}</tr>{body}</table>"
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Whether source and target accept the pipeline."""
+
+    pipeline: str
+    ok: bool
+    error: FlowError | None = None
+    explain: str = ""
+    warnings: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "pipeline": self.pipeline,
+            "ok": self.ok,
+            "error": self.error.to_json() if self.error else None,
+            "warnings": list(self.warnings),
+        }
+
+
+def preview(declared: DeclaredPipeline, spark: StartSpark, rows: int) -> Preview:
+    world = open_connections(spark)
+    plan = build_plan(declared, world)
+    reference = source_reference(declared.spec)
+    source = source_reader(declared.spec, world)
+    if isinstance(source, SparkSource):
+        with world.spark_errors(f"the source SQL of {declared.spec.name!r}"):
+            frame = source.frame(world.spark(), plan.source_sql).limit(rows)
+            return Preview(plan, tuple(frame.columns), tuple(tuple(row) for row in frame.collect()))
+    names, sample = world.backend(reference).query(plan.source_sql, rows)
+    return Preview(plan, tuple(names), tuple(sample))
+
+
+def validate(declared: DeclaredPipeline, spark: StartSpark) -> Validation:
+    """EXPLAIN at the source, then the whole plan. An error is the answer, not an exception."""
+    world = open_connections(spark)
+    try:
+        plan = build_plan(declared, world)
+        source = world.source(source_reference(declared.spec))
+        explained = source.explain(plan.source_sql) if isinstance(source, BatchSource) else ""
+    except FlowError as error:
+        return Validation(declared.spec.name, False, error)
+    warnings = tuple(w for t in plan.targets for w in t.warnings)
+    return Validation(declared.spec.name, True, None, explained, warnings)
+
+
+def dry_run(declared: DeclaredPipeline, spark: StartSpark, listener: Listener | None = None) -> RunResult:
+    """Every stage but the commit: counts what would change. Nothing is created, nothing recorded."""
+    run_id = uuid.uuid4()
+    heard = (listener or Listener()).run_started(Attempt(declared.spec.name, str(run_id), trigger="dry_run"))
+    try:
+        result = _dry_run(declared, spark, run_id, heard)
+    except BaseException as error:
+        heard.run_finished(None, error)
+        raise
+    heard.run_finished(result, None)
+    return result
+
+
+def _dry_run(declared: DeclaredPipeline, spark: StartSpark, run_id: uuid.UUID, heard: Listener) -> RunResult:
+    started = time.monotonic()
+    world = open_connections(spark)
+    plan = build_plan(declared, world)
+    results = tuple(
+        execute_target(
+            plan,
+            t,
+            world,
+            run_id=run_id,
+            batch_key=f"run:{run_id}",
+            listener=heard,
+            dry_run=True,
+        )
+        for t in plan.targets
+    )
+    return RunResult(declared.spec.name, str(run_id), "succeeded", results, time.monotonic() - started)

@@ -1,0 +1,210 @@
+"""Runs that ended before their time: settled from the targets' ledgers, which know what committed."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import os
+import socket
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ematix_flow.backends.base import LedgerEntry
+from ematix_flow.backends.sql.load_transaction import count_unchanged_rows
+from ematix_flow.engine.connections import Connections
+from ematix_flow.errors import FlowError
+from ematix_flow.observe.observer import Observers, RunEnd
+from ematix_flow.spec.pipelines import PipelineSpec, TargetSpec
+from ematix_flow.state.file_locks import process_is_alive
+from ematix_flow.state.run_records import RunRecord, utc_now
+from ematix_flow.state.runlog.base import RunLog
+
+_LOOKBACK = 100  # at runs and at batches: those of a slot that has not ended are among the newest
+COMMITTED = "the process ended before it could say so, but the ledger holds the batch: it is committed"
+_log = logging.getLogger(__name__)
+
+
+def settle_interrupted_runs(
+    spec: PipelineSpec,
+    world: Connections,
+    run_log: RunLog,
+    own_run_id: str,
+    unreachable: Collection[str],
+    note: Callable[[str], None],
+    observers: Observers,
+) -> None:
+    """Called with the pipeline's locks held: whoever is still ``running`` then is dead.
+
+    Targets that are ``unreachable`` now are not asked. A run log that does not answer is asked another time.
+    Of transforms after the load no ledger tells: with some, a run that has not said so did not succeed.
+    """
+    try:
+        unended = run_log.running(spec.name)
+    except FlowError as error:
+        note(f"whether an earlier run was interrupted is not known: {error.what}")
+        return
+    for record in unended:
+        if record.run_id == own_run_id or _is_process_alive(record):
+            continue
+        entries = committed_entries(spec, world, record.run_id, record.batch, unreachable)
+        committed, counts = list(entries), _committed_counts(spec, entries, record)
+        if len(committed) == len(spec.targets) and not spec.transforms_post:
+            reason = COMMITTED
+            run_log.settle(record.run_id, "succeeded", reason, counts)
+        else:
+            reason = _interrupted_reason(spec, committed, unreachable)
+            if run_log.settle(record.run_id, "interrupted", reason, counts):
+                ended = {"finished_at": utc_now(), "error_message": reason, **counts}
+                died = replace(record, status="interrupted", **ended)
+                observers.run_finished(died, RunEnd(spec.retry.max_attempts, will_retry=True))
+        note(f"run {record.run_id[:8]} of {record.started_at:%Y-%m-%d %H:%M:%S} UTC: {reason}")
+
+
+def _interrupted_reason(spec: PipelineSpec, committed: Collection[str], unreachable: Collection[str]) -> str:
+    asked = [t.label for t in spec.targets if t.label not in unreachable]
+    missing = ", ".join(label for label in asked if label not in committed)
+    if missing:
+        reason = f"the process ended before it committed to {missing}; nothing of it is there"
+    else:
+        reason = f"the process ended after it had committed to {', '.join(committed)}"
+        if spec.transforms_post:
+            reason += "; its post-load transforms may not have run"
+    return f"{reason}; {', '.join(unreachable)} cannot be asked now" if unreachable else reason
+
+
+def committed_targets(
+    spec: PipelineSpec,
+    world: Connections,
+    run_id: str | None,
+    batch: str | None = None,
+    unreachable: Collection[str] = (),
+) -> list[str]:
+    """The targets whose ledger holds this batch, or one of this run."""
+    return list(committed_entries(spec, world, run_id, batch, unreachable))
+
+
+def committed_entries(
+    spec: PipelineSpec,
+    world: Connections,
+    run_id: str | None,
+    batch: str | None = None,
+    unreachable: Collection[str] = (),
+) -> dict[str, LedgerEntry]:
+    """By target, what its ledger holds of this run, or else of this batch."""
+    asked = [target for target in spec.targets if target.label not in unreachable]
+    found = {target.label: _ledger_entry(spec, target, world, run_id, batch) for target in asked}
+    return {label: entry for label, entry in found.items() if entry is not None}
+
+
+def ledger_holds(
+    spec: PipelineSpec, target: TargetSpec, world: Connections, run_id: str | None, batch: str | None = None
+) -> bool:
+    """Whether the target's ledger holds this batch, or one of this run."""
+    return _ledger_entry(spec, target, world, run_id, batch) is not None
+
+
+def _ledger_entry(
+    spec: PipelineSpec, target: TargetSpec, world: Connections, run_id: str | None, batch: str | None
+) -> LedgerEntry | None:
+    sink = world.target(target.connection)
+    own = sink.ledger(spec.name, target.label, run_id=run_id, limit=1) if run_id is not None else []
+    if own:
+        return own[0]
+    # the batches asked for are recent ones; what is older, the load's own transaction finds
+    recent = sink.ledger(spec.name, target.label) if batch is not None else []
+    return next((entry for entry in recent if entry.batch_key == batch), None)
+
+
+def _committed_counts(
+    spec: PipelineSpec, entries: Mapping[str, LedgerEntry], record: RunRecord
+) -> dict[str, Any]:
+    """What a run committed, as it would have recorded it; nothing where an earlier run loaded its batch.
+
+    Of scd2 by event time a ledger does not tell how many rows changed nothing: that stays unknown.
+    """
+    targets = {target.label: target for target in spec.targets}
+    own = {label: entry for label, entry in entries.items() if entry.run_id == record.run_id}
+    if not own:
+        return {}
+    counts: dict[str, Any] = {
+        "rows_read": sum(entry.rows_in for entry in own.values()),
+        "rows_inserted": sum(entry.rows_inserted for entry in own.values()),
+        "rows_updated": sum(entry.rows_updated for entry in own.values()),
+        "rows_deleted": sum(entry.rows_deleted for entry in own.values()),
+    }
+    if not any(_goes_by_event_time(targets[label]) for label in own):
+        counts["rows_unchanged"] = sum(
+            count_unchanged_rows(targets[label].mode, entry.rows_in, entry.rows_inserted, entry.rows_updated)
+            for label, entry in own.items()
+        )
+    first = own.get(spec.targets[0].label)
+    return counts | ({"source_from": first.source_from, "source_to": first.source_to} if first else {})
+
+
+def _goes_by_event_time(target: TargetSpec) -> bool:
+    return target.mode == "scd2" and target.event_timestamp_column is not None
+
+
+def slot_batch_key(slot: dt.datetime) -> str:
+    """The batch that every run of a slot loads."""
+    return f"slot:{slot.isoformat()}"
+
+
+@dataclass(frozen=True)
+class SlotLoad:
+    """How far the runs of a slot have come: ``loaded`` into every target, and ``done`` with all that follows.
+
+    No ledger tells whether the transforms after a load have run. Of a pipeline with some, a slot is done
+    only when a run of it has said so itself.
+    """
+
+    loaded: bool = False
+    done: bool = False
+
+
+def slot_load(spec: PipelineSpec, slot: dt.datetime, world: Connections, run_log: RunLog) -> SlotLoad:
+    """What ledgers and run log know. An incremental load is known by its run, any other by its batch."""
+    try:
+        runs = [run for run in run_log.list(spec.name, limit=_LOOKBACK) if run.slot == slot]
+    except FlowError:
+        runs = []  # a run log that cannot be read stops no run
+    ids, batch = {run.run_id for run in runs}, slot_batch_key(slot)
+    for target in spec.targets:
+        held = world.target(target.connection).ledger(spec.name, target.label, limit=_LOOKBACK)
+        if not any(entry.batch_key == batch or entry.run_id in ids for entry in held):
+            return SlotLoad()
+    said = any(run.status == "succeeded" and run.error_message is None for run in runs)
+    return SlotLoad(loaded=True, done=said or not spec.transforms_post)
+
+
+def slot_is_done(
+    spec: PipelineSpec, slot: dt.datetime, world: Connections, run_log: RunLog, *, only_asked: bool = False
+) -> bool | None:
+    """Whether a slot of which no run has said how it ended is done; if so, its runs are recorded so.
+
+    When it is ``only_asked``, nothing is recorded. None where a ledger cannot be asked.
+    """
+    try:
+        done = slot_load(spec, slot, world, run_log).done
+    except Exception as error:  # whatever a driver raises: the slot has to end
+        told = error.what if isinstance(error, FlowError) else f"{type(error).__name__}: {error}"
+        _log.warning("whether %s of %s is loaded could not be asked: %s", spec.name, slot, told)
+        return None
+    if only_asked:
+        return done
+    try:
+        for record in run_log.running(spec.name) if done else ():
+            if record.slot == slot and not _is_process_alive(record):  # it will say so itself
+                counts = _committed_counts(spec, committed_entries(spec, world, record.run_id), record)
+                run_log.settle(record.run_id, "succeeded", COMMITTED, counts)
+    except FlowError as error:
+        _log.warning("that %s of %s is loaded was not recorded: %s", spec.name, slot, error.what)
+    return done
+
+
+def _is_process_alive(record: RunRecord) -> bool:
+    """Of another process of this machine that still exists: it waits for a lock, or has not said its end."""
+    if record.host != socket.gethostname() or record.pid == os.getpid():
+        return False
+    return process_is_alive(record.pid)

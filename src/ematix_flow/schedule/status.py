@@ -1,0 +1,228 @@
+"""How pipelines and workflows stand, from a few questions to the run log and the slots."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ematix_flow.graph.registry import Registry
+from ematix_flow.run.last_runs import LOOKBACK_RUNS, has_ended, last_ends, was_locked
+from ematix_flow.schedule.backlog import NO_BACKLOG, Backlog, measure_backlog
+from ematix_flow.schedule.due import is_before_first_poll
+from ematix_flow.schedule.upstream_gate import format_utc, is_unresolved
+from ematix_flow.schedule.workflows import WorkflowSlots, slot_name
+from ematix_flow.spec.pipelines import PipelineSpec
+from ematix_flow.spec.schedules import Schedule
+from ematix_flow.spec.workflows import WorkflowSpec
+from ematix_flow.state.process_liveness import run_is_dead
+from ematix_flow.state.run_records import RunRecord
+from ematix_flow.state.runlog.base import RunLog
+from ematix_flow.state.slots.base import ENDED, SlotRecord, SlotStore
+
+_UNPOLLED_AFTER = dt.timedelta(minutes=20)  # longer than the rarest look of those that ``flow init`` writes
+
+
+@dataclass(frozen=True)
+class PipelineStatus:
+    """One pipeline: its last run that found it free, the failures since the last success, and when it is due.
+
+    ``slot`` is the one that waits or runs, or else the last one, if it was given up or skipped and nothing
+    has succeeded since. ``unseen`` is a fire that nobody has looked at for long, though others were.
+    ``ahead`` is a slot later than now, which a clock ahead of time has opened. ``backlog`` are the slots that
+    are due and wait.
+    """
+
+    spec: PipelineSpec
+    last_run: RunRecord | None
+    failures: int
+    slot: SlotRecord | None
+    next_due: dt.datetime | None
+    unpolled_since: dt.datetime | None = None
+    slot_ahead: dt.datetime | None = None
+    backlog: Backlog = NO_BACKLOG
+
+    @property
+    def why(self) -> str:
+        """What it waits for, or why it did not go well; empty when all is well."""
+        if self.last_run is not None and run_is_dead(self.last_run):
+            return (
+                f"its process {self.last_run.pid} is gone: the next run finds out from the "
+                "ledger what it left"
+            )
+        if self.unpolled_since is not None:
+            return (
+                f"due since {format_utc(self.unpolled_since)}: neither flow scheduler nor "
+                "flow run-due has looked"
+            )
+        if self.slot_ahead is not None:
+            return (
+                f"it has a slot of {format_utc(self.slot_ahead)}, later than now: a "
+                "clock was ahead; present slots "
+                "fire as usual, and that one does not fire again"
+            )
+        reason = self.slot.reason if self.slot is not None else None
+        if (
+            reason is None
+            and self.last_run is not None
+            and has_ended(self.last_run)
+            and not self.last_run.ended_well
+        ):
+            reason = self.last_run.error_message
+        return (reason or "").split("\n")[0]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": "pipeline",
+            "pipeline": self.spec.name,
+            "schedule": self.spec.schedule,
+            "timezone": self.spec.timezone,
+            "depends_on": list(self.spec.depends_on),
+            "tags": list(self.spec.tags),
+            "last_run": self.last_run.to_json() if self.last_run else None,
+            "failures_since_success": self.failures,
+            "attempts_allowed": self.spec.retry.max_attempts,
+            "slot": None if self.slot is None else _slot_json(self.slot),
+            "why": self.why or None,
+            "next_due": self.next_due.isoformat() if self.next_due else None,
+            "slot_ahead": self.slot_ahead.isoformat() if self.slot_ahead else None,
+            "unseen_since": self.unpolled_since.isoformat() if self.unpolled_since else None,
+            "due_slots": self.backlog.due_slots,
+            "oldest_due": self.backlog.oldest_due.isoformat() if self.backlog.oldest_due else None,
+            "behind_seconds": self.backlog.behind_seconds,
+        }
+
+
+@dataclass(frozen=True)
+class WorkflowStatus:
+    """One workflow: its last slot, what its trigger still waits for, and when it is due."""
+
+    spec: WorkflowSpec
+    slot: SlotRecord | None
+    waits_for: tuple[str, ...]
+    next_due: dt.datetime | None
+
+    @property
+    def outcome(self) -> str:
+        if self.slot is None:
+            return "never"
+        return self.slot.status.replace("_", " ") if self.slot.status in ENDED else "running"
+
+    @property
+    def why(self) -> str:
+        failed = self.slot is not None and self.slot.status in ("gave_up", "skipped")
+        told = [self.slot.reason or ""] if failed and self.slot is not None else []
+        return "; ".join([*told, *self.waits_for])
+
+    def to_json(self) -> dict[str, Any]:
+        trigger = self.spec.triggered_by
+        return {
+            "kind": "workflow",
+            "workflow": self.spec.name,
+            "jobs": list(self.spec.jobs),
+            "schedule": self.spec.schedule,
+            "timezone": self.spec.timezone,
+            "triggered_by": trigger.to_json() if trigger else None,
+            "outcome": self.outcome,
+            "slot": None if self.slot is None else _slot_json(self.slot),
+            "waits_for": list(self.waits_for),
+            "next_due": self.next_due.isoformat() if self.next_due else None,
+        }
+
+
+def pipeline_statuses(
+    registry: Registry, only: Collection[str] | None, store: SlotStore, run_log: RunLog, now: dt.datetime
+) -> list[PipelineStatus]:
+    """Of the pipelines that are asked for, all by default, in the order they are declared."""
+    names = [name for name in registry.pipelines if only is None or name in only]
+    records = run_log.newest(names, LOOKBACK_RUNS)
+    unended: dict[str, SlotRecord] = {}
+    due: dict[str, list[SlotRecord]] = {}
+    for record in store.unended(names):
+        unended.setdefault(record.slot.pipeline, record)
+        if record.is_due(now):
+            due.setdefault(record.slot.pipeline, []).append(record)
+    newest, ahead = store.newest(names), dict[str, dt.datetime]()
+    for name, record in list(newest.items()):
+        if record.slot.fire_time > now:
+            ahead[name] = record.slot.fire_time
+            present = store.latest(name, now)
+            if present is None:
+                del newest[name]
+            else:
+                newest[name] = present
+    found = [
+        _pipeline_status(registry.pipelines[name].spec, records.get(name, ()), unended, newest, now)
+        for name in names
+    ]
+    return [
+        replace(
+            each,
+            slot_ahead=ahead.get(each.spec.name),
+            backlog=measure_backlog(due.get(each.spec.name, ()), now),
+        )
+        for each in found
+    ]
+
+
+def _pipeline_status(
+    spec: PipelineSpec,
+    records: Sequence[RunRecord],
+    unended: Mapping[str, SlotRecord],
+    newest: Mapping[str, SlotRecord],
+    now: dt.datetime,
+) -> PipelineStatus:
+    failures, success = 0, None
+    for record in records:
+        if record.ended_well:
+            success = record
+            break
+        failures += record.status in ("failed", "interrupted")
+    slot, last = unended.get(spec.name), newest.get(spec.name)
+    fired = next_fire_time(spec.schedule, spec.timezone, last.slot.fire_time) if last is not None else None
+    unseen = fired if fired is not None and fired < now - _UNPOLLED_AFTER else None
+    if slot is None:
+        slot = last if last is not None and is_unresolved(last, success) else None
+    due = next_fire_time(spec.schedule, spec.timezone, now)
+    begun = [record for record in records if not was_locked(record)] or records
+    return PipelineStatus(spec, begun[0] if begun else None, failures, slot, due, unseen)
+
+
+def workflow_statuses(
+    registry: Registry, only: Collection[str] | None, store: SlotStore, run_log: RunLog, now: dt.datetime
+) -> list[WorkflowStatus]:
+    """Of the workflows that run one of the pipelines that are asked for."""
+    specs = [
+        spec for spec in registry.workflows.values() if only is None or set(only).intersection(spec.jobs)
+    ]
+    if not specs:
+        return []
+    workflows = WorkflowSlots(specs, lambda names: last_ends(run_log, names, registry))
+    found = store.newest([slot_name(spec.name) for spec in specs])
+    newest = {name: record for name, record in found.items() if not is_before_first_poll(record)}
+    firings, ends = workflows.firings(store), workflows.last_ends(store)
+    return [
+        WorkflowStatus(
+            spec,
+            newest.get(slot_name(spec.name)),
+            tuple(workflows.waits_for(spec.name, firings[spec.name], ends)) if spec.triggered_by else (),
+            next_fire_time(spec.schedule, spec.timezone, now),
+        )
+        for spec in specs
+    ]
+
+
+def next_fire_time(schedule: str | None, timezone: str | None, now: dt.datetime) -> dt.datetime | None:
+    """The next moment that a schedule names, in its own time zone; None when there is none."""
+    return None if schedule is None else Schedule(schedule, timezone or "UTC").next_fire_time(now)
+
+
+def _slot_json(record: SlotRecord) -> dict[str, Any]:
+    return {
+        "at": record.slot.fire_time.isoformat(),
+        "status": record.status,
+        "failures": record.failures,
+        "reason": record.reason,
+        "not_before": record.not_before.isoformat(),
+    }

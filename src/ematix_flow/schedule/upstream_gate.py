@@ -1,0 +1,103 @@
+"""Whether a slot may run: what its pipeline depends on must have run before it, and well."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ematix_flow.schedule.due import is_missed
+from ematix_flow.spec.pipelines import PipelineSpec
+from ematix_flow.state.run_records import RunRecord
+from ematix_flow.state.slots.base import UNSUCCESSFUL, Slot, SlotRecord
+
+LastSuccess = Callable[[str], RunRecord | None]
+LatestSlot = Callable[[str, dt.datetime], SlotRecord | None]
+
+
+@dataclass(frozen=True)
+class UpstreamGate:
+    """``wait``: look again later. ``skip``: this slot will not run."""
+
+    verdict: Literal["go", "wait", "skip"]
+    reason: str | None = None
+
+
+GO = UpstreamGate("go")
+
+
+def check_upstreams(
+    spec: PipelineSpec,
+    slot: Slot,
+    now: dt.datetime,
+    unended: Sequence[SlotRecord],
+    latest: LatestSlot,
+    last_success: LastSuccess,
+) -> UpstreamGate:
+    """What the upstreams of a slot say, the strictest first."""
+    found = [
+        _check_upstream(spec, name, slot, now, unended, latest, last_success) for name in spec.depends_on
+    ]
+    for verdict in ("skip", "wait"):
+        for one in found:
+            if one.verdict == verdict:
+                return one
+    return GO
+
+
+def _check_upstream(
+    spec: PipelineSpec,
+    upstream: str,
+    slot: Slot,
+    now: dt.datetime,
+    unended: Sequence[SlotRecord],
+    latest: LatestSlot,
+    last_success: LastSuccess,
+) -> UpstreamGate:
+    for record in unended:
+        if record.slot.pipeline == upstream and record.slot.fire_time <= slot.fire_time:
+            return UpstreamGate(
+                "wait", f"{upstream} of {format_utc(record.slot.fire_time)} has not ended yet"
+            )
+    before, success = latest(upstream, slot.fire_time), last_success(upstream)
+    if before is not None and is_missed(before) and not _makes_up_for(success, before):
+        for record in unended:
+            if record.slot.pipeline == upstream:
+                late = f"{upstream} of {format_utc(record.slot.fire_time)} has not ended yet"
+                return UpstreamGate("wait", f"{late}, and makes up for {format_utc(before.slot.fire_time)}")
+    if before is not None and is_unresolved(before, success):
+        if before.status == "skipped":
+            return UpstreamGate(
+                "skip", before.reason
+            )  # the failure further up is what a person wants to know
+        why = before.reason or "it failed"
+        return UpstreamGate("skip", f"{upstream} of {format_utc(before.slot.fire_time)} was given up: {why}")
+    oldest = spec.upstream_freshness_seconds
+    if oldest is None and before is not None and before.status == "succeeded":
+        return GO  # also when its run could not be written to the run log
+    if success is None:
+        return UpstreamGate("skip", f"{upstream} has never succeeded")
+    at = success.finished_at or success.started_at
+    if oldest is not None and now - at > dt.timedelta(seconds=oldest):
+        return UpstreamGate(
+            "skip", f"{upstream} last succeeded at {format_utc(at)}, more than {oldest:g} s ago"
+        )
+    return GO
+
+
+def is_unresolved(record: SlotRecord, success: RunRecord | None) -> bool:
+    """Whether a slot did not succeed, and its pipeline's newest ``success`` does not make up for it."""
+    return record.status in UNSUCCESSFUL and not is_missed(record) and not _makes_up_for(success, record)
+
+
+def _makes_up_for(success: RunRecord | None, record: SlotRecord) -> bool:
+    """One by hand does, as a rule, and one of a later slot: not the run of an older slot that came late."""
+    if success is None or success.started_at <= record.slot.fire_time:
+        return False
+    return success.slot is None or success.slot >= record.slot.fire_time
+
+
+def format_utc(moment: dt.datetime, *, seconds: bool = False) -> str:
+    form = "%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M"
+    return f"{moment.astimezone(dt.timezone.utc):{form}} UTC"

@@ -1,0 +1,38 @@
+"""Names that we make: for what lies next to the user's own tables and files for a while, and for what
+generated SQL calls its rows and helper columns. No declared name can equal one of the latter."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+
+RESERVED_PREFIX = (
+    "_ematix_"  # only names of ours begin so; upper and lower case are alike, as in many databases
+)
+
+
+def internal_name(word: str) -> str:
+    """The name of an alias, a helper column or a work table in SQL that we generate."""
+    return RESERVED_PREFIX + word
+
+
+def first_reserved_name(names: Iterable[str]) -> str | None:
+    """The first name that could equal one of ours."""
+    return next((name for name in names if name.lower().startswith(RESERVED_PREFIX)), None)
+
+
+def distinct_name(*names: str, length: int = 24, joint: str = "_") -> str:
+    """Readable from the first name, valid everywhere, and different for different names.
+
+    None is the beginning of another one's with a joint after it.
+    """
+    readable = re.sub(r"[^a-z0-9]+", joint, names[0].lower()).strip(joint)[:length].strip(joint)
+    digest = hashlib.blake2b(json.dumps(names).encode("ascii"), digest_size=6).hexdigest()
+    return f"{readable or 'x'}{joint}{digest}"
+
+
+def part_number(part: str) -> int:
+    """The name of a staged part as the 64-bit number that its rows carry."""
+    return int.from_bytes(hashlib.blake2b(part.encode(), digest_size=8).digest(), "big", signed=True)

@@ -1,0 +1,257 @@
+"""The run log's tables and the upgrades that bring an older log, and the slots beside it, up to this version.
+
+Free of any particular database. A change of the tables here goes with a new upgrade at the end of
+`UPGRADES`; a new log is made as the tables say, without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import sqlalchemy as sa
+
+from ematix_flow.errors import ConfigError
+from ematix_flow.state.run_records import LONGEST_OUTPUT, utc_now
+from ematix_flow.state.slots.tables import leases, slots
+from ematix_flow.state.slots.tables import metadata as slots_metadata
+from ematix_flow.state.sql.column_types import ExactText, UtcDateTime
+from ematix_flow.state.sql.failures import open_connection
+from ematix_flow.state.sql.sqlite import memory_engine
+
+Upgrade = Callable[["TableUpgrade"], None]
+
+
+metadata = sa.MetaData()
+
+version = sa.Table(
+    "run_log_version",
+    metadata,
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("migrated_at", UtcDateTime, nullable=False),
+)
+
+runs = sa.Table(
+    "run_log",
+    metadata,
+    sa.Column("run_id", sa.String(64), primary_key=True),
+    sa.Column("pipeline", ExactText(512), nullable=False),
+    sa.Column("target", sa.Text, nullable=False),
+    sa.Column("mode", sa.String(255), nullable=False),
+    sa.Column("path", sa.String(255)),
+    sa.Column("trigger", sa.String(32), nullable=False, quote=True),
+    sa.Column("slot", UtcDateTime),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("batch", sa.Text),
+    sa.Column("overdue", sa.JSON(none_as_null=True)),
+    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("started_at", UtcDateTime, nullable=False),
+    sa.Column("finished_at", UtcDateTime),
+    sa.Column("host", sa.String(255), nullable=False),
+    sa.Column("pid", sa.BigInteger, nullable=False),
+    sa.Column("rows_read", sa.BigInteger),
+    sa.Column("rows_inserted", sa.BigInteger),
+    sa.Column("rows_updated", sa.BigInteger),
+    sa.Column("rows_deleted", sa.BigInteger),
+    sa.Column("rows_unchanged", sa.BigInteger),
+    sa.Column("source_from", sa.Text),
+    sa.Column("source_to", sa.Text),
+    sa.Column("error_type", sa.String(255)),
+    sa.Column("error_message", sa.Text),
+    sa.Column("error_where", sa.Text),
+    sa.Column("engine", sa.Text),
+    sa.Column("code_version", sa.Text),
+    sa.Column("metrics", sa.JSON, nullable=False),
+    sa.Index("run_log_by_start", "started_at", "run_id"),
+    sa.Index("run_log_by_pipeline", "pipeline", "started_at", "run_id"),
+    sa.Index("run_log_by_status", "status", "started_at", "run_id"),
+    sa.Index("run_log_by_outcome", "pipeline", "status", "started_at"),
+)
+
+# what a run logged, apart from its record: a list of runs need not read it
+outputs = sa.Table(
+    "run_log_output",
+    metadata,
+    sa.Column("run_id", sa.String(64), primary_key=True),
+    sa.Column("text", sa.Text().with_variant(sa.Text(LONGEST_OUTPUT), "mysql", "mariadb"), nullable=False),
+)
+
+_MIGRATION_LOCK = "ematix_flow run_log"
+_LOCK_SECONDS = 60
+
+
+def make_schema(connection: sa.Connection, schema: str | None) -> None:
+    if schema is not None and not sa.inspect(connection).has_schema(schema):
+        connection.execute(sa.schema.CreateSchema(schema, if_not_exists=True))
+
+
+@contextmanager
+def exclusive_migration(connection: sa.Connection) -> Iterator[None]:
+    """While the block runs no other process makes or changes our tables in this database."""
+    dialect = connection.dialect.name
+    if dialect == "postgresql":  # until the transaction ends
+        longest = sa.func.set_config("lock_timeout", f"{_LOCK_SECONDS}s", sa.true())
+        connection.execute(sa.select(longest))
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtext(_MIGRATION_LOCK))))
+    if dialect not in ("mysql", "mariadb"):  # a file's write lock is held already
+        yield
+        return
+    connection.exec_driver_sql(f"SET SESSION lock_wait_timeout = {_LOCK_SECONDS}")
+    if connection.scalar(sa.select(sa.func.get_lock(_MIGRATION_LOCK, _LOCK_SECONDS))) != 1:
+        raise ConfigError(
+            f"another process has been making the tables of the run log for {_LOCK_SECONDS} seconds",
+            next_step="run it again when that has ended",
+        )
+    try:
+        yield
+    finally:
+        connection.execute(sa.select(sa.func.release_lock(_MIGRATION_LOCK)))
+
+
+class TableUpgrade:
+    """What an upgrade may do. Each step is left out where it was done: MySQL keeps half an upgrade."""
+
+    def __init__(self, connection: sa.Connection, schema: str | None) -> None:
+        self.connection, self._schema = connection, schema
+
+    def add_column(self, name: str) -> None:
+        """A column of the runs as the table above declares it."""
+        there = runs.to_metadata(sa.MetaData(schema=self._schema))
+        table = self.connection.dialect.identifier_preparer.format_table(there)
+        if name not in self._columns(table):
+            kind = runs.c[name].type.compile(self.connection.dialect)
+            self.connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
+
+    def add_table(self, table: sa.Table) -> None:
+        table.create(self.connection, checkfirst=True)
+
+    def add_index(self, name: str) -> None:
+        index = next(each for each in runs.indexes if each.name == name)
+        if self.connection.dialect.name in ("mysql", "mariadb"):
+            index.create(self.connection, checkfirst=True)
+        else:
+            self.connection.execute(sa.schema.CreateIndex(index, if_not_exists=True))
+
+    def _columns(self, table: str) -> set[str]:
+        found = self.connection.exec_driver_sql(f"SELECT * FROM {table} WHERE 1 = 0")
+        return set(found.keys())
+
+
+def _add_batch(upgrading: TableUpgrade) -> None:
+    upgrading.add_column("batch")
+
+
+def _add_overdue(upgrading: TableUpgrade) -> None:
+    upgrading.add_column("overdue")
+
+
+def _add_run_details(upgrading: TableUpgrade) -> None:
+    for name in ("error_where", "engine", "code_version"):
+        upgrading.add_column(name)
+    upgrading.add_index("run_log_by_outcome")
+    upgrading.add_table(outputs)
+
+
+def _add_slots(upgrading: TableUpgrade) -> None:
+    for table in (slots, leases):
+        upgrading.add_table(table)
+
+
+# the first makes version 2 of version 1, the next version 3, …; a released one is never edited
+UPGRADES: Sequence[Upgrade] = (_add_batch, _add_overdue, _add_run_details, _add_slots)
+RUNS_SINCE, SLOTS_SINCE = (
+    4,
+    5,
+)  # the versions from which on every column of the runs, and of the slots, is there
+
+
+def stored_version(connection: sa.Connection, schema: str | None = None) -> int:
+    """Which version the tables have; 0 when there are none."""
+    if not sa.inspect(connection).has_table(version.name, schema):
+        return 0
+    return connection.scalar(sa.select(sa.func.max(version.c.version))) or 0
+
+
+def is_current(found: int, location: str, upgrades: Sequence[Upgrade] = UPGRADES) -> bool:
+    """Whether the tables are of this version. A log of a later version is refused, not guessed at."""
+    newest = 1 + len(upgrades)
+    if found > newest:
+        raise ConfigError(
+            f"the run log {location} has version {found}, and this ematix-flow knows only up to {newest}",
+            state="the run log is unchanged",
+            next_step="upgrade ematix-flow-spark, or name another run log",
+        )
+    return found == newest
+
+
+def tables_missing(location: str) -> ConfigError:
+    return ConfigError(
+        f"the run log {location} has no tables of this version, and create_tables=false forbids to make them",
+        next_step="open it once as a user who may, without create_tables=false",
+    )
+
+
+def prepare_tables(
+    engine: sa.Engine,
+    reader: sa.Engine,
+    location: str,
+    *,
+    schema: str | None = None,
+    create_tables: bool = True,
+    looking: bool = False,
+) -> int:
+    """Tables of this version are there, or are made by ``engine``, which may take its time; their version.
+
+    For one that is only ``looking`` they stay as they are.
+    """
+    with open_connection(reader) as connection:
+        found = stored_version(connection, schema)
+    if is_current(found, location) or looking:
+        return found
+    if not create_tables:
+        raise tables_missing(location)
+    with open_connection(engine) as connection, connection.begin():
+        migrate(connection, location, schema=schema)
+    return 1 + len(UPGRADES)
+
+
+def empty_memory_database() -> sa.Engine:
+    """Of a store that is not there yet, for one that only looks."""
+    engine = memory_engine()
+    with open_connection(engine.execution_options(writes=True)) as connection, connection.begin():
+        migrate(connection, "memory://")
+    return engine
+
+
+def version_too_old(found: int, location: str) -> ConfigError:
+    return ConfigError(
+        f"the run log {location} has version {found}, and this ematix-flow reads it from {RUNS_SINCE} on",
+        state="the run log is unchanged: what only looks at it does not upgrade it",
+        next_step="when all who share it have this version, upgrade it by the next  flow run,  flow run-due  "
+        "or  flow scheduler",
+    )
+
+
+def migrate(
+    connection: sa.Connection,
+    location: str,
+    upgrades: Sequence[Upgrade] = UPGRADES,
+    schema: str | None = None,
+) -> None:
+    """Make or upgrade the tables in the caller's transaction: all or nothing, where the database can.
+
+    Of several processes that do it at once one does; the others then find it done.
+    """
+    with exclusive_migration(connection):
+        make_schema(connection, schema)
+        found = stored_version(connection, schema)
+        if is_current(found, location, upgrades):
+            return
+        if found == 0:
+            metadata.create_all(connection)
+            slots_metadata.create_all(connection)
+        else:
+            for upgrade in upgrades[found - 1 :]:
+                upgrade(TableUpgrade(connection, schema))
+        connection.execute(sa.delete(version))
+        connection.execute(sa.insert(version).values(version=1 + len(upgrades), migrated_at=utc_now()))

@@ -1,0 +1,1 @@
+"""Dead letters: messages that no target took, until they are replayed or purged."""

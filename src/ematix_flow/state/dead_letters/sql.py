@@ -1,0 +1,425 @@
+"""Dead letters in a SQL database, through SQLAlchemy Core.
+
+`SqlDeadLetters` knows no particular database: what differs between them is the engine it is given. Every
+transaction is short and handles a bounded portion, and each can be repeated.
+"""
+
+from __future__ import annotations
+
+import builtins
+import datetime as dt
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from ematix_flow.errors import TargetFailed
+from ematix_flow.state.dead_letters.base import (
+    LEASE_SECONDS,
+    MAX_ATTEMPTS,
+    MAX_PAYLOAD_BYTES,
+    DeadLetter,
+    DeadLetterStore,
+    LetterCount,
+    LetterLease,
+    LetterSelection,
+    LetterStatus,
+    Stage,
+    ambiguous_letter_id,
+    bounded_reason,
+    no_such_letter,
+    storable_text,
+)
+from ematix_flow.state.dead_letters.tables import TABLE, is_current, letter_tables, migrate, stored_version
+from ematix_flow.state.run_records import utc_now
+from ematix_flow.state.sql.failures import database_message, is_conflict
+from ematix_flow.state.sql.sqlite import sqlite_engine
+from ematix_flow.state.state_root import private_directory
+
+LETTERS_PER_STATEMENT = 500  # in one statement
+BYTES_PER_STATEMENT = 8 * 1024 * 1024  # of payloads in one statement, and in one lease
+_MAX_TRIES = 5
+_PAUSE = 0.05
+
+_FIELDS = tuple(field.name for field in fields(DeadLetter))
+_LISTED_FIELDS = tuple(name for name in _FIELDS if name not in ("payload", "key"))
+
+R = TypeVar("R")
+Page = list[tuple[int, str]]  # seq and id
+
+
+class SqlDeadLetterStore(DeadLetterStore):
+    """Letters in one table of the database behind ``engine``, which is made or migrated at once.
+
+    ``reader`` is the engine for questions, where those are opened in another way.
+    """
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        location: str,
+        *,
+        schema: str | None = None,
+        table: str = TABLE,
+        max_attempts: int = MAX_ATTEMPTS,
+        longest_payload: int = MAX_PAYLOAD_BYTES,
+        reader: sa.Engine | None = None,
+        clock: Callable[[], dt.datetime] = utc_now,
+    ) -> None:
+        self.location = location
+        self.max_attempts = max_attempts
+        self.longest_payload = longest_payload
+        self._engine, self._reader = engine, reader or engine
+        self._clock = clock
+        self._tables = letter_tables(schema, table)
+        self._letters = self._tables.letters
+        self._prepare()
+
+    # ------------------------------------------------------------------ adding
+
+    def add(self, letters: Sequence[DeadLetter]) -> int:
+        once = {letter.id: letter for letter in reversed(letters)}  # of equal ids the first stays
+        added = 0
+        for portion in _letter_portions(tuple(reversed(once.values()))):
+            cut = [letter.with_payload_cut_to(self.longest_payload) for letter in portion]
+            added += self._run_in_transaction(partial(self._add, letters=cut))
+        return added
+
+    def _add(self, connection: sa.Connection, letters: Sequence[DeadLetter]) -> int:
+        table = self._letters
+        there = {
+            row.id: row
+            for row in connection.execute(
+                sa.select(table.c.id, table.c.status, table.c.batch).where(
+                    table.c.id.in_([letter.id for letter in letters])
+                )
+            )
+        }
+        new = [letter for letter in letters if letter.id not in there]
+        first = time.time_ns()
+        rows = [
+            {name: getattr(letter, name) for name in _FIELDS} | {"seq": first + number}
+            for number, letter in enumerate(new)
+        ]
+        if rows:
+            connection.execute(sa.insert(table), rows)
+        again = [
+            letter
+            for letter in letters
+            if letter.id in there
+            and there[letter.id].status == "replayed"
+            and there[letter.id].batch != letter.batch
+        ]
+        for number, letter in enumerate(again, start=len(rows)):
+            values = {name: getattr(letter, name) for name in _FIELDS if name != "id"}
+            connection.execute(
+                sa.update(table).where(table.c.id == letter.id).values(values | {"seq": first + number})
+            )
+        return len(new) + len(again)
+
+    # ------------------------------------------------------------------ looking
+
+    def list(
+        self,
+        pipeline: str | None = None,
+        *,
+        status: LetterStatus | None = None,
+        stage: Stage | None = None,
+        limit: int = 20,
+        offset: int = 0,
+    ) -> builtins.list[DeadLetter]:
+        table = self._letters
+        query = sa.select(*[table.c[name] for name in _LISTED_FIELDS]).order_by(table.c.seq, table.c.id)
+        query = query.limit(max(limit, 0)).offset(max(offset, 0))
+        for column, value in ((table.c.pipeline, pipeline), (table.c.status, status), (table.c.stage, stage)):
+            if value is not None:
+                query = query.where(column == storable_text(value))
+        return self._read_letters(query)
+
+    def counts(self, pipeline: str | None = None) -> builtins.list[LetterCount]:
+        table = self._letters
+        groups = (table.c.pipeline, table.c.stage, table.c.status)
+        failed = (sa.func.min(table.c.failed_at), sa.func.max(table.c.failed_at))
+        query = sa.select(*groups, sa.func.count(), *failed).group_by(*groups)
+        if pipeline is not None:
+            query = query.where(table.c.pipeline == storable_text(pipeline))
+        found = [LetterCount(*tuple(row)) for row in self._rows(query)]
+        return sorted(found, key=lambda count: (count.pipeline, count.stage, count.status))
+
+    def get(self, pipeline: str | None, id_or_prefix: str) -> DeadLetter:
+        if not id_or_prefix.isalnum() or not id_or_prefix.isascii():
+            raise no_such_letter(id_or_prefix)
+        table = self._letters
+        # by range, which every database answers from the key
+        begins = sa.and_(table.c.id >= id_or_prefix, table.c.id < id_or_prefix + "~")
+        query = sa.select(table.c.id).where(begins).order_by(table.c.id).limit(4)
+        if pipeline is not None:
+            query = query.where(table.c.pipeline == storable_text(pipeline))
+        found = [row.id for row in self._rows(query)]
+        if id_or_prefix in found:
+            found = [id_or_prefix]
+        if len(found) > 1:
+            raise ambiguous_letter_id(id_or_prefix, found)
+        letters = self._whole_letters(found)
+        if not letters:
+            raise no_such_letter(id_or_prefix)
+        return letters[0]
+
+    # ------------------------------------------------------------------ replaying
+
+    def lease(
+        self,
+        pipeline: str,
+        selection: LetterSelection,
+        *,
+        lease_seconds: float = LEASE_SECONDS,
+        limit: int = LETTERS_PER_STATEMENT,
+        before: dt.datetime | None = None,
+    ) -> LetterLease:
+        table, token = self._letters, uuid.uuid4().hex
+        statuses = selection.replayable_statuses()
+        until = self._clock() + dt.timedelta(seconds=lease_seconds)
+        most = min(limit, LETTERS_PER_STATEMENT, selection.first or limit)
+        if not statuses or most < 1:
+            return LetterLease(token, until)
+        also = [table.c.status.in_(statuses), table.c.whole == sa.true()]
+        if before is not None:
+            also.append(table.c.failed_at < before)
+        for _ in range(_MAX_TRIES):
+            ids = self._ids_within_byte_limit(next(self._pages(pipeline, selection, also, most), []))
+            if not ids:
+                return LetterLease(token, until)
+            conditions = [table.c.id.in_(ids), table.c.status.in_(statuses), self._not_leased()]
+            change = sa.update(table).where(*conditions).values(lease=token, leased_until=until)
+            if self._execute_change(
+                change
+            ):  # none: another replay was quicker, and what comes next may be ours
+                break
+        mine = sa.select(table.c.id).where(table.c.lease == token, table.c.id.in_(ids))
+        taken = [row.id for row in self._rows(mine.order_by(table.c.seq, table.c.id))]
+        return LetterLease(token, until, tuple(self._whole_letters(taken)))
+
+    def renew(self, lease: LetterLease, lease_seconds: float = LEASE_SECONDS) -> LetterLease:
+        table = self._letters
+        until = self._clock() + dt.timedelta(seconds=lease_seconds)
+        ids = [letter.id for letter in lease.letters]
+        still: set[str] = set()
+        for part in _id_portions(ids):
+            mine = [table.c.id.in_(part), table.c.lease == lease.token]
+            self._execute_change(sa.update(table).where(*mine).values(leased_until=until))
+            still.update(row.id for row in self._rows(sa.select(table.c.id).where(*mine)))
+        return LetterLease(
+            lease.token, until, tuple(letter for letter in lease.letters if letter.id in still)
+        )
+
+    def mark_replayed(self, lease: LetterLease, ids: Sequence[str]) -> int:
+        return self._release_letters(lease, ids, status="replayed")
+
+    def mark_failed(self, lease: LetterLease, id: str, reason: str) -> LetterStatus | None:
+        table = self._letters
+        attempt = table.c.attempt + 1
+        status = sa.case((attempt >= self.max_attempts, "parked"), else_="pending")
+        change = (
+            sa.update(table)
+            .where(table.c.id == id, table.c.lease == lease.token)
+            .ordered_values(
+                (table.c.status, status),  # before the attempt: MySQL would see the one it has just set
+                (table.c.attempt, attempt),
+                (table.c.reason, bounded_reason(reason)),
+                (table.c.failed_at, self._clock()),
+                (table.c.lease, None),
+                (table.c.leased_until, None),
+            )
+        )
+        if not self._execute_change(change):
+            return None
+        found = self._rows(sa.select(table.c.status).where(table.c.id == id))
+        return found[0].status if found else None
+
+    def release(self, lease: LetterLease, ids: Sequence[str] | None = None) -> int:
+        return self._release_letters(lease, [letter.id for letter in lease.letters] if ids is None else ids)
+
+    def _release_letters(self, lease: LetterLease, ids: Sequence[str], **values: Any) -> int:
+        table = self._letters
+        return sum(
+            self._execute_change(
+                sa.update(table)
+                .where(table.c.id.in_(part), table.c.lease == lease.token)
+                .values(lease=None, leased_until=None, **values)
+            )
+            for part in _id_portions(ids)
+        )
+
+    # ------------------------------------------------------------------ tidying
+
+    def park(self, pipeline: str, selection: LetterSelection) -> int:
+        table = self._letters
+        pending = table.c.status == "pending"
+        parked = sa.update(table).values(status="parked", lease=None, leased_until=None)
+        return sum(
+            self._execute_change(
+                parked.where(table.c.id.in_([id for _, id in page]), pending, self._not_leased())
+            )
+            for page in self._pages(pipeline, selection, [pending], selection.first)
+        )
+
+    def purge(self, pipeline: str, selection: LetterSelection) -> int:
+        table = self._letters
+        return sum(
+            self._execute_change(
+                sa.delete(table).where(table.c.id.in_([id for _, id in page]), self._not_leased())
+            )
+            for page in self._pages(pipeline, selection, [], selection.first)
+        )
+
+    def close(self) -> None:
+        self._engine.dispose()
+        self._reader.dispose()
+
+    # ------------------------------------------------------------------ choosing
+
+    def _pages(
+        self,
+        pipeline: str,
+        selection: LetterSelection,
+        also: Sequence[sa.ColumnElement[bool]],
+        most: int | None,
+    ) -> Iterator[Page]:
+        """The chosen letters that nobody holds, oldest first, page by page."""
+        table = self._letters
+        query = sa.select(table.c.seq, table.c.id).order_by(table.c.seq, table.c.id)
+        query = query.where(table.c.pipeline == storable_text(pipeline), self._not_leased(), *also)
+        if selection.stage is not None:
+            query = query.where(table.c.stage == selection.stage)
+        if selection.status is not None:
+            query = query.where(table.c.status == selection.status)
+        if selection.reason is not None:
+            query = query.where(table.c.reason.icontains(storable_text(selection.reason), autoescape=True))
+        for part in (None,) if selection.ids is None else _id_portions(selection.ids):
+            chosen = query if part is None else query.where(table.c.id.in_(part))
+            after: tuple[int, str] | None = None
+            while most is None or most > 0:
+                page = chosen.limit(
+                    LETTERS_PER_STATEMENT if most is None else min(most, LETTERS_PER_STATEMENT)
+                )
+                if after is not None:
+                    seq, id = after
+                    later = sa.and_(table.c.seq == seq, table.c.id > id)
+                    page = page.where(sa.or_(table.c.seq > seq, later))
+                found = [(row.seq, row.id) for row in self._rows(page)]
+                if not found:
+                    break
+                most = None if most is None else most - len(found)
+                after = found[-1]
+                yield found
+
+    def _ids_within_byte_limit(self, page: Page) -> builtins.list[str]:
+        """The first ids of a page whose payloads fit into memory together; always one."""
+        table = self._letters
+        query = sa.select(table.c.id, table.c.payload_size).where(table.c.id.in_([id for _, id in page]))
+        sizes = {row.id: row.payload_size for row in self._rows(query)}
+        ids: builtins.list[str] = []
+        total = 0
+        for _, id in page:
+            total += sizes.get(id, 0)
+            if ids and total > BYTES_PER_STATEMENT:
+                break
+            ids.append(id)
+        return ids
+
+    def _not_leased(self) -> sa.ColumnElement[bool]:
+        table = self._letters
+        return sa.or_(table.c.leased_until.is_(None), table.c.leased_until <= self._clock())
+
+    # ------------------------------------------------------------------ talking to the database
+
+    def _prepare(self) -> None:
+        try:
+            with self._reader.connect() as connection:
+                current = is_current(stored_version(connection, self._tables), self.location)
+        except SQLAlchemyError as error:
+            if not is_conflict(error):
+                raise self._unavailable(error) from error
+            current = False  # another makes them at this moment
+        if not current:
+            self._run_in_transaction(lambda connection: migrate(connection, self._tables, self.location))
+
+    def _whole_letters(self, ids: Sequence[str]) -> builtins.list[DeadLetter]:
+        table = self._letters
+        query = sa.select(*[table.c[name] for name in _FIELDS]).where(table.c.id.in_(ids))
+        return self._read_letters(query.order_by(table.c.seq, table.c.id)) if ids else []
+
+    def _read_letters(self, query: sa.Select[Any]) -> builtins.list[DeadLetter]:
+        return [DeadLetter(**row._mapping) for row in self._rows(query)]
+
+    def _rows(self, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
+        try:
+            with self._reader.connect() as connection:
+                return connection.execute(query).all()
+        except SQLAlchemyError as error:
+            raise self._unavailable(error) from error
+
+    def _execute_change(self, change: sa.Update | sa.Delete) -> int:
+        return self._run_in_transaction(lambda connection: connection.execute(change).rowcount)
+
+    def _run_in_transaction(self, work: Callable[[sa.Connection], R]) -> R:
+        """Work in one transaction, again when another session only got in its way."""
+        for left in reversed(range(_MAX_TRIES)):
+            try:
+                with self._transaction() as connection:
+                    return work(connection)
+            except SQLAlchemyError as error:
+                if not left or not is_conflict(error):
+                    raise self._unavailable(error) from error
+                time.sleep(_PAUSE * (_MAX_TRIES - left))
+        raise AssertionError("the last try returns or raises")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sa.Connection]:
+        with self._engine.connect().execution_options(writes=True) as connection, connection.begin():
+            yield connection
+
+    def _unavailable(self, error: SQLAlchemyError) -> TargetFailed:
+        return TargetFailed(
+            f"the dead letters in {self.location} cannot be used: {database_message(error)}",
+            state="what had been kept is unchanged",
+            next_step="see that the database can be reached and written to, or name another store",
+        )
+
+
+def open_dead_letter_file(
+    path: Path, *, table: str | None = None, max_attempts: int = MAX_ATTEMPTS
+) -> SqlDeadLetterStore:
+    """The letters in a SQLite file, which is made at need, for this user alone."""
+    private_directory(path.parent)
+    return SqlDeadLetterStore(
+        sqlite_engine(path), f"sqlite://{path}", table=table or TABLE, max_attempts=max_attempts
+    )
+
+
+def _id_portions(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(ids), LETTERS_PER_STATEMENT):
+        yield ids[start : start + LETTERS_PER_STATEMENT]
+
+
+def _letter_portions(letters: Sequence[DeadLetter]) -> Iterator[Sequence[DeadLetter]]:
+    """Letters that fit into one statement together."""
+    portion: list[DeadLetter] = []
+    size = 0
+    for letter in letters:
+        if portion and (
+            len(portion) == LETTERS_PER_STATEMENT or size + len(letter.payload) > BYTES_PER_STATEMENT
+        ):
+            yield portion
+            portion, size = [], 0
+        portion.append(letter)
+        size += len(letter.payload)
+    if portion:
+        yield portion

@@ -1,0 +1,129 @@
+"""The tables of the dead letters and the upgrades that bring older ones up to this version.
+
+Free of any particular database; a user may choose the name. A change of the table here goes with a new
+upgrade at the end of `UPGRADES`; a new one is made as the table says, without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+
+from ematix_flow.errors import ConfigError
+from ematix_flow.state.run_records import utc_now
+from ematix_flow.state.sql.column_types import ExactText, UtcDateTime
+
+SCHEMA = "ematix_flow"
+TABLE = "dead_letters"
+
+_MYSQL = ("mysql", "mariadb")
+# an index of DuckDB's would only slow it down, and keep it from updating what is in one
+_INDEXED = ("sqlite", "postgresql", *_MYSQL)
+
+
+@dataclass(frozen=True)
+class LetterTables:
+    """``seq`` orders the letters by arrival; ``lease`` is whose replay has one until ``leased_until``."""
+
+    metadata: sa.MetaData
+    letters: sa.Table
+    version: sa.Table
+
+    @property
+    def label(self) -> str:
+        return self.letters.fullname
+
+
+Upgrade = Callable[[sa.Connection, LetterTables], None]
+
+# the first makes version 2 of version 1, the next version 3, …; a released one is never edited
+UPGRADES: Sequence[Upgrade] = ()
+
+
+def letter_tables(schema: str | None, name: str) -> LetterTables:
+    metadata = sa.MetaData(schema=schema)
+    text = sa.Text().with_variant(mysql.MEDIUMTEXT(charset="utf8mb4", collation="utf8mb4_bin"), *_MYSQL)
+    binary = sa.LargeBinary().with_variant(mysql.LONGBLOB(), *_MYSQL)
+    letters = sa.Table(
+        name,
+        metadata,
+        sa.Column("id", ExactText(64), primary_key=True),
+        sa.Column("seq", sa.BigInteger, nullable=False),
+        sa.Column("pipeline", ExactText(512), nullable=False),
+        sa.Column("stage", sa.String(16), nullable=False),
+        sa.Column("reason", text, nullable=False),
+        sa.Column("source", text),
+        sa.Column("partition", text, quote=True),
+        sa.Column("position", text, quote=True),
+        sa.Column("target", text),
+        sa.Column("batch", text),
+        sa.Column("event_ts", UtcDateTime),
+        sa.Column("failed_at", UtcDateTime, nullable=False),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("payload", binary, nullable=False),
+        sa.Column("payload_format", sa.String(64), nullable=False),
+        sa.Column("payload_size", sa.BigInteger, nullable=False),
+        sa.Column("whole", sa.Boolean, nullable=False),
+        sa.Column("key", binary, quote=True),
+        sa.Column("headers", text),
+        sa.Column("status", sa.String(16), nullable=False),
+        sa.Column("lease", sa.String(32)),
+        sa.Column("leased_until", UtcDateTime),
+    )
+    sa.Index(None, letters.c.pipeline, letters.c.status, letters.c.seq, letters.c.id).ddl_if(
+        callable_=_is_indexed
+    )
+    sa.Index(None, letters.c.seq, letters.c.id).ddl_if(callable_=_is_indexed)
+    version = sa.Table(
+        f"{name}_version",
+        metadata,
+        sa.Column("version", sa.Integer, nullable=False),
+        sa.Column("migrated_at", UtcDateTime, nullable=False),
+    )
+    return LetterTables(metadata, letters, version)
+
+
+def _is_indexed(*_: Any, dialect: sa.Dialect, **__: Any) -> bool:
+    return dialect.name in _INDEXED
+
+
+def stored_version(connection: sa.Connection, tables: LetterTables) -> int:
+    """Which version the tables have; 0 when there are none."""
+    if not sa.inspect(connection).has_table(tables.version.name, schema=tables.version.schema):
+        return 0
+    return connection.scalar(sa.select(sa.func.max(tables.version.c.version))) or 0
+
+
+def is_current(found: int, location: str, upgrades: Sequence[Upgrade] = UPGRADES) -> bool:
+    """Whether the tables are of this version. Those of a later version are refused, not guessed at."""
+    newest = 1 + len(upgrades)
+    if found > newest:
+        raise ConfigError(
+            f"the dead letters in {location} have version {found}; this ematix-flow knows up to {newest}",
+            state="they are unchanged",
+            next_step="upgrade ematix-flow-spark, or name another store",
+        )
+    return found == newest
+
+
+def migrate(
+    connection: sa.Connection, tables: LetterTables, location: str, upgrades: Sequence[Upgrade] = UPGRADES
+) -> None:
+    """Make or upgrade the tables. Where DDL commits by itself, what was made is found and kept."""
+    found = stored_version(connection, tables)
+    if is_current(found, location, upgrades):
+        return
+    if found == 0:
+        schema = tables.letters.schema
+        if schema is not None and not sa.inspect(connection).has_schema(schema):
+            connection.execute(sa.schema.CreateSchema(schema, if_not_exists=True))
+        tables.metadata.create_all(connection)
+    else:
+        for upgrade in upgrades[found - 1 :]:
+            upgrade(connection, tables)
+    connection.execute(sa.delete(tables.version))
+    connection.execute(sa.insert(tables.version).values(version=1 + len(upgrades), migrated_at=utc_now()))

@@ -1,0 +1,192 @@
+"""What the run log and the slots need of an object store: small documents, changed under conditions.
+
+Free of any vendor's client: those implement `ObjectStore`. A document is JSON; beside it there are marks,
+objects without content whose name says all. A listing gives names in their byte order, so names are made
+so that what is wanted first comes first.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import itertools
+import json
+import re
+import threading
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ematix_flow.errors import ConfigError
+from ematix_flow.state.run_records import aware_utc
+
+VERSION = 1  # of what run log and slots write
+PARALLEL_REQUESTS = 16  # requests of one question under way together
+_LAST_MICROSECOND = 10**17  # the year 5138
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+_PLAIN = re.compile(r"[A-Za-z0-9_-]")
+_LONGEST_NAME = 200
+_CLOCK_SECONDS = 60.0
+_WRITE, _VERSION_KEY = "write", "run_log_version"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class StoredDocument:
+    """A document as it was read, and the tag that only this version of it has."""
+
+    value: dict[str, Any]
+    tag: str
+
+
+class ObjectStore(ABC):
+    """A prefix of a bucket. Keys are relative to it. Every failure is a FlowError.
+
+    A client that repeats a write whose answer was lost is refused by its own condition: each document
+    carries the name of its write, so that this is seen.
+    """
+
+    location: str
+
+    def __init__(self) -> None:
+        self._clock: tuple[float, dt.datetime] | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._pool_lock = threading.Lock()
+
+    # ------------------------------------------------------------------ what a vendor's client does
+
+    @abstractmethod
+    def fetch(self, key: str) -> tuple[bytes, str] | None:
+        """The content and its tag; None when there is none."""
+
+    @abstractmethod
+    def store(self, key: str, content: bytes, *, new: bool = False, tag: str | None = None) -> bool:
+        """Write; False when a condition does not hold: that it is ``new``, or still has this ``tag``."""
+
+    @abstractmethod
+    def remove(self, keys: Sequence[str]) -> None:
+        """Those that are there. Of the others nothing is said."""
+
+    @abstractmethod
+    def names(self, prefix: str, after: str = "") -> Iterator[str]:
+        """The keys that begin so and come later than ``after``, in order, a page at a time."""
+
+    @abstractmethod
+    def server_time(self) -> dt.datetime:
+        """What the server's clock says."""
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+            self._pool = None
+
+    # ------------------------------------------------------------------ documents and marks
+
+    def read(self, key: str) -> StoredDocument | None:
+        found = self.fetch(key)
+        return None if found is None else StoredDocument(json.loads(found[0]), found[1])
+
+    def read_all(
+        self, keys: Iterable[str], at_once: int = PARALLEL_REQUESTS
+    ) -> Iterator[StoredDocument | None]:
+        """In the order of the keys, so many at a time."""
+        left = iter(keys)
+        while some := list(itertools.islice(left, max(1, min(at_once, PARALLEL_REQUESTS)))):
+            yield from self.map_parallel(self.read, some)
+
+    def create(self, key: str, value: Mapping[str, Any]) -> bool:
+        """False when there is one already."""
+        return self._write_document(key, value, new=True)
+
+    def replace(self, key: str, value: Mapping[str, Any], tag: str) -> bool:
+        """False when it is no longer the version with this tag."""
+        return self._write_document(key, value, tag=tag)
+
+    def mark(self, key: str) -> None:
+        self.store(key, b"")
+
+    def first(self, prefix: str, after: str = "") -> str | None:
+        """The first key that begins so."""
+        return next(iter(self.names(prefix, after)), None)
+
+    def now(self) -> dt.datetime:
+        """The server's clock, asked now and then, and counted on by a clock that never jumps."""
+        if self._clock is None or time.monotonic() - self._clock[0] > _CLOCK_SECONDS:
+            asked = time.monotonic()
+            self._clock = asked, aware_utc("the server's time", self.server_time())
+        since = time.monotonic() - self._clock[0]
+        return self._clock[1] + dt.timedelta(seconds=since)
+
+    def mark_all(self, keys: Iterable[str]) -> None:
+        list(self.map_parallel(self.mark, list(keys)))
+
+    def map_parallel(self, ask: Callable[[str], T], keys: Sequence[str]) -> Iterator[T]:
+        """What each of them answers, some at a time."""
+        if len(keys) == 1:
+            return iter([ask(keys[0])])
+        with self._pool_lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(PARALLEL_REQUESTS, thread_name_prefix="ematix-flow-objects")
+        return self._pool.map(ask, keys)
+
+    def _write_document(self, key: str, value: Mapping[str, Any], **condition: Any) -> bool:
+        write = uuid.uuid4().hex
+        content = json.dumps({**value, _WRITE: write}).encode()
+        if self.store(key, content, **condition):
+            return True
+        found = self.read(key)
+        return found is not None and found.value.get(_WRITE) == write
+
+
+def require_version(store: ObjectStore, *, looking: bool = False) -> None:
+    """ConfigError for what a later version of this package wrote: it is refused, not guessed at."""
+    found = store.read(_VERSION_KEY)
+    if found is None and not looking:
+        store.create(_VERSION_KEY, {"version": VERSION})
+        found = store.read(_VERSION_KEY)
+    version = VERSION if found is None else found.value["version"]
+    if version > VERSION:
+        raise ConfigError(
+            f"the run log {store.location} has version {version}, "
+            f"and this ematix-flow knows only up to {VERSION}",
+            state="the run log is unchanged",
+            next_step="upgrade ematix-flow-spark, or name another run log",
+        )
+
+
+# ---------------------------------------------------------------------- names
+
+
+def key_part(text: str) -> str:
+    """A text as one part of a key: different texts differ, and no server mistakes a character."""
+    shown = "".join(c if _PLAIN.match(c) else "".join(f"~{byte:02x}" for byte in c.encode()) for c in text)
+    if len(shown) <= _LONGEST_NAME:
+        return shown
+    return f"{shown[:100]}~~{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def newest_first_key(moment: dt.datetime) -> str:
+    """A moment so that later ones come first."""
+    return f"{_LAST_MICROSECOND - _microseconds(moment):017d}"
+
+
+def oldest_first_key(moment: dt.datetime) -> str:
+    return f"{_microseconds(moment):017d}"
+
+
+def newest_first_from_oldest_first(oldest: str) -> str:
+    """The name that comes newest first, of one that comes oldest first."""
+    return f"{_LAST_MICROSECOND - int(oldest):017d}"
+
+
+def time_of_newest_first_key(newest: str) -> dt.datetime:
+    """The moment of a name that comes newest first."""
+    return _EPOCH + dt.timedelta(microseconds=_LAST_MICROSECOND - int(newest))
+
+
+def _microseconds(moment: dt.datetime) -> int:
+    return (aware_utc("a moment", moment) - _EPOCH) // dt.timedelta(microseconds=1)

@@ -1,0 +1,176 @@
+"""One run as the run log keeps it: a frozen value, and the vocabulary of its status.
+
+Knows nothing of where records are stored.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import os
+import socket
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, get_args
+
+from ematix_flow.spec.redaction import mask
+
+RunStatus = Literal["running", "succeeded", "skipped", "locked", "failed", "interrupted", "cancelled"]
+
+LONGEST_TEXT = 10_000
+LONGEST_OUTPUT = 200_000
+MOMENTS = ("slot", "started_at", "finished_at")
+
+
+def utc_now() -> dt.datetime:
+    return dt.datetime.now(dt.timezone.utc)
+
+
+def new_run_id() -> str:
+    """Random rather than ordered by time, so that a few characters already name one run."""
+    return uuid.uuid4().hex
+
+
+def check_status(status: str) -> None:
+    if status not in get_args(RunStatus):
+        raise ValueError(f"status {status!r} is not one of {', '.join(get_args(RunStatus))}")
+
+
+def check_finished(status: str) -> None:
+    check_status(status)
+    if status == "running":
+        raise ValueError("a run cannot end with the status 'running'")
+
+
+def aware_utc(name: str, moment: dt.datetime) -> dt.datetime:
+    """The moment in UTC; a naive one is refused, because nobody can say which moment it means."""
+    if moment.tzinfo is None:
+        raise ValueError(f"{name} has no time zone: {moment.isoformat()}")
+    return moment.astimezone(dt.timezone.utc)
+
+
+def bounded_text(text: str) -> str:
+    """A text as it may be stored and shown: without secrets, and of a bounded length."""
+    # half a surrogate pair, as an undecodable file name has it, fits no database
+    masked = mask(text).encode("utf-8", "backslashreplace").decode("utf-8")
+    return masked if len(masked) <= LONGEST_TEXT else masked[: LONGEST_TEXT - 1] + "…"
+
+
+def bounded_output(text: str) -> str:
+    """The end of what a run said, as it may be stored: without secrets, and of a bounded length."""
+    masked = mask(text).encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\0")
+    return masked if len(masked) <= LONGEST_OUTPUT else "…" + masked[1 - LONGEST_OUTPUT :]
+
+
+def mask_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """The metrics with every text in them masked, as JSON can hold them."""
+    return {mask(str(key)): _mask_value(value) for key, value in metrics.items()}
+
+
+def _mask_value(value: Any) -> Any:
+    if isinstance(value, str):
+        return mask(value)
+    if isinstance(value, Mapping):
+        return mask_metrics(value)
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_mask_value(item) for item in value]
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return mask(str(value))  # a Decimal, a datetime, a NaN: JSON knows none of them
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One attempt to load one target. Counts are None where the path cannot know them.
+
+    All moments are aware and in UTC; ``slot`` is the fire time of a scheduled run. ``batch`` is the key
+    under which it loads, None before it has one; ``overdue`` are targets that earlier runs had left out,
+    too. Only a run that is over has ``finished_at``. ``error_where`` is the line of the declaration,
+    ``engine`` what computed it (``none`` when the databases did it alone), ``code_version`` that of this
+    package and of the project.
+    """
+
+    run_id: str
+    pipeline: str
+    target: str
+    mode: str
+    path: str | None = None
+    trigger: str = "cli"
+    slot: dt.datetime | None = None
+    attempt: int = 1
+    batch: str | None = None
+    overdue: tuple[str, ...] = ()
+    status: RunStatus = "running"
+    started_at: dt.datetime = field(default_factory=utc_now)
+    finished_at: dt.datetime | None = None
+    host: str = field(default_factory=socket.gethostname)
+    pid: int = field(default_factory=os.getpid)
+    rows_read: int | None = None
+    rows_inserted: int | None = None
+    rows_updated: int | None = None
+    rows_deleted: int | None = None
+    rows_unchanged: int | None = None
+    source_from: str | None = None
+    source_to: str | None = None
+    error_type: str | None = None
+    error_message: str | None = None
+    error_where: str | None = None
+    engine: str | None = None
+    code_version: str | None = None
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("run_id", "pipeline"):
+            if not getattr(self, name):
+                raise ValueError(f"a run record needs a {name}")
+        check_status(self.status)
+        if (self.status == "running") is not (self.finished_at is None):
+            raise ValueError(f"status {self.status!r} contradicts finished_at={self.finished_at}")
+        for name in MOMENTS:
+            moment = getattr(self, name)
+            if moment is not None:
+                object.__setattr__(self, name, aware_utc(name, moment))
+        for name in ("source_from", "source_to", "error_message", "error_where", "engine", "code_version"):
+            text = getattr(self, name)
+            if text is not None:
+                object.__setattr__(self, name, bounded_text(text))
+        object.__setattr__(self, "overdue", tuple(self.overdue or ()))  # JSON and older logs: a list, None
+        object.__setattr__(self, "metrics", mask_metrics(self.metrics))
+
+    @property
+    def duration(self) -> dt.timedelta | None:
+        """How long the run took; None while it runs."""
+        return None if self.finished_at is None else self.finished_at - self.started_at
+
+    @property
+    def ended_well(self) -> bool:
+        """It loaded, or there was nothing new to load; one that was held back or found a lock did not."""
+        return self.status == "succeeded" or (self.status == "skipped" and self.error_message is None)
+
+    def to_json(self) -> dict[str, Any]:
+        """For ``--output json``: moments as ISO 8601, and the duration in seconds."""
+        shown = {
+            name: value.isoformat() if isinstance(value, dt.datetime) else value
+            for name, value in asdict(self).items()
+        }
+        shown["duration_seconds"] = None if self.duration is None else self.duration.total_seconds()
+        return shown
+
+    @classmethod
+    def from_store(cls, values: Mapping[str, Any]) -> RunRecord:
+        """As a store gives it back, which took it checked and masked: a list of many need not do so again."""
+        record = object.__new__(cls)
+        for name, value in values.items():
+            object.__setattr__(record, name, value)
+        object.__setattr__(record, "overdue", tuple(values["overdue"] or ()))
+        return record
+
+    @classmethod
+    def from_json(cls, shown: Mapping[str, Any]) -> RunRecord:
+        """What `to_json` gave; names that this version does not know are left out."""
+        known = {each.name: shown[each.name] for each in fields(cls) if each.name in shown}
+        for name in MOMENTS:
+            if known.get(name) is not None:
+                known[name] = dt.datetime.fromisoformat(known[name])
+        return cls(**known)

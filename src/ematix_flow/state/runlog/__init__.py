@@ -1,0 +1,1 @@
+"""The run log: every attempt, with its stages, counts and errors."""

@@ -1,0 +1,388 @@
+"""The run log: which runs there were, and how each ended.
+
+Owns the contract, where the log lies, and what happens when it cannot be written: a run warns once and
+goes on, a command that reads the log fails. How records are stored is `runlog_sql`'s subject, which is
+imported only when a log is opened.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import logging
+import re
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ematix_flow import faults
+from ematix_flow.config.settings import text_setting
+from ematix_flow.errors import ConfigError, FlowError, UsageError, did_you_mean
+from ematix_flow.spec.connections.urls import mask_url
+from ematix_flow.spec.durations import try_parse_duration
+from ematix_flow.spec.location import SourceLocation
+from ematix_flow.spec.redaction import mask
+from ematix_flow.state.run_records import (
+    RunRecord,
+    RunStatus,
+    aware_utc,
+    bounded_text,
+    check_finished,
+    mask_metrics,
+    utc_now,
+)
+from ematix_flow.state.state_root import absolute_path, state_root
+from ematix_flow.state.store_urls import parse_flag, split_options
+
+URL_VARIABLE = "EMATIX_FLOW_RUN_LOG_URL"
+PATH_VARIABLE = "EMATIX_FLOW_RUN_LOG_PATH"
+
+_KINDS = ("sqlite", "memory", "postgres", "mysql", "duckdb", "s3", "gs", "azureblob")
+
+_log = logging.getLogger(__name__)
+_warned: set[str] = set()
+_warned_lock = threading.Lock()
+
+
+class RunLog(ABC):
+    """One run log, open. Writing never stops a run: what cannot be written is warned about, once.
+
+    Several processes and threads may use one log at the same time. What `start` wrote survives the
+    death of the process.
+    """
+
+    location: str
+
+    @abstractmethod
+    def start(self, record: RunRecord) -> None:
+        """Record a run that begins now. Its id must be new."""
+
+    def start_all(self, records: Sequence[RunRecord]) -> None:
+        """Record all of them at once. Their ids must be new."""
+        for record in records:
+            self.start(record)
+
+    @abstractmethod
+    def record_batch(self, run_id: str, batch: str, overdue: Sequence[str] = ()) -> None:
+        """Record the key under which a run, whose locks are held now, is going to load.
+
+        For the targets that are ``overdue`` the next run does not hold the others back.
+        """
+
+    @abstractmethod
+    def record_engine(self, run_id: str, engine: str) -> None:
+        """Record what computes a run that has just started it."""
+
+    def finish(
+        self,
+        run_id: str,
+        status: RunStatus,
+        *,
+        path: str | None = None,
+        rows_read: int | None = None,
+        rows_inserted: int | None = None,
+        rows_updated: int | None = None,
+        rows_deleted: int | None = None,
+        rows_unchanged: int | None = None,
+        source_from: str | None = None,
+        source_to: str | None = None,
+        engine: str | None = None,
+        error: BaseException | None = None,
+        where: SourceLocation | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        finished_at: dt.datetime | None = None,
+    ) -> bool:
+        """The run's own word on how it ended; what is None stays as it was started.
+
+        An ``error`` that does not say itself where it belongs is one of the declaration ``where``.
+        True when it was written. A run that another process had settled as interrupted may still say
+        so; a run that had finished stays as it is.
+        """
+        check_finished(status)
+        told: dict[str, Any] = {
+            "path": path,
+            "rows_read": rows_read,
+            "rows_inserted": rows_inserted,
+            "rows_updated": rows_updated,
+            "rows_deleted": rows_deleted,
+            "rows_unchanged": rows_unchanged,
+            "source_from": None if source_from is None else bounded_text(source_from),
+            "source_to": None if source_to is None else bounded_text(source_to),
+            "engine": engine,
+            "metrics": None if metrics is None else mask_metrics(metrics),
+        }
+        values = {name: value for name, value in told.items() if value is not None}
+        # all of these always: an earlier guess of someone who settled this run must not remain
+        values["finished_at"] = aware_utc("finished_at", finished_at or utc_now())
+        values |= error_values(error, where)
+        faults.point("runlog.before_finish")
+        return self._end(run_id, status, values, ("running", "interrupted"))
+
+    def settle(
+        self, run_id: str, status: RunStatus, reason: str, counts: Mapping[str, Any] | None = None
+    ) -> bool:
+        """Someone else's word on a run that died: true when it still was ``running`` and now is not.
+
+        ``counts`` are fields of its record, as far as a ledger knows them.
+        """
+        check_finished(status)
+        values = {"finished_at": utc_now(), "error_message": bounded_text(reason), **(counts or {})}
+        return self._end(run_id, status, values, ("running",))
+
+    @abstractmethod
+    def _end(
+        self, run_id: str, status: RunStatus, values: Mapping[str, Any], from_status: Sequence[str]
+    ) -> bool:
+        """Change a run that has one of these statuses; true when it was changed."""
+
+    @abstractmethod
+    def add_metrics(self, run_id: str, metrics: Mapping[str, Any]) -> None:
+        """Add to what a run has told, in the place of what is there under the same keys."""
+
+    @abstractmethod
+    def get(self, run_id: str) -> RunRecord:
+        """The run with this id, or whose id alone begins so. UsageError when none or several do."""
+
+    @abstractmethod
+    def list(
+        self,
+        pipeline: str | None = None,
+        status: RunStatus | None = None,
+        limit: int = 20,
+        since: dt.datetime | None = None,
+    ) -> tuple[RunRecord, ...]:
+        """The newest runs first, at most ``limit``, started at ``since`` or later."""
+
+    @abstractmethod
+    def running(self, pipeline: str, target: str | None = None) -> tuple[RunRecord, ...]:
+        """Runs without an end, newest first, at most 100: alive, or killed before they could say.
+
+        Asked by a run that holds the pipeline's lock, it lists the ones to settle.
+        """
+
+    @abstractmethod
+    def last_batch(self, pipeline: str) -> RunRecord | None:
+        """The newest run of a pipeline that got as far as having a batch."""
+
+    @abstractmethod
+    def newest(self, pipelines: Sequence[str], each: int = 1) -> dict[str, tuple[RunRecord, ...]]:
+        """The newest runs of each pipeline, newest first: at most so many, and none before its last success.
+
+        Who never ran is left out. However many are asked for, it is one question.
+        """
+
+    @abstractmethod
+    def save_output(self, run_id: str, text: str) -> None:
+        """Keep the end of what a run logged and noted, instead of what was kept of it before."""
+
+    @abstractmethod
+    def output(self, run_id: str) -> str | None:
+        """What was kept of it; None when nothing was."""
+
+    @abstractmethod
+    def purge(
+        self, before: dt.datetime, *, keep: int = 1, pipeline: str | None = None, most: int | None = None
+    ) -> int:
+        """Forget runs that started earlier, at most so many of them; how many it were.
+
+        What runs still need stays: of each pipeline the newest ``keep`` runs, the newest success, the
+        newest batch, and whatever has not ended.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the store. The log can be opened again."""
+
+    def last(self, pipeline: str) -> RunRecord | None:
+        """The newest run of a pipeline, however it ended."""
+        newest = self.list(pipeline, limit=1)
+        return newest[0] if newest else None
+
+    def __enter__(self) -> RunLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class NullRunLog(RunLog):
+    """Stands in for a log that cannot be opened: forgets what is written, refuses to be read.
+
+    A starting run may ask what is ``running`` and which batch was the last, and hears nothing, so that
+    the run goes on.
+    """
+
+    def __init__(self, location: str, reason: FlowError) -> None:
+        self.location = location
+        self.reason = reason
+
+    def start(self, record: RunRecord) -> None:
+        return None
+
+    def record_batch(self, run_id: str, batch: str, overdue: Sequence[str] = ()) -> None:
+        return None
+
+    def record_engine(self, run_id: str, engine: str) -> None:
+        return None
+
+    def _end(
+        self, run_id: str, status: RunStatus, values: Mapping[str, Any], from_status: Sequence[str]
+    ) -> bool:
+        return False
+
+    def add_metrics(self, run_id: str, metrics: Mapping[str, Any]) -> None:
+        return None
+
+    def get(self, run_id: str) -> RunRecord:
+        raise self.reason
+
+    def list(
+        self,
+        pipeline: str | None = None,
+        status: RunStatus | None = None,
+        limit: int = 20,
+        since: dt.datetime | None = None,
+    ) -> tuple[RunRecord, ...]:
+        raise self.reason
+
+    def running(self, pipeline: str, target: str | None = None) -> tuple[RunRecord, ...]:
+        return ()
+
+    def last_batch(self, pipeline: str) -> RunRecord | None:
+        return None
+
+    def newest(self, pipelines: Sequence[str], each: int = 1) -> dict[str, tuple[RunRecord, ...]]:
+        raise self.reason
+
+    def save_output(self, run_id: str, text: str) -> None:
+        return None
+
+    def output(self, run_id: str) -> str | None:
+        raise self.reason
+
+    def purge(
+        self, before: dt.datetime, *, keep: int = 1, pipeline: str | None = None, most: int | None = None
+    ) -> int:
+        return 0
+
+    def close(self) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class RunLogLocation:
+    """Where a run log lies. For memory ``path`` is None and ``name`` tells one log from another."""
+
+    kind: Literal["sqlite", "memory"]
+    path: Path | None = None
+    name: str = ""
+    create_tables: bool = True
+
+    def __str__(self) -> str:
+        if self.kind == "memory":
+            return f"memory://{self.name}"
+        return f"sqlite://{self.path}{'' if self.create_tables else '?create_tables=false'}"
+
+
+def open_run_log(
+    url: str | None = None, *, env: Mapping[str, str], reading: bool = False, looking: bool = False
+) -> RunLog:
+    """The run log at ``url``, else where the environment says, else in the state root.
+
+    A log that cannot be opened is one warning and a `NullRunLog`; with ``reading``, an error. One that is
+    only ``looking`` makes and upgrades nothing.
+    """
+    from ematix_flow.state.runlog.sql import open_store
+
+    location = run_log_location(url, env)
+    try:
+        return open_store(location, looking=looking)
+    except FlowError as unavailable:
+        if reading:
+            raise
+        warn_once(str(location), f"{unavailable.what}. Runs go on, but are not recorded")
+        return NullRunLog(str(location), unavailable)
+
+
+def project_run_log(env: Mapping[str, str]) -> str | None:
+    """``[run_log] url`` of the project's file, for when neither an option nor the environment says."""
+    if env.get(URL_VARIABLE) or env.get(PATH_VARIABLE):
+        return None
+    return text_setting("run_log", "url", env=env)
+
+
+def run_retention() -> dt.timedelta | None:
+    """``[run_log] keep`` of the project's file, as ``90d``: how long runs are remembered; None: for ever."""
+    text = text_setting("run_log", "keep")
+    found = None if text is None else try_parse_duration(text)
+    if text is not None and not found:
+        raise ConfigError(
+            f"[run_log] keep = {text!r} is no duration", next_step='write  keep = "90d"  or leave it out'
+        )
+    return found
+
+
+def run_log_location(url: str | None, env: Mapping[str, str]) -> RunLogLocation:
+    """``sqlite://path`` (absolute when the path begins with a slash), a bare path, or ``memory://``."""
+    given = url or env.get(URL_VARIABLE)
+    if not given:
+        path = env.get(PATH_VARIABLE)
+        return RunLogLocation("sqlite", absolute_path(path, env) if path else state_root(env) / "run_log.db")
+    plain, own = split_options(given, ("create_tables",), only=True) if "?" in given else (given, {})
+    create = parse_flag("create_tables", own.get("create_tables"))
+    scheme, separator, rest = plain.partition("://")
+    if not separator:
+        return RunLogLocation("sqlite", absolute_path(plain, env), create_tables=create)
+    if scheme == "memory" or (scheme == "sqlite" and rest.strip("/") == ":memory:"):
+        return RunLogLocation("memory", name="" if scheme == "sqlite" else rest)
+    if scheme == "sqlite" and rest.strip("/"):
+        # four slashes, as SQLAlchemy writes an absolute path, mean the same as three
+        return RunLogLocation("sqlite", absolute_path(re.sub("^/+", "/", rest), env), create_tables=create)
+    if scheme == "sqlite":
+        raise ConfigError(
+            f"the run log URL {given!r} has no path", next_step="write sqlite://path/to/run_log.db"
+        )
+    raise ConfigError(
+        f"a run log at {mask_url(given)!r}: {scheme!r} is not a kind of run log."
+        f"{did_you_mean(scheme, _KINDS)}",
+        next_step="use sqlite://path/to/run_log.db, postgres://…, mysql://…, duckdb://…, s3://…, gs://…, "
+        "azureblob://… or memory://",
+    )
+
+
+def error_values(error: BaseException | None, where: SourceLocation | None = None) -> dict[str, str | None]:
+    """What a record says of an error, without its secrets; all None when there was none."""
+    if error is None:
+        return {"error_type": None, "error_message": None, "error_where": None}
+    place = getattr(error, "where", None) or where
+    return {
+        "error_type": type(error).__name__,
+        "error_message": bounded_text(str(error)),
+        "error_where": None if place is None else bounded_text(str(place)),
+    }
+
+
+def take_until_success(records: Iterable[RunRecord], most: int) -> tuple[RunRecord, ...]:
+    """The first of them, at most so many, up to one that succeeded."""
+    found: list[RunRecord] = []
+    for record in itertools.islice(records, most):
+        found.append(record)
+        if record.status == "succeeded":
+            break
+    return tuple(found)
+
+
+def no_such_run(run_id: str) -> UsageError:
+    return UsageError(f"the run log has no run {run_id!r}", next_step="flow runs list")
+
+
+def warn_once(location: str, message: str) -> None:
+    """One warning per place and process, however many runs it hits."""
+    with _warned_lock:
+        if location in _warned:
+            return
+        _warned.add(location)
+    _log.warning("%s", mask(message))

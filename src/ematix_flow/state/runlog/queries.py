@@ -1,0 +1,115 @@
+"""Questions to the run log's tables that are about many pipelines at once, or about what may be forgotten.
+
+Statements only: who runs them, and where, is `runlog_sql`'s subject.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from ematix_flow.state.control_tables import runs
+from ematix_flow.state.sql.column_types import ExactText, UtcDateTime
+
+NEWEST_FIRST = (runs.c.started_at.desc(), runs.c.run_id.desc())
+_LONG_AGO = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+_NAMES_PER_STATEMENT = 200  # names in one statement: SQLite takes no more than 500 parts of a union
+
+
+def newest_runs_statements(
+    names: Sequence[str], each: int, dialect: str
+) -> Iterator[tuple[sa.Select[Any], dict[str, Any]]]:
+    """`newest_of` all these pipelines, in as few statements as the database takes well."""
+    wanted = list(dict.fromkeys(names))
+    if dialect == "postgresql":  # which would plan a long union for longer than it runs
+        yield newest_runs_statement(None, each), {"names": wanted}
+        return
+    for first in range(0, len(wanted), _NAMES_PER_STATEMENT):
+        portion = wanted[first : first + _NAMES_PER_STATEMENT]
+        yield newest_runs_statement(len(portion), each), {f"name_{n}": name for n, name in enumerate(portion)}
+
+
+@functools.lru_cache(maxsize=8)
+def newest_runs_statement(names: int | None, each: int) -> sa.Select[Any]:
+    """The newest runs of so many pipelines, each down to its newest success. None: they come as one array.
+
+    Searches of an index, whatever the log holds. Of runs that began at one moment there may be more than
+    ``each``. To write the statement takes longer than to run it, so that it is written once.
+    """
+    asked = _names_array() if names is None else _names_table(names)
+    inner, good = runs.alias("inner_run"), runs.alias("good")
+    nth = (
+        sa.select(inner.c.started_at)
+        .where(inner.c.pipeline == asked.c.pipeline)
+        .order_by(inner.c.started_at.desc(), inner.c.run_id.desc())
+        .limit(1)
+        .offset(each - 1)
+    )
+    success = sa.select(sa.func.max(good.c.started_at)).where(
+        good.c.pipeline == asked.c.pipeline, good.c.status == "succeeded"
+    )
+    always = sa.literal(_LONG_AGO, UtcDateTime)
+    since = sa.select(
+        asked.c.pipeline,
+        sa.func.coalesce(nth.scalar_subquery(), always).label("nth"),
+        sa.func.coalesce(success.scalar_subquery(), always).label("success"),
+    ).subquery("since")
+    later = (runs.c.started_at >= since.c.nth, runs.c.started_at >= since.c.success)
+    joined = since.join(runs, sa.and_(runs.c.pipeline == since.c.pipeline, *later))
+    return sa.select(runs).select_from(joined).order_by(runs.c.pipeline, *NEWEST_FIRST)
+
+
+def next_pipeline_statement(name: str | None) -> sa.Select[Any]:
+    """The next pipeline by name, from the index alone."""
+    query = sa.select(sa.func.min(runs.c.pipeline))
+    return query if name is None else query.where(runs.c.pipeline > name)
+
+
+def needed_runs_statements(pipeline: str) -> tuple[sa.Select[Any], ...]:
+    """The runs of a pipeline that are never forgotten: the newest success and the newest batch."""
+    mine = sa.select(runs.c.run_id).where(runs.c.pipeline == pipeline)
+    return tuple(
+        mine.where(condition).order_by(*NEWEST_FIRST).limit(1)
+        for condition in (runs.c.status == "succeeded", runs.c.batch.is_not(None))
+    )
+
+
+def keep_boundary_statement(pipeline: str, keep: int) -> sa.Select[Any]:
+    """When the newest run started of those beyond the newest ``keep``."""
+    query = sa.select(runs.c.started_at).where(runs.c.pipeline == pipeline)
+    return query.order_by(*NEWEST_FIRST).offset(keep).limit(1)
+
+
+def purgeable_runs_statement(
+    pipeline: str, before: dt.datetime, until: dt.datetime, needed: Sequence[str], most: int
+) -> sa.Select[Any]:
+    """The oldest runs of a pipeline that may be forgotten."""
+    return (
+        sa.select(runs.c.run_id)
+        .where(
+            runs.c.pipeline == pipeline,
+            runs.c.started_at < before,
+            runs.c.started_at <= until,
+            runs.c.status != "running",
+            runs.c.run_id.not_in(needed),
+        )
+        .order_by(runs.c.started_at, runs.c.run_id)
+        .limit(most)
+    )
+
+
+def _names_table(count: int) -> sa.Subquery:
+    """The names as a table; every database knows a union, and not the same list of values."""
+    kind = ExactText(512)
+    rows = " UNION ALL ".join(f"SELECT :name_{n} AS pipeline" for n in range(count))
+    parameters = (sa.bindparam(f"name_{n}", type_=kind) for n in range(count))
+    return sa.text(rows).bindparams(*parameters).columns(sa.column("pipeline", kind)).subquery("asked")
+
+
+def _names_array() -> sa.Subquery:
+    rows = sa.text("SELECT unnest(CAST(:names AS text[])) AS pipeline")
+    return rows.columns(sa.column("pipeline", ExactText(512))).subquery("asked")

@@ -1,0 +1,354 @@
+"""The run log in a SQL database, through SQLAlchemy Core.
+
+`SqlRunLog` knows no particular database: what differs between them is the engine that `open_store`
+makes. Transactions are one statement long, so that many processes share a log.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+
+from ematix_flow.errors import UsageError
+from ematix_flow.state.control_tables import (
+    RUNS_SINCE,
+    empty_memory_database,
+    outputs,
+    prepare_tables,
+    runs,
+    version_too_old,
+)
+from ematix_flow.state.run_records import (
+    RunRecord,
+    RunStatus,
+    aware_utc,
+    bounded_output,
+    bounded_text,
+    mask_metrics,
+)
+from ematix_flow.state.runlog.base import (
+    RunLog,
+    RunLogLocation,
+    no_such_run,
+    take_until_success,
+    warn_once,
+)
+from ematix_flow.state.runlog.queries import (
+    NEWEST_FIRST,
+    keep_boundary_statement,
+    needed_runs_statements,
+    newest_runs_statements,
+    next_pipeline_statement,
+    purgeable_runs_statement,
+)
+from ematix_flow.state.slots.base import SlotStore
+from ematix_flow.state.slots.memory import MemorySlotStore
+from ematix_flow.state.slots.sql import SqlSlotStore
+from ematix_flow.state.sql.failures import database_message, is_timeout, open_connection, run_log_unavailable
+from ematix_flow.state.sql.sqlite import memory_engine, sqlite_engine
+from ematix_flow.state.state_root import private_directory
+
+MOST_RUNNING = 100
+_PURGE_PORTION = 500
+_AWAY_SECONDS = (
+    60.0  # one that hung is not asked again so soon for what matters less than a run's start and end
+)
+_LAST_CHARACTER = "\U0010ffff"
+
+_FIELDS = tuple(field.name for field in fields(RunRecord))
+
+_in_memory: dict[str, sa.Engine] = {}
+_slots_in_memory: dict[str, SlotStore] = {}
+_in_memory_lock = threading.Lock()
+
+
+class SqlRunLog(RunLog):
+    """A run log in the database behind ``engine``, whose tables are made or migrated at once."""
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        location: str,
+        *,
+        schema: str | None = None,
+        reader: sa.Engine | None = None,
+        maker: sa.Engine | None = None,
+        create_tables: bool = True,
+        looking: bool = False,
+    ) -> None:
+        """``schema`` is where the tables are; ``reader`` the engine for questions, where that is another.
+
+        ``maker`` makes and upgrades them, where that is another. Without ``create_tables`` they must be
+        there, as another user made them. One that is only ``looking`` leaves the tables as they are: a log
+        without any is an empty one.
+        """
+        self.location = location
+        named = {None: schema}
+        self._engine = engine.execution_options(schema_translate_map=named, writes=True)
+        self._reader = (reader or engine).execution_options(schema_translate_map=named)
+        self._away_until = 0.0
+        making = (maker or engine).execution_options(schema_translate_map=named, writes=True)
+        try:
+            found = prepare_tables(
+                making, self._reader, location, schema=schema, create_tables=create_tables, looking=looking
+            )
+        except SQLAlchemyError as error:
+            raise run_log_unavailable(location, error) from error
+        if 0 < found < RUNS_SINCE:
+            raise version_too_old(found, location)
+        if not found:
+            self._dispose()
+            self._engine = self._reader = empty_memory_database().execution_options()
+
+    def start(self, record: RunRecord) -> None:
+        self.start_all([record])
+
+    def start_all(self, records: Sequence[RunRecord]) -> None:
+        """In one transaction."""
+        values = [{name: getattr(record, name) for name in _FIELDS} for record in records]
+        if not values:
+            return
+        first = records[0].run_id
+        more = f" and {len(records) - 1:,} more" if len(records) > 1 else ""
+        try:
+            with self._transaction() as connection:
+                connection.execute(sa.insert(runs), values)
+        except IntegrityError as error:
+            raise UsageError(f"the run log already has a run {first!r}") from error
+        except SQLAlchemyError as error:
+            self._warn(f"the start of run {first}{more}", error)
+
+    def record_batch(self, run_id: str, batch: str, overdue: Sequence[str] = ()) -> None:
+        self._update_run("batch", run_id, {"batch": batch, "overdue": list(overdue)})
+
+    def record_engine(self, run_id: str, engine: str) -> None:
+        self._update_run("engine", run_id, {"engine": bounded_text(engine)})
+
+    def _update_run(self, what: str, run_id: str, values: Mapping[str, Any]) -> None:
+        if not self._may_write():
+            return
+        change = sa.update(runs).where(runs.c.run_id == run_id).values(**values)
+        try:
+            with self._transaction() as connection:
+                connection.execute(change)
+        except SQLAlchemyError as error:
+            self._warn(f"the {what} of run {run_id}", error)
+
+    def add_metrics(self, run_id: str, metrics: Mapping[str, Any]) -> None:
+        this = runs.c.run_id == run_id
+        try:
+            with self._transaction() as connection:
+                there = connection.execute(sa.select(runs.c.metrics).where(this)).scalar()
+                merged = {**(there or {}), **mask_metrics(metrics)}
+                connection.execute(sa.update(runs).where(this).values(metrics=merged))
+        except SQLAlchemyError as error:
+            self._warn(f"a note on run {run_id}", error)
+
+    def get(self, run_id: str) -> RunRecord:
+        if not run_id:
+            raise no_such_run(run_id)
+        query = sa.select(runs).where(runs.c.run_id.startswith(run_id, autoescape=True)).limit(3)
+        if (
+            self._engine.dialect.name == "sqlite"
+        ):  # whose LIKE reads every run, and whose texts are in byte order
+            query = query.where(runs.c.run_id >= run_id, runs.c.run_id < run_id + _LAST_CHARACTER)
+        exact = sa.select(runs).where(runs.c.run_id == run_id)
+        found = self._records(exact) or self._records(query)
+        if not found:
+            raise no_such_run(run_id)
+        if len(found) > 1:
+            names = ", ".join(record.run_id for record in found)
+            raise UsageError(f"several runs begin with {run_id!r}: {names}", next_step="give more of the id")
+        return found[0]
+
+    def list(
+        self,
+        pipeline: str | None = None,
+        status: RunStatus | None = None,
+        limit: int = 20,
+        since: dt.datetime | None = None,
+    ) -> tuple[RunRecord, ...]:
+        query = sa.select(runs).order_by(*NEWEST_FIRST).limit(max(limit, 0))
+        if pipeline is not None:
+            query = query.where(runs.c.pipeline == pipeline)
+        if status is not None:
+            query = query.where(runs.c.status == status)
+        if since is not None:
+            query = query.where(runs.c.started_at >= aware_utc("since", since))
+        return self._records(query)
+
+    def running(self, pipeline: str, target: str | None = None) -> tuple[RunRecord, ...]:
+        query = sa.select(runs).where(runs.c.pipeline == pipeline, runs.c.status == "running")
+        if target is not None:
+            query = query.where(runs.c.target == target)
+        return self._records(query.order_by(*NEWEST_FIRST).limit(MOST_RUNNING))
+
+    def last_batch(self, pipeline: str) -> RunRecord | None:
+        query = sa.select(runs).where(runs.c.pipeline == pipeline, runs.c.batch.is_not(None))
+        found = self._records(query.order_by(*NEWEST_FIRST).limit(1))
+        return found[0] if found else None
+
+    def newest(self, pipelines: Sequence[str], each: int = 1) -> dict[str, tuple[RunRecord, ...]]:
+        found: dict[str, tuple[RunRecord, ...]] = {}
+        with self._read_connection() as connection:
+            for query, names in newest_runs_statements(pipelines, each, connection.dialect.name):
+                records = _read_records(connection, query, names)
+                for name, its in itertools.groupby(records, lambda record: record.pipeline):
+                    found[name] = take_until_success(its, each)
+        return found
+
+    def save_output(self, run_id: str, text: str) -> None:
+        if not self._may_write():
+            return
+        kept = bounded_output(text)
+        try:
+            with self._transaction() as connection:
+                connection.execute(sa.delete(outputs).where(outputs.c.run_id == run_id))
+                connection.execute(sa.insert(outputs).values(run_id=run_id, text=kept))
+        except SQLAlchemyError as error:
+            self._warn(f"what run {run_id} logged", error)
+
+    def output(self, run_id: str) -> str | None:
+        with self._read_connection() as connection:
+            found: str | None = connection.scalar(sa.select(outputs.c.text).where(outputs.c.run_id == run_id))
+        return found
+
+    def purge(
+        self, before: dt.datetime, *, keep: int = 1, pipeline: str | None = None, most: int | None = None
+    ) -> int:
+        moment, done = aware_utc("before", before), 0
+        try:
+            for name in [pipeline] if pipeline is not None else self._pipelines():
+                done += self._purge(name, moment, max(keep, 1), None if most is None else most - done)
+                if most is not None and done >= most:
+                    break
+        except SQLAlchemyError as error:
+            raise run_log_unavailable(self.location, error) from error
+        return done
+
+    def _pipelines(self) -> Iterator[str]:
+        name: str | None = None
+        while True:
+            with self._read_connection() as connection:
+                name = connection.scalar(next_pipeline_statement(name))
+            if name is None:
+                return
+            yield name
+
+    def _purge(self, pipeline: str, before: dt.datetime, keep: int, most: int | None) -> int:
+        """A portion a transaction, so that runs which record at the same time wait for none of it long."""
+        done = 0
+        with self._read_connection() as connection:
+            until = connection.scalar(keep_boundary_statement(pipeline, keep))
+            needed = [
+                run_id for query in needed_runs_statements(pipeline) for run_id in connection.scalars(query)
+            ]
+        while until is not None and (most is None or done < most):
+            wanted = _PURGE_PORTION if most is None else min(most - done, _PURGE_PORTION)
+            query = purgeable_runs_statement(pipeline, before, until, needed, wanted)
+            with self._transaction() as connection:
+                ids = list(connection.scalars(query))
+                if ids:
+                    connection.execute(sa.delete(outputs).where(outputs.c.run_id.in_(ids)))
+                    connection.execute(sa.delete(runs).where(runs.c.run_id.in_(ids)))
+            done += len(ids)
+            if len(ids) < wanted:
+                break
+        return done
+
+    def close(self) -> None:
+        if self.location.startswith("memory://"):
+            return  # disposing of the engine would forget what another handle still reads
+        self._dispose()
+
+    def _dispose(self) -> None:
+        self._engine.dispose()
+        self._reader.dispose()
+
+    def _end(
+        self, run_id: str, status: RunStatus, values: Mapping[str, Any], from_status: Sequence[str]
+    ) -> bool:
+        change = (
+            sa.update(runs)
+            .where(runs.c.run_id == run_id, runs.c.status.in_(from_status))
+            .values(status=status, **values)
+        )
+        try:
+            with self._transaction() as connection:
+                return connection.execute(change).rowcount == 1
+        except SQLAlchemyError as error:
+            self._warn(f"the end of run {run_id}", error)
+            return False
+
+    def _records(self, query: sa.Select[Any]) -> tuple[RunRecord, ...]:
+        with self._read_connection() as connection:
+            return _read_records(connection, query)
+
+    @contextmanager
+    def _read_connection(self) -> Iterator[sa.Connection]:
+        try:
+            with open_connection(self._reader) as connection:
+                yield connection
+        except SQLAlchemyError as error:
+            raise run_log_unavailable(self.location, error) from error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sa.Connection]:
+        with open_connection(self._engine) as connection, connection.begin():
+            yield connection
+
+    def _may_write(self) -> bool:
+        """A database that hangs holds a run up once, not at every step."""
+        return time.monotonic() >= self._away_until
+
+    def _warn(self, lost: str, error: SQLAlchemyError) -> None:
+        if is_timeout(error):
+            self._away_until = time.monotonic() + _AWAY_SECONDS
+        message = (
+            f"the run log {self.location} did not take {lost}: {database_message(error)}. The run goes on"
+        )
+        warn_once(self.location, message)
+
+
+def open_store(location: RunLogLocation, *, looking: bool = False) -> SqlRunLog:
+    """The log at this place. ConfigError when it cannot be opened. ``looking`` makes no file."""
+    if location.path is None:
+        with _in_memory_lock:
+            engine = _in_memory.get(location.name)
+            if engine is None:
+                engine = _in_memory[location.name] = memory_engine()
+            return SqlRunLog(engine, str(location))
+    if looking and not location.path.exists():
+        return SqlRunLog(memory_engine(), str(location))
+    private_directory(location.path.parent)
+    engine = sqlite_engine(location.path)
+    return SqlRunLog(engine, str(location), create_tables=location.create_tables, looking=looking)
+
+
+def open_slots_file(location: RunLogLocation, *, looking: bool = False) -> SlotStore:
+    """The slots that lie in the same place as the log. ``looking`` makes no file."""
+    if location.path is None:
+        with _in_memory_lock:
+            return _slots_in_memory.setdefault(location.name, MemorySlotStore())
+    if looking and not location.path.exists():
+        return MemorySlotStore()
+    private_directory(location.path.parent)
+    engine = sqlite_engine(location.path)
+    return SqlSlotStore(engine, str(location), create_tables=location.create_tables, looking=looking)
+
+
+def _read_records(
+    connection: sa.Connection, query: sa.Select[Any], parameters: Mapping[str, Any] | None = None
+) -> tuple[RunRecord, ...]:
+    found = connection.execute(query, parameters)
+    names = tuple(found.keys())
+    return tuple(RunRecord.from_store(dict(zip(names, row, strict=True))) for row in found)

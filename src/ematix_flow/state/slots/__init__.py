@@ -1,0 +1,1 @@
+"""Slots: which scheduled run is due, claimed or done, and which scheduler leads."""

@@ -1,0 +1,398 @@
+"""Slots in a SQL database, through SQLAlchemy Core: every change of a slot is one conditional statement.
+
+Who changes a slot names the fence that it saw; when no row is changed, another was faster. So nothing is
+locked between two statements, and every database that counts changed rows will do. Of many that are changed
+at once, which is one transaction, the rows tell afterwards which were.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from ematix_flow.state.control_tables import SLOTS_SINCE, empty_memory_database, prepare_tables
+from ematix_flow.state.run_records import bounded_text, utc_now
+from ematix_flow.state.slots.base import (
+    ENDED,
+    MAX_LEASE,
+    UNENDED,
+    UNSUCCESSFUL,
+    Claim,
+    SchedulerLease,
+    Slot,
+    SlotRecord,
+    SlotStatus,
+    SlotStore,
+)
+from ematix_flow.state.slots.statements import (
+    SLOTS_PER_STATEMENT,
+    bound_slot_values,
+    claim_statement,
+    matches_bound_slot,
+    matches_slot,
+    read_many,
+    released_values,
+    slot_record,
+)
+from ematix_flow.state.slots.tables import leases, slots
+from ematix_flow.state.sql.failures import open_connection, run_log_unavailable
+
+_CLOCKS = {"postgresql": "SELECT clock_timestamp()", "mysql": "SELECT UTC_TIMESTAMP(6)"}
+
+
+class SqlSlotStore(SlotStore):
+    """``clock`` is for tests; without one a server's own clock counts, and a file's is this machine's.
+
+    One that is only ``looking`` leaves the tables as they are: where there are none, there are no slots.
+    """
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        location: str,
+        clock: Callable[[], dt.datetime] | None = None,
+        *,
+        schema: str | None = None,
+        reader: sa.Engine | None = None,
+        maker: sa.Engine | None = None,
+        create_tables: bool = True,
+        looking: bool = False,
+    ) -> None:
+        self.location = location
+        named = {None: schema}
+        self._engine = engine.execution_options(schema_translate_map=named, writes=True)
+        self._reader = (reader or engine).execution_options(schema_translate_map=named)
+        making = (maker or engine).execution_options(schema_translate_map=named, writes=True)
+        try:
+            found = prepare_tables(
+                making, self._reader, location, schema=schema, create_tables=create_tables, looking=looking
+            )
+        except SQLAlchemyError as error:
+            raise run_log_unavailable(location, error) from error
+        if found < SLOTS_SINCE:
+            self.close()
+            self._engine = self._reader = empty_memory_database().execution_options()
+        dialect = self._engine.dialect.name
+        self._dialect = "mysql" if dialect == "mariadb" else dialect
+        self._own_clock = clock or (None if self._dialect in _CLOCKS else utc_now)
+
+    def close(self) -> None:
+        self._engine.dispose()
+        self._reader.dispose()
+
+    # ------------------------------------------------------------------ questions
+
+    def now(self) -> dt.datetime:
+        if self._own_clock:
+            return self._own_clock()
+        with self._read_connection() as connection:
+            return self._now(connection)
+
+    def get(self, slot: Slot) -> SlotRecord | None:
+        with self._read_connection() as connection:
+            row = connection.execute(sa.select(slots).where(*matches_slot(slot))).one_or_none()
+        return None if row is None else slot_record(row)
+
+    def unended(self, pipelines: Sequence[str] | None = None) -> list[SlotRecord]:
+        query = (
+            sa.select(slots).where(slots.c.status.in_(UNENDED)).order_by(slots.c.fires_at, slots.c.pipeline)
+        )
+        wanted = None if pipelines is None else set(pipelines)
+        with self._read_connection() as connection:
+            found = [slot_record(row) for row in connection.execute(query)]
+        return [record for record in found if wanted is None or record.slot.pipeline in wanted]
+
+    def newest(self, pipelines: Sequence[str]) -> dict[str, SlotRecord]:
+        if not pipelines:
+            return {}
+        last = self._last_of_each()
+        query = sa.select(slots).join(
+            last, sa.and_(slots.c.pipeline == last.c.pipeline, slots.c.fires_at == last.c.fires_at)
+        )
+        wanted = set(pipelines)
+        if len(wanted) <= SLOTS_PER_STATEMENT:
+            query = query.where(slots.c.pipeline.in_(wanted))
+        with self._read_connection() as connection:
+            found = [slot_record(row) for row in connection.execute(query)]
+        return {record.slot.pipeline: record for record in found if record.slot.pipeline in wanted}
+
+    def last_fires(self, pipelines: Sequence[str]) -> dict[str, dt.datetime]:
+        wanted = set(pipelines)
+        with self._read_connection() as connection:
+            found = connection.execute(sa.select(self._last_of_each()))
+            return {name: at for name, at in found if name in wanted}
+
+    def _last_of_each(self) -> sa.Subquery:
+        """The last fire of each pipeline, in a time that does not grow with how many there were."""
+        if self._dialect not in ("postgresql", "sqlite"):  # MySQL leaps through the index by itself
+            last = sa.select(slots.c.pipeline, sa.func.max(slots.c.fires_at).label("fires_at"))
+            return last.group_by(slots.c.pipeline).subquery()
+        names = sa.select(sa.func.min(slots.c.pipeline).label("pipeline")).cte("names", recursive=True)
+        following = sa.select(sa.func.min(slots.c.pipeline)).where(slots.c.pipeline > names.c.pipeline)
+        names = names.union_all(sa.select(following.scalar_subquery()).where(names.c.pipeline.is_not(None)))
+        other = slots.alias()
+        last_fire = sa.select(sa.func.max(other.c.fires_at)).where(other.c.pipeline == names.c.pipeline)
+        return sa.select(names.c.pipeline, last_fire.scalar_subquery().label("fires_at")).subquery()
+
+    def latest(self, pipeline: str, until: dt.datetime) -> SlotRecord | None:
+        query = sa.select(slots).where(slots.c.pipeline == pipeline, slots.c.fires_at <= until)
+        with self._read_connection() as connection:
+            row = connection.execute(query.order_by(slots.c.fires_at.desc()).limit(1)).one_or_none()
+        return None if row is None else slot_record(row)
+
+    def unsuccessful(self, pipelines: Sequence[str], since: dt.datetime) -> list[SlotRecord]:
+        query = sa.select(slots).where(slots.c.status.in_(UNSUCCESSFUL), slots.c.fires_at >= since)
+        wanted = set(pipelines)
+        with self._read_connection() as connection:
+            rows = connection.execute(query.order_by(slots.c.fires_at, slots.c.pipeline))
+            return [slot_record(row) for row in rows if row.pipeline in wanted]
+
+    def get_many(self, wanted: Sequence[Slot]) -> dict[Slot, SlotRecord]:
+        with self._read_connection() as connection:
+            return read_many(connection, wanted)
+
+    # ------------------------------------------------------------------ slots
+
+    def open(
+        self,
+        wanted: Iterable[Slot],
+        status: SlotStatus = "waiting",
+        reason: str | None = None,
+        *,
+        holder: str | None = None,
+    ) -> int:
+        new_ones = list(dict.fromkeys(wanted))
+        new = 0
+        for first in range(0, len(new_ones), SLOTS_PER_STATEMENT):
+            with self._transaction() as connection:
+                now = self._now(connection)
+                rows = [
+                    {
+                        "pipeline": slot.pipeline,
+                        "fires_at": slot.fire_time,
+                        "status": status,
+                        "fence": 0,
+                        "failures": 0,
+                        "deaths": 0,
+                        "begun": False,
+                        "not_before": now,
+                        "reason": reason,
+                        "holder": holder,
+                    }
+                    for slot in new_ones[first : first + SLOTS_PER_STATEMENT]
+                ]
+                new += self._insert(connection, rows)
+        return new
+
+    def _insert(self, connection: sa.Connection, rows: list[dict[str, Any]]) -> int:
+        """How many were not there yet."""
+        insert = self._insert_new(slots)
+        if self._dialect == "duckdb":  # a statement a row would take it long, and go uncounted
+            return connection.execute(insert.values(rows)).rowcount
+        return connection.execute(insert, rows).rowcount
+
+    def claim(self, seen: SlotRecord, holder: str, seconds: float) -> Claim | None:
+        with self._transaction() as connection:
+            change = claim_statement(self._now(connection), holder, seconds)
+            if connection.execute(change, bound_slot_values(seen.slot, seen.fence)).rowcount != 1:
+                return None
+            known = connection.execute(
+                sa.select(slots.c.failures, slots.c.deaths).where(*matches_slot(seen.slot))
+            ).one()
+        return Claim(seen.slot, holder, seen.fence + 1, int(known.failures), int(known.deaths))
+
+    def claim_all(self, seen: Sequence[SlotRecord], holder: str, seconds: float) -> list[Claim]:
+        fences = {record.slot: record.fence + 1 for record in seen}
+        if not fences:
+            return []
+        with self._transaction() as connection:
+            change = claim_statement(self._now(connection), holder, seconds)
+            connection.execute(change, [bound_slot_values(record.slot, record.fence) for record in seen])
+            now = read_many(connection, list(fences))
+        return [
+            Claim(slot, holder, record.fence, record.failures, record.deaths)
+            for slot, record in now.items()
+            if (record.status, record.fence, record.holder) == ("claimed", fences[slot], holder)
+        ]
+
+    def begin(self, claim: Claim, seconds: float, holder: str | None = None) -> bool:
+        def begun(now: dt.datetime) -> dict[str, Any]:
+            named = {} if holder is None else {"holder": holder}
+            return {"begun": True, "expires_at": now + dt.timedelta(seconds=seconds), **named}
+
+        return self._change(claim, begun, sa.not_(slots.c.begun))
+
+    def renew(self, claim: Claim, seconds: float, reason: str | None = None) -> bool:
+        told = {} if reason is None else {"reason": bounded_text(reason)}
+        return self._change(claim, lambda now: {"expires_at": now + dt.timedelta(seconds=seconds), **told})
+
+    def end(self, claim: Claim, status: SlotStatus, reason: str | None = None) -> bool:
+        return self._change(claim, lambda now: {"status": status, **released_values(reason)})
+
+    def end_all(self, reasons: Mapping[Claim, str | None], status: SlotStatus) -> set[Slot]:
+        if not reasons:
+            return set()
+        change = (
+            sa.update(slots)
+            .where(*matches_bound_slot(), slots.c.status == "claimed")
+            .values(status=status, holder=None, expires_at=None, reason=sa.bindparam("told"))
+        )
+        given = [
+            {**bound_slot_values(claim.slot, claim.fence), "told": None if why is None else bounded_text(why)}
+            for claim, why in reasons.items()
+        ]
+        with self._transaction() as connection:
+            connection.execute(change, given)
+            now = read_many(connection, [claim.slot for claim in reasons])
+        fences = {claim.slot: claim.fence for claim in reasons}
+        return {
+            slot for slot, record in now.items() if (record.status, record.fence) == (status, fences[slot])
+        }
+
+    def retry_later(
+        self, claim: Claim, seconds: float, reason: str | None = None, *, failed: bool = True
+    ) -> bool:
+        return self._change(
+            claim,
+            lambda now: {
+                "status": "waiting",
+                "failures": slots.c.failures + int(failed),
+                "not_before": now + dt.timedelta(seconds=seconds),
+                **released_values(reason),
+            },
+        )
+
+    def end_wait(self, seen: SlotRecord) -> bool:
+        with self._transaction() as connection:
+            change = (
+                sa.update(slots)
+                .where(*matches_slot(seen.slot), slots.c.status == "waiting", slots.c.fence == seen.fence)
+                .values(not_before=self._now(connection))
+            )
+            return connection.execute(change).rowcount == 1
+
+    def reopen(self, slot: Slot) -> bool:
+        with self._transaction() as connection:
+            change = (
+                sa.update(slots)
+                .where(*matches_slot(slot), slots.c.status.in_(("gave_up", "skipped")))
+                .values(status="waiting", failures=0, deaths=0, not_before=self._now(connection), reason=None)
+            )
+            return connection.execute(change).rowcount == 1
+
+    def _change(
+        self, claim: Claim, values: Callable[[dt.datetime], dict[str, Any]], *also: sa.ColumnElement[bool]
+    ) -> bool:
+        """While the claim is the newest. An expired one that nobody took over still counts."""
+        with self._transaction() as connection:
+            change = (
+                sa.update(slots)
+                .where(
+                    *matches_slot(claim.slot),
+                    slots.c.status == "claimed",
+                    slots.c.fence == claim.fence,
+                    *also,
+                )
+                .values(values(self._now(connection)))
+            )
+            return connection.execute(change).rowcount == 1
+
+    # ------------------------------------------------------------------ leases
+
+    def lease(self, name: str, holder: str, seconds: float) -> SchedulerLease | None:
+        with self._transaction() as connection:
+            now = self._now(connection)
+            until = now + dt.timedelta(seconds=seconds)
+            held = connection.execute(sa.select(leases).where(leases.c.name == name)).one_or_none()
+            if held is None:
+                row = {"name": name, "holder": holder, "fence": 1, "expires_at": until}
+                made = connection.execute(self._insert_new(leases).values(row)).rowcount == 1
+                return SchedulerLease(name, holder, 1) if made else None
+            ahead = now + MAX_LEASE
+            if now < held.expires_at <= ahead and held.holder != holder:
+                return None
+            same = held.holder == holder and held.expires_at > now
+            fence = int(held.fence) + (0 if same else 1)
+            taken = connection.execute(
+                sa.update(leases)
+                .where(
+                    leases.c.name == name,
+                    leases.c.fence == held.fence,
+                    sa.or_(
+                        leases.c.expires_at <= now, leases.c.expires_at > ahead, leases.c.holder == holder
+                    ),
+                )
+                .values(holder=holder, fence=fence, expires_at=until)
+            )
+            return SchedulerLease(name, holder, fence) if taken.rowcount == 1 else None
+
+    def release(self, lease: SchedulerLease) -> None:
+        with self._transaction() as connection:
+            connection.execute(
+                sa.update(leases)
+                .where(leases.c.name == lease.name, leases.c.fence == lease.fence)
+                .values(expires_at=self._now(connection))
+            )
+
+    def purge(self, before: dt.datetime, pipeline: str | None = None) -> int:
+        """A portion a transaction: who claims at the same time waits for none of it long."""
+        later, beside = slots.alias("later"), slots.alias("beside")
+        newer = sa.exists().where(later.c.pipeline == slots.c.pipeline, later.c.fires_at > slots.c.fires_at)
+        awaited = sa.exists().where(beside.c.fires_at == slots.c.fires_at, beside.c.status.in_(UNENDED))
+        mine = sa.true() if pipeline is None else slots.c.pipeline == pipeline
+        ended = slots.c.status.in_(ENDED)
+        query = (
+            sa.select(slots.c.pipeline, slots.c.fires_at)
+            .where(slots.c.fires_at < before, ended, newer, sa.not_(awaited), mine)
+            .limit(SLOTS_PER_STATEMENT)
+        )
+        done = 0
+        while True:
+            with self._transaction() as connection:
+                old = [Slot(row.pipeline, row.fires_at) for row in connection.execute(query)]
+                for slot in old:  # one that was reopened since it was found stays
+                    done += connection.execute(sa.delete(slots).where(*matches_slot(slot), ended)).rowcount
+            if len(old) < SLOTS_PER_STATEMENT:
+                return done
+
+    # ------------------------------------------------------------------ the database
+
+    def _now(self, connection: sa.Connection) -> dt.datetime:
+        if self._own_clock:
+            return self._own_clock()
+        found: dt.datetime = connection.execute(sa.text(_CLOCKS[self._dialect])).scalar_one()
+        return found.astimezone(dt.timezone.utc) if found.tzinfo else found.replace(tzinfo=dt.timezone.utc)
+
+    def _insert_new(self, table: sa.Table) -> Any:
+        """An insert that does nothing where the key is there, and says so by its count of rows."""
+        insert: Any
+        if self._dialect == "mysql":
+            insert = sa.insert(table).prefix_with("IGNORE")
+        elif self._dialect in ("sqlite", "duckdb"):
+            insert = sa.insert(table).prefix_with("OR IGNORE")
+        else:
+            from sqlalchemy.dialects import postgresql  # only where it is used: its import takes a while
+
+            insert = postgresql.insert(table).on_conflict_do_nothing()
+        return insert.execution_options(preserve_rowcount=True)
+
+    @contextmanager
+    def _read_connection(self) -> Iterator[sa.Connection]:
+        try:
+            with open_connection(self._reader) as connection:
+                yield connection
+        except SQLAlchemyError as error:
+            raise run_log_unavailable(self.location, error) from error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sa.Connection]:
+        try:
+            with open_connection(self._engine) as connection, connection.begin():
+                yield connection
+        except SQLAlchemyError as error:
+            raise run_log_unavailable(self.location, error) from error

@@ -1,0 +1,1 @@
+"""What the state stores in SQL databases share."""

@@ -1,0 +1,1 @@
+"""Runs streams: start, restart, dead letters."""

@@ -1,0 +1,88 @@
+"""A stream's way to its dead letters: what it cannot load becomes letters of the store that it declares."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+from ematix_flow.backends.state_stores.dead_letters import open_stream_dead_letters
+from ematix_flow.engine.streams.batch_loader import RejectedMessage
+from ematix_flow.engine.streams.decoding import ARRIVAL
+from ematix_flow.engine.streams.spool_segments import parse_arrival
+from ematix_flow.graph.connections import resolve
+from ematix_flow.spec.streams import StreamSpec
+from ematix_flow.state.dead_letters.base import DeadLetter, DeadLetterStore, Stage
+
+
+class StreamDeadLetters:
+    """A stream's share of a store. To add a letter again does nothing: its id says what and where it is."""
+
+    def __init__(self, spec: StreamSpec, store: DeadLetterStore, payload_format: str) -> None:
+        self.spec, self.store, self.payload_format = spec, store, payload_format
+
+    def add(self, letters: Sequence[RejectedMessage], batch: str) -> None:
+        self.store.add([self._dead_letter(letter, batch) for letter in letters])
+
+    def _dead_letter(self, letter: RejectedMessage, batch: str) -> DeadLetter:
+        message = letter.message
+        return DeadLetter.create(
+            self.spec.name,
+            cast(Stage, letter.stage),
+            letter.reason,
+            payload=_bytes(message.get("value")) or b"",
+            payload_format=self.payload_format,
+            source=message.get("topic") or self.spec.sources[0].query,
+            partition=message.get("partition"),
+            position=message.get("position"),
+            batch=batch,
+            target=letter.target,
+            event_ts=_as_utc(message.get("timestamp")),
+            key=_bytes(message.get("key")),
+            headers=message.get("headers"),
+        )
+
+
+class BrokerDeadLetters:
+    """What is handed back to the broker as refused: where it lies in the spool, until that is settled."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, set[int]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, letters: Sequence[RejectedMessage], batch: str) -> None:
+        with self._lock:
+            for letter in letters:
+                segment, row = parse_arrival(str(letter.message[ARRIVAL]))
+                self._rows.setdefault(segment, set()).add(row)
+
+    def refused_in(self, segments: Iterable[int]) -> list[tuple[int, int]]:
+        """Segment and row of all that was refused in these, which are done with."""
+        with self._lock:
+            return [(segment, row) for segment in segments for row in sorted(self._rows.pop(segment, ()))]
+
+
+@contextmanager
+def open_dead_letters(spec: StreamSpec) -> Iterator[StreamDeadLetters | BrokerDeadLetters | None]:
+    """The letters of a stream that puts some aside; None for one that does not."""
+    if spec.on_error != "dlq":
+        yield None
+        return
+    if spec.dead_letters.store == "broker":
+        yield BrokerDeadLetters()
+        return
+    source = resolve(spec.sources[0].connection)
+    with open_stream_dead_letters(spec, env=os.environ) as store:
+        yield StreamDeadLetters(spec, store, getattr(source, "payload_format", "") or "json")
+
+
+def _bytes(value: Any) -> bytes | None:
+    return None if value is None else bytes(value)
+
+
+def _as_utc(moment: Any) -> Any:
+    """Spark hands over moments without their zone, which is UTC."""
+    return moment.replace(tzinfo=dt.timezone.utc) if moment is not None and moment.tzinfo is None else moment

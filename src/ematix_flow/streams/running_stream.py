@@ -1,0 +1,449 @@
+"""Running a stream: in a thread of its own, supervised, measured, recorded, stopped between two batches."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.backends.messages.contract import LagUnit
+from ematix_flow.backends.state_stores.run_logs import open_run_log
+from ematix_flow.engine.planning.stream_targets import StreamPlan
+from ematix_flow.engine.spark.usage import using_spark
+from ematix_flow.engine.streams.batch_loader import BatchReport
+from ematix_flow.engine.streams.stream_folder import stream_folder_for
+from ematix_flow.engine.streams.stream_runner import StreamRunner, build_stream_plan
+from ematix_flow.errors import (
+    ConfigError,
+    DataLost,
+    DeclarationError,
+    FlowError,
+    Interrupted,
+    PipelineLocked,
+    PlanError,
+    RowRejected,
+    SourceMissing,
+    TargetMissing,
+    UnreadableMessages,
+    UsageError,
+)
+from ematix_flow.graph.registry import Registry, use_registry
+from ematix_flow.observe.metrics_server import MetricsServer
+from ematix_flow.observe.observer import Observers, RunEnd, StreamBatch
+from ematix_flow.observe.settings import Observability, open_observers
+from ematix_flow.observe.stream_listener import StreamListener
+from ematix_flow.observe.stream_metrics import StreamMetrics
+from ematix_flow.run.context import spark_starter
+from ematix_flow.run.pipeline import open_connections
+from ematix_flow.run.recording import RunRecording
+from ematix_flow.run.worker_pool import stream_jar_groups
+from ematix_flow.spec.streams import StreamSpec
+from ematix_flow.state.run_records import RunRecord, RunStatus, utc_now
+from ematix_flow.state.runlog.base import RunLog, project_run_log
+from ematix_flow.streams.dead_letters import open_dead_letters
+from ematix_flow.streams.restarts import RestartNotice, RestartPolicy, RestartSupervisor
+
+if TYPE_CHECKING:
+    from ematix_flow.engine.spark.settings import EngineSettings
+
+_log = logging.getLogger(__name__)
+
+# errors that another start would meet again
+_NOT_RESTARTED = (
+    DeclarationError,
+    ConfigError,
+    UsageError,
+    PlanError,
+    PipelineLocked,
+    Interrupted,
+    RowRejected,
+    UnreadableMessages,
+    DataLost,
+)
+
+
+@dataclass(frozen=True)
+class StreamResult:
+    """What a stream did until it ended. Also reads like a mapping, ``result["total_rows"]``."""
+
+    name: str
+    total_rows: int  # written to targets, counted once a target
+    rows_read: int
+    iterations: int
+    shutdown_triggered: bool
+    dead_letters: int
+    dropped: int  # unreadable messages that transform_on_error="drop" left out
+    empty: int  # messages without a payload, which give no row
+    restarts: int
+    seconds: float
+
+    def __getitem__(self, key: str) -> Any:
+        try:
+            return self.to_json()[key]
+        except KeyError:
+            raise KeyError(key) from None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class RunningStream:
+    """A stream at work in this process."""
+
+    def __init__(self, name: str, run: Callable[[RunningStream], None], watch: StreamListener) -> None:
+        self.name, self.watch = name, watch
+        self._stop = threading.Event()
+        self._failure: BaseException | None = None
+        self._started = time.monotonic()
+        self._counts: dict[str, int] = dict.fromkeys(
+            ("total_rows", "rows_read", "iterations", "dead_letters", "dropped", "empty", "restarts"), 0
+        )
+        self._was_stopped = False
+        self._seconds: float | None = None
+        self._thread = threading.Thread(
+            target=self._run, args=(run,), name=f"ematix-flow stream {name}", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self, run: Callable[[RunningStream], None]) -> None:
+        try:
+            run(self)
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._seconds = time.monotonic() - self._started
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """End it after the batch at hand. Returns at once; `wait` waits."""
+        self._was_stopped = self._was_stopped or self.is_running
+        self._stop.set()
+
+    def wait(self, timeout: float | None = None, *, handle_signals: bool = False) -> StreamResult:
+        """Until it has ended, or so many seconds; raises what it failed of.
+
+        With ``handle_signals`` SIGTERM and Ctrl-C stop it after the batch at hand; a second one at once.
+        """
+        with _stop_on_signals(self) if handle_signals else _nothing():
+            deadline = None if timeout is None else time.monotonic() + timeout
+            while self._thread.is_alive() and (deadline is None or time.monotonic() < deadline):
+                self._thread.join(0.2)
+        if self._failure is not None:
+            raise self._failure
+        return self.result()
+
+    def result(self) -> StreamResult:
+        """What it has done so far."""
+        seconds = self._seconds if self._seconds is not None else time.monotonic() - self._started
+        return StreamResult(
+            name=self.name, shutdown_triggered=self._was_stopped, seconds=seconds, **self._counts
+        )
+
+    def _add_counts(self, **counts: int) -> None:
+        for name, count in counts.items():
+            self._counts[name] += count
+
+
+def plan_stream(
+    spec: StreamSpec, registry: Registry, *, engine: str | EngineSettings | None = None
+) -> StreamPlan:
+    """What a stream would do now. Changes nothing."""
+    with use_registry(registry):
+        return build_stream_plan(spec, open_connections(spark_starter(engine)), stream_folder_for(spec))
+
+
+def start_stream(
+    spec: StreamSpec,
+    registry: Registry,
+    *,
+    once: bool = False,
+    metrics_port: int | None = None,
+    restart_on_error: bool = False,
+    initial_backoff_ms: int = 1_000,
+    max_backoff_ms: int = 60_000,
+    max_restarts: int | None = None,
+    reset_backoff_after_secs: float = 60.0,
+    run_log: str | None = None,
+    engine: str | EngineSettings | None = None,
+    watch: StreamListener | None = None,
+    metrics: StreamMetrics | None = None,
+    observers: Observers | None = None,
+    together_with: Iterable[StreamSpec] = (),
+) -> RunningStream:
+    """Start it in a thread of its own.
+
+    ``metrics`` and ``observers`` are shared by streams that one process runs together. Spark is started
+    with the jars of this stream and of those that run ``together_with`` it.
+    """
+    policy = RestartPolicy(
+        initial_backoff_ms=min(initial_backoff_ms, max_backoff_ms),
+        max_backoff_ms=max_backoff_ms,
+        max_restarts=max_restarts if restart_on_error else 0,
+        reset_backoff_after_seconds=reset_backoff_after_secs,
+    )
+    seen = watch or StreamListener()
+    measured = metrics or StreamMetrics()
+    if observers is None:
+        Observability.resolve(os.environ).check()
+    server = measured.serve(metrics_port) if metrics_port is not None else None
+
+    def run(running: RunningStream) -> None:
+        with (
+            _close_server_after(server),
+            use_registry(registry),
+            open_run_log(run_log or project_run_log(os.environ), env=os.environ) as log,
+            _open_observers(observers, log, measured) as told,
+        ):
+            jars = stream_jar_groups(registry, together_with)
+            _SupervisedStream(spec, running, seen, measured, log, engine, once, told, jars).run_supervised(
+                policy
+            )
+
+    return RunningStream(spec.name, run, seen)
+
+
+class _SupervisedStream:
+    """One run of a stream, over all its restarts."""
+
+    def __init__(
+        self,
+        spec: StreamSpec,
+        running: RunningStream,
+        watch: StreamListener,
+        metrics: StreamMetrics,
+        log: RunLog,
+        engine: str | EngineSettings | None,
+        once: bool,
+        observers: Observers,
+        jar_groups: frozenset[str] = frozenset(),
+    ) -> None:
+        self.jar_groups = jar_groups  # of other streams of this process
+        self.spec, self.running, self.watch, self.metrics = spec, running, watch, metrics
+        self.log, self.engine, self.once, self.observers = log, engine, once, observers
+        self._record: RunRecord | None = None  # of the attempt that is made, or was
+        self._healthy_after = dt.timedelta()
+        self._is_healthy = False
+        self._has_followed = False  # whether its source and its targets were there in one of the attempts
+
+    def run_supervised(self, policy: RestartPolicy) -> None:
+        self._healthy_after = dt.timedelta(seconds=policy.reset_backoff_after_seconds)
+        supervisor: RestartSupervisor[None] = RestartSupervisor(
+            policy, stop=self.running._stop, on_restart=self._on_restart
+        )
+        try:
+            supervisor.run(self.attempt, self._is_final)
+        except BaseException as error:
+            self.metrics.set_state(self.spec.name, "failed", error if isinstance(error, FlowError) else None)
+            self._notify_run_finished(error, policy.max_restarts)
+            raise
+        self.metrics.set_state(self.spec.name, "stopped")
+        self.watch.stopped(self.spec.name)
+
+    def _is_final(self, error: FlowError) -> bool:
+        """Whether another start would meet the same.
+
+        A source or a broker's target that is missing from the beginning is a mistake that no restart fixes.
+        One that vanished under the stream may come back, as a table does that somebody makes again.
+        """
+        is_missing = isinstance(error, SourceMissing | TargetMissing)
+        return isinstance(error, _NOT_RESTARTED) or (is_missing and not self._has_followed)
+
+    def attempt(self) -> None:
+        """One start, recorded in the run log."""
+        self.metrics.set_state(self.spec.name, "starting")
+        record = RunRecord(
+            run_id=str(uuid.uuid4()),
+            pipeline=self.spec.name,
+            target=", ".join(t.label for t in self.spec.targets),
+            mode="stream",
+            trigger="consume",
+            attempt=self.running._counts["restarts"] + 1,
+            pid=os.getpid(),
+        )
+        recording = RunRecording(record, self.log, where=self.spec.where)
+        self._record, self._is_healthy = recording.record, False
+        self.observers.run_started(self._record)
+        before = dict(self.running._counts)
+        try:
+            with (
+                recording.capture_output(),
+                using_spark(f"stream {self.spec.name!r}", is_endless=not self.once),
+            ):
+                self._follow(recording)
+        except PipelineLocked as error:
+            self._finish(recording, before, "locked", error)
+            raise
+        except (Interrupted, KeyboardInterrupt) as error:
+            self._finish(recording, before, "cancelled", error)
+            raise
+        except BaseException as error:
+            self._finish(recording, before, "failed", error)
+            raise
+        self._finish(recording, before, "succeeded")
+        self._notify_run_finished(None)
+
+    def _follow(self, recording: RunRecording) -> None:
+        def report(batch: BatchReport) -> None:
+            self._on_batch(batch)
+            recording.save_output_periodically()
+
+        def note(text: str) -> None:
+            self.watch.note(text)
+            recording.output.add_text(text)
+
+        with open_dead_letters(self.spec) as letters:
+            world = open_connections(recording.wrap_spark_start(spark_starter(self.engine, self.jar_groups)))
+            stream = StreamRunner(
+                self.spec,
+                world,
+                stream_folder_for(self.spec),
+                once=self.once,
+                letters=letters,
+                report=report,
+                note=note,
+                alive=self._on_alive,
+                failing=self._on_target_failure,
+                stop=self.running._stop,
+                lag=self._on_lag,
+            )
+            self.watch.started(self.spec.name, "")
+            self.metrics.set_state(self.spec.name, "running")
+            stream.run()
+
+    def _on_alive(self) -> None:
+        self._has_followed = True
+        self.metrics.mark_alive(self.spec.name)
+        if self._record is not None and utc_now() - self._record.started_at >= self._healthy_after:
+            self._report_healthy()
+
+    def _on_lag(self, lag: Mapping[str, int], unit: LagUnit) -> None:
+        self.metrics.set_lag(self.spec.name, lag, unit)
+        self.watch.lag_changed(self.spec.name, lag, unit)
+
+    def _report_healthy(self) -> None:
+        """A batch is loaded, or it runs for long enough without one: a failure before is over."""
+        if self._record is not None and not self._is_healthy:
+            self._is_healthy = True
+            self.observers.run_is_well(self._record)
+
+    def _notify_run_finished(
+        self, error: BaseException | None, most: int | None = None, *, again: bool = False
+    ) -> None:
+        """The attempt is over; one that failed may be followed by another, ``most`` so often."""
+        if self._record is not None and self._record.finished_at is not None:
+            self.observers.run_finished(self._record, RunEnd((most or 0) + 1, again, error))
+
+    def _on_batch(self, batch: BatchReport) -> None:
+        self._report_healthy()
+        name = self.spec.name
+        written, letters = sum(batch.rows_written.values()), sum(batch.dead_letters.values())
+        self.running._add_counts(
+            total_rows=written,
+            rows_read=batch.rows_read,
+            iterations=1,
+            dead_letters=letters,
+            dropped=batch.dropped,
+            empty=batch.empty,
+        )
+        self.metrics.count_batch(name, batch.rows_read, batch.rows_written, batch.seconds)
+        self.metrics.set_lag(name, batch.lag, batch.lag_unit)
+        for stage, count in batch.dead_letters.items():
+            self.metrics.count_dead_letters(name, stage, count)
+        self.observers.batch_committed(
+            StreamBatch(name, batch.number, batch.rows_read, batch.rows_written, letters, batch.seconds)
+        )
+        seconds = sum(batch.seconds.values())
+        self.watch.batch_committed(
+            name, batch.number, batch.rows_read, written, seconds, batch.lag, batch.lag_unit
+        )
+        if letters:
+            self.watch.dead_letters_added(name, letters)
+        if batch.dropped or batch.empty:
+            self.metrics.count_skipped(name, batch.dropped)
+            self.metrics.count_tombstones(name, batch.empty)
+            self.watch.messages_left_out(name, batch.dropped, batch.empty)
+
+    def _on_target_failure(self, target: str, error: FlowError | None) -> None:
+        if error is None:
+            self.metrics.target_recovered(self.spec.name, target)
+        else:
+            self.metrics.target_failed(self.spec.name, target, error)
+
+    def _on_restart(self, restart: RestartNotice) -> None:
+        self.running._add_counts(restarts=1)
+        self.metrics.count_restart(self.spec.name, restart.error)
+        self.watch.restarting(self.spec.name, restart.error, restart.delay)
+        self._notify_run_finished(restart.error, restart.limit, again=True)
+
+    def _finish(
+        self,
+        recording: RunRecording,
+        before: Mapping[str, int],
+        status: RunStatus,
+        error: BaseException | None = None,
+    ) -> None:
+        now = self.running._counts
+        done = {key: now[key] - before[key] for key in now}
+        self._record = recording.finish(
+            status,
+            error,
+            path="stream",
+            rows_read=done["rows_read"],
+            rows_inserted=done["total_rows"],
+            metrics={"stream": done},
+        )
+
+
+@contextmanager
+def _open_observers(given: Observers | None, log: RunLog, metrics: StreamMetrics) -> Iterator[Observers]:
+    """Those that are given, else this stream's own, by the settings."""
+    if given is not None:
+        yield given
+        return
+    with open_observers(Observability.resolve(os.environ), log, [metrics.registry]) as observers:
+        yield observers
+
+
+@contextmanager
+def _close_server_after(server: MetricsServer | None) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        if server is not None:
+            server.close()
+
+
+@contextmanager
+def _stop_on_signals(running: RunningStream) -> Iterator[None]:
+    """In the main thread only: no other may handle signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: object) -> None:
+        if running._stop.is_set():
+            raise KeyboardInterrupt
+        running.stop()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield

@@ -1,0 +1,55 @@
+"""Targets that may fail alone: what is said in the end of those that did."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from ematix_flow.engine.streams.stream_runner import StreamRunner
+from ematix_flow.errors import CannotConnect, FlowError
+
+
+@dataclass
+class Part:
+    label: str
+    error: FlowError | None = None
+
+    def run_on(self, failures: list[FlowError]) -> None:
+        if self.error is not None:
+            failures.append(self.error)
+
+
+def run(*parts: Any, stopped: bool = False) -> None:
+    stream = object.__new__(StreamRunner)
+    stream.stop = threading.Event()
+    if stopped:
+        stream.stop.set()
+    stream._run_groups(parts)
+
+
+def test_the_error_of_one_target_says_that_the_others_have_everything() -> None:
+    with pytest.raises(CannotConnect) as failed:
+        run(Part("warehouse:f_ok"), Part("other:f", CannotConnect("nothing listens")))
+    assert failed.value.state == (
+        "the other targets (warehouse:f_ok) have everything; other:f catches up at the next start"
+    )
+
+
+def test_a_state_that_an_error_has_already_is_kept() -> None:
+    broken = CannotConnect("away", state="nothing was sent")
+    with pytest.raises(CannotConnect) as failed:
+        run(Part("a:x", broken), Part("b:y", CannotConnect("away too")))
+    assert failed.value.state == "nothing was sent; a:x, b:y catch up at the next start"
+
+
+def test_a_stream_that_was_stopped_does_not_claim_that_all_is_there() -> None:
+    with pytest.raises(CannotConnect) as failed:
+        run(Part("a:x"), Part("b:y", CannotConnect("away")), stopped=True)
+    assert "have what came until the stop" in str(failed.value.state)
+
+
+def test_targets_that_are_all_well_raise_nothing() -> None:
+    run(Part("a:x"), Part("b:y"))
