@@ -216,7 +216,7 @@ def test_a_schema_that_the_registry_gets_after_its_first_message_is_judged_then(
     known = KnownSchemas(payload(fake.url, "avro", "t"), X)
 
     def batch_with(schema_id: int) -> Any:
-        return SimpleNamespace(few=lambda: [messages([framed(schema_id, b"\x02")])])
+        return SimpleNamespace(small_batch=lambda: [messages([framed(schema_id, b"\x02")])])
 
     assert not known.has_new_fields(batch_with(first))
     assert not known.has_new_fields(batch_with(first + 1))  # nobody knows it yet

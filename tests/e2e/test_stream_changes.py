@@ -169,7 +169,7 @@ def test_a_topic_that_is_created_again_under_a_running_stream_stops_it(
     loaded = threading.Event()
 
     class Watch(StreamListener):
-        def batch(self, *arguments: object) -> None:
+        def batch_committed(self, *arguments: object) -> None:
             loaded.set()
 
     running = events_into(pg_database, kafka, kafka_topic, source_columns=Ids).start(watch=Watch())

@@ -101,7 +101,7 @@ def masked_output(*, as_json: bool = False) -> Iterator[None]:
     mask_secret_variables(os.environ)
     before = (sys.stdout, sys.stderr)
     talk: Any = sys.stderr
-    if not hasattr(talk, "lines"):  # lines of JSON are masked already
+    if not hasattr(talk, "handler"):  # lines of JSON are masked already
         talk = sys.stderr = MaskedStream(talk)
     sys.stdout = MaskedStream(sys.stdout, talk if as_json else None)
     ours = (sys.stdout, talk)

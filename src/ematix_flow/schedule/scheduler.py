@@ -109,8 +109,8 @@ class Scheduler:
                 self._taken_over,
                 self._max_attempts,
                 self._freshness_slas,
-                due=None if self._backlog is None else self._backlog.slots,
-                oldest_due_seconds=0.0 if self._backlog is None else self._backlog.seconds,
+                due=None if self._backlog is None else self._backlog.due_slots,
+                oldest_due_seconds=0.0 if self._backlog is None else self._backlog.behind_seconds,
             )
         )
 

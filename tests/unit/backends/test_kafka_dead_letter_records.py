@@ -33,7 +33,7 @@ def change(status: str, operation: str, seconds: int = 0, **given: Any) -> Lette
 
 
 def leased(operation: str, seconds: int = 0, lasts: int = 60) -> LetterChange:
-    return change("leased", operation, seconds, until=at(seconds + lasts), takes=("pending",))
+    return change("leased", operation, seconds, until=at(seconds + lasts), from_statuses=("pending",))
 
 
 def told(*changes: LetterChange) -> LetterView:
@@ -75,7 +75,14 @@ def test_the_original_headers_stay_readable_for_others() -> None:
 
 def test_a_change_survives_being_headers() -> None:
     full = change(
-        "pending", "op", lease="t", until=at(1), takes=("pending", "parked"), attempt=2, reason="é", batch="b"
+        "pending",
+        "op",
+        lease="t",
+        until=at(1),
+        from_statuses=("pending", "parked"),
+        attempt=2,
+        reason="é",
+        batch="b",
     )
     assert parse_change(own_headers(change_headers(full))) == full
 
@@ -112,7 +119,7 @@ def test_only_who_has_the_lease_says_what_became_of_a_letter() -> None:
 
 def test_a_failure_counts_up_and_keeps_its_reason() -> None:
     failure = change("parked", "f", lease="a", attempt=3, reason="still", failed_at=at(5))
-    letter = entry(leased("a"), failure).current()
+    letter = entry(leased("a"), failure).current_letter()
     assert (letter.status, letter.attempt, letter.reason, letter.failed_at) == ("parked", 3, "still", at(5))
 
 
@@ -129,7 +136,7 @@ def test_a_purged_letter_is_gone_until_it_comes_again() -> None:
 
 
 def test_what_is_pending_is_not_made_pending_again() -> None:
-    assert entry(change("pending", "q", reason="new", attempt=1)).current().reason == "bad"
+    assert entry(change("pending", "q", reason="new", attempt=1)).current_letter().reason == "bad"
 
 
 _WHO = st.sampled_from(["a", "b", "c"])
@@ -153,7 +160,7 @@ def test_a_letter_is_one_replays_at_a_time_however_they_interleave(steps: list[t
         now += passed
         free = owner is None or ends <= now
         if step == "leased":
-            made = change("leased", who, now, until=at(now + 20), takes=("pending",))
+            made = change("leased", who, now, until=at(now + 20), from_statuses=("pending",))
             if free and status == "pending":
                 owner, ends = who, now + 20
         elif step in ("parked", "purged"):

@@ -126,7 +126,7 @@ def test_a_key_that_does_not_fit_is_bad_and_the_rest_goes_on(
 ) -> None:
     decoded = read((wanted, column("x", "integer")), [b"{}", b"[]", b'{"x":1}'], key=[key, b"1", b"2"])
     assert reason in decoded.bad[0].reason
-    assert decoded.taken.to_pylist() == [2]
+    assert decoded.indexes.to_pylist() == [2]
 
 
 def test_a_position_that_is_no_number_is_bad() -> None:
@@ -153,7 +153,7 @@ def test_a_raw_payload_is_the_only_column_or_the_one_named_value() -> None:
 
 def test_raw_payloads_may_be_left_out_and_only_metadata_read() -> None:
     decoded = read((column("_topic", "text"),), [b"\xff", None], "raw_bytes", topic=["a", "b"])
-    assert decoded.rows.to_pylist() == [{"_topic": "a"}] and decoded.empty == 1
+    assert decoded.rows.to_pylist() == [{"_topic": "a"}] and decoded.empty_count == 1
     decoded = read((column("_topic", "text"),), [b"{}", b"no"], "json", topic=["a", "b"])
     assert decoded.rows.to_pylist() == [{"_topic": "a"}] and decoded.bad[0].index == 1
 

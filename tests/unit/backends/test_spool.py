@@ -277,7 +277,7 @@ def test_nothing_is_received_while_too_much_waits_and_leases_are_kept(tmp_path: 
     class Kept(BrokerReceiver):
         kept = 0
 
-        def keep(self) -> None:
+        def keep_alive(self) -> None:
             self.kept += 1
 
     broker = broker_with(*(b"%d" % n for n in range(10)))
@@ -328,7 +328,7 @@ def test_a_thread_receives_settles_and_drains(tmp_path: Path) -> None:
 
 def test_a_source_that_cannot_tell_is_drained_when_nothing_comes(tmp_path: Path) -> None:
     class Silent(BrokerReceiver):
-        def drained(self) -> bool | None:
+        def is_drained(self) -> bool | None:
             return None
 
     spool = driven(tmp_path, Silent(Broker()))

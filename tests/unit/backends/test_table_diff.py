@@ -100,7 +100,9 @@ def live(*columns: ColumnSpec, **options: Any) -> LiveTable:
     spelled = {"timestamp": "timestamp without time zone", "timestamptz": "timestamp with time zone"}
     native = {name: spelled.get(text, text) for name, text in native.items()}
     return LiveTable(
-        every, ("id",), **{"native": native, "drops": {("id",): 'DROP CONSTRAINT "orders_pkey"'}, **options}
+        every,
+        ("id",),
+        **{"native": native, "drop_clauses": {("id",): 'DROP CONSTRAINT "orders_pkey"'}, **options},
     )
 
 

@@ -101,8 +101,8 @@ class Started:
         self.running[pipeline.name] = made
         watch = how["watch"]
         watch.started(pipeline.name, "")
-        watch.batch(pipeline.name, 7, 1240, 1234, 0.5, {"0": 3, "1": 4})
-        watch.dead_letters(pipeline.name, 6)
+        watch.batch_committed(pipeline.name, 7, 1240, 1234, 0.5, {"0": 3, "1": 4})
+        watch.dead_letters_added(pipeline.name, 6)
         if made.ended.is_set() and made.error is None:
             watch.stopped(pipeline.name)
         return made

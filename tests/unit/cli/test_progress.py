@@ -71,7 +71,7 @@ def test_with_several_targets_the_slowest_is_shown() -> None:
     run.progress("db:a", Progress(50))
     run.progress("db:b", Progress(20))
     run.progress("db:a", Progress(70))
-    assert run.pace.reached.rows == 20  # type: ignore[attr-defined]
+    assert run.throughput.progress.rows == 20  # type: ignore[attr-defined]
 
 
 def test_a_stream_that_is_no_terminal_gets_no_bar() -> None:
@@ -83,7 +83,7 @@ import time
 from ematix_flow.cli.run_views import choose_view
 from ematix_flow.observe.listener import Attempt, Progress
 view = choose_view(["orders", "customers"])
-with view.shown():
+with view.display():
     view.started("orders")
     orders, customers = (view.run_started(Attempt(name, name)) for name in ("orders", "customers"))
     orders.stage_started("db:orders", "copy")
@@ -157,8 +157,8 @@ def test_a_narrow_terminal_keeps_the_bar_on_one_line() -> None:
 def test_maintenance_shows_its_step_with_its_time(tmp_path: Path) -> None:
     code = """
 import time
-from ematix_flow.cli.step_progress import working
-with working() as at:
+from ematix_flow.cli.step_progress import show_steps
+with show_steps() as at:
     at("lake.orders"); time.sleep(0.3)
 """
     shown, _ = on_terminal(code)

@@ -35,7 +35,7 @@ class Engine:
             groups=groups,
             session=SimpleNamespace(streams=SimpleNamespace(active=self.queries), groups=groups),
             context=SimpleNamespace(statusTracker=lambda: tracker),
-            alive=True,
+            is_alive=True,
             owner=session.os.getpid(),
         )
 

@@ -17,7 +17,7 @@ class Part:
     label: str
     error: FlowError | None = None
 
-    def run_on(self, failures: list[FlowError]) -> None:
+    def run_with_retries(self, failures: list[FlowError]) -> None:
         if self.error is not None:
             failures.append(self.error)
 

@@ -87,21 +87,21 @@ def test_only_a_committed_batch_moves_the_time_of_the_last(metrics: StreamMetric
 
 def test_lag_is_by_partition_and_forgets_those_that_are_gone(metrics: StreamMetrics) -> None:
     metrics.set_lag("orders", {"a/b/0": 5, "a/b/1": 7, "queue": 3})
-    assert value(metrics, "set_lag", pipeline="orders", topic="a/b", partition="1") == 7
-    assert value(metrics, "set_lag", pipeline="orders", topic="queue", partition="") == 3
+    assert value(metrics, "lag", pipeline="orders", topic="a/b", partition="1") == 7
+    assert value(metrics, "lag", pipeline="orders", topic="queue", partition="") == 3
     metrics.set_lag("orders", {"a/b/0": 1})
-    assert value(metrics, "set_lag", pipeline="orders", topic="a/b", partition="0") == 1
-    assert value(metrics, "set_lag", pipeline="orders", topic="a/b", partition="1") is None
+    assert value(metrics, "lag", pipeline="orders", topic="a/b", partition="0") == 1
+    assert value(metrics, "lag", pipeline="orders", topic="a/b", partition="1") is None
 
 
 def test_lag_that_a_source_tells_as_time_is_not_shown_as_messages(metrics: StreamMetrics) -> None:
     metrics.set_lag("orders", {"events/shard-0": 2500, "events/shard-1": 0}, "milliseconds")
     assert value(metrics, "lag_seconds", pipeline="orders", topic="events", partition="shard-0") == 2.5
     assert value(metrics, "lag_seconds", pipeline="orders", topic="events", partition="shard-1") == 0
-    assert value(metrics, "set_lag", pipeline="orders", topic="events", partition="shard-0") is None
+    assert value(metrics, "lag", pipeline="orders", topic="events", partition="shard-0") is None
     metrics.set_lag("orders", {"events/shard-0": 3})
     assert value(metrics, "lag_seconds", pipeline="orders", topic="events", partition="shard-0") is None
-    assert value(metrics, "set_lag", pipeline="orders", topic="events", partition="shard-0") == 3
+    assert value(metrics, "lag", pipeline="orders", topic="events", partition="shard-0") == 3
     metrics.set_lag("late", {f"topic/{n:05}": n for n in range(MOST_PARTITIONS + 4)}, "milliseconds")
     longest = (MOST_PARTITIONS + 3) / 1000
     assert value(metrics, "lag_seconds", pipeline="late", topic="other", partition="other") == longest
@@ -128,7 +128,7 @@ def test_labels_are_bounded_and_the_rest_is_counted_together(metrics: StreamMetr
     metrics.count_batch("orders", 0, {f"t{n}": 1 for n in range(MOST_TARGETS + 3)}, {})
     assert value(metrics, "rows_total", pipeline="orders", target="other") == 3
     metrics.set_lag("orders", {f"topic/{n:05}": 1 for n in range(MOST_PARTITIONS + 4)})
-    assert value(metrics, "set_lag", pipeline="orders", topic="other", partition="other") == 4
+    assert value(metrics, "lag", pipeline="orders", topic="other", partition="other") == 4
     for number in range(MOST_PIPELINES + 5):
         metrics.count_skipped(f"p{number}")
     assert value(metrics, "skipped_total", pipeline="other") == 6  # orders is one of them

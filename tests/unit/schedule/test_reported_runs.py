@@ -380,7 +380,7 @@ def follow(script: Script, log: RunLog, monkeypatch: pytest.MonkeyPatch, restart
     running: Any = SimpleNamespace(
         _stop=threading.Event(), _counts=dict.fromkeys(("rows_read", "total_rows", "restarts"), 0)
     )
-    running._add = lambda **counts: running._counts.update(
+    running._add_counts = lambda **counts: running._counts.update(
         {name: running._counts[name] + count for name, count in counts.items()}
     )
     nobody: Any = SimpleNamespace(**dict.fromkeys(_CALLS, lambda *_: None))
@@ -389,7 +389,7 @@ def follow(script: Script, log: RunLog, monkeypatch: pytest.MonkeyPatch, restart
         run.run_supervised(RestartPolicy(1, 1, restarts))
 
 
-_CALLS = ("state", "idle", "restarted", "restarting", "stopped")
+_CALLS = ("set_state", "idle", "restarted", "restarting", "stopped")
 
 
 def test_a_stream_that_is_restarted_is_told_once_and_recovers_with_its_first_batch(

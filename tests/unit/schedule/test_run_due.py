@@ -846,7 +846,7 @@ def test_an_interrupt_is_told_though_the_store_fails() -> None:
     slot = open_slot("stops", utc_now())
     with runner() as here:
         claim = claim_of(here, slot)
-        Failing(here, "wait", 1)
+        Failing(here, "retry_later", 1)
         with pytest.raises(Interrupted):
             here.run_claimed(claim)
 

@@ -409,7 +409,7 @@ def test_what_pipelines_promise_is_told_with_each_look(desk: Desk) -> None:
     heard: list[SchedulerTick] = []
 
     class Hears(Observer):
-        def ticked(self, tick: SchedulerTick) -> None:
+        def scheduler_ticked(self, tick: SchedulerTick) -> None:
             heard.append(tick)
 
     observers = Observers([Hears()])

@@ -179,7 +179,7 @@ def test_the_jobs_of_all_workflows_that_have_not_ended_are_asked_for_together(un
     class Counted(MemorySlotStore):
         asked = 0
 
-        def many(self, wanted: Sequence[Slot]) -> dict[Slot, SlotRecord]:
+        def get_many(self, wanted: Sequence[Slot]) -> dict[Slot, SlotRecord]:
             self.asked += 1
             return super().get_many(wanted)
 
