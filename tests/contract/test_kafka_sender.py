@@ -300,12 +300,12 @@ def test_a_process_killed_around_the_commit_leaves_all_or_nothing(
     script = (
         "import json, sys\n"
         "from ematix_flow.backends.kafka.sender import KafkaSender\n"
-        "from ematix_flow.backends.messages.contract import Token\n"
+        "from ematix_flow.backends.messages.contract import BatchToken\n"
         "from ematix_flow.spec.connections.brokers import KafkaConnection\n"
         "from tests.contract.kafka_setup import outgoing\n"
         "made = KafkaConnection(name='events', bootstrap_servers=sys.argv[1])\n"
         "batch = outgoing([b'1', b'2'])\n"
-        "KafkaSender(made, sys.argv[2]).send([batch], Token(sys.argv[3], 'out', 'b1'))\n"
+        "KafkaSender(made, sys.argv[2]).send([batch], BatchToken(sys.argv[3], 'out', 'b1'))\n"
     )
     paths = os.pathsep.join([str(REPOSITORY / "src"), str(REPOSITORY)])
     done = subprocess.run(

@@ -205,11 +205,11 @@ def test_query_gives_names_and_at_most_the_rows_asked_for(url: str) -> None:
 
 _READ_UNDER_A_LIMIT = """
 import resource, sys
-from ematix_flow.backends.base import Query
+from ematix_flow.backends.base import SourceQuery
 from tests.contract.mysql_setup import backend_of
 
 backend = backend_of(sys.argv[1])
-with backend.source().split(Query("SELECT * FROM wide"), {}, 1) as splits:
+with backend.source().split(SourceQuery("SELECT * FROM wide"), {}, 1) as splits:
     rows, before = 0, None
     for batch in splits[0].read():
         rows += batch.num_rows

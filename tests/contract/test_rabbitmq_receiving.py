@@ -206,7 +206,7 @@ CONSUMER = """
     from pathlib import Path
     from ematix_flow.backends.registry import open_backend
     from ematix_flow.backends.spool.spool import Spool
-    from ematix_flow.backends.messages.contract import Reading
+    from ematix_flow.backends.messages.contract import ReadRequest
     from ematix_flow.spec.connections.brokers import RabbitMQConnection
     from tests.contract.rabbitmq_setup import Target
     import pyarrow.parquet as pq
@@ -214,9 +214,9 @@ CONSUMER = """
     url, queue, folder, out = sys.argv[1:]
     source = open_backend(RabbitMQConnection(name="broker", amqp_url=url)).stream_source()
     spool = Spool(Path(folder)).open()
-    spool.follow(source.receiver(Reading(queue, options={"prefetch": "400"}), {}), max_rows=50, linger=0.01)
-    while not (spool.drained(1) and spool.pending_rows() == 0):
-        for name in spool.pending():
+    spool.follow(source.receiver(ReadRequest(queue, options={"prefetch": "400"}), {}), max_rows=50, linger=0.01)
+    while not (spool.is_drained(1) and spool.pending_rows() == 0):
+        for name in spool.pending_segments():
             kept = Path(out) / name
             rows = pq.read_table(spool.segments / name)
             aside = kept.with_suffix(".aside")

@@ -175,9 +175,9 @@ def test_settings_are_of_one_bucket_and_follow_the_connection() -> None:
 _WATCHED = """
 import dataclasses, json, sys, urllib.request
 from pathlib import Path
-from ematix_flow.backends.stores.s3a_settings import s3a_conf
+from ematix_flow.backends.stores.s3a_settings import s3a_settings
 from ematix_flow.engine.jvm.cache_folder import spark_log
-from ematix_flow.engine.spark.error_translation import translate
+from ematix_flow.engine.spark.error_translation import translate_spark_error
 from ematix_flow.engine.spark.session import spark_session, stop_session
 from ematix_flow.engine.spark.settings import EngineSettings
 from ematix_flow.spec.connections.base import connection_from_json
@@ -187,10 +187,10 @@ connection, events = connection_from_json(given["connection"]), Path(given["even
 conf = {"spark.eventLog.enabled": "true", "spark.eventLog.compress": "false"}
 conf["spark.eventLog.dir"] = events.as_uri()
 spark = spark_session(EngineSettings.resolve(env={}, config={"engine": {"conf": conf}}), jar_groups=("s3",))
-for key, value in s3a_conf(connection).items():
+for key, value in s3a_settings(connection).items():
     spark.conf.set(key, value)
 temporary = dataclasses.replace(connection, bucket="elsewhere", session_token="token-canary")
-for key, value in s3a_conf(temporary).items():
+for key, value in s3a_settings(temporary).items():
     spark.conf.set(key, value)
 seen = {}
 where = f"s3a://{connection.bucket}/watched"
@@ -204,7 +204,7 @@ for statement in ("SET", "SET -v", *(f"SET `{key}`" for key in told)):
 try:
     spark.read.parquet(where + "/nothing")
 except Exception as error:
-    seen["missing"] = str(translate(error, what="reading")) + str(error)
+    seen["missing"] = str(translate_spark_error(error, what="reading")) + str(error)
 spark.conf.set(f"fs.s3a.bucket.{connection.bucket}.endpoint", "http://127.0.0.1:1")
 application = spark.sparkContext.uiWebUrl + "/api/v1/applications/" + spark.sparkContext.applicationId
 for page in ("environment", "sql", "jobs", "executors"):

@@ -24,7 +24,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 PROGRAM = """
 import json, os, sys
-from ematix_flow.engine.spark.error_translation import translate
+from ematix_flow.engine.spark.error_translation import translate_spark_error
 from ematix_flow.engine.spark.session import EngineSettings, spark_session, stop_session
 
 spark = spark_session(EngineSettings.resolve(engine=sys.argv[1]))
@@ -38,7 +38,7 @@ rows = spark.range(0, 10, 1, 2).mapInArrow(where, "file string").collect()
 try:
     spark.sql("select x from range(3)").collect()
 except Exception as error:
-    failed = translate(error, what="reading", source=True)
+    failed = translate_spark_error(error, what="reading", source=True)
 told = {
     "rows": len(rows),
     "file": rows[0].file,

@@ -25,8 +25,8 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 # What every program below begins with; `told` ends up in answer.json.
 PREAMBLE = """
 import json, os, sys, warnings
-from ematix_flow.engine import session as engine
-from ematix_flow.engine.spark.error_translation import translate
+from ematix_flow.engine.spark import session as engine
+from ematix_flow.engine.spark.error_translation import translate_spark_error
 from ematix_flow.engine.spark.session import EngineSettings, spark_session, stop_session
 
 told = {}
@@ -35,7 +35,7 @@ def failure(job, **how):
     try:
         job()
     except Exception as error:
-        translated = translate(error, what="the job", **how)
+        translated = translate_spark_error(error, what="the job", **how)
         return [type(translated).__name__, str(translated)]
 
 def java_pid():
@@ -246,21 +246,22 @@ except KeyboardInterrupt:
 # Says which Java process it has, at the time that it is given, and goes on starting Spark.
 STARTING = """
 import sys
-from ematix_flow.engine import gateway, session
+from ematix_flow.engine.jvm import java_process
+from ematix_flow.engine.spark import session
 from ematix_flow.engine.spark.settings import EngineSettings
 
 def telling(owner, name, after):
     original = getattr(owner, name)
     def told(*arguments, **named):
         result = original(*arguments, **named) if after else None
-        print(gateway.last_process().process.pid, flush=True)
+        print(java_process.last_process().process.pid, flush=True)
         return result if after else original(*arguments, **named)
     setattr(owner, name, told)
 
 places = {
-    "launched": (gateway, "start_java", True),
-    "connected": (gateway.JavaProcess, "connection", True),
-    "building": (session._Boot, "build", False),
+    "launched": (java_process, "start_java", True),
+    "connected": (java_process.JavaProcess, "wait_for_connection", True),
+    "building": (session._SessionBoot, "build", False),
 }
 telling(*places[sys.argv[1]])
 session.spark_session(EngineSettings.resolve(engine="local[1]", env={}))

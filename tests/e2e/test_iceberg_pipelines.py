@@ -122,7 +122,7 @@ from pathlib import Path
 from ematix_flow.backends.iceberg.spark_catalog import open_catalog
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.engine.jvm.cache_folder import spark_log
-from ematix_flow.engine.spark.error_translation import translate
+from ematix_flow.engine.spark.error_translation import translate_spark_error
 from ematix_flow.engine.spark.session import spark_session, stop_session
 from ematix_flow.engine.spark.settings import EngineSettings
 from ematix_flow.spec.connections.base import connection_from_json
@@ -151,7 +151,7 @@ for wrong in ("SELECT * FROM watched.nothing", "SELECT nothing FROM watched.t"):
     try:
         backend.source().frame(spark, wrong)
     except Exception as error:
-        seen[wrong] = str(translate(error, what="reading")) + str(error)
+        seen[wrong] = str(translate_spark_error(error, what="reading")) + str(error)
 application = spark.sparkContext.uiWebUrl + "/api/v1/applications/" + spark.sparkContext.applicationId
 for page in ("environment", "sql", "jobs", "executors"):
     with urllib.request.urlopen(f"{application}/{page}") as answer:

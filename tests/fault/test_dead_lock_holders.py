@@ -33,13 +33,13 @@ SERVERS = [("p", "pg_database"), ("m", "mysql_database"), ("m", "mariadb_databas
 HOLDER = """
 import signal, sys, threading, uuid
 from ematix_flow import MySQLConnection, PostgresConnection
-from ematix_flow.backends import held_sessions
 from ematix_flow.backends.registry import open_backend
+from ematix_flow.backends.sql_servers import lock_session
 
 kind, url, lease, beat, machine = sys.argv[1:]
-held_sessions.LEASE_SECONDS, held_sessions.BEAT_SECONDS = int(lease), float(beat)
+lock_session.LEASE_SECONDS, lock_session.HEARTBEAT_SECONDS = int(lease), float(beat)
 if machine:
-    held_sessions.this_machine = lambda: machine
+    lock_session.machine_id = lambda: machine
 target = open_backend({"p": PostgresConnection, "m": MySQLConnection}[kind](name="wh", url=url)).target()
 with target.lock("load", "wh:s.t", uuid.uuid4()):
     print("held", flush=True)

@@ -389,7 +389,7 @@ def follow(script: Script, log: RunLog, monkeypatch: pytest.MonkeyPatch, restart
         run.run_supervised(RestartPolicy(1, 1, restarts))
 
 
-_CALLS = ("set_state", "idle", "restarted", "restarting", "stopped")
+_CALLS = ("set_state", "mark_alive", "count_restart", "restarting", "stopped")
 
 
 def test_a_stream_that_is_restarted_is_told_once_and_recovers_with_its_first_batch(

@@ -27,7 +27,7 @@ CHILD = """
 import os, signal, sys
 import sqlalchemy as sa
 from pathlib import Path
-from ematix_flow.state.dead_letters.base import DeadLetter, Selection
+from ematix_flow.state.dead_letters.base import DeadLetter, LetterSelection
 from ematix_flow.state.dead_letters.sql import open_dead_letter_file
 path, work, fatal = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 store = open_dead_letter_file(path)
@@ -39,12 +39,12 @@ def count(connection, cursor, statement, *_):
         os.kill(os.getpid(), signal.SIGKILL)
 sa.event.listen(store._engine, "after_cursor_execute", count)
 if work == "add":
-    store.add([DeadLetter.of("orders", "decode", "x", payload=b"x", position=str(n)) for n in range(1200)])
+    store.add([DeadLetter.create("orders", "decode", "x", payload=b"x", position=str(n)) for n in range(1200)])
 elif work == "take":
-    store.take("orders", Selection(all=True), lease_seconds=60, limit=5)
+    store.lease("orders", LetterSelection(all=True), lease_seconds=60, limit=5)
     os.kill(os.getpid(), signal.SIGKILL)
 else:
-    store.purge("orders", Selection(all=True))
+    store.purge("orders", LetterSelection(all=True))
 """
 
 

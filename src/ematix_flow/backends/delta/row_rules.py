@@ -114,7 +114,7 @@ def refuse_broken_rows(rules: TableRules, table: TableSpec, stored: DataFrame, c
         if found:
             rule = rules.rules[found[0][0]]
             raise RowRejected(
-                f"a row breaks the {rule.words} of {table.label}: {rule.condition}",
+                f"a row breaks the {rule.description} of {table.label}: {rule.condition}",
                 state=f"{table.label} is unchanged",
                 next_step="fix the value in the source, or filter it in the SQL",
             )
