@@ -214,7 +214,8 @@ CONSUMER = """
     url, queue, folder, out = sys.argv[1:]
     source = open_backend(RabbitMQConnection(name="broker", amqp_url=url)).stream_source()
     spool = Spool(Path(folder)).open()
-    spool.follow(source.receiver(ReadRequest(queue, options={"prefetch": "400"}), {}), max_rows=50, linger=0.01)
+    request = ReadRequest(queue, options={"prefetch": "400"})
+    spool.follow(source.receiver(request, {}), max_rows=50, linger=0.01)
     while not (spool.is_drained(1) and spool.pending_rows() == 0):
         for name in spool.pending_segments():
             kept = Path(out) / name

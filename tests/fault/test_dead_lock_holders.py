@@ -43,7 +43,7 @@ if machine:
 target = open_backend({"p": PostgresConnection, "m": MySQLConnection}[kind](name="wh", url=url)).target()
 with target.lock("load", "wh:s.t", uuid.uuid4()):
     print("held", flush=True)
-    (held,) = target._locked.values()
+    (held,) = target._lock_sessions.values()
     while held.heartbeats * float(beat) < 2 * int(lease):
         threading.Event().wait(float(beat))
     print("beaten", flush=True)

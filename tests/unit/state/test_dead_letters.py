@@ -39,7 +39,8 @@ def count(connection, cursor, statement, *_):
         os.kill(os.getpid(), signal.SIGKILL)
 sa.event.listen(store._engine, "after_cursor_execute", count)
 if work == "add":
-    store.add([DeadLetter.create("orders", "decode", "x", payload=b"x", position=str(n)) for n in range(1200)])
+    made = (DeadLetter.create("orders", "decode", "x", payload=b"x", position=str(n)) for n in range(1200))
+    store.add(list(made))
 elif work == "take":
     store.lease("orders", LetterSelection(all=True), lease_seconds=60, limit=5)
     os.kill(os.getpid(), signal.SIGKILL)
