@@ -146,7 +146,7 @@ def test_a_table_that_was_dropped_and_made_anew_is_not_gone_on_with(table: Table
     shutil.rmtree(table.path)
     table.create()
     table.add(5)
-    with pytest.raises(SourceFailed, match="is another table now"):
+    with pytest.raises(SourceFailed, match="is not the table that the stream has read"):
         table.run("c")
 
 

@@ -139,15 +139,15 @@ def test_a_column_without_a_common_type_names_both_files(
 def test_two_names_that_spark_takes_for_one_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     path = write(tmp_path, "t", {"a": pa.array([1]), "A": pa.array([2])})
     error = refused(spark, tmp_path, "SELECT * FROM t")
-    assert error.what == f"{path} has the columns 'a' and 'A', which Spark SQL takes for one"
+    assert error.what == f"{path} has the columns 'a' and 'A', which Spark SQL does not distinguish"
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         (b"", "it is empty"),
-        (b"PAR1 and no more", "it is damaged, only half written, or of another format"),
-        (b"a,b\n1,2\n", "it is damaged, only half written, or of another format"),
+        (b"PAR1 and no more", "it is damaged, incomplete, or of another format"),
+        (b"a,b\n1,2\n", "it is damaged, incomplete, or of another format"),
     ],
 )
 @pytest.mark.parametrize("format", ["parquet", "orc"])

@@ -202,7 +202,7 @@ BAD = {
     "keys of two cases": (['{"a": 1, "A": 2}', '{"o": {"b": 1, "B": 1}}'], "the keys '[ab]' and '[AB]'"),
     "keys of two cases in two lines": (
         ['{"ID": 1}', '{"o": [{"y": 1}, {"Y": 2}]}'],
-        "Spark SQL takes for one",
+        "Spark SQL does not distinguish",
     ),
     "an empty key": (['{"": 1}', '{"o": {"": 1}}'], "a key that is empty"),
     "a long key": (['{"' + "k" * 60_000 + '": 1}'], r"a key of 60,000 characters"),
@@ -212,8 +212,8 @@ BAD = {
     ),
     "something after the object": (['{"id": 3} garbage', '{"id": 3} 5', '{"id": 3}}'], "more than one value"),
     "a number without end": (['{"id": 3, "n": ' + "9" * 5_000 + "} x"], "a number of thousands of digits"),
-    "no object": (["null", "5", '"{}"', '[[{"id": 3}]]', "[null]"], "is no JSON object"),
-    "no JSON": (["\x0c", "{", '{"id": 3', "nul"], "is no JSON: "),
+    "no object": (["null", "5", '"{}"', '[[{"id": 3}]]', "[null]"], "is not a JSON object"),
+    "no JSON": (["\x0c", "{", '{"id": 3', "nul"], "is not JSON: "),
     "deep": (['{"o": ' + "[" * 5_000 + "]" * 5_000 + "}"], "nested too deeply"),
 }
 

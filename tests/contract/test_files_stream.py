@@ -162,7 +162,7 @@ def test_files_of_other_things_are_refused_and_named(spark: SparkSession, tmp_pa
         read(spark, tmp_path, "csv", [latin], wanted)
     with pytest.raises(SourceFailed, match=r"raw/gone.csv is no longer there.*"):
         read(spark, tmp_path, "csv", ["raw/gone.csv"], wanted)
-    with pytest.raises(SourceFailed, match="does not lie in"):
+    with pytest.raises(SourceFailed, match="but is not in"):
         read(spark, tmp_path, "csv", ["elsewhere/a.csv"], wanted)
 
 

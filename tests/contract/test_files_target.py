@@ -423,13 +423,13 @@ def test_wrong_partition_columns_are_refused(target: LocalFilesTarget) -> None:
     amount = ColumnSpec("amount", DataType("double"))
     table = replace(TABLE, columns=(ID, amount))
     for names, words in (
-        (("nope",), "no column"),
+        (("nope",), "not one of its columns"),
         (("amount",), "cannot be a folder"),
         (("id", "id"), "twice"),
     ):
         with pytest.raises(PlanError, match=words):
             target.create_staging(new_load(table, partition_by=names), table.arrow_schema())
-    with pytest.raises(RowRejected, match="told from a null"):
+    with pytest.raises(RowRejected, match="distinguished from a null"):
         load_rows(target, new_load(TABLE, partition_by=("name",)), [{"id": 1, "name": ""}])
 
 
@@ -610,7 +610,7 @@ def staged_load(target: LocalFilesTarget, load: Load) -> tuple[StagedRows, Stage
 def test_staging_that_is_not_what_its_task_told_is_not_applied(root: Path, target: LocalFilesTarget) -> None:
     load = new_load(TABLE)
     staged, part = staged_load(target, load)
-    with pytest.raises(TargetFailed, match="holds 2 rows; its task told of 3"):
+    with pytest.raises(TargetFailed, match="holds 2 rows; its task reported 3"):
         target.apply(load, replace(staged, parts=(replace(part, rows=3),)))
     with pytest.raises(TargetFailed, match="'lost'"):
         target.apply(load, replace(staged, parts=(replace(part, part="lost"),)))
@@ -752,7 +752,7 @@ def test_a_backend_says_what_it_reaches(tmp_path: Path) -> None:
         return LocalFilesBackend(ObjectStoreLocalConnection(name="lake", path=path, format="csv"))
 
     assert backend(str(tmp_path)).check() == f"csv files in {tmp_path}"
-    assert "not there yet" in backend(str(tmp_path / "a" / "b")).check()
+    assert "does not exist yet" in backend(str(tmp_path / "a" / "b")).check()
     (tmp_path / "link").symlink_to(tmp_path)
     assert backend(str(tmp_path / "link")).identity() == backend(str(tmp_path / "x" / "..")).identity()
 

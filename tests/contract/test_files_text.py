@@ -240,19 +240,19 @@ def test_what_spark_packs_itself_is_read(spark: SparkSession, tmp_path: Path, co
     ("name", "content", "words", "step"),
     [
         ("t.csv", gzip.compress(b"a\n1\n", mtime=0), "it begins like gzip", "a name that ends in .gz"),
-        ("t.csv.gz", b"a\n1\n", "its name says gzip, and it does not begin like that", "or not at all"),
+        ("t.csv.gz", b"a\n1\n", "its name says gzip, and its first bytes do not match", "or not at all"),
         ("t.csv.lz4", packed("lz4", b"a\n1\n"), "it begins like an lz4 frame", "gzip, bz2 or zstd"),
         ("t.csv.snappy", b"a\n1\n", "Spark finds no line in it", "gzip, bz2 or zstd"),
         ("t.csv", b"PK\x03\x04", "it begins like zip", "gzip, bz2 or zstd"),
         ("t.csv", b"PAR1\x15\x04", "it begins like Parquet", "format='parquet'"),
         ("t.csv.gz", b"", "are empty", "put a header"),
         ("t.csv", "a,b\n1,é\n".encode("utf-16"), "UTF-16 text", "iconv -f UTF-16"),
-        ("t.csv", "a,b\n1,x\n".encode("utf-16-le"), "its header holds zeros", "iconv -f UTF-16LE"),
+        ("t.csv", "a,b\n1,x\n".encode("utf-16-le"), "its header contains zero bytes", "iconv -f UTF-16LE"),
         ("t.csv", "a,b\n1,x\n2,é\n".encode("latin-1"), "line 3 is not UTF-8", "iconv -f WINDOWS-1252"),
         (
             "t.csv.gz",
             gzip.compress(b"a,b\n" + b"1,2\n" * 9, mtime=0)[:-12],
-            "damaged or not complete",
+            "damaged or incomplete",
             "write it again",
         ),
     ],
@@ -279,9 +279,9 @@ def test_text_in_another_encoding_is_found_wherever_it_stands(spark: SparkSessio
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b'{"a": 1}\n{"a": \n', "line 2 of {file} is no JSON: "),
-        (b'[\n{"a": 1},\n{"a": 2}\n]\n', "line 1 of {file} is no JSON: "),
-        (b'{"a": 1}\n7\n', "line 2 of {file} is no JSON object"),
+        (b'{"a": 1}\n{"a": \n', "line 2 of {file} is not JSON: "),
+        (b'[\n{"a": 1},\n{"a": 2}\n]\n', "line 1 of {file} is not JSON: "),
+        (b'{"a": 1}\n7\n', "line 2 of {file} is not a JSON object"),
         ('{"a": "é"}\n'.encode("latin-1"), "cannot read {file}: line 1 is not UTF-8"),
         (b"", "are empty: no line holds a column"),
         (

@@ -224,7 +224,7 @@ def test_a_table_whose_journal_is_gone_takes_no_load(
     load_rows(target, new_load(SMALL), named((1, "a")))
     for path in (folder / "_ematix_flow").iterdir():
         path.unlink()
-    with pytest.raises(TargetFailed, match=r"its journal .* knows nothing of it"):
+    with pytest.raises(TargetFailed, match=r"its journal .* has no entry of it"):
         load_rows(target, new_load(SMALL), named((2, "b")))
     assert names_in(backend, spark) == {1: "a"}
 

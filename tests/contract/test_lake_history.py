@@ -165,7 +165,7 @@ def test_a_history_whose_journal_is_gone_keeps_its_events_and_takes_no_load(
         )
     (journal,) = (tmp_path / "lake").glob(f"**/{DATED.name}/_ematix_flow")
     shutil.move(journal, tmp_path / "kept")
-    with pytest.raises(TargetFailed, match="has taken load 1 of ours before"):
+    with pytest.raises(TargetFailed, match="already has load 1"):
         load_matched(target, DATED, "scd2", dated_rows((1, "b", 3)), event="at", load={"batch_key": "slot:3"})
     shutil.rmtree(journal, ignore_errors=True)
     shutil.move(tmp_path / "kept", journal)

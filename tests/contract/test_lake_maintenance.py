@@ -76,7 +76,7 @@ def test_small_files_become_one_and_those_that_nobody_needs_go(
     assert len(data) == 1
     add(target, 9)
     assert len(rows(backend, target, SMALL)) == 3
-    with pytest.raises(UsageError, match=r"'nam' is no column of contract\.small\. Did you mean 'name'"):
+    with pytest.raises(UsageError, match=r"'nam' is not a column of contract\.small\. Did you mean 'name'"):
         target.maintain(SMALL, MaintenanceOptions(zorder=("nam",)))
 
 
@@ -94,7 +94,7 @@ def test_files_are_kept_as_asked_and_for_less_time_than_the_table_says_by_force_
         target.maintain(SMALL, MaintenanceOptions(retain=dt.timedelta(days=days)))
     assert left.exists()
     shorter = MaintenanceOptions(retain=dt.timedelta(days=10))
-    with pytest.raises(UsageError, match=r"small says that its files are kept for 30 days.* 10 days only"):
+    with pytest.raises(UsageError, match=r"small keeps its files for 30 days.* 10 days only"):
         target.maintain(SMALL, shorter)
     assert left.exists()
     (done,) = target.maintain(SMALL, replace(shorter, force=True))

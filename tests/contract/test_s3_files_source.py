@@ -199,7 +199,7 @@ def test_a_table_that_is_loaded_through_another_prefix_is_refused_as_a_target(
 
 def test_a_table_inside_one_of_another_prefix_is_refused(lake: S3Lake) -> None:
     load_rows(narrow(lake).backend().target(), new_load(NARROW), rows(0, 3))
-    with pytest.raises(PlanError, match="would lie inside 'raw/events'"):
+    with pytest.raises(PlanError, match="would be inside 'raw/events'"):
         lake.backend().target().inspect(TableSpec("raw/events", "inner", (ID, DAY)))
 
 

@@ -77,7 +77,7 @@ def test_rows_go_into_a_bucket_through_it_and_out_of_it_once(
     fill(tmp_path, 10, 15)
     again = into.sync()
     assert (again.rows_inserted, again.path) == (5, "copy")
-    assert any("come and go one by one" in note for note in again.notes)
+    assert any("appear and disappear one by one" in note for note in again.notes)
     assert into.sync().rows_inserted == 0
     sums = "SELECT count(*) AS n, CAST(sum(total) AS DOUBLE) AS total FROM shop.orders"
     within = pipeline(DAYS, sums, "lake", "lake", name="within", mode="truncate")

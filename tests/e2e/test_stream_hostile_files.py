@@ -24,7 +24,7 @@ class Orders(ManagedTable):
 
 
 HOSTILE = {  # the rest of a line after its id, and a word of the error
-    "no JSON": ("json", b', "whole": \n', "is no JSON"),
+    "no JSON": ("json", b', "whole": \n', "is not JSON"),
     "no integer": ("json", b', "whole": "x"}\n', "b.json"),
     "too long": ("json", b', "short": "abcdefgh"}\n', "longer than the 5 characters"),
     "no UTF-8": ("json", b', "short": "\xff"}\n', "is not UTF-8"),
@@ -81,7 +81,7 @@ def test_a_hostile_file_stops_the_stream_until_it_is_fixed_or_moved_away(case: s
         assert arrived() == ([1] if name == "b" else [1, 20])
         if name == "b":
             bad.unlink()
-            with pytest.raises(DataLost, match="no longer there") as lost:
+            with pytest.raises(DataLost, match="no longer exists") as lost:
                 load_files()
             assert "fail_on_data_loss=False" in str(lost.value)
             assert load_files(fail_on_data_loss=False) == 1

@@ -362,7 +362,7 @@ def test_a_table_inside_another_is_refused(lake: S3Lake) -> None:
     target = lake.backend().target()
     prepare(target, TABLE)
     inner = TableSpec("shop", "orders/inner", TABLE.columns)
-    with pytest.raises(FlowError, match="would lie inside 'shop/orders'"):
+    with pytest.raises(FlowError, match="would be inside 'shop/orders'"):
         target.inspect(inner)
 
 

@@ -74,5 +74,5 @@ def test_folders_without_end_are_refused(
     monkeypatch.setattr(table_folders, "_WALKED", 5)
     for name in "123456":
         (tmp_path / "a/b" / name).mkdir(parents=True)
-    with pytest.raises(PlanError, match="holds more than 5 folders, and is no table"):
+    with pytest.raises(PlanError, match="contains more than 5 folders, and is not a table"):
         delta.require_separate(table("a", "b"))

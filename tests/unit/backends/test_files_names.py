@@ -168,7 +168,7 @@ def test_an_empty_folder_and_a_folder_of_tables_say_so(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(SourceFailed, match="holds no files yet"):
         catalog.find(("empty",))
-    with pytest.raises(SourceFailed, match="no table but a folder") as caught:
+    with pytest.raises(SourceFailed, match="is a folder, not a table") as caught:
         catalog.find(("shop",))
     assert "shop.orders" in str(caught.value.next_step)
 
@@ -193,7 +193,7 @@ def test_a_name_that_is_a_folder_and_a_file_is_ambiguous(tmp_path: Path) -> None
 
 
 def test_a_missing_root_says_so(tmp_path: Path) -> None:
-    with pytest.raises(SourceFailed, match="is not there"):
+    with pytest.raises(SourceFailed, match="does not exist"):
         FilesCatalog(LocalFileTree(tmp_path / "nowhere"), "parquet").find(("events",))
 
 

@@ -353,7 +353,7 @@ def test_a_file_a_lake_and_a_root_that_is_not_there_are_told(root: Path, tmp_pat
     (root / "lake" / "_delta_log").mkdir(parents=True)
     with pytest.raises(SourceFailed, match="is a Delta table"):
         stream(root).check(ReadRequest("lake"))
-    with pytest.raises(SourceFailed, match="is not there"):
+    with pytest.raises(SourceFailed, match="does not exist"):
         stream(tmp_path / "nowhere").check(ReadRequest("raw"))
 
 

@@ -173,5 +173,5 @@ def test_no_name_of_a_column_hides_its_folders(column: str, folder: str) -> None
 
 
 def test_an_empty_text_cannot_be_a_partition() -> None:
-    with pytest.raises(RowRejected, match="cannot be told from a null"):
+    with pytest.raises(RowRejected, match="cannot be distinguished from a null"):
         partition_folder_name("a", "")

@@ -38,7 +38,7 @@ def refusal(code: str, status: int = 400, message: str = "no.", **headers: str) 
         (refusal("NoSuchBucket", 404), "no bucket 'company'", "create it"),
         (
             refusal("PermanentRedirect", 301, **{"x-amz-bucket-region": "eu-west-1"}),
-            "lies in region eu-west-1, and connection 'lake' asks for it in us-east-1",
+            "is in region eu-west-1, and connection 'lake' expects it in us-east-1",
             'region = "eu-west-1"',
         ),
         (refusal("AuthorizationHeaderMalformed"), "in another region", "region ="),

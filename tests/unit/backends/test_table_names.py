@@ -180,5 +180,5 @@ def test_sqlite_refuses_names_that_its_subqueries_lose(tmp_path: Path, name: str
 def test_a_lake_refuses_the_names_that_it_keeps_next_to_events(name: str) -> None:
     table = TableSpec("s", "t", (*COLUMNS, ColumnSpec(name, DataType("text"))), merge_keys=("k",))
     refuse_lifetime_names(table)
-    with pytest.raises(SchemaMismatch, match="keeps next to its history"):
+    with pytest.raises(SchemaMismatch, match="adds to its companion table"):
         refuse_lifetime_names(replace(table, keeps="events"))

@@ -70,7 +70,7 @@ class DeltaBackend(Backend):
 
 
 class DeltaS3Backend(DeltaBackend):
-    """The same under a prefix of a bucket. One load of a table at a time holds its lease."""
+    """The same under a prefix of a bucket. One load at a time holds the lease of a table."""
 
     kind = "delta_s3"
     capabilities = replace(DeltaBackend.capabilities, shared_filesystem=False)

@@ -1,4 +1,4 @@
-"""A Delta table's log as a store lists it: whether there is one, and of which versions."""
+"""A Delta table's log in a store: whether it exists, and its versions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.(?:.*\.)?(?:parquet|json)")
 
 
 def list_versions(store: Store, folder: str) -> list[int]:
-    """The versions that have a commit in the log, in order; older ones may live on in a checkpoint."""
+    """The versions with a commit in the log, in order. Older versions may still be in a checkpoint."""
     found = (_COMMIT.fullmatch(name) for name in store.names(f"{folder}/{LOG}"))
     return sorted(int(match[1]) for match in found if match)
 
@@ -22,7 +22,7 @@ def is_table(store: Store, folder: str) -> bool:
 
 
 def first_and_last_version(store: Store, folder: str) -> tuple[int, int]:
-    """The oldest and the newest version that the log can still tell: each needs all since a checkpoint."""
+    """The oldest and the newest version that can be read. A version needs all commits since a checkpoint."""
     names = store.names(f"{folder}/{LOG}")
     commits = {int(match[1]) for name in names if (match := _COMMIT.fullmatch(name))}
     starts = {int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))}

@@ -1,7 +1,8 @@
-"""Delta tables as the lake's core sees them: by path, one commit a statement, the commit's token in its log.
+"""Delta tables for the lake target: addressed by path, one commit per statement, the commit's token in the
+log.
 
-A commit carries our number of it as ``txn`` of the table, so that Delta itself refuses one that is there
-already, and lets of two at once only one through.
+A commit carries our load number as ``txn`` of the table, so that Delta refuses a number that exists, and lets
+only one of two concurrent commits through.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class DeltaFormat(LakeFormat):
                     f"{self._uri(table)} is no Delta table and holds {shown!r}, "
                     "which upkeep of one would remove",
                     where=table.where,
-                    next_step="move what lies there away, or choose another schema or name",
+                    next_step="move its content away, or choose another schema or name",
                 )
 
     def snapshot(self, spark: SparkSession, table: TableSpec) -> TableSnapshot | None:
@@ -254,7 +255,7 @@ def _table_properties(columns: Iterable[str]) -> dict[str, str]:
 
 
 def _commit_settings(commit: LakeCommit) -> dict[str, str]:
-    """Settings by which the next statement of a session commits with the number and the token."""
+    """Settings with which the next statement of a session commits with the number and the token."""
     return {
         f"{_WRITE}.txnAppId": _APPLICATION,
         f"{_WRITE}.txnVersion": str(commit.number),

@@ -1,4 +1,4 @@
-"""Delta's own tools to keep a table in shape: OPTIMIZE and VACUUM, and what they would do."""
+"""Maintenance of a Delta table with OPTIMIZE and VACUUM, and previews of both."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _UNCHECKED = {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}
 
 
 class DeltaMaintenance:
-    """Of one table: its folder in a store, and its name in SQL."""
+    """Maintenance of one table, given by its folder in a store and its name in SQL."""
 
     def __init__(self, spark: SparkSession, store: Store, folder: str, name: str) -> None:
         self._spark, self._store, self._folder, self._name = spark, store, folder, name
@@ -54,7 +54,7 @@ class DeltaMaintenance:
         return CompactionResult(after + gone - new, after)
 
     def preview_compact(self, zorder: Sequence[str]) -> CompactionResult:
-        """Files of one partition that are small are brought together when there are several."""
+        """Count the small files that would be merged: several in one partition."""
         sizes = dict(self._data_files())
         frame = self._spark.read.format("delta").load(self._store.uri(self._folder))
         newest = {self._relative_path(path): 0 for path in frame.inputFiles()}
@@ -82,7 +82,7 @@ class DeltaMaintenance:
         return FileTotals(len(gone), sum(gone))
 
     def retention(self) -> dt.timedelta:
-        """How long files stay that the newest version does not need, as the table says."""
+        """How long the table keeps files that its newest version does not need."""
         properties = self._spark.sql(f"DESCRIBE DETAIL {self._name}").select("properties").collect()[0][0]
         told = properties.get(_RETENTION)
         return SAFE_RETENTION if told is None else parse_interval(told)
@@ -94,7 +94,7 @@ class DeltaMaintenance:
         return f"VACUUM {self._name}{hours}"
 
     def _vacuum_settings(self, retain: dt.timedelta | None) -> Mapping[str, str]:
-        """Delta refuses what is shorter than the table's own; whoever asks for it has been warned."""
+        """Turn off Delta's check for a shorter retention than the table's own: the user has forced it."""
         return _VACUUM if retain is None or retain >= self.retention() else _VACUUM | _UNCHECKED
 
     def _newest_size(self) -> FileTotals:
@@ -106,7 +106,7 @@ class DeltaMaintenance:
         return FileTotals(len(sizes), sum(sizes))
 
     def _data_files(self) -> Iterator[tuple[str, int]]:
-        """All that lies there but for Delta's log, our journal, and checksums that Hadoop keeps."""
+        """All files except Delta's log, our journal, and Hadoop's checksums."""
         for path, size in self._store.files_below(self._folder, without=(LOG, FOLDER)):
             if not path.rpartition("/")[2].startswith("."):
                 yield path, size
@@ -118,6 +118,6 @@ class DeltaMaintenance:
 
 
 def parse_interval(interval: str) -> dt.timedelta:
-    """What an interval of a table's property means, as in ``interval 1 week 12 hours``; it has no months."""
+    """Parse the interval of a table property, such as ``interval 1 week 12 hours``. It has no months."""
     amounts = _AMOUNT.findall(interval.lower())
     return sum((dt.timedelta(**{f"{unit}s": float(count)}) for count, unit in amounts), dt.timedelta(0))

@@ -1,8 +1,8 @@
-"""The rules by which a Delta table refuses single rows, and the rows of a load that break one.
+"""The rules with which a Delta table refuses single rows, and the rows of a load that break them.
 
-Delta checks its rules while it writes, and then names one row of all. To find the others without writing,
-the same rules are asked of the rows as they would be written: CHECK constraints, NOT NULL, the length of
-VARCHAR and CHAR, and the values of generated columns.
+Delta checks its rules while it writes, and reports only one row. To find all of them without writing, the
+same rules are checked on the rows to write: CHECK constraints, NOT NULL, the length of VARCHAR and CHAR, and
+the values of generated columns.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BROKEN, _STORED, _NEW = internal_name("broken"), internal_name("stored"), inter
 
 @dataclass(frozen=True)
 class _RowRule:
-    """``condition`` is Spark SQL over a whole row; false and null both break the rule, as Delta has it."""
+    """``condition`` is Spark SQL over a whole row. False and null both break the rule, as in Delta."""
 
     description: str
     condition: str
@@ -43,7 +43,7 @@ class _RowRule:
 
 @dataclass(frozen=True)
 class TableRules:
-    """The rules, and what Delta fills in where a row says nothing: SQL by column, in the table's order."""
+    """The rules of a table, and its default and generated values: SQL by column, in the table's order."""
 
     rules: tuple[_RowRule, ...]
     types: Mapping[str, str]  # of every column
@@ -52,7 +52,7 @@ class TableRules:
 
 
 def read_rules(spark: SparkSession, uri: str) -> TableRules:
-    """The rules of the table that lies there, as its newest version has them."""
+    """Read the rules of the newest version of a table."""
     java: Any = spark
     log = java._jvm.org.apache.spark.sql.delta.DeltaLog
     metadata = log.forTableWithSnapshot(java._jsparkSession, uri)._2().metadata()
@@ -87,7 +87,7 @@ def _column_types(schema: Any) -> Iterator[str]:
 
 
 def _map_entries(properties: Any) -> Iterator[tuple[str, str]]:
-    """The entries of a map of Scala."""
+    """The entries of a Scala map."""
     entries = properties.iterator()
     while entries.hasNext():
         entry = entries.next()
@@ -95,7 +95,7 @@ def _map_entries(properties: Any) -> Iterator[tuple[str, str]]:
 
 
 def refuse_broken_rows(rules: TableRules, table: TableSpec, stored: DataFrame, changes: RowChanges) -> None:
-    """RowRejected when a row that the changes write into ``stored`` breaks one of the rules."""
+    """Raise RowRejected if a row that the changes write into ``stored`` breaks a rule."""
     from pyspark.sql import functions as f
 
     if not rules.rules:
@@ -121,7 +121,7 @@ def refuse_broken_rows(rules: TableRules, table: TableSpec, stored: DataFrame, c
 
 
 def _rows_to_write(rules: TableRules, stored: DataFrame, changes: RowChanges, change: RowAction) -> DataFrame:
-    """The rows that one change writes, with all columns of the table."""
+    """The rows that one action writes, with all columns of the table."""
     from pyspark.sql import functions as f
 
     quote = LakeDialect().quote
@@ -152,7 +152,7 @@ def _generated_value(rules: TableRules, name: str) -> Column:
 def _updated_rows(
     stored: DataFrame, rows: DataFrame, changes: RowChanges, change: RowAction, kept: Sequence[str]
 ) -> DataFrame:
-    """Stored rows with the values that the change sets."""
+    """The stored rows with the values that the action sets."""
     from pyspark.sql import functions as f
 
     quote = LakeDialect().quote

@@ -1,4 +1,4 @@
-"""Delta tables as a source: found by their folders, read by Spark as they are now or as of a moment."""
+"""Delta tables as a source: found by folder, and read by Spark in their current or an earlier version."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class DeltaSource(SparkSource):
         return spark.read.format("delta").option(option, value).load(self._store.uri(folder))
 
     def _require_files(self, name: TableName, folder: str, moment: TimeTravel, frame: DataFrame) -> None:
-        """The log remembers a version for longer than its files are kept."""
+        """Refuse a version whose files are gone: the log keeps a version longer than its files."""
         wanted = {unquote(path.rsplit("/", 1)[-1]) for path in frame.inputFiles()}
         there = {path.rsplit("/", 1)[-1] for path, _ in self._store.files_below(folder, without=(LOG,))}
         gone = len(wanted - there)
@@ -111,6 +111,6 @@ def _is_in_future(spark: SparkSession, time: str) -> bool:
 
 
 def _message_text(text: str) -> str:
-    """What Delta says, in one line and without the name of the error."""
+    """Delta's message in one line, without the name of the error."""
     said = " ".join(text.split(" SQLSTATE")[0].split())
     return (said.split("] ", 1)[-1] if said.startswith("[") else said).rstrip(".")

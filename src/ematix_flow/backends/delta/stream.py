@@ -1,8 +1,7 @@
-"""A Delta table as the source of a stream: the rows that are in it, then those that come, or its changes.
+"""A Delta table as the source of a stream: its rows and then new rows, or its change feed.
 
-Spark follows the table by itself, version by version. Delta's stream is one of rows that are added: a
-version that updates or deletes some stops it, unless such versions are skipped or the changes themselves
-are what is read.
+Spark follows the table version by version. Delta streams added rows: a version that updates or deletes rows
+stops the stream, unless such versions are skipped or the change feed is read.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ _AT_VERSION = re.compile(r"at version (\d+)")
 class DeltaStream(SparkStreamSource):
     """Tables under one root: ``sales.orders`` and ``sales/orders`` are the folder ``sales/orders``.
 
-    A stream goes on by its checkpoint alone, which is written anew when it is lost: a position may lie
-    within a version, and no option says that.
+    A stream continues only from its checkpoint: a position may be inside a version, and no option can name
+    that.
     """
 
     kind_of_rows = "columns"
@@ -96,7 +95,7 @@ def _table_name(query: str) -> TableName:
 
 
 def _options(reading: ReadRequest) -> dict[str, str]:
-    """Delta's options; DeclarationError for one that there is not, or that makes no sense."""
+    """Delta's options; DeclarationError for an unknown option or an invalid value."""
     named = {_OTHER_NAMES.get(key.replace("_", "").lower(), key): v for key, v in reading.options.items()}
     given = known_options(named, (*_FLAGS, *_COUNTS, *_SIZES, _VERSION))
     found = {delta: "true" for ours, delta in _FLAGS.items() if bool_option(given, ours)}
@@ -131,14 +130,14 @@ _FAILURES = (
     (
         "DELTA_SOURCE_TABLE_IGNORE_CHANGES",
         "rows of {where} were updated or replaced, and a stream reads rows that are added",
-        "options={'change_feed': True} reads updates and deletes as rows of their own; "
+        "options={'change_feed': True} reads updates and deletes as rows; "
         "options={'skip_change_commits': True} passes over such versions. A load that replaces or merges "
         "is such a version",
     ),
     (
         "DELTA_SOURCE_IGNORE_DELETE",
         "rows of {where} were deleted, and a stream reads rows that are added",
-        "options={'change_feed': True} reads deletes as rows of their own; "
+        "options={'change_feed': True} reads deletes as rows; "
         "options={'skip_change_commits': True} passes over such versions",
     ),
     (
@@ -159,7 +158,7 @@ _FAILURES = (
     ),
     (
         "DIFFERENT_DELTA_TABLE",
-        "{where} is another table now than the one which the stream has read: it was dropped and made anew",
+        "{where} is not the table that the stream has read: it was dropped and created again",
         "give the stream another name, so that it begins with the new table",
     ),
     (

@@ -1,4 +1,4 @@
-"""Finding Delta tables under a root by the names that people write: ``sales.orders`` is ``sales/orders``."""
+"""Finds Delta tables under a root by name: ``sales.orders`` is ``sales/orders``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class DeltaTables:
         self._store = store
 
     def find_folder(self, name: TableName) -> str:
-        """Where the table lies; SourceFailed, with the one that may be meant, when there is none."""
+        """The folder of the table. SourceFailed suggests a similar table if there is none."""
         try:
             folder = "/".join(part for each in name for part in path_segments(each))
         except ValueError as error:
@@ -41,7 +41,7 @@ class DeltaTables:
         )
 
     def _similar_tables(self, folder: str) -> list[str]:
-        """Tables beside one that is not there, of the same name elsewhere, or one level below."""
+        """Tables near a missing one: in the same folder, with the same name elsewhere, or one level below."""
         above, _, last = folder.rpartition("/")
         beside = self._folders(above)
         if above and not beside:
@@ -57,9 +57,9 @@ class DeltaTables:
 
 
 def find_plain_file(store: Store, folder: str, inside: Iterable[str] | None = None) -> str | None:
-    """A file, or a folder of a partition, in the folder of a table that is not there.
+    """A data file or a partition folder in a folder that is not a Delta table.
 
-    ``inside`` are the folders in it, where they are known.
+    ``inside`` are the folders in it, if they are known.
     """
     files = (name for name in store.names(folder) if not is_hidden(name))
     partitions = (name for name in (store.folders(folder) if inside is None else inside) if "=" in name)

@@ -1,4 +1,4 @@
-"""Delta Lake as a target: the lake's protocol, and the changes of a table that Delta has."""
+"""Delta Lake as a target: the lake target with the column changes that Delta supports."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DeltaTarget(LakeTarget):
 
 
 def can_widen(live: DataType, declared: DataType) -> bool:
-    """Whether Delta changes the type of a column so: without touching a file."""
+    """Whether Delta can change the column's type like this without rewriting files."""
     if declared.kind != "numeric":
         return True
     return (declared.precision or 0) - (declared.scale or 0) >= _DIGITS.get(live.kind, 0)

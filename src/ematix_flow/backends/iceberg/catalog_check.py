@@ -1,4 +1,4 @@
-"""Reaching a catalog without Spark, for a person who asks whether a connection works."""
+"""Checks whether a catalog can be reached, without Spark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HIVE_PORT = 9083
 
 
 def check_catalog(connection: IcebergConnection, store: Store | None) -> str:
-    """What is there, in words; CannotConnect when it cannot be reached."""
+    """Check the catalog and describe it; CannotConnect if it cannot be reached."""
     kind = connection.catalog_type
     shown = f"Iceberg catalog ({kind})"
     if kind == "hadoop" and store is None:
@@ -47,7 +47,7 @@ def _check_port(connection: IcebergConnection) -> str:
 
 
 def _check_rest(connection: IcebergConnection) -> None:
-    """Its configuration: every catalog answers that, to whoever may use it."""
+    """Request the configuration, which every REST catalog returns to its users."""
     uri = connection.uri.rstrip("/")
     query = urllib.parse.urlencode({"warehouse": connection.warehouse} if connection.warehouse else {})
     headers = {k[len("header.") :]: v for k, v in connection.properties.items() if k.startswith("header.")}

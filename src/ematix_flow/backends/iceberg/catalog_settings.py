@@ -1,4 +1,4 @@
-"""An Iceberg connection as a catalog of Spark: its name, and its settings, which hold secrets."""
+"""The name and settings of an Iceberg connection as a Spark catalog. The settings contain secrets."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _lock = threading.Lock()
 
 
 def catalog_name(connection: IcebergConnection) -> str:
-    """What SQL calls the catalog: the same for the same connection, whoever asks.
+    """The name of the catalog in SQL: the same for the same connection.
 
-    A session keeps a catalog as it was when it was first used. So when a connection of the same name is
-    given other settings (a token was renewed), its catalog gets another name.
+    A session keeps a catalog as it was on first use. So when a connection gets other settings (a renewed
+    token, for example), its catalog gets another name.
     """
     stem = "iceberg_" + re.sub(r"\W", "_", connection.name, flags=re.ASCII)
     settings = catalog_settings(connection)
@@ -34,26 +34,26 @@ def catalog_name(connection: IcebergConnection) -> str:
 
 
 def storage_settings(connection: IcebergConnection) -> dict[str, str]:
-    """What Spark itself must know to read staging, secrets among it: its names are none that Spark shows."""
+    """Settings with which Spark reads staging. They contain secrets, under names that Spark hides."""
     place = store_location(connection)
     return _bucket_settings(connection, place) if place is not None and is_s3(place) else {}
 
 
 def uses_s3(connection: IcebergConnection) -> bool:
-    """Whether the connection says that files lie in S3."""
+    """Whether the connection's files are in S3."""
     places = (connection.warehouse, connection.staging)
     told = (connection.endpoint, connection.region, connection.access_key_id)
     return connection.catalog_type == "glue" or any(map(is_s3, places)) or any(told)
 
 
 def token_address(connection: IcebergConnection) -> str:
-    """Where a REST catalog's credential is exchanged for a token: at the catalog, unless a property says."""
+    """The address that exchanges a REST catalog's credential for a token: a property or the catalog."""
     given = connection.properties.get("oauth2-server-uri")
     return given or f"{connection.uri.rstrip('/')}/v1/oauth/tokens"
 
 
 def catalog_settings(connection: IcebergConnection) -> dict[str, str]:
-    """What the catalog is told, secrets among it."""
+    """The catalog's settings. They contain secrets."""
     settings = {
         "type": connection.catalog_type,
         "uri": connection.uri,
@@ -81,7 +81,7 @@ def _credential(connection: IcebergConnection) -> dict[str, str]:
 
 
 def _s3_settings(connection: IcebergConnection) -> dict[str, str]:
-    """For whatever bucket the catalog names, and for locations that it spells s3://."""
+    """S3 settings for every bucket that the catalog names, also for locations with s3://."""
     one = _bucket_settings(connection, "s3://any")
     any_bucket = {key.replace("fs.s3a.bucket.any.", "fs.s3a.", 1): value for key, value in one.items()}
     known = {f"fs.{scheme}.impl": _S3A for scheme in ("s3", "s3n")}

@@ -1,4 +1,4 @@
-"""Looking at the tables of a catalog: whether one is there, its columns, partitions and current snapshot."""
+"""Inspects the tables of a catalog: whether a table exists, its columns, partitions and current snapshot."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CatalogTables:
         return self._namespaces.quoted_name(path)
 
     def find_snapshot(self, spark: SparkSession, path: TablePath) -> TableSnapshot | None:
-        """The table as it is now; None when there is none."""
+        """The table's current snapshot; None if there is no table."""
         from pyspark.errors import AnalysisException
 
         if may_mean_metadata(path[-1]) and path[-1] not in self.table_names(spark, path[:-1]):
@@ -44,10 +44,10 @@ class CatalogTables:
         return str({row[0]: row[1] for row in shown}.get("current-snapshot-id", NO_SNAPSHOT))
 
     def read_snapshot(self, spark: SparkSession, path: TablePath, snapshot: TableSnapshot) -> DataFrame:
-        """The rows of that moment.
+        """The rows of a snapshot.
 
-        A moment has the columns that it had. When one was renamed since, only the table as it is now has
-        the names that are asked for.
+        A snapshot has the columns of its time. If a column was renamed since, only the current table has the
+        name.
         """
         now = spark.table(self.quoted_name(path))
         if snapshot.version == NO_SNAPSHOT:
@@ -56,7 +56,7 @@ class CatalogTables:
         return then if set(then.columns) <= set(snapshot.schema.names) else now
 
     def partition_columns(self, spark: SparkSession, path: TablePath) -> tuple[str, ...]:
-        """The columns, or what of them (``days(at)``), that its files are divided by."""
+        """The partition columns or expressions, such as ``days(at)``."""
         rows = [tuple(row) for row in spark.sql(f"DESCRIBE TABLE {self.quoted_name(path)}").collect()]
         found: list[str] = []
         place = ""
@@ -73,9 +73,9 @@ class CatalogTables:
         return spark.catalog.databaseExists(self.quoted_name(path))
 
     def table_names(self, spark: SparkSession, namespace: TablePath) -> list[str]:
-        """The names of the tables in a namespace; none when there is no such namespace.
+        """The names of the tables in a namespace; empty if there is no such namespace.
 
-        Nor of those in no namespace: a catalog may have some, and does not list them.
+        Tables outside any namespace are not listed: a catalog does not list them.
         """
         if not namespace or not self.has_namespace(spark, namespace):
             return []

@@ -1,5 +1,5 @@
-"""Iceberg tables as the lake's core sees them: named in a catalog, one snapshot a statement, the commit's
-token in the snapshot's summary."""
+"""Iceberg tables for the lake target: named in a catalog, one snapshot per statement, the commit's token in
+the snapshot's summary."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ _UNKNOWN = "CommitStateUnknownException"
 
 
 class IcebergFormat(LakeFormat):
-    """Journals lie in the tables' folders, where those follow from the names; else in the store, with
-    ``journals`` telling this catalog's from those of another one in the same place. ``warehouse`` is where
-    tables are the folders of their names, if they are."""
+    """``store`` holds the journals: in the tables' folders where these follow from the names, else under
+    ``journals``, which is unique for this catalog. ``warehouse`` is set if tables are the folders of their
+    names."""
 
     name = "Iceberg"
 
@@ -65,7 +65,7 @@ class IcebergFormat(LakeFormat):
         self._dialect = IcebergDialect()
 
     def table_path(self, table: TableSpec) -> TablePath:
-        """The table's full name; PlanError for one that cannot be."""
+        """The table's full name; PlanError if it is not valid."""
         try:
             return self._namespaces.full_path((table.schema, table.name) if table.schema else (table.name,))
         except ValueError as error:
@@ -123,7 +123,7 @@ class IcebergFormat(LakeFormat):
         return self._tables.partition_columns(spark, self.table_path(table))
 
     def missing_namespaces(self, spark: SparkSession, table: TableSpec) -> list[str]:
-        """Those that the table needs and that are not there, outermost first, as SQL names them."""
+        """The namespaces that the table needs and that do not exist, outermost first, quoted for SQL."""
         path = self.table_path(table)
         levels = [path[:size] for size in range(1, len(path))]
         return [self._tables.quoted_name(p) for p in levels if not self._tables.has_namespace(spark, p)]
@@ -162,9 +162,9 @@ class IcebergFormat(LakeFormat):
             spark.catalog.dropTempView(view)
 
     def _not_null_column(self, item: ColumnSpec) -> str:
-        """The column as one that holds no null, as the table declares it; a null fails the load.
+        """The column as NOT NULL, as the table declares it; a null fails the load.
 
-        Spark takes a column for such a one when a value stands in for its nulls.
+        Spark treats a column as NOT NULL when a default replaces its nulls.
         """
         native = self._dialect.native_type(item.type)
         stand_in = f"CAST({_STAND_INS.get(native, '0')} AS {native})"

@@ -1,4 +1,4 @@
-"""Tables of a ``hadoop`` catalog as a store lists them: there a table is the folder of its name."""
+"""Tables of a ``hadoop`` catalog in a store: a table is the folder of its name."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def _has_metadata(store: Store, folder: str) -> bool:
 
 
 def snapshot_summaries(store: Store, folder: str) -> list[dict[str, str]] | None:
-    """What each snapshot of the newest version says of itself; none where there is no table.
+    """The summaries of all snapshots of the newest version; empty if there is no table.
 
-    None when a file alone does not tell: it is compressed, or a newer version took its place meanwhile.
+    None if the file alone cannot tell: it is compressed, or a newer version has replaced it.
     """
     found = (_VERSION.fullmatch(name) for name in store.names(f"{folder}/{METADATA}"))
     versions = {int(match[1]): match for match in found if match}

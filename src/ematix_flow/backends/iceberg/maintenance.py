@@ -1,4 +1,4 @@
-"""Iceberg's own procedures to keep a table in shape, and what they would do."""
+"""Maintenance of an Iceberg table with Iceberg's procedures, and previews of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COUNTED = (
 
 
 class IcebergMaintenance:
-    """Of one table, by its full name in SQL."""
+    """Maintenance of one table, given by its full name in SQL."""
 
     def __init__(self, spark: SparkSession, catalog: str, name: str) -> None:
         self._spark, self._catalog, self._name = spark, catalog, name
@@ -44,7 +44,7 @@ class IcebergMaintenance:
         return CompactionResult(before, self._newest_size())
 
     def preview_compact(self, zorder: Sequence[str]) -> CompactionResult:
-        """Files of one partition that are small are brought together when there are several."""
+        """Count the small files that would be merged: several in one partition."""
         small = "true" if zorder else f"file_size_in_bytes < {_SMALL}"
         rows = self._spark.table(f"{self._name}.files").where(small)
         divided = [name for name in ("spec_id", "partition") if name in rows.columns]
@@ -73,7 +73,7 @@ class IcebergMaintenance:
         return self._query_size(f"SELECT count(*), sum(file_size_in_bytes) FROM {self._name}.files")
 
     def _removable_size(self, kept: dt.timedelta) -> FileTotals:
-        """Files that the oldest snapshot which stays, and those after it, do without."""
+        """The size of the files that neither the oldest remaining snapshot nor a later one needs."""
         snapshots = f"{self._name}.snapshots"
         newest = f"SELECT max(committed_at) FROM {snapshots}"
         oldest = f"SELECT min(committed_at) FROM {snapshots} WHERE committed_at >= {_timestamp_before(kept)}"
@@ -85,7 +85,7 @@ class IcebergMaintenance:
         )
 
     def _remove_orphans(self, kept: dt.timedelta, *, dry_run: bool) -> int:
-        """Files in the table's folder that no snapshot knows: what a write that died has left."""
+        """Remove files in the table's folder that belong to no snapshot, such as those of a crashed write."""
         older = _timestamp_before(max(kept, _ORPHANS))
         shown = str(dry_run).lower()
         return len(

@@ -1,4 +1,4 @@
-"""Iceberg tables as a source: Spark reads each at one moment, now or the one that is asked for."""
+"""Iceberg tables as a source: Spark reads the current snapshot or an earlier one."""
 
 from __future__ import annotations
 

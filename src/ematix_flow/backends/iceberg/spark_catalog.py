@@ -1,8 +1,8 @@
-"""Letting a Spark session know a catalog.
+"""Registers an Iceberg catalog in a Spark session.
 
-Spark writes every setting of a session that begins with ``spark.`` into its event log with each job, and a
-catalog's settings do, secrets among them. So the catalog is opened, which reads them, and they are taken
-back at once. A session that is cloned from this one, as a stream's is, has to be told again.
+With each job, Spark writes every setting of a session that begins with ``spark.`` into its event log,
+including the catalog's settings and their secrets. So the catalog is opened, which reads the settings, and
+they are removed at once. A cloned session, such as that of a stream, needs the catalog registered again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _lock = threading.Lock()
 
 
 def open_catalog(spark: SparkSession, connection: IcebergConnection) -> str:
-    """Let the session know the catalog, unless it does; its name."""
+    """Register the catalog in the session unless it is registered; return its name."""
     name = catalog_name(connection)
     with _lock:
         if name not in _opened.setdefault(spark, set()):
@@ -74,6 +74,6 @@ def _failure(error: Exception, connection: IcebergConnection) -> FlowError:
 
 
 def _innermost_cause(text: str) -> str:
-    """The innermost reason of a Java trace, in one line."""
+    """The innermost cause of a Java stack trace, in one line."""
     causes = _CAUSE.findall(text) or [line for line in text.splitlines() if line.strip()][:1]
     return causes[-1] if causes else "no reason given"

@@ -1,4 +1,4 @@
-"""Names of tables and namespaces in a catalog. They come from declarations and from SQL and are hostile."""
+"""Names of tables and namespaces in a catalog. They come from declarations and SQL and are not trusted."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _SELECTOR = re.compile(r"(?:at_timestamp|snapshot_id)_\d+|(?:branch|tag)_.+|rewr
 
 @dataclass(frozen=True)
 class Namespaces:
-    """The namespaces of one connection: ``root`` is the connection's own, below ``catalog``.
+    """The namespaces of one connection: ``root`` is the connection's own namespace, below ``catalog``.
 
-    ``needed`` is whether each table must be in one.
+    ``needed``: each table must be in a namespace.
     """
 
     catalog: str
@@ -36,7 +36,7 @@ class Namespaces:
     needed: bool = True
 
     def full_path(self, path: TablePath) -> TablePath:
-        """A declared or written name in the catalog. ValueError says why it cannot be one."""
+        """The full path of a declared name. ValueError says why a name is not valid."""
         found = (*self.root, *path)
         for level in found:
             if len(path_segments(level)) > 1 or level.endswith("/"):
@@ -46,11 +46,11 @@ class Namespaces:
         return found
 
     def quoted_name(self, path: TablePath) -> str:
-        """A full name, quoted."""
+        """A full path, quoted for SQL."""
         return ".".join(quote_name(part) for part in (self.catalog, *path))
 
     def table_expression(self, path: TablePath) -> exp.Table:
-        """A full name as a tree of sqlglot, which has three places: what is more goes into the last."""
+        """A full path as a sqlglot table, which has three parts: further parts go into the last."""
         parts = [identifier(part) for part in (self.catalog, *path)]
         last: exp.Expr = parts[-1]
         if len(parts) > 3:

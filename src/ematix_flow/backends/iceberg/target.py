@@ -1,4 +1,4 @@
-"""Iceberg as a target: the lake's protocol, with namespaces, and the changes of a table that Iceberg has."""
+"""Iceberg as a target: the lake target with namespaces and the table changes that Iceberg supports."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class IcebergTarget(LakeTarget):
 
     @contextmanager
     def lock(self, pipeline: str, target: str, run_id: uuid.UUID) -> Iterator[None]:
-        """Some catalogs keep their buckets to themselves."""
+        """Hold the lock. Explain if the catalog does not give access to its bucket."""
         with ExitStack() as held:
             try:
                 held.enter_context(super().lock(pipeline, target, run_id))

@@ -1,4 +1,4 @@
-"""Where an Iceberg connection's files lie: the warehouse, and the store for staging, locks and journals."""
+"""The files of an Iceberg connection: the warehouse, and the store for staging, locks and journals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def is_s3(place: str) -> bool:
 
 
 def local_folder(place: str) -> str | None:
-    """The absolute path of a folder; None when the text names something that is no local folder."""
+    """The absolute path of a local folder; None if the text is not a local path."""
     if place.lower().startswith("file:"):
         pieces = urlsplit(place)
         return os.path.abspath(unquote(pieces.path)) if pieces.netloc in ("", "localhost") else None
@@ -30,7 +30,8 @@ def local_folder(place: str) -> str | None:
 
 
 def spark_warehouse(connection: IcebergConnection) -> str:
-    """The warehouse as Spark is told of it: a folder of this machine never means one of a cluster's."""
+    """The warehouse for Spark's settings. A local folder is made explicit, so that it never means one of a
+    cluster."""
     given = connection.warehouse
     if connection.catalog_type == "hadoop" and not is_s3(given):
         folder = local_folder(given)
@@ -40,9 +41,9 @@ def spark_warehouse(connection: IcebergConnection) -> str:
 
 
 def store_location(connection: IcebergConnection) -> str | None:
-    """The folder or bucket that our own files go to; None when the connection names none.
+    """The folder or bucket for our own files; None if the connection has none.
 
-    The warehouse of a server may be a name that means something to the server alone.
+    The warehouse of a server may be a name that only the server understands.
     """
     if connection.staging:
         return connection.staging
@@ -53,7 +54,7 @@ def store_location(connection: IcebergConnection) -> str | None:
 
 
 def open_store(connection: IcebergConnection) -> Store | None:
-    """The store there; None where there is none, or one that is neither a folder nor S3."""
+    """Open the store at that location; None if there is none, or if it is neither a folder nor S3."""
     place = store_location(connection)
     if place is None:
         return None
@@ -66,12 +67,13 @@ def open_store(connection: IcebergConnection) -> Store | None:
 
 
 def open_warehouse(connection: IcebergConnection) -> Store | None:
-    """The warehouse as a store, where a table is the folder of its name; None where catalogs choose it."""
+    """Open the warehouse as a store if tables are the folders of their names; None if the catalog chooses
+    folders."""
     return open_store(replace(connection, staging="")) if connection.catalog_type == "hadoop" else None
 
 
 def s3_connection(connection: IcebergConnection, place: str) -> ObjectStoreS3Connection:
-    """The bucket and prefix of a place, reached as the Iceberg connection says."""
+    """The S3 connection to a location's bucket and prefix, with the Iceberg connection's credentials."""
     bucket, _, prefix = place.partition("://")[2].partition("/")
     return ObjectStoreS3Connection(
         name=connection.name,

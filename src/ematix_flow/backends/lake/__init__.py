@@ -1,1 +1,2 @@
-"""What Delta Lake and Iceberg share: strategies on Spark SQL, one commit a load, a journal beside a table."""
+"""What Delta Lake and Iceberg share: strategies in Spark SQL, one commit per load, a journal next to each
+table."""

@@ -1,8 +1,9 @@
-"""The events beside a history, as a second lake table that changes with the first one's commit.
+"""The companion table with the events of a history: a second lake table that changes with the history's
+commit.
 
-A lake commits one table at a time. So each row here says from which load of the history on it counts, and
-from which on no more; what counts is decided by the newest load that the history has committed. A load
-writes here first, and a load that then dies leaves rows that never count.
+A lake commits one table at a time. So each event records the load of the history from which it counts, and
+the load from which it no longer counts. The newest committed load of the history decides which events count.
+A load writes here first; if it then dies, its events never count.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ _CLEANUP_INTERVAL = 50
 
 
 def with_lifetime_columns(spec: TableSpec) -> TableSpec:
-    """The companion as it is stored."""
+    """The companion table as it is stored."""
     number = DataType("big_int")
     since, until = ColumnSpec(SINCE, number, nullable=True), ColumnSpec(UNTIL, number, nullable=True)
     return TableSpec(spec.schema, spec.name, (*spec.columns, since, until), where=spec.where)
 
 
 def refuse_lifetime_names(table: TableSpec) -> None:
-    """By event time, a declared column may not be called as those that say which events count."""
+    """Refuse a declared column with the name of a lifetime column, for tables loaded by event time."""
     for name in table.column_names if table.keeps == "events" else ():
         if name.lower() in (SINCE, UNTIL):
             raise SchemaMismatch(
-                f"{table.label} declares {name!r}, which a lake keeps next to its history itself",
+                f"{table.label} declares {name!r}, which a lake adds to its companion table",
                 where=table.where,
                 state="nothing was touched",
                 next_step="give the column another name, with column_map= or AS in the source SQL",
@@ -57,7 +58,7 @@ class CompanionTable:
         self._dialect = LakeDialect()
 
     def current_rows(self) -> DataFrame:
-        """The rows that count now."""
+        """The events that count now."""
         if self._snapshot is None:
             return conform_frame(self._spark, None, self.spec)
         frame = self._format.read_snapshot(self._spark, self._stored, self._snapshot)
@@ -66,10 +67,10 @@ class CompanionTable:
         return conform_frame(self._spark, frame.where(counts), self.spec)
 
     def undo_uncommitted(self, history_is_there: bool) -> None:
-        """Undo what a load that never committed left, and now and then remove what counts no more.
+        """Undo what an uncommitted load left, and regularly remove events that no longer count.
 
-        Such a load was the next one. Events of later ones beside a history that is there mean that the
-        journal is not the history's.
+        An uncommitted load has the next number. Events with higher numbers mean that the journal is not the
+        history's.
         """
         if self._snapshot is None:
             return
@@ -83,10 +84,10 @@ class CompanionTable:
         if latest is not None:
             if history_is_there and latest > number + 1:
                 raise TargetFailed(
-                    f"{self.spec.label} has events of load {latest}, and the journal of its history knows of "
+                    f"{self.spec.label} has events of load {latest}, and the journal of its history has "
                     f"{number} loads",
                     state="nothing was touched",
-                    next_step="restore the journal's files; without them no load can tell which events count",
+                    next_step="restore the journal's files; without them no load knows which events count",
                 )
             self._spark.sql(f"DELETE FROM {name} WHERE {SINCE} > {number}")
             self._spark.sql(f"UPDATE {name} SET {UNTIL} = NULL WHERE {UNTIL} > {number}")
@@ -94,7 +95,7 @@ class CompanionTable:
             self._spark.sql(f"DELETE FROM {name} WHERE {UNTIL} <= {number}")
 
     def write_changes(self, changes: RowChanges, commit: LakeCommit) -> None:
-        """From this load on: rows of the touched keys count no more, the new ones do."""
+        """From this load on, the events of the touched keys no longer count, and the new events do."""
         from pyspark.sql import functions as f
 
         if changes.is_empty:
@@ -122,5 +123,5 @@ class CompanionTable:
 
 
 def _began_by_sql(name: str, number: int) -> str:
-    """Marks of deletion that a table had before it became a history are of no load."""
+    """SQL: whether an event counts since that load. Deletion marks from before the history have no load."""
     return f"({name} IS NULL OR {name} <= {number})"

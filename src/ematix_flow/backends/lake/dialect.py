@@ -1,7 +1,6 @@
-"""Spark's SQL for strategies and DDL.
+"""Spark SQL for strategies and DDL.
 
-The tables that a strategy reads are views of one moment; ``views`` maps a table to its view while a load
-is applied.
+While a load is applied, a strategy reads views of one snapshot; ``named`` maps each table to its view.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class LakeDialect(SqlDialect):
         self._named = dict(named or {})
 
     def add_table_names(self, named: Mapping[TableName, exp.Table]) -> None:
-        """From now on these tables go by these names."""
+        """Use these names for these tables from now on."""
         self._named |= named
 
     def table(self, schema: str | None, name: str) -> exp.Table:

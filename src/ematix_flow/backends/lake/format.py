@@ -1,4 +1,4 @@
-"""What a table format brings: where a table is, what it looks like, and its one commit."""
+"""The interface of a table format (Delta, Iceberg): where a table is, its columns, and its commits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TableSnapshot:
-    """A table at one moment. ``version`` is the format's own name of it."""
+    """A snapshot of a table. ``version`` is the format's own name for it."""
 
     version: str
     schema: StructType
@@ -32,7 +32,8 @@ class TableSnapshot:
 
 @dataclass(frozen=True)
 class CompactionResult:
-    """The files of the newest version. After a dry run ``small`` are those that would be written anew."""
+    """The files of the newest version. After a dry run, ``small`` is the number of files that would be
+    rewritten."""
 
     before: FileTotals
     after: FileTotals | None
@@ -40,53 +41,54 @@ class CompactionResult:
 
 
 class ConcurrentCommit(Exception):
-    """Another writer committed to the table after it was read: the load is to be computed anew."""
+    """Another writer committed to the table after it was read: the load must be computed again."""
 
 
 class LakeFormat(ABC):
-    """One table format under one connection. A method that needs Spark takes the session it works in."""
+    """One table format under one connection. A method that needs Spark takes the session."""
 
     name: str  # as a person knows it
     levels = "."  # between the parts of a schema that has several
 
     @abstractmethod
     def table_expression(self, table: TableSpec) -> exp.Table:
-        """How SQL names it. PlanError for a name that cannot be one."""
+        """The table's name in SQL; PlanError if it is not valid."""
 
     @abstractmethod
     def sql_name(self, name: TableName) -> str:
-        """How SQL names the table that a user's statement calls so. SourceFailed when there is none."""
+        """The SQL name of a table in a user's statement; SourceFailed if there is no such table."""
 
     @abstractmethod
     def table_folder(self, table: TableSpec) -> tuple[Store, str]:
-        """Where the table lies, also before it is there: a store and the folder in it."""
+        """The store and the folder of the table, which may not exist yet."""
 
     def require_separate(self, table: TableSpec) -> None:
-        """PlanError for a table whose folder lies in another's, or around it: its upkeep would be theirs."""
+        """Refuse a table inside another table's folder, or around one: maintenance of one would affect the
+        other."""
         return
 
     @abstractmethod
     def snapshot(self, spark: SparkSession, table: TableSpec) -> TableSnapshot | None:
-        """The table as it is now; None when there is none."""
+        """The table's current snapshot; None if there is no table."""
 
     @abstractmethod
     def read_snapshot(self, spark: SparkSession, table: TableSpec, snapshot: TableSnapshot) -> DataFrame:
-        """Its rows at that moment, or at a later one: then `is_current` says so before anything is done."""
+        """The rows of that snapshot or a later one. `is_current` detects a later one before the commit."""
 
     @abstractmethod
     def is_current(self, spark: SparkSession, table: TableSpec, snapshot: TableSnapshot | None) -> bool:
-        """Whether nobody has committed to the table since; None is a table that is not there."""
+        """Whether there is no commit since that snapshot. None stands for a table that does not exist."""
 
     @abstractmethod
     def partition_columns(self, spark: SparkSession, table: TableSpec) -> tuple[str, ...]:
-        """The columns that the files of a table which is there are divided by."""
+        """The partition columns of an existing table."""
 
     @abstractmethod
     def create_sql(self, table: TableSpec, partition_by: Sequence[str]) -> str:
-        """The statement that makes the table, safe when it is there."""
+        """The statement that creates the table if it does not exist."""
 
     def create(self, spark: SparkSession, table: TableSpec, partition_by: Sequence[str]) -> None:
-        """Make the table that `create_sql` tells of, unless it is there. Our journal lies there already."""
+        """Create the table of `create_sql` if it does not exist. Our journal is already in its folder."""
         spark.sql(self.create_sql(table, partition_by))
 
     @abstractmethod
@@ -98,7 +100,8 @@ class LakeFormat(ABC):
         rows: DataFrame,
         commit: LakeCommit,
     ) -> None:
-        """Make the table with its first rows, of exactly its columns, in one commit; fails if it is there."""
+        """Create the table with its first rows in one commit; fails if it exists. The rows have exactly its
+        columns."""
 
     def prepare_column_change(self, spark: SparkSession, table: TableSpec, action: str, column: str) -> None:
         """Called before a column of the table is added or gets a wider type."""
@@ -110,27 +113,27 @@ class LakeFormat(ABC):
 
     @abstractmethod
     def replace(self, spark: SparkSession, table: TableSpec, rows: DataFrame, commit: LakeCommit) -> None:
-        """Put these rows in the place of all others, in one commit."""
+        """Replace all rows with these, in one commit."""
 
     @abstractmethod
     def merge(self, spark: SparkSession, table: TableSpec, changes: RowChanges, commit: LakeCommit) -> None:
-        """Carry out the changes in one commit."""
+        """Apply the changes in one commit."""
 
     @abstractmethod
     def has_commit(self, spark: Callable[[], SparkSession], table: TableSpec, token: str) -> bool:
-        """Whether one of the table's commits carries the token. ``spark`` is asked where no file tells."""
+        """Whether a commit of the table carries the token. ``spark`` is used if files alone cannot tell."""
 
     @abstractmethod
     def newest_load(self, spark: SparkSession, table: TableSpec) -> int:
-        """The highest number of a load that the table's newest commits carry; 0 when none does."""
+        """The highest load number in the table's newest commits; 0 if there is none."""
 
     def refuse_rows(self, spark: SparkSession, table: TableSpec, changes: RowChanges) -> None:
-        """RowRejected when a rule of the table refuses a row that the changes write. Writes nothing."""
+        """Raise RowRejected if a rule of the table refuses a row of the changes. Writes nothing."""
         return
 
     @abstractmethod
     def is_conflict(self, error: Exception) -> bool:
-        """Whether a commit failed because another writer was first: then nothing of it was done."""
+        """Whether a commit failed because another writer was first; then nothing of it is applied."""
 
     # -------------------------------------------------------------- upkeep
 
@@ -138,14 +141,15 @@ class LakeFormat(ABC):
     def compact(
         self, spark: SparkSession, table: TableSpec, zorder: Sequence[str], *, dry_run: bool
     ) -> CompactionResult:
-        """Bring small files together, in one commit that changes no row."""
+        """Merge small files, in one commit that changes no row."""
 
     def retention(self, spark: SparkSession, table: TableSpec) -> dt.timedelta:
-        """How long files stay that the newest version of a table which is there does not need."""
+        """How long an existing table keeps files that its newest version does not need."""
         return SAFE_RETENTION
 
     @abstractmethod
     def remove_old_files(
         self, spark: SparkSession, table: TableSpec, retain: dt.timedelta | None, *, dry_run: bool
     ) -> FileTotals:
-        """Remove files that only versions older than ``retain`` need, or none; None: as the table says."""
+        """Remove files that only versions older than ``retain`` need, or none need. None: the table's own
+        retention."""

@@ -1,4 +1,4 @@
-"""Frames of a lake: rows with exactly a table's columns."""
+"""Casts a frame to exactly the columns of a table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def conform_frame(spark: SparkSession, frame: DataFrame | None, wanted: TableSpec) -> DataFrame:
-    """The frame with exactly the wanted columns: missing ones null, others in the declared type."""
+    """The frame with exactly the wanted columns in their declared types; missing columns are null."""
     from pyspark.sql import functions as f
 
     dialect = LakeDialect()

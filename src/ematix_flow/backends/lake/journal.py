@@ -1,12 +1,12 @@
-"""The journal beside a lake table: its ledger and watermarks, one small file a load.
+"""The journal next to a lake table: its ledger and watermarks, one small file per load.
 
-A load writes its entry first and then commits to the table, and the commit carries the entry's token. So
-an entry counts when the table has its commit. After the commit the load leaves a mark that saves later
-readers the question; an entry without one is asked about. All of our loads of a table are numbered one
-after the other, whichever pipeline they are of.
+A load writes its entry first and then commits to the table with the entry's token. So an entry counts when
+the table has its commit. After the commit the load writes a mark, which spares later readers the check; for
+an entry without a mark, the table is asked. All loads of a table have consecutive numbers, whatever their
+pipeline.
 
-The name of an entry holds what is looked for: number, whose it is, and a digest of the batch. Old entries
-are folded into few files (`folded`): those up to the number that `folded` has are nowhere else.
+The name of an entry holds its number, a digest of its pipeline and target, and a digest of the batch. Old
+entries are folded into segments (`journal_segments`) and then exist only there.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _READ_AT_ONCE, _REMOVED_AT_ONCE = 8, 100
 
 @dataclass(frozen=True)
 class LakeCommit:
-    """What a table's commit carries: its place among our loads of the table, and whose entry it is of."""
+    """What a commit of a table carries: the number of the load, and the token of its journal entry."""
 
     number: int
     token: str
@@ -49,7 +49,7 @@ class LakeCommit:
 
 @dataclass(frozen=True)
 class JournalWatermark:
-    """How far a pipeline has read for a target."""
+    """The watermark of a pipeline for a target."""
 
     pipeline: str
     target: str
@@ -93,10 +93,10 @@ class _EntryName:
 
 @dataclass(frozen=True)
 class Journal:
-    """The entries of one table, as they were when it was opened.
+    """The entries of one table's journal when it was opened.
 
-    ``committed`` is in order, the newest last, without those up to ``folded_to``, which are folded;
-    ``left`` are entries whose load never committed.
+    ``committed`` is in order, the newest last, without the entries up to ``last_folded_number``, which are in
+    segments. ``uncommitted`` are entries of loads that never committed.
     """
 
     store: Store
@@ -108,7 +108,7 @@ class Journal:
 
     @property
     def last_number(self) -> int:
-        """Of the newest load that committed; 0 when none has."""
+        """The number of the newest committed load; 0 if there is none."""
         return self.committed[-1].number if self.committed else self.last_folded_number
 
     @property
@@ -131,7 +131,7 @@ class Journal:
         return bool(self.last_folded_number) and self._segments.has_batch(whose, batch)
 
     def entries(self, pipeline: str, target: str) -> Iterator[LedgerEntry]:
-        """Those of a pipeline and target, newest first."""
+        """The ledger entries of a pipeline and target, newest first."""
         whose = _owner_digest(pipeline, target)
         below = self.last_number + 1
         for name in reversed(self.committed):
@@ -168,7 +168,8 @@ class Journal:
         self.store.create(f"{self.folder}/{name}{_ENTRY}", json.dumps(value))
 
     def mark_committed(self, commit: LakeCommit, entry: LedgerEntry, mark: Watermark | None) -> None:
-        """The load has committed. Its entry is there, unless one who took our lock for lost removed it."""
+        """Mark the load as committed. Write its entry again if another process took over our lock and removed
+        it."""
         try:
             self.write_entry(commit, entry, mark)
         except FileExistsError:
@@ -182,9 +183,9 @@ class Journal:
         return [str(name) for name in self.uncommitted]
 
     def fold(self, keep: int | None = None) -> int:
-        """Move all but the newest entries, `KEPT` unless told, into one file; how many it were.
+        """Move all but the newest ``keep`` entries into a segment, and return how many were moved.
 
-        Only who has the table's lock may. The newest one stays in any case: it has the positions.
+        Needs the table's lock. The newest entry always stays: it has the watermarks.
         """
         old = self.committed[: -max(KEPT_ENTRIES if keep is None else keep, 1)]
         entries = self._fold_entries(old)
@@ -201,7 +202,8 @@ class Journal:
         return len(old)
 
     def _fold_entries(self, old: tuple[_EntryName, ...]) -> list[FoldedEntry]:
-        """What the next segment holds: these, behind those of the newest segment while that has room."""
+        """The entries of the next segment: these, after the entries of the newest segment if that is not
+        full."""
         if not old:
             return []
         with ThreadPoolExecutor(_READ_AT_ONCE) as readers:
@@ -216,7 +218,7 @@ class Journal:
         return entries
 
     def _leftover_files(self) -> list[str]:
-        """Files of folded entries, and what a fold that died or that was overtaken left."""
+        """Files of folded entries, and leftovers of a fold that crashed or was overtaken."""
         last = last_folded_number(self.store, self.folder)
         gone = [name for name in self.store.names(self.folder) if 0 < _number_of(name) <= last]
         gone.sort(key=lambda name: name.endswith(_DONE))  # an entry never outlives its mark
@@ -224,7 +226,7 @@ class Journal:
 
 
 def open_journal(store: Store, table_folder: str, has_commit: Callable[[str], bool]) -> Journal:
-    """Read the names, and ask the table about entries without a mark."""
+    """Open a journal: list its entries, and ask the table about those without a mark."""
     folder = f"{table_folder}/{FOLDER}"
     names = store.names(folder)
     folded_to = last_folded_number(store, folder)
@@ -270,7 +272,7 @@ def _write_mark(store: Store, folder: str, number: int, token: str) -> None:
 
 
 def _number_of(name: str) -> int:
-    """Of an entry's file or its mark; 0 for any other file."""
+    """The number in the name of an entry or its mark; 0 for any other file."""
     number, _, rest = name.partition("-")
     return int(number) if number.isdigit() and rest.endswith((_ENTRY, _DONE)) else 0
 
@@ -280,7 +282,7 @@ def _read_entry(store: Store, folder: str, name: _EntryName) -> dict[str, Any]:
         value: dict[str, Any] = json.loads(store.read(f"{folder}/{name}{_ENTRY}"))
         if value["format"] == _FORMAT:
             return value
-        why = f"it is of format {value['format']!r}, and this release knows {_FORMAT}"
+        why = f"it is of format {value['format']!r}, and this release supports {_FORMAT}"
     except (ValueError, KeyError, TypeError) as error:
         why = f"it is damaged ({type(error).__name__}: {error})"
     raise _unreadable_error(store, folder, name, why)
@@ -289,8 +291,8 @@ def _read_entry(store: Store, folder: str, name: _EntryName) -> dict[str, Any]:
 def _unreadable_error(store: Store, folder: str, name: _EntryName, why: str) -> TargetFailed:
     return TargetFailed(
         f"cannot read the table's journal {store.uri(f'{folder}/{name}{_ENTRY}')}: {why}",
-        state="the table is untouched and readable, but which batches it holds is not known",
-        next_step="restore the file from a backup, or move the table away and load it anew",
+        state="the table is unchanged and readable, but it is not known which batches it holds",
+        next_step="restore the file from a backup, or move the table away and load it again",
     )
 
 

@@ -1,8 +1,8 @@
-"""Old entries of a journal, many to a file, so that listing the journal stays cheap.
+"""Segments of a journal: many old entries in one file, so that listing the journal stays cheap.
 
-A segment holds the entries of a range of numbers in two files: the entries themselves, and the digests of
-their batches, which every load asks. The second is written last, and from then on the segment counts:
-whatever else has a number within its range is left over and means nothing. So a fold may die anywhere.
+A segment holds the entries of a range of numbers in two files: the entries, and the digests of their batches,
+which every load needs. The digests are written last, and from then on the segment counts: other files with a
+number in its range are leftovers. So a fold may crash at any point.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TRIES = 5  # a segment may be replaced by a larger one between its listing and 
 
 @dataclass(frozen=True)
 class FoldedEntry:
-    """An entry in a segment: the parts of its name, and what the ledger has of it."""
+    """An entry in a segment: the parts of its name, and its ledger entry."""
 
     number: int
     owner_digest: str
@@ -66,14 +66,14 @@ class JournalSegment:
 
 
 class JournalSegments:
-    """The segments of one journal, as they lie there: nothing is remembered between two questions."""
+    """The segments of one journal in the store. Nothing is cached."""
 
     def __init__(self, store: Store, folder: str) -> None:
         self._store, self._folder = store, f"{folder}/{FOLDED}"
 
     def segments(self) -> list[JournalSegment]:
-        """Those that count, in order. To be asked after the journal's own names: a fold only ever moves
-        entries from there to here, so that none is missed."""
+        """The segments that count, in order. List the journal's own files first: a fold moves entries only
+        from there to here, so none is missed."""
         found = self._segments_named(_BATCHES)
         return [one for one in found if not any(_supersedes(other, one) for other in found)]
 
@@ -86,7 +86,7 @@ class JournalSegments:
         raise self._damaged_error("its files are replaced faster than they can be read")
 
     def entries_below(self, number: int) -> Iterator[FoldedEntry]:
-        """Entries with lower numbers, newest first."""
+        """The entries with lower numbers, newest first."""
         tries = 0
         while True:
             segments = [segment for segment in self.segments() if segment.first < number]
@@ -107,7 +107,7 @@ class JournalSegments:
         return [FoldedEntry(*entry) for entry in value["entries"]]
 
     def write_entries(self, entries: Sequence[FoldedEntry]) -> JournalSegment:
-        """They do not count before `count_on` was told of the segment."""
+        """Write the entries. The segment does not count before `activate_segment`."""
         segment = JournalSegment(entries[0].number, entries[-1].number, uuid.uuid4().hex)
         value = {"format": _FORMAT, "entries": [entry.to_json() for entry in entries]}
         self._store.create(f"{self._folder}/{segment}{_ENTRIES}", json.dumps(value))
@@ -121,7 +121,7 @@ class JournalSegments:
         self._store.create(f"{self._folder}/{segment}{_BATCHES}", json.dumps(value))
 
     def leftover_files(self) -> list[str]:
-        """Files that mean nothing, in the order in which they can go."""
+        """Files without meaning, in the order in which they can be removed."""
         counting = self.segments()
         hidden = [segment for segment in self._segments_named(_BATCHES) if segment not in counting]
         unfinished = [segment for segment in self._segments_named(_ENTRIES) if segment not in counting]
@@ -144,7 +144,7 @@ class JournalSegments:
             value: dict[str, Any] = json.loads(self._store.read(f"{self._folder}/{name}"))
             if value["format"] == _FORMAT:
                 return value
-            why = f"{name} is of format {value['format']!r}, and this release knows {_FORMAT}"
+            why = f"{name} is of format {value['format']!r}, and this release supports {_FORMAT}"
         except (ValueError, KeyError, TypeError) as error:
             why = f"{name} is damaged ({type(error).__name__}: {error})"
         raise self._damaged_error(why)
@@ -152,19 +152,20 @@ class JournalSegments:
     def _damaged_error(self, why: str) -> TargetFailed:
         return TargetFailed(
             f"cannot read the old entries of the table's journal in {self._store.uri(self._folder)}: {why}",
-            state="the table is untouched and readable, but which batches it holds is not known",
-            next_step="restore the file from a backup, or move the table away and load it anew",
+            state="the table is unchanged and readable, but it is not known which batches it holds",
+            next_step="restore the file from a backup, or move the table away and load it again",
         )
 
 
 def last_folded_number(store: Store, folder: str) -> int:
-    """The highest number that is folded; 0 when none is."""
+    """The highest number in a segment; 0 if there is none."""
     segments = JournalSegments(store, folder).segments()
     return segments[-1].last if segments else 0
 
 
 def _supersedes(one: JournalSegment, other: JournalSegment) -> bool:
-    """Of two with the same range, which only a lost lock can bring about, the first one counts."""
+    """Whether a segment replaces another. Of two with the same range, after a lost lock, the first one
+    counts."""
     if one == other or not one.covers(other):
         return False
     return not other.covers(one) or one.token < other.token

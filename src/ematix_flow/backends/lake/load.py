@@ -1,9 +1,9 @@
-"""One load of one lake table: the strategy on views of one moment, then one commit.
+"""One load of one lake table: runs the strategy on views of one snapshot, then makes one commit.
 
-Nothing of the table changes before everything has been computed and checked. The order of what is
-durable: the journal's entry, changes to the table's columns, events beside a history, the table's commit,
-the journal's mark. Only the commit is seen by readers, and until it is there, nothing of the load counts.
-The commit of a first load makes the table too.
+The table does not change before everything has been computed and checked. The order of durable writes: the
+journal's entry, changes of the table's columns, events of a history, the table's commit, the journal's mark.
+Readers see only the commit, and until then nothing of the load counts. The commit of a first load also
+creates the table.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ComputedLoad:
-    """What a load would do: known before anything is changed."""
+    """What a load will do, computed before anything changes."""
 
     applied: LoadResult
     batch_key: str
@@ -63,7 +63,7 @@ class ComputedLoad:
 
 
 class LakeLoad:
-    """``rows`` are the staged rows, of which there are ``staged``; ``scratch`` is a folder to write in."""
+    """``rows`` are the staged rows, ``staged`` their number; ``scratch`` is a folder for temporary files."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class LakeLoad:
     # ------------------------------------------------------------------ computing
 
     def compute(self) -> ComputedLoad:
-        """Everything but the commit. Errors of the rows come from here, and nothing is touched."""
+        """Compute everything but the commit. Errors of rows are raised here; the table does not change."""
         load, spark = self._load, self._spark
         self._require_partitions()
         register_functions(spark, [c.type for c in load.table.columns])
@@ -140,7 +140,7 @@ class LakeLoad:
         )
 
     def drop_views(self) -> None:
-        """Let go of the views."""
+        """Drop the temporary views."""
         for view in self._views:
             self._spark.catalog.dropTempView(view)
 
@@ -149,7 +149,7 @@ class LakeLoad:
         unknown = [name for name in load.partition_by if name not in load.table.column_names]
         if unknown:
             raise SchemaMismatch(
-                f"partition_by names {', '.join(map(repr, unknown))}, no column of {load.table.label}",
+                f"partition_by names {', '.join(map(repr, unknown))}, not a column of {load.table.label}",
                 where=load.table.where,
                 state="nothing was touched",
                 next_step=f"its columns are {', '.join(load.table.column_names)}",
@@ -160,10 +160,10 @@ class LakeLoad:
         if set(found) != set(load.partition_by):
             shown, wanted = f"by {', '.join(found)}" if found else "not at all", ", ".join(load.partition_by)
             raise SchemaMismatch(
-                f"{load.table.label} is divided {shown}, and partition_by says {wanted}",
+                f"{load.table.label} is partitioned {shown}, and partition_by says {wanted}",
                 where=load.table.where,
                 state=f"{load.table.label} is unchanged",
-                next_step="leave partition_by out or make it the same: a table is divided when it is made",
+                next_step="remove partition_by or make it the same: partitions are set at creation",
             )
 
     def _work_names(self) -> Sequence[str]:
@@ -173,7 +173,7 @@ class LakeLoad:
         return tuple(WORK_TABLES[load.mode](load.table, incoming_rows(load, exp.Select())))
 
     def _stored_rows(self) -> DataFrame:
-        """The table's rows at one moment, with the columns that it will have."""
+        """The table's rows in its snapshot, with the columns that it will have."""
         if self._snapshot is None:
             return conform_frame(self._spark, None, self._wanted)
         frame = self._format.read_snapshot(self._spark, self._wanted, self._snapshot)
@@ -188,7 +188,8 @@ class LakeLoad:
     # ------------------------------------------------------------------ committing
 
     def commit(self, computed: ComputedLoad, change: Callable[[], None]) -> LoadResult:
-        """Make it so. ``change`` alters the table as the load was planned to, and makes those beside it."""
+        """Commit the computed load. ``change`` applies the planned column changes and creates the companion
+        table."""
         applied = computed.applied
         if applied.duplicate or made_no_progress(self._load.range, applied):
             return applied
@@ -223,17 +224,19 @@ class LakeLoad:
         return applied
 
     def _remove_uncommitted(self) -> None:
-        """Remove the entries of loads that died, now that none of them can commit any more.
+        """Remove the journal entries of crashed loads, which can no longer commit.
 
-        Not before: the Java process of a run that was killed may live for a moment longer, and commit.
+        Not earlier: the Java process of a killed run may live a little longer, and commit.
         """
         try:
             self._journal.remove_uncommitted()
         except (FlowError, OSError) as error:  # the load is committed: the next one removes them
-            _log.warning("the journal of %s keeps entries of dead loads: %s", self._load.table.label, error)
+            _log.warning(
+                "the journal of %s still has entries of crashed loads: %s", self._load.table.label, error
+            )
 
     def _undo_uncommitted_events(self) -> None:
-        """Whatever this load does, what a dead one left beside the history must never count."""
+        """Remove the events that a crashed load left: they must never count, whatever this load does."""
         companion = self._companion
         if companion is None and self._journal.uncommitted:
             spec = replace(self._load.table, keeps="events").companion()
@@ -252,7 +255,7 @@ class LakeLoad:
             format.merge(spark, table, changes, commit)
 
     def _create_table(self, changes: RowChanges, commit: LakeCommit) -> None:
-        """Make the table with the rows of its first load."""
+        """Create the table with the rows of its first load."""
         format, spark, table = self._format, self._spark, self._wanted
         rows = self._inserted_rows(changes) if changes.counts.get(INSERT) else None
         try:
@@ -265,7 +268,7 @@ class LakeLoad:
             raise ConcurrentCommit from error  # another writer made the table meanwhile
 
     def _require_commit(self, commit: LakeCommit) -> None:
-        """A format that knows the number already takes a commit for a repetition, and leaves it out."""
+        """Fail if the commit is missing: a format skips a commit whose number it already has."""
         if not self._format.has_commit(lambda: self._spark, self._wanted, commit.token):
             raise _unknown_load_error(self._load, self._journal, commit.number)
 
@@ -297,16 +300,16 @@ class LakeLoad:
 def _unknown_load_error(load: Load, journal: Journal, number: int) -> TargetFailed:
     table, folder = load.table.label, journal.store.uri(journal.folder)
     return TargetFailed(
-        f"{table} has taken load {number} of ours before, and its journal {folder} knows nothing of it",
+        f"{table} already has load {number}, but its journal {folder} has no entry of it",
         state=f"{table} holds nothing of this load",
-        next_step="restore the journal's files; without them no load can tell what the table has",
+        next_step="restore the journal's files; without them no load knows what the table holds",
     )
 
 
 def _missing_table_error(load: Load, journal: Journal) -> TargetFailed:
     folder = journal.store.uri(journal.folder)
     return TargetFailed(
-        f"{load.table.label} is gone, and its journal {folder} knows of {journal.last_number:,} loads of it",
+        f"{load.table.label} does not exist, but its journal {folder} lists {journal.last_number:,} loads",
         state="nothing was touched",
-        next_step="bring the table back; or remove that folder, and the next run loads the table anew",
+        next_step="restore the table; or remove that folder, and the next run loads the whole table again",
     )

@@ -1,7 +1,8 @@
-"""Keeping a lake table in shape: few files, none that nobody needs, a short journal.
+"""Maintenance of a lake table: merges small files, removes files that are no longer needed, folds the
+journal.
 
-All is done while no load of ours applies to the table, removing old files too: a table may say, or a user may
-force, that files go which are younger than a load.
+All of it runs under the table's lock, even the removal of old files: a table's retention, or a user's, may be
+shorter than a load.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _TRIES = 4
 
 @dataclass(frozen=True)
 class LakeMaintenance:
-    """Of one declared table. ``journal`` opens its journal anew."""
+    """Maintenance of one declared table. ``journal`` opens its journal again."""
 
     spark: SparkSession
     format: LakeFormat
@@ -40,7 +41,7 @@ class LakeMaintenance:
     def run(self) -> list[MaintenanceReport]:
         if self.format.snapshot(self.spark, self.table) is None:
             return []
-        self.format.require_separate(self.table)  # another's files would be taken for nobody's
+        self.format.require_separate(self.table)  # the files of another table would look like orphans
         self._require_columns()
         beside = self._companion_tables()
         self._require_kept_long_enough([self.table, *beside])
@@ -82,15 +83,15 @@ class LakeMaintenance:
         for name in self.upkeep.zorder:
             if name not in known:
                 raise UsageError(
-                    f"{name!r} is no column of {self.table.label}.{did_you_mean(name, known)}",
+                    f"{name!r} is not a column of {self.table.label}.{did_you_mean(name, known)}",
                     state="nothing was touched",
                 )
         for name in self.format.partition_columns(self.spark, self.table) if self.upkeep.zorder else ():
             if name in self.upkeep.zorder:
                 raise UsageError(
-                    f"{name!r} divides the files of {self.table.label}: each has one value of it",
+                    f"{name!r} is a partition column of {self.table.label}: each file has one value of it",
                     state="nothing was touched",
-                    next_step="leave it out of the columns to bring rows together by",
+                    next_step="leave it out of the Z-order columns",
                 )
 
     def _require_kept_long_enough(self, specs: Sequence[TableSpec]) -> None:
@@ -101,11 +102,11 @@ class LakeMaintenance:
             own = self.format.retention(self.spark, spec)
             if retain < own:
                 raise UsageError(
-                    f"{spec.label} says that its files are kept for {duration_text(own)}; to keep them for "
-                    f"{duration_text(retain)} only takes them from under readers and "
-                    "writers that count on it",
+                    f"{spec.label} keeps its files for {duration_text(own)}; keeping them for "
+                    f"{duration_text(retain)} only removes them from under readers and "
+                    "writers that rely on them",
                     state="nothing was touched",
-                    next_step="give --force (force=True) when you know that there are none",
+                    next_step="use --force (force=True) if you know that there are none",
                 )
 
     def _compact(self, spec: TableSpec) -> CompactionResult:
@@ -118,7 +119,7 @@ class LakeMaintenance:
                     raise
                 if attempt == _TRIES:
                     raise TargetFailed(
-                        f"other writers changed {spec.label} during each of {_TRIES} tries to compact it",
+                        f"other writers changed {spec.label} during each of {_TRIES} attempts to compact it",
                         state=f"{spec.label} has every row; its files are as those writers left them",
                         next_step="run it again when they are done",
                     ) from error
@@ -128,7 +129,7 @@ class LakeMaintenance:
     def _remove_old_files(self, specs: Sequence[TableSpec], store: Store, folder: str) -> list[FileTotals]:
         upkeep = self.upkeep
         with nullcontext() if upkeep.dry_run else store.table_lock(folder):
-            self.journal()  # asks after commits without a mark, before anything forgets them
+            self.journal()  # checks commits without a mark, before old versions are removed
             return [
                 self.format.remove_old_files(self.spark, spec, upkeep.retain, dry_run=upkeep.dry_run)
                 for spec in specs
@@ -137,7 +138,7 @@ class LakeMaintenance:
     # ------------------------------------------------------------------ events beside a history
 
     def _count_ended_events(self, spec: TableSpec, number: int) -> int:
-        """Rows that counted until a load that is committed, and never will again."""
+        """The number of events that a committed load has ended."""
         name = LakeDialect().render(self.format.table_expression(spec))
         return int(self.spark.sql(f"SELECT count(*) FROM {name} WHERE {UNTIL} <= {number}").collect()[0][0])
 

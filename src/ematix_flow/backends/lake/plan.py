@@ -1,4 +1,4 @@
-"""What is a lake's own in the plan of a table: it has no keys, and is divided once, when it is made."""
+"""Adjusts the plan of a table for a lake, which has no keys and sets partitions only at creation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ematix_flow.spec.tables import BATCH_ID, LOADED_AT, TableSpec
 
 
 def allow_null_load_columns(wanted: TableSpec, live: LiveTable) -> TableSpec:
-    """Rows that others wrote carry no stamp of a load: there its columns are null, or will be once added."""
+    """Make load columns nullable where other programs wrote rows without them."""
     nullable = {c.name: c.nullable for c in live.columns}
     columns = tuple(
         replace(c, nullable=nullable.get(c.name, True)) if c.name in (LOADED_AT, BATCH_ID) else c
@@ -20,7 +20,7 @@ def allow_null_load_columns(wanted: TableSpec, live: LiveTable) -> TableSpec:
 
 
 def without_keys(plan: TablePlan) -> TablePlan:
-    """A lake keeps none: a load does."""
+    """The plan without keys: a lake does not enforce them, each load does."""
     lines = tuple(x for x in plan.diff if not x.subject.startswith(("primary key (", "unique (")))
     return replace(plan, diff=lines)
 
@@ -28,14 +28,14 @@ def without_keys(plan: TablePlan) -> TablePlan:
 def with_partitions(
     plan: TablePlan, table: TableSpec, declared: Sequence[str], there: Sequence[str] | None
 ) -> TablePlan:
-    """The plan with the difference in it; ``there`` is None for a table that is yet to be made."""
+    """The plan with the difference in partitions. ``there`` is None for a table that does not exist yet."""
     if there is None:
         return replace(plan, diff=(*plan.diff, DiffLine("+", _partitions_text(declared))))
     if set(there) == set(declared):
         return plan
     told = (
         f"{table.label} is {_partitions_text(there)}, and partition_by= says ({', '.join(declared)}): "
-        "leave partition_by= out or make it the same; to divide it anew, load another table"
+        "remove partition_by= or make it the same; to change the partitions, load another table"
     )
     line = DiffLine("!", "partitions", _partitions_text(there), _partitions_text(declared))
     return replace(

@@ -1,10 +1,9 @@
-"""A strategy's statements as the one change of a table that a lake can commit.
+"""Turns the statements of a strategy into the one change that a lake table can commit.
 
-A database runs the statements one after the other in a transaction. A lake commits one statement, so
-the statements on the table become rows of one frame, each saying what it does (insert, update, delete)
-and to which stored row; `LakeTable.merge` commits that frame. Statements that fill a work table become
-views. This works because a strategy's statements touch different rows of the table, and ask of a stored
-row nothing but where it is.
+A database runs the statements one by one in a transaction. A lake commits one statement. So the statements on
+the table become rows of one frame, each with its action (insert, update, delete) and its stored row, and
+`LakeFormat.merge` commits that frame. Statements that fill a work table become views. This works because the
+statements of a strategy touch different rows, and use a stored row only to find it.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _MATCH_PREFIX = internal_name("match_")
 
 @dataclass(frozen=True)
 class RowAction:
-    """What one statement does to a table. ``do`` marks its rows in the frame."""
+    """What one statement does to a table. ``marker`` marks its rows in the frame."""
 
     marker: str
     count_kind: str  # which count its rows belong to
@@ -42,11 +41,11 @@ class RowAction:
 
 @dataclass(frozen=True)
 class RowChanges:
-    """Everything a load does to one table.
+    """Everything that a load does to one table.
 
-    ``frame`` has the columns that any change sets, by their names; `DO`; and for each column of
-    ``matched`` the value in the stored row that an update or delete means, and that an insert must not
-    find: another writer may have added the row meanwhile.
+    ``frame`` has the columns that the actions set, `ACTION_COLUMN`, and one column for each of ``match_on``:
+    the value in the stored row to update or delete, which must not exist for an insert, because another
+    writer may have added the row meanwhile.
     """
 
     actions: tuple[RowAction, ...]
@@ -67,7 +66,7 @@ class RowChanges:
         return f"{_MATCH_PREFIX}{self.match_on.index(name)}"
 
     def totals(self) -> dict[str, int]:
-        """Rows by the kind of count that they belong to."""
+        """The number of rows by kind of count."""
         totals = {"insert": 0, "update": 0, "delete": 0, "work": 0}
         for change in self.actions:
             totals[change.count_kind] += self.counts.get(change.marker, 0)
@@ -83,9 +82,9 @@ class _PendingChanges:
 
 
 class StepRunner:
-    """Carries out a strategy's steps on views, and collects what they do to tables.
+    """Runs a strategy's steps on views, and collects what they do to tables.
 
-    ``work`` are the names of the work tables; in the folder ``scratch`` the changes are written down.
+    ``work`` are the names of the work tables. Changes are materialized in the folder ``scratch``.
     """
 
     def __init__(self, spark: SparkSession, dialect: LakeDialect, work: Sequence[str], scratch: str) -> None:
@@ -115,10 +114,10 @@ class StepRunner:
                 self._collect(target.name, step.action, statement)
 
     def collect_changes(self, view: str, inserted: int | None = None) -> RowChanges | None:
-        """What the steps do to the table behind a view, counted; None when they leave it alone.
+        """The counted changes of the table behind a view; None if the steps do not change it.
 
-        It is written down first, so that what is counted is what is committed, whatever happens to a
-        worker meanwhile. Where all of it is so many rows to insert, ``inserted``, they are taken as they are.
+        The changes are materialized first, so that the counted rows are the committed rows, whatever happens
+        to a worker meanwhile. If all of them are ``inserted`` rows, they are used directly.
         """
         pending = self._pending.get(view)
         if pending is None:
@@ -135,7 +134,8 @@ class StepRunner:
     # ------------------------------------------------------------------
 
     def _materialize(self, frame: DataFrame) -> DataFrame:
-        """Computed once. What is built on it begins anew: Spark looks through a plan again at every step."""
+        """Compute the frame once. Later steps start from the result, because Spark analyses the whole plan at
+        every step."""
         path = f"{self._scratch}/{uuid.uuid4().hex}"
         frame.write.parquet(path)
         return self._spark.read.schema(frame.schema).parquet(literal_path(path))
@@ -191,7 +191,8 @@ class StepRunner:
 
 
 def _split_condition(condition: exp.Expr) -> tuple[dict[str, exp.Expr], list[exp.Expr]]:
-    """Which columns of the stored row must equal which values; and what is asked of the work table's row."""
+    """Split a condition: the columns of the stored row with their values, and the conditions on the work
+    table."""
     places: dict[str, exp.Expr] = {}
     conditions: list[exp.Expr] = []
     stored = alias_name("t").name
@@ -200,13 +201,13 @@ def _split_condition(condition: exp.Expr) -> tuple[dict[str, exp.Expr], list[exp
         if isinstance(part, exp.EQ) and isinstance(part.this, exp.Column) and part.this.table == stored:
             places[part.this.name] = part.expression
         else:
-            assert stored not in tables, f"a stored row is asked for more than its place: {part.sql()}"
+            assert stored not in tables, f"a condition on a stored row that is not an equality: {part.sql()}"
             conditions.append(part)
     return places, conditions
 
 
 def _with_match_columns(frame: DataFrame, matched: Sequence[str]) -> DataFrame:
-    """Inserted rows with their own place; the others have that of a stored row already."""
+    """Add the match columns to inserted rows; the other rows have them already."""
     from pyspark.sql import functions as f
 
     for number, name in enumerate(matched):
@@ -223,9 +224,9 @@ def _union_frames(frames: Sequence[DataFrame]) -> DataFrame:
 
 
 def merge_sql(dialect: LakeDialect, table: exp.Table, view: str, changes: RowChanges) -> str:
-    """The one statement that commits the changes, whose frame is the view.
+    """The statement that commits the changes. The view holds their frame.
 
-    A row to insert that is there by now, because another writer was quicker, is updated.
+    A row to insert that exists by now, because another writer was faster, is updated.
     """
     quote, t, s = dialect.quote, dialect.render(alias_name("t")), dialect.render(alias_name("s"))
 
@@ -252,7 +253,7 @@ def merge_sql(dialect: LakeDialect, table: exp.Table, view: str, changes: RowCha
 
 
 def new_view_name(name: str) -> str:
-    """A name that no other view has."""
+    """A unique name for a view."""
     return internal_name(f"{name}_{uuid.uuid4().hex[:12]}")
 
 

@@ -1,7 +1,7 @@
-"""`row_hash` in Spark's SQL: each type's exact text, and SHA-256 over it.
+"""`row_hash` in Spark SQL: SHA-256 over the exact text of each value.
 
-Two texts come from Python, because Java's differ: the shortest digits of a float, and JSON in its normal
-form. The functions for them are registered when a table has such a column.
+Two texts come from Python, because Java writes them differently: the shortest digits of a float, and
+normalized JSON. Their functions are registered when a table has such a column.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TEXT = {
 
 
 def register_functions(spark: SparkSession, types: Iterable[DataType]) -> None:
-    """What `row_hash` of such columns calls."""
+    """Register the functions that `row_hash` needs for columns of these types."""
     from pyspark.sql.functions import udf
 
     tags = {TAGS[data_type.kind] for data_type in types}
@@ -58,7 +58,7 @@ def row_hash(columns: Columns) -> exp.Expr:
 
 @lru_cache(maxsize=256)
 def _row_hash_sql(columns: tuple[tuple[str, DataType, str], ...]) -> str:
-    """A piece of a null is null, and `concat_ws` leaves it out: no case for each column."""
+    """The SQL of the hash. A null has a null text, which `concat_ws` skips: no column needs a CASE."""
     pieces = ["''"]
     for name, data_type, value in sorted(columns, key=lambda item: item[0]):
         text = _value_text(exp.Var(this=value), data_type).sql(dialect="spark", identify=True)

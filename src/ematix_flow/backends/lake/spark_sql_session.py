@@ -1,5 +1,5 @@
-"""A Spark session as the SQL session that planning and strategies ask. It has no transactions: one
-statement of a lake table is one, and which that is `loading` decides."""
+"""A Spark session as the SQL session of planning and strategies. It has no transactions: each statement on a
+lake table commits by itself, and `load` decides which one does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SparkSqlSession(SqlSession):
         return 0
 
     def fetch(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
-        """Answers to questions: a handful of rows."""
+        """Fetch a small number of rows."""
         assert not params
         return [tuple(row) for row in self.spark.sql(sql).collect()]
 
@@ -39,7 +39,7 @@ class SparkSqlSession(SqlSession):
 
 @contextmanager
 def temporary_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """What runs in the session meanwhile has them; afterwards they are as before."""
+    """Set these settings for the block, and restore the previous values afterwards."""
     before = {key: spark.conf.get(key, None) for key in settings}
     for key, value in settings.items():
         spark.conf.set(key, value)

@@ -1,4 +1,4 @@
-"""What Spark's names of types mean; the other way round it is `SparkFunctions.type_name`."""
+"""Maps Spark's type names to canonical types; the inverse is `SparkFunctions.type_name`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CANONICAL = {
 
 
 def canonical_type(native: str) -> DataType | None:
-    """What Spark's name of a type means; None for one that no canonical type holds (structs, for one)."""
+    """The canonical type of a Spark type name; None if there is none, as for structs."""
     shown = native.strip().upper()
     decimal = re.fullmatch(r"DECIMAL\((\d+),\s*(\d+)\)", shown)
     if decimal:

@@ -1,4 +1,4 @@
-"""Staging of a lake table: Parquet files of the declared columns, one folder an attempt, written by tasks."""
+"""Staging of a lake table: tasks write Parquet files of the declared columns into one folder per attempt."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ROW_GROUP_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True)
 class LakeStaging:
-    """One attempt's staging. A part is a folder of files; a part that failed half way is never read."""
+    """The staging of one attempt. A part is a folder of files; a part that failed is never read."""
 
     store: Store
     folder: str
@@ -48,12 +48,12 @@ class LakeStaging:
         return StagedPart(part, rows, written)
 
     def paths(self, parts: Iterable[StagedPart]) -> list[str]:
-        """What Spark reads; parts without rows have no file."""
+        """The paths for Spark. Parts without rows have no file."""
         return [self.store.uri(f"{self.folder}/{part.part}") for part in parts if part.rows]
 
 
 class _RollingParquetFiles:
-    """Files of bounded size: each is written on this machine's disk and brought to the store when full."""
+    """Writes files of bounded size: each on the local disk first, then uploaded when it is full."""
 
     def __init__(self, scratch: Path, store: Store, folder: str, schema: pa.Schema) -> None:
         import pyarrow as pa

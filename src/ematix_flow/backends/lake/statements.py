@@ -1,7 +1,7 @@
-"""A user's statement on lake tables: its names resolved under the connection, all else as it is written.
+"""A user's SQL statement on lake tables: its table names are resolved, the rest stays as written.
 
-One INSERT, UPDATE, DELETE or MERGE is one commit of one table. Anything else is refused: loads make and
-change tables, and `flow maintain` keeps them.
+One INSERT, UPDATE, DELETE or MERGE is one commit of one table. Other statements are refused: loads create and
+change tables, and `flow maintain` maintains them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ _BEGINS = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE", "WITH"})
 
 @dataclass(frozen=True)
 class LakeStatement:
-    """``written`` is the table that it changes, as the user names it."""
+    """``changed_table`` is the table that the statement changes, as the user names it."""
 
     sql: str
     changed_table: TableName
 
 
 def resolve_tables(sql: str, named: Callable[[TableName], str]) -> LakeStatement:
-    """The statement with each table as ``named`` says; Unsupported when it is not one that changes rows."""
+    """Replace each table name with the result of ``named``; Unsupported if the statement does not change
+    rows."""
     tree = _parse(sql)
     tokens = sqlglot.tokenize(sql, read="spark")
     shared = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
@@ -66,8 +67,8 @@ def _parse(sql: str) -> exp.Expr:
     tree = trees[0] if len(trees) == 1 else None
     if not isinstance(tree, _CHANGES):
         raise Unsupported(
-            f"on a lake a statement is one INSERT, UPDATE, DELETE or MERGE, which is one commit{why}",
-            next_step="give several one by one; tables are made by loads and kept by  flow maintain",
+            f"a statement on a lake must be one INSERT, UPDATE, DELETE or MERGE, which is one commit{why}",
+            next_step="run statements one by one; loads create tables, and  flow maintain  keeps them",
         )
     return tree
 

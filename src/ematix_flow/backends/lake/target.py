@@ -1,4 +1,4 @@
-"""A lake as a target: the commit protocol over tables that Spark writes."""
+"""A lake as a target: implements the commit protocol for tables that Spark writes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _NO_COLUMNS = (ColumnSpec("_", DataType("text")),)  # where a table is known by 
 
 
 class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
-    """``conf`` is what a session needs to reach the lake; staging and locks lie in ``store``."""
+    """``conf`` are the settings with which a session reaches the lake. ``store`` holds staging and locks."""
 
     dialect: LakeDialect
     transactional_ddl = False
@@ -90,7 +90,7 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
         self._start, self._errors = spark, errors
 
     def spark(self) -> SparkSession:
-        """A session of this target's own: its views and settings are seen by nobody else."""
+        """The session of this target. Nothing else sees its views and settings."""
         assert self._start is not None, "use_spark comes first"
         started = self._start()
         if self._own is None or self._own[0] is not started:
@@ -122,7 +122,7 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
         return None
 
     def name_table(self, table: TableSpec) -> None:
-        """Let the dialect know how SQL names it."""
+        """Register the table's SQL name with the dialect."""
         named = {(table.schema, table.name): self._format.table_expression(table)}
         companion = table.companion()
         if companion is not None:
@@ -130,7 +130,7 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
         self.dialect.add_table_names(named)
 
     def _live_table(self, table: TableSpec, snapshot: TableSnapshot) -> LiveTable:
-        """Lakes keep no keys: the declared ones are taken for granted, and a load keeps them."""
+        """The live table. Lakes have no keys: the declared ones are assumed, and each load enforces them."""
         keyed = table.with_load_columns()
         declared = {c.name: c.nullable for c in keyed.columns}
         columns, native = [], {}
@@ -140,7 +140,7 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
             if other is not None:
                 raise SchemaMismatch(
                     f"column {field.name!r} of {table.label} is declared as {other!r}, "
-                    "and Spark takes both for one",
+                    "and Spark does not distinguish them",
                     where=table.where,
                     next_step=f"declare it as {field.name!r}",
                 )
@@ -156,9 +156,9 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
         return LiveTable(tuple(columns), keyed.primary_key, unique_groups(keyed), native)
 
     def _has_plain_rows(self, table: TableSpec, snapshot: TableSnapshot) -> bool | None:
-        """Whether a table with the columns of versions has rows that are none; None of one without them.
+        """Whether a table with version columns has rows without versions; None if it has no version columns.
 
-        A lake may call any column nullable: that these are filled, its rows alone tell.
+        A lake may declare any column nullable: only the rows show whether these columns are filled.
         """
         declared = not table.keeps_versions and set(VERSION_COLUMNS) & set(table.column_names)
         if declared or not set(VERSION_COLUMNS) <= set(snapshot.schema.names):
@@ -193,7 +193,7 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
         return self._format.create_sql(*self._stored_table(table))
 
     def _stored_table(self, table: TableSpec) -> tuple[TableSpec, list[str]]:
-        """What is made for a table, and by which columns it is divided."""
+        """The table to create, and its partition columns."""
         stored = with_lifetime_columns(table) if is_companion(table) else table
         return stored, [name for name in self._partition_by if name in table.column_names]
 
@@ -210,13 +210,13 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
         session.execute(change.sql)
 
     def alterations(self, session: SqlSession, diff: TableDiff) -> list[TableChange]:
-        """Keys are no business of a lake."""
+        """The changes of an existing table, without keys."""
         return [
             c for c in alter_table_changes(self.dialect, diff) if c.action not in ("change_key", "add_unique")
         ]
 
     def change_table(self, table: TableSpec, plan: TablePlan) -> None:
-        """There is nothing to make ahead: the journal lies beside the table."""
+        """Change the table. Nothing is created ahead: the journal is next to the table."""
         session = SparkSqlSession(self.spark()) if plan.changes else None
         for change in plan.changes:
             assert session is not None
@@ -241,7 +241,7 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
         return list(islice((e for e in entries if run_id is None or e.run_id == run_id), limit))
 
     def _journal_of(self, pipeline: str, target: str) -> Journal | None:
-        """The journal of the table that a pipeline's target is; its last load has left a note of it."""
+        """The journal of a pipeline's target table, found by the note of its last load."""
         table = self._remembered_table(pipeline, target)
         return self._open_journal(table) if table is not None else None
 
@@ -289,7 +289,7 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
 
     def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> LoadResult:
         if isinstance(rows, SameDatabaseRows):
-            raise Unsupported("a lake computes rows on Spark, never by itself", state="nothing was touched")
+            raise Unsupported("a lake computes rows with Spark only", state="nothing was touched")
         self.name_table(load.table)
         with self._explain_errors(f"loading {load.target}"):
             if load.dry_run:
@@ -302,7 +302,7 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
                         raise
                     if attempt == _TRIES:
                         raise TargetFailed(
-                            f"other writers changed {load.table.label} during each of {_TRIES} tries",
+                            f"other writers changed {load.table.label} during each of {_TRIES} attempts",
                             state=f"{load.table.label} holds nothing of this load",
                             next_step="run it again when they are done",
                         ) from error
@@ -354,7 +354,7 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
         self.make_planned_changes(session, load)
 
     def changes_to_make(self, session: SqlSession, load: Load) -> Sequence[TableChange]:
-        """A table that is not there yet comes with its first rows, in one commit."""
+        """The changes before the commit. A new table is created with its first rows, in one commit."""
         due = super().changes_to_make(session, load)
         return [each for each in due if (each.action, each.subject) != ("create_table", load.table.label)]
 
@@ -379,7 +379,7 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
             ).run()
 
     def run_sql(self, sql: str) -> int:
-        """One INSERT, UPDATE, DELETE or MERGE, while no load of ours is at the table that it changes."""
+        """Run one INSERT, UPDATE, DELETE or MERGE, under the lock of the table that it changes."""
         with self._explain_errors("the statement"):
             spark = self.spark()
             statement = resolve_tables(sql, self._format.sql_name)
@@ -397,10 +397,10 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
 
 
 def _own_session(started: SparkSession, conf: Mapping[str, str]) -> SparkSession:
-    """A new one set as the one that was started, and to reach the lake."""
+    """A new session with the settings of the started one and those of the lake."""
     if not hasattr(started, "newSession"):
         raise Unsupported(
-            "a lake table cannot be loaded through Spark Connect, which gives a load no session of its own",
+            "a lake table cannot be loaded through Spark Connect, which cannot give a load its own session",
             state="nothing was touched",
             next_step="use the engine 'local', or name the cluster itself, as in spark://host:7077",
         )

@@ -51,10 +51,10 @@ class LocalFilesBackend(Backend):
             )
         if not os.access(above, os.W_OK | os.X_OK):
             raise CannotConnect(
-                f"the folder {self.root} is not there, and this user cannot make it in {above}",
-                next_step="make it, or give this user the right to",
+                f"the folder {self.root} does not exist, and this user cannot create it in {above}",
+                next_step="create it, or give this user the right to",
             )
-        return f"{what} (not there yet; the first load makes it)"
+        return f"{what} (does not exist yet; the first load creates it)"
 
     def identity(self) -> str:
         return f"files:{os.path.realpath(self.root)}"

@@ -14,7 +14,7 @@ from ematix_flow.spec.connections import Connection, ObjectStoreS3Connection
 
 
 class S3FilesBackend(Backend):
-    """A prefix of a bucket. Spark reads it by ``s3a://``; rows are written by tasks of ours."""
+    """A prefix of a bucket. Spark reads it through ``s3a://``; our own tasks write the rows."""
 
     kind = "object_store_s3"
     capabilities = Capabilities(

@@ -1,6 +1,6 @@
-"""A folder of files as the source of a stream: its files received as paths, and read by Spark.
+"""A folder of files as the source of a stream: the receiver delivers paths, and Spark reads the files.
 
-The files are found, left out and read by the rules of the batch side.
+Which files count, and how they are read, follows the same rules as in a batch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DESCRIBED_BYTES = 256 * 1024 * 1024
 
 
 class FilesStream(ReceivedFileSource):
-    """``written_in_place``: whether files are seen while they are written, as on a disk."""
+    """``written_in_place``: whether files are visible while they are written, as on a disk."""
 
     def __init__(self, tree: FileTree, format: str, *, written_in_place: bool, poll_seconds: float) -> None:
         self._tree, self._format = tree, format
@@ -58,12 +58,12 @@ class FilesStream(ReceivedFileSource):
             known = [name.replace(".", "/") for name in self._catalog.names()]
             raise SourceMissing(
                 f"there is no folder {shown}.{did_you_mean('/'.join(parts), known)}",
-                next_step=f"make it, as in  mkdir -p '{shown}', or name another as the source's query",
+                next_step=f"make it, as in  mkdir -p '{shown}', or name another folder as the source's query",
             ) from error
         except NotADirectoryError as error:
             raise SourceFailed(
                 f"{shown} is a file: a stream follows a folder and the files that come into it",
-                next_step="name the folder in which it lies",
+                next_step="name the folder that contains it",
             ) from error
         ours = self._tree.own_table(parts)
         if ours is not None and ours.state.layout.format != self._format:
@@ -85,7 +85,7 @@ class FilesStream(ReceivedFileSource):
         return FolderOptions.from_options(reading.options, self._poll_seconds)
 
     def _files(self, reading: ReadRequest) -> Iterator[ListedFile]:
-        """The files there, with their paths below the root. CannotConnect when the server is away."""
+        """List the files, with their paths below the root. CannotConnect if the server cannot be reached."""
         parts, everywhere = _folder_parts(reading), self._options(reading).recursive
         above = "".join(f"{part}/" for part in parts)
         try:
@@ -112,7 +112,7 @@ class FilesStream(ReceivedFileSource):
         return source.read(spark, self._table_of_files(paths, reading), columns)
 
     def describe(self, spark: SparkSession, reading: ReadRequest) -> tuple[ColumnSpec, ...] | None:
-        """Of very many or large files some of the oldest and of the newest are looked at."""
+        """Infer the columns. Of very many or large files, only some of the oldest and newest are read."""
         from ematix_flow.backends.objectstore.spark.stream_rows import columns_of_frame
 
         parts = _folder_parts(reading)
@@ -142,14 +142,14 @@ class FilesStream(ReceivedFileSource):
         return sorted(paths)
 
     def _table_of_files(self, paths: Sequence[str], reading: ReadRequest) -> ReadableTable:
-        """The files as those of a table. DataLost for one that is gone, SourceFailed of another format."""
+        """The files as one table. DataLost if a file is gone, SourceFailed if one has another format."""
         parts = _folder_parts(reading)
         above = "".join(f"{part}/" for part in parts)
         strange = next((path for path in paths if not path.startswith(above)), None)
         if strange is not None:
             raise SourceFailed(
-                f"the file {strange} was received, and does not lie in {self._tree.display_name(parts)}",
-                next_step="follow the folder in which it lies, or give the stream another name",
+                f"the file {strange} was received, but is not in {self._tree.display_name(parts)}",
+                next_step="follow the folder that contains it, or give the stream another name",
             )
         names = sorted({path[len(above) :] for path in paths})
         ours = self._tree.own_table(parts)
@@ -169,7 +169,7 @@ class FilesStream(ReceivedFileSource):
         return ReadableTable(reading.query, self._tree.uri(parts), files, None, whole_folder=False)
 
     def _find_file(self, parts: Parts, name: str, reading: ReadRequest) -> SourceFile | None:
-        """None for one that is gone, when the stream may lose it."""
+        """Find a file. None if it is gone and the stream is allowed to lose data."""
         inside = (*parts, *name.split("/"))
         try:
             return replace(self._tree.source_file(inside), name=name)
@@ -181,7 +181,7 @@ class FilesStream(ReceivedFileSource):
 
 
 def _folder_parts(reading: ReadRequest) -> Parts:
-    """The folders that the query names below the connection's root; none for the root itself."""
+    """The folders that the query names, below the connection's root; empty for the root itself."""
     if reading.query.strip("/") in ("", "."):
         return ()
     try:
@@ -189,20 +189,20 @@ def _folder_parts(reading: ReadRequest) -> Parts:
     except ValueError as error:
         raise SourceFailed(
             f"{reading.query!r} cannot be a folder of files: {error}",
-            next_step='name it from the root of the connection on, as in  "raw/orders/"',
+            next_step='name it relative to the root of the connection, as in  "raw/orders/"',
         ) from error
 
 
 def _raise_unless_loss_allowed(lost: DataLost, reading: ReadRequest) -> None:
-    """Raise it, unless the stream goes on without what is lost."""
+    """Raise the error, unless the stream is allowed to lose data."""
     if reading.fail_on_data_loss:
         raise lost
-    _log.warning("%s; it is left out, as fail_on_data_loss=False allows", lost.what)
+    _log.warning("%s; it is skipped, as fail_on_data_loss=False allows", lost.what)
 
 
 def _vanished_error(shown: str) -> DataLost:
     return DataLost(
-        f"{shown} is no longer there: it was received, and removed before its rows were read",
+        f"{shown} no longer exists: it was received, but removed before its rows were read",
         state="nothing of this batch is loaded",
-        next_step="put it back; or run the stream with fail_on_data_loss=False, which goes on without it",
+        next_step="put it back; or run the stream with fail_on_data_loss=False, which skips it",
     )

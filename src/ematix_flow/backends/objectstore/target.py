@@ -1,4 +1,4 @@
-"""Folders of files as a target: the commit protocol over versions of a table's folder."""
+"""Folders of files as a target: implements the commit protocol with versions of a table's folder."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class FilesTarget(BatchTarget):
 
     def create_staging(self, load: Load, schema: pa.Schema) -> FilesStaging:
         if load.mode not in MODES:
-            raise Unsupported(f"files know the modes {' and '.join(MODES)}, not {load.mode!r}")
+            raise Unsupported(f"tables of files support the modes {' and '.join(MODES)}, not {load.mode!r}")
         check_partition_columns(load.table.with_load_columns(), load.partition_by)
         home = self._root.table_storage(load.table)
         with self._root.explain_errors(f"{load.table.label} is unchanged"):
@@ -137,7 +137,7 @@ class FilesTarget(BatchTarget):
 
 
 class LocalFilesTarget(FilesTarget):
-    """Under a folder of a disk."""
+    """The same target in a folder of a disk."""
 
     def __init__(self, root: Path, format: str) -> None:
         super().__init__(LocalStorageRoot(root), format)

@@ -1,1 +1,1 @@
-"""Where files live, on a disk or in a bucket: the few operations that tables made of files need."""
+"""Stores of files on a disk or in a bucket: the operations that tables made of files need."""

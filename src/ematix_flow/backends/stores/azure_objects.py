@@ -1,4 +1,4 @@
-"""The run log's object store on Azure Blob Storage, by Microsoft's own client and conditions on ETags."""
+"""The run log's object store on Azure Blob Storage, with Microsoft's client and conditions on ETags."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _RETRIES = 2
 
 @dataclass(frozen=True)
 class AzureStoreUrl:
-    """A prefix of a container. Without a key or token those of the environment, then of the machine."""
+    """A prefix of a container. Without a key or token, the credentials of the environment or the machine are
+    used."""
 
     account: str
     container: str
@@ -123,7 +124,7 @@ class AzureObjectStore(ObjectStore):
             raise CannotConnect(
                 f"there is no container {self._place.container!r} in "
                 f"{self._place.account}: {_error_text(error)}",
-                next_step="create it, or mend the URL of the run log; containers are never created here",
+                next_step="create it, or fix the URL of the run log; containers are never created here",
             ) from error
         except AzureError as error:
             raise CannotConnect(
@@ -172,5 +173,5 @@ def _error_text(error: Exception) -> str:
 
 
 def _is_container_missing(error: Exception) -> bool:
-    """Whether it is the container that is not there, rather than the blob."""
+    """Whether the container is missing, rather than the blob."""
     return getattr(error, "error_code", None) == "ContainerNotFound"

@@ -1,4 +1,4 @@
-"""What a place for files can do. Paths are relative to its root, with ``/``, and are ours, never a user's."""
+"""The interface of a file store. Paths are relative to its root, with ``/``, and never come from a user."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from pathlib import Path
 
 
 class Store(ABC):
-    """A root under which tables lie. Picklable: tasks write staging through it; it holds no open handle."""
+    """A root with tables below it. Tasks write staging through it, so it is picklable and holds no open
+    handle."""
 
     @abstractmethod
     def uri(self, path: str) -> str:
-        """How Spark names it."""
+        """The URI for Spark."""
 
     @abstractmethod
     def names(self, folder: str) -> list[str]:
-        """The names of the files directly in a folder, sorted; none when there is no such folder."""
+        """The names of the files directly in a folder, sorted; empty if there is no such folder."""
 
     @abstractmethod
     def folders(self, folder: str) -> list[str]:
@@ -26,56 +27,56 @@ class Store(ABC):
 
     @abstractmethod
     def files_below(self, folder: str, without: Collection[str] = ()) -> Iterator[tuple[str, int]]:
-        """Every file below a folder, as its path relative to that folder and its size.
+        """Every file below a folder: its path relative to the folder, and its size.
 
-        ``without`` are names of folders directly in it that are passed over. A file that is removed
-        meanwhile may be missing.
+        ``without`` are names of folders directly in it to skip. A file that is removed meanwhile may be
+        missing.
         """
 
     @abstractmethod
     def read(self, path: str) -> str:
-        """The text of a small file; FileNotFoundError when it is not there."""
+        """The text of a small file; FileNotFoundError if it does not exist."""
 
     @abstractmethod
     def create(self, path: str, text: str) -> None:
-        """Write a small file whole and durably; FileExistsError when another was first."""
+        """Write a small file atomically and durably; FileExistsError if it already exists."""
 
     @abstractmethod
     def upload(self, local: Path, path: str) -> None:
-        """Bring a finished file from this machine's disk; it is seen whole or not at all."""
+        """Move a finished local file into the store; readers see all of it or nothing."""
 
     @abstractmethod
     def remove(self, path: str) -> None:
-        """A file that is not there is no error."""
+        """Remove a file. A missing file is not an error."""
 
     def remove_all(self, paths: Sequence[str]) -> None:
-        """Many files, in this order as far as that can be told apart."""
+        """Remove many files, in this order where the store allows it."""
         for path in paths:
             self.remove(path)
 
     @abstractmethod
     def remove_tree(self, folder: str) -> bool:
-        """Everything below a folder; whether anything was there."""
+        """Remove everything below a folder; return whether there was anything."""
 
     @abstractmethod
     def lock(self, pipeline: str, target: str, run_id: uuid.UUID) -> AbstractContextManager[None]:
-        """Hold the lock of a pipeline on a target for a whole run; PipelineLocked when it is taken."""
+        """Hold the lock of a pipeline on a target for a whole run; PipelineLocked if another run holds it."""
 
     @abstractmethod
     def table_lock(self, folder: str) -> AbstractContextManager[None]:
-        """Wait until no other load applies to the table in that folder, and keep others out."""
+        """Hold the lock of the table in that folder. Waits until no other load applies to it."""
 
     def require_locks_held(self) -> None:
-        """Raise TargetFailed when a lock that this process took here is no longer its own.
+        """Raise TargetFailed if this process has lost a lock of this store.
 
-        Whoever commits asks just before. A lock that the system itself keeps cannot be lost.
+        Called just before a commit. A lock that the operating system keeps cannot be lost.
         """
         return
 
     @abstractmethod
     def check(self) -> str:
-        """Reach it for real and say what it is. CannotConnect when that fails."""
+        """Connect to the store and describe it. CannotConnect if that fails."""
 
     @abstractmethod
     def identity(self) -> str:
-        """Equal for two stores exactly when they are the same place."""
+        """A text that is equal for two stores exactly when they are the same location."""

@@ -1,4 +1,4 @@
-"""The run log's object store on Google Cloud Storage, by Google's own client and generation preconditions."""
+"""The run log's object store on Google Cloud Storage, with Google's client and generation preconditions."""
 
 from __future__ import annotations
 
@@ -94,13 +94,13 @@ class GcsObjectStore(ObjectStore):
                     yield blob.name[len(self._root) :]
 
     def server_time(self) -> dt.datetime:
-        """By the time that it gives to what is written: an answer's own is not shown by the client."""
+        """The time of a new write: the client does not show the time of a response."""
         with self._translate_errors("written"):
             blob = self._blob("clock")
             blob.upload_from_string(b"", **self._call_options)
             written: dt.datetime | None = blob.updated
         if written is None:
-            raise CannotConnect(f"{self.location} does not say when something was written")
+            raise CannotConnect(f"{self.location} does not report when an object was written")
         return written
 
     def close(self) -> None:
@@ -111,7 +111,8 @@ class GcsObjectStore(ObjectStore):
 
     @property
     def _call_options(self) -> dict[str, Any]:
-        """No run waits long to be recorded. Writes are repeated too: a document knows its own."""
+        """Timeouts and retries. They are short, so that no run waits long for its record. Writes are retried
+        too: each document carries the name of its write."""
         from google.cloud.storage.retry import DEFAULT_RETRY
 
         return {"timeout": _SECONDS, "retry": DEFAULT_RETRY.with_timeout(_RETRY_SECONDS)}
@@ -144,7 +145,7 @@ class GcsObjectStore(ObjectStore):
         except NotFound as error:
             raise CannotConnect(
                 f"there is no bucket {self._place.bucket!r}: {_error_text(error)}",
-                next_step="create it, or mend the URL of the run log; buckets are never created here",
+                next_step="create it, or fix the URL of the run log; buckets are never created here",
             ) from error
         except (GoogleAPIError, RequestException) as error:
             raise CannotConnect(

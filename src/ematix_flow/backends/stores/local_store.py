@@ -23,7 +23,7 @@ _IN_TABLE = "_ematix_flow"  # the folder of a table's journal
 
 @dataclass(frozen=True)
 class LocalStore(Store):
-    """``root`` is absolute. A file appears under its name by one link, when all of it is on the disk."""
+    """``root`` is absolute. A file appears under its name, by a link, when all of it is on the disk."""
 
     root: str
 
@@ -96,8 +96,8 @@ class LocalStore(Store):
         _flush_entries(place.parent)
 
     def _make_folder(self, folder: str) -> None:
-        """What is written here is state, and for this user alone. What leads to it is not: a table's folder
-        may come before its table, and tables of files have their versions in the hidden folder."""
+        """Create a folder. Internal folders are for this user alone; the folders above are not, because they
+        may be a table's folder, and the hidden folder also holds versions of tables of files."""
         here = Path(self.root)
         here.mkdir(parents=True, exist_ok=True)
         ours = False
@@ -138,7 +138,7 @@ class LocalStore(Store):
         except OSError as error:
             self.check()
             raise CannotConnect(
-                f"cannot make the folder {folder}: {error.strerror or error}",
+                f"cannot create the folder {folder}: {error.strerror or error}",
                 state="nothing was touched",
                 next_step="give this user the right to write there, or name another path in the connection",
             ) from error
@@ -156,17 +156,17 @@ class LocalStore(Store):
             raise _no_folder_error(root)
         if not os.access(above, os.W_OK | os.X_OK):
             raise CannotConnect(
-                f"the folder {root} is not there, and this user cannot make it in {above}",
-                next_step="make it, or give this user the right to",
+                f"the folder {root} does not exist, and this user cannot create it in {above}",
+                next_step="create it, or give this user the right to",
             )
-        return f"{root} (not there yet; the first load makes it)"
+        return f"{root} (does not exist yet; the first load creates it)"
 
     def identity(self) -> str:
         return f"files:{os.path.realpath(self.root)}"
 
 
 def _nearest_existing(path: Path) -> Path:
-    """The path itself, or the nearest above it that there is."""
+    """The path itself, or its nearest existing parent."""
     return next(place for place in (path, *path.parents) if os.path.lexists(place))
 
 
@@ -176,7 +176,7 @@ def _no_folder_error(path: Path) -> CannotConnect:
 
 
 def _flush_entries(folder: Path) -> None:
-    """Wait until the names in a folder would survive a loss of power."""
+    """Flush the entries of a folder, so that they survive a loss of power."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,5 @@
-"""Object stores for the run log by URL: ``s3://``, ``gs://``, ``azure://``. A client is imported late."""
+"""Opens the object store of a run log by URL: ``s3://``, ``gs://``, ``azure://``. Clients are imported on
+demand."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _AZURE_OPTIONS = ("account", "endpoint", "account_key", "sas_token")
 
 
 def open_object_store(url: str) -> ObjectStore:
-    """The store behind a URL, reached and known to keep to conditions on writes."""
+    """Open the store of a URL, connect to it, and check that it honours conditional writes."""
     pieces = split_url(url)
     if pieces.scheme == "s3":
         from ematix_flow.backends.stores.s3_objects import S3ObjectStore
@@ -53,10 +54,10 @@ def _s3_connection(url: str) -> S3Connection:
 
 
 def _path_parts(url: str, pieces: UrlPieces, needed: int, form: str) -> list[str]:
-    """What stands between the slashes; an error when too little does."""
+    """The parts between the slashes; an error if there are too few."""
     place = pieces.address + pieces.path if pieces.scheme == "s3" else pieces.location
     path = unquote(place).rstrip("/")
     parts = path.split("/") if path else []
     if len(parts) < needed or any(part in ("", ".", "..") for part in parts):
-        raise ConfigError(f"the run log URL {mask_url(url)} does not say where", next_step=f"write {form}")
+        raise ConfigError(f"the run log URL {mask_url(url)} names no location", next_step=f"write {form}")
     return parts

@@ -1,4 +1,4 @@
-"""One client of boto3 for a process and a connection: made when first asked for, never pickled."""
+"""One boto3 client per process and connection, created on first use and never pickled."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _lock = threading.Lock()
 
 
 def s3_client(connection: S3Connection, attempts: int | None = None) -> Any:
-    """The client of this process; a forked process gets its own."""
+    """The client of this process. A forked process gets a new one."""
     attempts = attempts or ATTEMPTS
     key = (os.getpid(), attempts, *(getattr(connection, name) for name in _CACHE_KEY_FIELDS))
     with _lock:
@@ -42,13 +42,13 @@ def s3_client(connection: S3Connection, attempts: int | None = None) -> Any:
 
 
 def endpoint_of(connection: S3Connection) -> str | None:
-    """The server's address; None when the region alone says it."""
+    """The server's address; None if the region decides it."""
     given = connection.endpoint.rstrip("/")
     return None if not given or urlsplit(given).hostname == _GLOBAL_HOST else given
 
 
 def frozen_credentials(connection: S3Connection) -> tuple[str, str, str]:
-    """The keys and the token that the connection's profile stands for now; empty when it has none."""
+    """The current keys and token of the connection's profile; empty if it has none."""
     found = _session(connection).get_credentials()
     if found is None:
         return "", "", ""
@@ -105,14 +105,14 @@ def _create_client(connection: S3Connection, session: boto3.Session, attempts: i
 
 
 def _silence_unverified_warnings() -> None:
-    """The connection asks for them; a warning for each would tell nobody anything."""
+    """Silence urllib3's warnings: the connection declares that certificates are not verified."""
     import urllib3
 
     urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
 
 
 def _stop_retrying_bad_certificate(caught_exception: Exception | None = None, **others: object) -> None:
-    """One that is not trusted now is not trusted half a minute later either."""
+    """Do not retry after a certificate error: a retry cannot succeed."""
     if caught_exception is not None and "CERTIFICATE_VERIFY_FAILED" in str(caught_exception):
         raise caught_exception
 

@@ -1,4 +1,4 @@
-"""What an S3 server or its client refuses, as an error that says what to do."""
+"""Turns errors of S3 and boto3 into errors that say what to do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _CONDITION = ("PreconditionFailed", "412", "ConditionalRequestConflict", "409")
 
 @contextmanager
 def translate_errors(connection: S3Connection, doing: str, *, reaching: bool = False) -> Iterator[None]:
-    """What boto3 raises becomes an error of ours. With ``reaching`` nothing was begun: CannotConnect."""
+    """Turn errors of boto3 in the block into FlowErrors: CannotConnect with ``reaching``, when nothing has
+    begun yet."""
     from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError
 
@@ -37,23 +38,23 @@ def translate_errors(connection: S3Connection, doing: str, *, reaching: bool = F
 
 
 def is_missing_object(error: Any) -> bool:
-    """Whether the server says that there is no such object; a missing bucket is another matter."""
+    """Whether the server says that the object does not exist. A missing bucket does not count."""
     return _error_code(error) in _MISSING
 
 
 def is_failed_condition(error: Any) -> bool:
-    """Whether the server says that a condition of the request did not hold."""
+    """Whether the server says that a condition of the request failed."""
     return _error_code(error) in _CONDITION
 
 
 def is_access_denied(error: FlowError) -> bool:
-    """Whether the keys are good and only the right is missing."""
+    """Whether the credentials are valid, but lack the right."""
     cause = error.__cause__
     return _error_code(cause) in ("AccessDenied", "403") if cause is not None else False
 
 
 def http_status(error: Any) -> int:
-    """What the server answered, as HTTP tells it."""
+    """The HTTP status of the server's response."""
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") or 0)
 
 
@@ -74,19 +75,19 @@ def _refused_error(connection: S3Connection, doing: str, error: Any, reaching: b
     if code in _OLD_KEYS:
         return CannotConnect(
             f"the S3 credentials of connection {name!r} are no longer valid: {message or code}",
-            next_step="get new ones (a session token lives some hours only), and run it again",
+            next_step="get new ones (a session token is valid for a few hours only), and run it again",
         )
     if code == "NoSuchBucket":
         return CannotConnect(
             f"there is no {bucket} on the S3 server",
-            next_step=f"create it, or mend the bucket of connection {name!r}; buckets are never created here",
+            next_step=f"create it, or fix the bucket of connection {name!r}; buckets are never created here",
         )
     if code in _REGION:
         there = _bucket_region(error)
         told = f"in region {there}" if there else "in another region"
         asked = connection.region or "no region"
         return CannotConnect(
-            f"{bucket} lies {told}, and connection {name!r} asks for it in {asked}",
+            f"{bucket} is {told}, and connection {name!r} expects it in {asked}",
             next_step=f'write  region = "{there or "…"}"  into the connection',
         )
     if code in _CLOCK:
@@ -101,8 +102,8 @@ def _refused_error(connection: S3Connection, doing: str, error: Any, reaching: b
         )
     if code in _MISSING:  # a HEAD tells no more
         return CannotConnect(
-            f"there is no {bucket} on the S3 server, or not what was asked for in it ({doing})",
-            next_step=f"create it, or mend the bucket of connection {name!r}; buckets are never created here",
+            f"there is no {bucket} on the S3 server, or the requested object is not in it ({doing})",
+            next_step=f"create it, or fix the bucket of connection {name!r}; buckets are never created here",
         )
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
     return _error(doing, f"the server answered {status} {code}: {message}", reaching)
@@ -132,12 +133,12 @@ def _unreached_error(connection: S3Connection, doing: str, error: Any, reaching:
     if isinstance(error, (e.ProfileNotFound, e.CredentialRetrievalError, e.TokenRetrievalError, e.SSOError)):
         return CannotConnect(
             f"cannot get the S3 credentials of connection {name!r}: {error}",
-            next_step="mend the profile, or sign in again, and run it again",
+            next_step="fix the profile, or sign in again, and run it again",
         )
     if isinstance(error, (e.ParamValidationError, e.InvalidRegionError, e.NoRegionError)):
         return CannotConnect(
             f"connection {name!r} cannot be used: {' '.join(str(error).split())}",
-            next_step="mend its bucket, prefix or region",
+            next_step="fix its bucket, prefix or region",
         )
     if isinstance(error, (e.HTTPClientError, e.ConnectionError)):
         what = f"cannot reach the S3 server at {where}: {error}"

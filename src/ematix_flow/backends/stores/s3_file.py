@@ -1,4 +1,4 @@
-"""An object of a bucket as a file that is read from anywhere in it."""
+"""An object of a bucket as a seekable file."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ematix_flow.spec.connections.lakes import S3Connection
 
 
 class S3File(io.RawIOBase):
-    """Read piece by piece; all pieces are of the object that was there first.
+    """Reads an object piece by piece; all pieces are of the version that was opened.
 
-    FileNotFoundError when it is not there. Best wrapped in a buffer: each read is a request.
+    FileNotFoundError if it does not exist. Wrap it in a buffer: each read is a request.
     """
 
     def __init__(self, connection: S3Connection, key: str) -> None:
@@ -46,7 +46,7 @@ class S3File(io.RawIOBase):
         return self._at
 
     def readall(self) -> bytes:
-        """The rest in one request; the standard way would ask for a few kilobytes at a time."""
+        """Read the rest in one request; the standard method reads a few kilobytes at a time."""
         rest = bytearray(max(0, self.size - self._at))
         return bytes(rest[: self.readinto(rest)])
 

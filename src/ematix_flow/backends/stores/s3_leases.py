@@ -1,10 +1,10 @@
-"""Locks in a bucket: an object that says who holds one, renewed while the holder lives.
+"""Locks in a bucket: each is an object that names its holder, who renews it while it runs.
 
-Taking is a conditional create, taking over a conditional replace of what was last seen, so that of several
-only one succeeds. Whether a lease has run out is told by the server's clock alone: the time of its answer
-against the time at which the object was last written. A holder counts from the moment before it asked, on
-a clock that never jumps, so it gives up earlier than anyone may take over. Only a holder that died on this
-very machine is known to be dead at once.
+A lease is acquired by a conditional create, and taken over by a conditional replace of the version last read,
+so that only one of several processes succeeds. Only the server's clock decides whether a lease has expired:
+the time of its response is compared with the time of the last write. A holder counts from before its request,
+on a monotonic clock, so it gives up earlier than anyone may take over. Only a holder that died on this
+machine is known to be dead at once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class S3LeaseHolder:
-    """Who holds a lease, as the object says it."""
+    """The holder of a lease, as recorded in the object."""
 
     token: str
     what: str
@@ -57,7 +57,7 @@ class S3LeaseHolder:
 
     @property
     def is_dead(self) -> bool:
-        """Whether it ran where this process runs, and runs no more. Of others nobody here can say."""
+        """Whether the holder ran on this machine and has ended. Unknown, so false, for other machines."""
         return bool(self.machine) and self.machine == machine_id() and not process_is_alive(self.pid)
 
     def to_json(self, beat: int) -> str:
@@ -78,7 +78,7 @@ class S3LeaseHolder:
 
 @dataclass(frozen=True)
 class S3LeaseStatus:
-    """A lease as it was read: None for a holder that nobody can make out."""
+    """A lease as it was read. ``holder`` is None if the object cannot be parsed."""
 
     etag: str
     holder: S3LeaseHolder | None
@@ -93,7 +93,7 @@ class S3LeaseStatus:
 
 
 class S3Lease:
-    """One object of a bucket. Not for two threads at once, but for its own heartbeat."""
+    """A lease on one object of a bucket. Not thread-safe, apart from its own heartbeat thread."""
 
     def __init__(
         self,
@@ -129,7 +129,8 @@ class S3Lease:
     # -------------------------------------------------------------- taking and giving back
 
     def try_acquire(self) -> S3LeaseStatus | None:
-        """Take it, or take it over from a holder that is silent for too long; who has it when that fails."""
+        """Acquire the lease, or take it over from a holder without heartbeats; return the current holder if
+        that fails."""
         for _ in range(3):
             if self._write_holder(IfNoneMatch="*"):
                 break
@@ -139,7 +140,7 @@ class S3Lease:
             if not seen.is_expired:
                 return seen
             if self._write_holder(IfMatch=seen.etag):
-                _log.warning("took the lock of %s over from %s", self.what, seen.holder or "an unknown run")
+                _log.warning("took over the lock of %s from %s", self.what, seen.holder or "an unknown run")
                 break
         else:
             return self.read_status() or S3LeaseStatus("", None, 0.0)
@@ -148,7 +149,7 @@ class S3Lease:
         return None
 
     def release(self) -> None:
-        """Give it back. One that was lost is another's: it is left alone."""
+        """Release the lease. A lost lease belongs to another process and is left alone."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
@@ -159,12 +160,12 @@ class S3Lease:
                 with translate_errors(self._connection, "to release a lock"):
                     self._delete_own()
             except FlowError as error:  # the run is over either way, and the lease runs out by itself
-                _log.warning("the lock of %s stays until it runs out: %s", self.what, error.what)
+                _log.warning("the lock of %s stays until it expires: %s", self.what, error.what)
 
     def renew_or_fail(self) -> None:
-        """Renew it now; TargetFailed when it is no longer ours. Whoever is about to commit asks.
+        """Renew the lease now; TargetFailed if it is lost. Called just before a commit.
 
-        One that was given back is nobody's to lose.
+        A released lease cannot be lost.
         """
         with self._lock:
             if self._ended.is_set():
@@ -175,11 +176,11 @@ class S3Lease:
                 raise TargetFailed(
                     f"this run lost its lock on {self.what}: {self._lost}",
                     state="nothing was committed",
-                    next_step="run it again; if this machine was asleep or cut off, nothing else is needed",
+                    next_step="run it again; if this machine was asleep or offline, nothing else is needed",
                 )
 
     def read_status(self) -> S3LeaseStatus | None:
-        """The lease as it is; None when nobody has it."""
+        """Read the lease; None if nobody holds it."""
         from botocore.exceptions import ClientError
 
         client, bucket = s3_client(self._connection), self._connection.bucket
@@ -201,7 +202,7 @@ class S3Lease:
     # -------------------------------------------------------------- the object
 
     def _write_holder(self, **condition: str) -> bool:
-        """Write ourselves into it; False when the condition does not hold."""
+        """Write this process as the holder; False if the condition fails."""
         from botocore.exceptions import ClientError
 
         began = time.monotonic()
@@ -222,13 +223,14 @@ class S3Lease:
         return True
 
     def _etag_of_own_write(self) -> str | None:
-        """A write whose answer was lost is tried again by the client, and then refused."""
+        """The ETag of our own write, if its response was lost: the client repeats such a write, which is then
+        refused."""
         seen = self.read_status()
         ours = seen is not None and seen.holder is not None and seen.holder.token == self._holder.token
         return seen.etag if ours and seen is not None else None
 
     def _delete_own(self) -> None:
-        """Only what is still ours. A server without conditions on deletes is asked without, after a look."""
+        """Delete the object if we still hold it. If the server has no conditional deletes, check first."""
         from botocore.exceptions import ClientError
 
         client, at = s3_client(self._connection), {"Bucket": self._connection.bucket, "Key": self.key}
@@ -273,9 +275,10 @@ class S3Lease:
 def acquire_lease(
     lease: S3Lease, taken: Callable[[S3LeaseStatus], FlowError | None], pause: float = 0.5
 ) -> None:
-    """Take a lease. ``taken`` says what to raise when another has it, or None to go on waiting.
+    """Acquire a lease. ``taken`` returns the error to raise when another process holds it, or None to keep
+    waiting.
 
-    Who waits long asks ever less often.
+    The pauses between attempts grow.
     """
     while (seen := lease.try_acquire()) is not None:
         refusal = taken(seen)

@@ -1,4 +1,4 @@
-"""The run log's object store on S3, with the client and the understanding of failures that files have."""
+"""The run log's object store on S3, with the client and error handling of `s3_store`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ATTEMPTS = 3
 
 
 class _FewRetriesStore(S3Store):
-    """Asked a few times only: no run waits half a minute to be recorded."""
+    """A store with few retries, so that no run waits half a minute for its record."""
 
     @property
     def _client(self) -> Any:

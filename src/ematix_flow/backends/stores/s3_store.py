@@ -1,6 +1,6 @@
-"""A prefix of a bucket, on Amazon's S3 or any server that speaks its protocol.
+"""A file store under a prefix of a bucket, on Amazon S3 or a compatible server.
 
-A file appears under its key when all of it is there. What must happen once is a conditional write, so a
+A file appears under its key when all of it is stored. What must happen once is a conditional write, so a
 server that ignores conditions is refused before anything relies on them.
 """
 
@@ -56,8 +56,7 @@ _leases: dict[str, list[tuple[int, S3Lease]]] = {}  # what this process holds, b
 
 @dataclass(frozen=True)
 class S3Object:
-    """An object below a folder: its path relative to that folder, its size, what tells it from others, and
-    when it came."""
+    """An object below a folder: its path relative to that folder, its size, its ETag and its time."""
 
     path: str
     size: int
@@ -67,7 +66,7 @@ class S3Object:
 
 @dataclass(frozen=True, repr=False)
 class S3Store(Store):
-    """Holds no client: each process that unpickles it makes its own."""
+    """The store holds no client: each process that unpickles it creates its own."""
 
     connection: S3Connection
 
@@ -113,15 +112,16 @@ class S3Store(Store):
                 yield found.path, found.size
 
     def objects_below(self, folder: str) -> list[S3Object]:
-        """As `files_below`, with what a later read can be held to."""
+        """The same as `files_below`, with the ETag to which a later read can be bound."""
         return list(self.iterate_below(folder))
 
     def iterate_below(self, folder: str) -> Iterator[S3Object]:
-        """The same, a page at a time."""
+        """Yield the same objects, page by page."""
         return self._list_objects(folder, "")
 
     def object_at(self, path: str) -> S3Object:
-        """FileNotFoundError when it is not there. By a listing: a HEAD does not say why it is refused."""
+        """Find an object; FileNotFoundError if it does not exist. It lists, because HEAD does not say why it
+        is refused."""
         key = self.key(path)
         with translate_errors(self.connection, f"to list {self.uri(path)}"):
             found = self._client.list_objects_v2(**self._bucket_arguments(), Prefix=key, MaxKeys=1)
@@ -131,7 +131,7 @@ class S3Store(Store):
         raise FileNotFoundError(self.uri(path))
 
     def parent_store(self) -> tuple[S3Store, str] | None:
-        """The folder in which the root lies, and its name there; None for a whole bucket."""
+        """The store of the folder above the root, and the root's name in it; None for a whole bucket."""
         folder, _, name = self.root.rpartition("/")
         return (S3Store(replace(self.connection, prefix=folder)), name) if name else None
 
@@ -166,7 +166,7 @@ class S3Store(Store):
         return content.decode("utf-8")
 
     def open(self, path: str, buffer: int = 1 << 20) -> io.BufferedReader:
-        """A file to read from anywhere in it; FileNotFoundError when it is not there."""
+        """Open a seekable file; FileNotFoundError if it does not exist."""
         return io.BufferedReader(S3File(self.connection, self.key(path)), buffer)
 
     # -------------------------------------------------------------- writing
@@ -177,7 +177,8 @@ class S3Store(Store):
             self._create(self.key(path), text.encode())
 
     def _create(self, key: str, body: bytes) -> None:
-        """FileExistsError when another was first. Each write carries a name, by which we know our own."""
+        """Create an object; FileExistsError if it already exists. Each write carries an id, so that we know
+        our own."""
         from botocore.exceptions import ClientError
 
         writer = uuid.uuid4().hex
@@ -200,12 +201,12 @@ class S3Store(Store):
             time.sleep(min(0.2 * 2**attempt, 5.0))  # another write of it, maybe our own, is under way
 
     def put(self, path: str, text: str) -> None:
-        """Write a small file, whatever is there: for names that nobody else uses."""
+        """Write or overwrite a small file. Only for names that no other process uses."""
         with translate_errors(self.connection, f"to write {self.uri(path)}"):
             self._client.put_object(**self._key_arguments(self.key(path)), Body=text.encode())
 
     def _writer_of(self, key: str) -> str | None:
-        """Who wrote it, as far as it says so; None when it is not there."""
+        """The id of the object's writer, empty if it has none; None if the object does not exist."""
         from botocore.exceptions import ClientError
 
         try:
@@ -223,12 +224,12 @@ class S3Store(Store):
         local.unlink()
 
     def download(self, path: str, local: Path) -> None:
-        """Bring a file to this machine's disk."""
+        """Download a file to the local disk."""
         with translate_errors(self.connection, f"to read {self.uri(path)}"):
             self._client.download_file(self.connection.bucket, self.key(path), str(local), Config=_transfer())
 
     def copy(self, path: str, to: str) -> None:
-        """Another object with the same bytes, made by the server itself."""
+        """Copy an object on the server."""
         source = {"Bucket": self.connection.bucket, "Key": self.key(path)}
         with translate_errors(self.connection, f"to copy {self.uri(path)}"):
             self._client.copy(source, self.connection.bucket, self.key(to), Config=_transfer())
@@ -238,7 +239,7 @@ class S3Store(Store):
             self._client.delete_object(**self._key_arguments(self.key(path)))
 
     def remove_all(self, paths: Sequence[str]) -> None:
-        """Many files, few requests."""
+        """Remove many files with few requests."""
         keys = [self.key(path) for path in paths]
         with translate_errors(self.connection, f"to remove files below {self.uri('')}"):
             for start in range(0, len(keys), _DELETED_AT_ONCE):
@@ -258,7 +259,8 @@ class S3Store(Store):
             self._client.delete_object(**self._key_arguments(failed["Key"]))
 
     def remove_tree(self, folder: str) -> bool:
-        """Uploads that a crash left half way are in no listing, but are paid for: they go too."""
+        """Remove everything below a folder, including uploads that a crash left unfinished: they are not
+        listed, but cost money."""
         paths = [f"{folder}/{path}" for path, _ in self.files_below(folder)]
         self.remove_all(paths)
         with translate_errors(self.connection, f"to remove {self.uri(folder)}"):
@@ -266,7 +268,7 @@ class S3Store(Store):
         return bool(paths)
 
     def _abort_uploads(self, folder: str) -> None:
-        """As far as this user may, and the server can: nobody sees what is left."""
+        """Abort unfinished uploads, if the user may and the server can. What is left is not visible."""
         from botocore.exceptions import ClientError
 
         pages = self._client.get_paginator("list_multipart_uploads")
@@ -296,7 +298,7 @@ class S3Store(Store):
             return PipelineLocked(
                 f"pipeline {pipeline!r} is already running into {target!r}: {_holder_text(seen)}",
                 state="this run has not begun; the target is untouched",
-                next_step="wait for it to end; a run that died frees it after "
+                next_step="wait for it to end; a crashed run frees it after "
                 f"{s3_leases.LEASE_SECONDS:.0f} seconds",
             )
 
@@ -335,7 +337,7 @@ class S3Store(Store):
             yield
 
     def require_locks_held(self) -> None:
-        """A load takes its locks in one thread; another that took none here works for any of them."""
+        """Check the locks of this thread; a thread without locks checks those of the other threads."""
         held = list(_leases.get(self.identity(), ()))
         me = threading.get_ident()
         for lease in [lease for thread, lease in held if thread == me] or [lease for _, lease in held]:
@@ -357,7 +359,7 @@ class S3Store(Store):
     # -------------------------------------------------------------- reaching it
 
     def require_reachable(self) -> None:
-        """CannotConnect when the server is away, or has no such bucket for us."""
+        """Raise CannotConnect if the server or the bucket cannot be reached."""
         with translate_errors(self.connection, "to list the bucket", reaching=True):
             self._client.list_objects_v2(**self._bucket_arguments(), Prefix=self._prefix(""), MaxKeys=1)
 
@@ -378,7 +380,7 @@ class S3Store(Store):
         return f"s3:{endpoint_of(self.connection) or 'aws'}/{self.connection.bucket}/{self.root}"
 
     def require_conditional_writes(self) -> None:
-        """Refuse a server that lets two writers win; asked once a process."""
+        """Refuse a server that ignores conditions on writes. Checked once per process."""
         if self.identity() in _conditional_buckets:
             return
         key = self.key(f"{HIDDEN}/locks/probe-{uuid.uuid4().hex}")
@@ -392,8 +394,8 @@ class S3Store(Store):
         if second or stale:
             raise CannotConnect(
                 f"the S3 server of connection {self.connection.name!r} ignores conditions on writes "
-                f"({'If-None-Match' if second else 'If-Match'}): of two writers both would win",
-                next_step="use a server that keeps to them: Amazon S3, or a recent compatible one",
+                f"({'If-None-Match' if second else 'If-Match'}): two writers would both succeed",
+                next_step="use a server that honours them: Amazon S3, or a recent compatible one",
             )
         _conditional_buckets.add(self.identity())
 

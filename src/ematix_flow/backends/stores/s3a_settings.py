@@ -1,8 +1,8 @@
-"""What a Spark session must be told to reach a bucket by ``s3a://``.
+"""The settings with which a Spark session reaches a bucket through ``s3a://``.
 
-Every setting is of one bucket, so that two connections never share keys. The settings that hold secrets
-have names that Spark itself hides (`secret.key`, `access.key`, `session.token`) in its listings, plans,
-event logs and pages. Nothing of ours commits by renames, which are copies here, so no committer is set.
+Every setting is for one bucket, so that two connections never share keys. Settings that hold secrets have
+names that Spark hides (`secret.key`, `access.key`, `session.token`) in its listings, plans, event logs and
+pages. We never commit by renames, which are copies in S3, so no committer is set.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _BUCKET_SETTING = re.compile(rf"fs\.s3a\.bucket\.(.+)\.{re.escape(_ALWAYS)}")
 
 
 def s3a_settings(connection: S3Connection) -> dict[str, str]:
-    """The settings of the connection's bucket, secrets among them: for a session, never to be shown."""
+    """The settings of the connection's bucket. They contain secrets: never show them."""
     if not connection.verify_tls:
         raise Unsupported(
             f"connection {connection.name!r} has verify_tls = false, and Spark always verifies the "
@@ -79,7 +79,7 @@ def s3a_settings(connection: S3Connection) -> dict[str, str]:
 
 
 def settings_by_bucket(conf: Mapping[str, str]) -> dict[str, dict[str, str | None]]:
-    """All that a session can be told of each bucket in ``conf``; None for what must not be set there."""
+    """The settings of each bucket in ``conf``; None for a setting that must be unset."""
     buckets = sorted(found[1] for key in conf if (found := _BUCKET_SETTING.fullmatch(key)))
     return {
         bucket: {_setting_name(bucket, name): conf.get(_setting_name(bucket, name)) for name in _NAMES}

@@ -1,5 +1,5 @@
-"""Names as folders. They come from declarations and from SQL and are hostile: none may lead out of the root,
-into what is hidden, or into another table."""
+"""Turns table names into folders. Names come from declarations and SQL and are not trusted: none may lead out
+of the root, into hidden folders, or into another table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WALKED = 1_000
 
 
 def path_segments(name: str) -> tuple[str, ...]:
-    """The folders that a name means; ``events/raw`` is two. ValueError says why a name cannot be one."""
+    """The folders of a name; ``events/raw`` is two. ValueError says why a name is not valid."""
     parts = tuple(name.removesuffix("/").split("/"))
     for part in parts:
         if not part:
@@ -25,14 +25,14 @@ def path_segments(name: str) -> tuple[str, ...]:
         if part.startswith("."):
             raise ValueError("a name that begins with a dot is hidden from readers")
         if any(ord(character) < 32 for character in part):
-            raise ValueError("it holds a control character")
+            raise ValueError("it contains a control character")
         if len(part.encode("utf-8", "surrogatepass")) > _MAX_SEGMENT_BYTES:
-            raise ValueError(f"it is longer than the {_MAX_SEGMENT_BYTES} bytes that a file system keeps")
+            raise ValueError(f"it is longer than the {_MAX_SEGMENT_BYTES} bytes that a file system allows")
     return parts
 
 
 def table_folder(table: TableSpec) -> tuple[str, ...]:
-    """The folders that lead to a declared table; PlanError for a name that cannot be one."""
+    """The folders of a declared table; PlanError if its name is not valid."""
     parts: list[str] = []
     for name in filter(None, (table.schema, table.name)):
         try:
@@ -47,21 +47,21 @@ def table_folder(table: TableSpec) -> tuple[str, ...]:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether readers and upkeep of tables pass over a file or a folder of that name."""
+    """Whether readers and maintenance ignore a file or folder of that name."""
     return name.startswith((".", "_"))
 
 
 def folders_below(store: Store, folder: str, table: TableSpec) -> Iterator[tuple[str, list[str]]]:
-    """A folder that is to become the table's, and all below it that are not hidden, each with the names of
-    the folders in it. PlanError when they do not end: links may lead round in circles."""
+    """The folder that a table will have and all folders below it that are not hidden, each with the names of
+    its folders. PlanError if they do not end, as with circular links."""
     waiting = [folder]
     seen = 0
     while waiting:
         if seen == _WALKED:
             raise PlanError(
-                f"{store.uri(folder)} holds more than {_WALKED:,} folders, and is no table",
+                f"{store.uri(folder)} contains more than {_WALKED:,} folders, and is not a table",
                 where=table.where,
-                next_step="move what lies there away, or choose another schema or name",
+                next_step="move its content away, or choose another schema or name",
             )
         here, seen = waiting.pop(), seen + 1
         inside = store.folders(here)
@@ -70,5 +70,5 @@ def folders_below(store: Store, folder: str, table: TableSpec) -> Iterator[tuple
 
 
 def literal_path(path: str) -> str:
-    """A path for Spark's readers in which nothing is a pattern."""
+    """A path for Spark's readers, with glob characters escaped."""
     return re.sub(r"([\\\[\]{}*?^])", r"\\\1", path)

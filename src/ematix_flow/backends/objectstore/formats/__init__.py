@@ -1,1 +1,1 @@
-"""One file of a format: its header, its types, its rows in and out."""
+"""File formats: headers, types, readers and writers of CSV, JSON lines, Parquet and ORC."""

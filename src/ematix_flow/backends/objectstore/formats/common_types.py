@@ -1,4 +1,4 @@
-"""One type for a column of which several files have different ones: the narrowest that loses nothing."""
+"""Finds the common type of a column that has different types in several files, without losing a value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MAX_DIGITS = 38
 
 
 def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The type that holds every value of both; None when there is none. Both are types that queries see."""
+    """The type that holds every value of both query types; None if there is none."""
     import pyarrow as pa
     import pyarrow.types as t
 
@@ -34,7 +34,7 @@ def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def find_type_clash(one: pa.DataType, other: pa.DataType) -> tuple[str, pa.DataType, pa.DataType]:
-    """The path below a column at which two types have nothing in common, and the two types there."""
+    """The path below a column where two types have no common type, and the two types there."""
     import pyarrow.types as t
 
     if t.is_struct(one) and t.is_struct(other):

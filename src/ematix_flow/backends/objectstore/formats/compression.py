@@ -1,4 +1,4 @@
-"""Packed text files: what their names say, what their first bytes say, and the text in them."""
+"""Compressed text files: finds the codec by name and first bytes, and opens the text."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _TABLES = ((b"PAR1", "Parquet"), (b"ORC", "ORC"))
 
 
 def codec_of(name: str) -> str | None:
-    """The codec that a file's name says; None for plain text."""
+    """The codec that a file's extension names; None for plain text."""
     return next((codec for suffix, codec in _PACKINGS.items() if name.lower().endswith(suffix)), None)
 
 
 def require_text(file: SourceFile) -> None:
-    """Refuse a file whose first bytes say something else than its name: it would be read as nonsense."""
+    """Refuse a file whose first bytes do not match the codec that its name says."""
     named = codec_of(file.name)
     with file.open() as stream:
         beginning = stream.read(16)
@@ -48,7 +48,7 @@ def require_text(file: SourceFile) -> None:
         found = next((what for sign, what in _TABLES if beginning.startswith(sign)), None)
     if not beginning or found == named or (found is None and named in _HADOOPS):
         return
-    step = "pack it with gzip, bz2 or zstd, or not at all"
+    step = "compress it with gzip, bz2 or zstd, or not at all"
     if found == "UTF-16 text":
         step = f"convert it, as in  iconv -f UTF-16 -t UTF-8 '{file.display_name}'"
     elif found in _PACKINGS.values():
@@ -56,18 +56,18 @@ def require_text(file: SourceFile) -> None:
         step = f"give it a name that ends in {suffix}"
     elif found in ("Parquet", "ORC"):
         step = f"read it through a connection with format={found.lower()!r}"
-    what = f"it begins like {found}" if found else "it does not begin like that"
+    what = f"it begins like {found}" if found else "its first bytes do not match"
     said = f"its name says {named}, and {what}" if named else what
     raise SourceFailed(f"cannot read {file.display_name}: {said}", next_step=step)
 
 
 def is_hadoop_codec(file: SourceFile) -> bool:
-    """Whether only Spark can unpack it."""
+    """Whether only Spark can decompress the file."""
     return codec_of(file.name) in _HADOOPS
 
 
 def open_decompressed(file: SourceFile) -> BinaryIO:
-    """The bytes of the text."""
+    """Open the file and decompress it."""
     import pyarrow as pa
 
     codec = codec_of(file.name)

@@ -1,6 +1,6 @@
-"""The beginnings of CSV files: which character divides cells, what the columns are called, where lines end.
+"""Reads the beginning of a CSV file: its delimiter, its column names and its line end.
 
-Looked at by the driver, a file at a time, and remembered for as long as a file does not change.
+The driver reads one file at a time and caches the result until the file changes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FIRST_LINES = 100
 
 @dataclass(frozen=True)
 class CsvShape:
-    """How a file is read. No names: it has no record at all."""
+    """How to read a CSV file. ``names`` is empty when the file has no record."""
 
     delimiter: str
     names: tuple[str, ...]
@@ -44,15 +44,15 @@ class CsvShape:
 
 
 def find_csv_shape(spark: SparkSession, file: SourceFile, reading: CsvReadOptions) -> CsvShape:
-    """SourceFailed when its beginning cannot be understood."""
+    """Return how to read a file; SourceFailed if its beginning is not valid CSV."""
     if is_hadoop_codec(file):
         require_text(file)
         rows = spark.read.text(file.uri).limit(_FIRST_LINES).collect()
         if file.size and not rows:
             raise SourceFailed(
-                f"cannot read {file.display_name}: it is not packed as Hadoop packs, "
+                f"cannot read {file.display_name}: it is not compressed in Hadoop's format, "
                 "and Spark finds no line in it",
-                next_step="pack it with gzip, bz2 or zstd, or not at all",
+                next_step="compress it with gzip, bz2 or zstd, or not at all",
             )
         beginning = "\n".join(row.value for row in rows)
         return _shape_of_beginning(file, beginning, reading, spans_lines=True)
@@ -77,17 +77,17 @@ def _inspect_file(file: SourceFile, reading: CsvReadOptions) -> CsvShape:
 
 
 def unreadable_text_error(file: SourceFile, error: Exception) -> SourceFailed:
-    """What the system or the codec said against a text file."""
+    """The error for a text file that the system or the codec cannot read."""
     broken = codec_of(file.name) is not None
     return SourceFailed(
         f"cannot read {file.display_name}: "
-        + ("it cannot be unpacked; it is damaged or not complete" if broken else str(error)),
+        + ("it cannot be decompressed; it is damaged or incomplete" if broken else str(error)),
         next_step="write it again, or move it away" if broken else "check the file and the rights to it",
     )
 
 
 def _read_beginning(file: SourceFile, reading: CsvReadOptions) -> str:
-    """Enough of the text to hold its first record."""
+    """Read enough of the text to contain the first record."""
     text = ""
     for size in _BEGINNINGS:
         with open_decompressed(file) as stream:
@@ -100,7 +100,8 @@ def _read_beginning(file: SourceFile, reading: CsvReadOptions) -> str:
 
 
 def _holds_record(text: str, reading: CsvReadOptions) -> bool:
-    """Whether a record ends before the text does: quotes come in pairs where a line end is one."""
+    """Whether the text holds a whole record: a line end ends a record when the quotes before it come in
+    pairs."""
     quotes = 0
     for line in list(_lines(text, reading))[:-1]:
         quotes += line.count(reading.quote)
@@ -110,7 +111,7 @@ def _holds_record(text: str, reading: CsvReadOptions) -> bool:
 
 
 def _count_mark(file: SourceFile, mark: bytes) -> int:
-    """How often the mark is in a file; of one that is far away, whether it is."""
+    """How often the mark occurs in a local file; for a remote file, 0 or a number above 0."""
     count = 0
     with file.open() as stream:
         for piece in iter(lambda: stream.read(1 << 22), b""):
@@ -121,17 +122,17 @@ def _count_mark(file: SourceFile, mark: bytes) -> int:
 
 
 def are_quotes_counted(file: SourceFile) -> bool:
-    """Whether the quotes of a file are counted when its shape is looked at; of others Spark counts them."""
+    """Whether the driver counts the quotes of a file; Spark counts those of the other files."""
     return file.is_local and codec_of(file.name) is None
 
 
 def quotes_come_in_pairs(reading: CsvReadOptions) -> bool:
-    """Whether a file with an odd number of quotes may have one that is never closed."""
+    """Whether an odd number of quotes means that one is never closed."""
     return reading.terminator is None and reading.escape in (None, reading.quote)
 
 
 def require_closed_quotes(file: SourceFile, shape: CsvShape, reading: CsvReadOptions) -> None:
-    """Quotes come in pairs. A reader takes a last one without its pair for a cell up to the file's end."""
+    """Refuse a file with a quote that is never closed: readers would read one cell up to its end."""
     if not quotes_come_in_pairs(reading) or is_hadoop_codec(file):
         return
     with (
@@ -149,7 +150,7 @@ def require_closed_quotes(file: SourceFile, shape: CsvShape, reading: CsvReadOpt
                 raise SourceFailed(
                     f"cannot read {file.display_name}: the quote that opens in line "
                     f"{ended + 1:,} is never closed",
-                    next_step="close it, or double it where it is a character like any other",
+                    next_step="close it, or double it if it is an ordinary character",
                 ) from error
 
 
@@ -162,7 +163,7 @@ def _shape_of_beginning(
     except csv.Error as error:
         raise SourceFailed(
             f"the first record of {file.display_name} cannot be read as CSV: {error}",
-            next_step="check its quotes and line ends, or say them with csv_read_options=",
+            next_step="check its quotes and line ends, or declare them with csv_read_options=",
         ) from error
     delimiter = max(given, key=lambda one: len(found[one]))
     cells = found[delimiter]
@@ -176,7 +177,7 @@ def _shape_of_beginning(
     _require_delimiter(file, cells, reading)
     if any("\0" in name for name in cells):
         raise SourceFailed(
-            f"cannot read {file.display_name}: its header holds zeros, as UTF-16 text does",
+            f"cannot read {file.display_name}: its header contains zero bytes, as UTF-16 text does",
             next_step=f"convert it, as in  iconv -f UTF-16LE -t UTF-8 '{file.display_name}'",
         )
     names = tuple(name or f"_c{number}" for number, name in enumerate(cells))
@@ -184,20 +185,20 @@ def _shape_of_beginning(
     if twice is not None:
         raise SourceFailed(
             f"the header of {file.display_name} names the column {twice!r} more than once",
-            next_step="give each column a name of its own, or read it with "
-            "csv_read_options={'has_header': False} if that line is no header",
+            next_step="give each column its own name, or read it with "
+            "csv_read_options={'has_header': False} if that line is not a header",
         )
     return CsvShape(delimiter, names, line_end, spans_lines)
 
 
 def _require_delimiter(file: SourceFile, cells: Sequence[str], reading: CsvReadOptions) -> None:
-    """A header that is one column only because its delimiter is another one."""
+    """Refuse a header that has one column only because the declared delimiter is wrong."""
     other = next((one for one in _DELIMITERS if len(cells) == 1 and one in cells[0]), None)
     if reading.delimiter is not None and other is not None:
         raise SourceFailed(
             f"with the delimiter {reading.delimiter!r} the header of {file.display_name} "
             f"is one column, {cells[0]!r}",
-            next_step=f"its delimiter seems to be {other!r}: change csv_read_options=, or leave it out there",
+            next_step=f"its delimiter seems to be {other!r}: change or remove it in csv_read_options=",
         )
 
 
@@ -224,7 +225,7 @@ def _lines(beginning: str, reading: CsvReadOptions) -> Iterator[str]:
 
 
 def not_utf8_error(file: SourceFile) -> SourceFailed:
-    """The error for a text in another encoding, with the line at which it shows."""
+    """The error for a file that is not UTF-8, with the number of the first bad line."""
     number = 1
     with open_decompressed(file) as stream:
         for line in stream:

@@ -1,7 +1,7 @@
-"""Data files read back by pyarrow: their columns, their row counts, and rows as declared.
+"""Reads data files with pyarrow: their columns, row counts, and rows in declared types.
 
-Used where a table must be looked at without Spark: to inspect files that others wrote, to count the
-rows of files that are adopted, and to find the rows at a watermark.
+Used where no Spark is needed: to inspect files of other programs, to count the rows of adopted files, and to
+find the rows at a watermark.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BLOCK_BYTES = 16 * 1024 * 1024  # also the longest line of CSV that can be read
 
 
 def file_schema(path: FilePath, format: str, dialect: CsvDialect) -> pa.Schema:
-    """The columns of a file; those of a text format are inferred from its beginning."""
+    """The columns of a file. For a text format they are inferred from the beginning of the file."""
     import pyarrow.parquet as pq
     from pyarrow import orc
 
@@ -61,7 +61,7 @@ def count_rows(path: FilePath, format: str, dialect: CsvDialect) -> int:
 
 
 def read_rows(file: DataFile, layout: FileLayout, columns: Sequence[ColumnSpec]) -> Iterator[pa.RecordBatch]:
-    """The rows of a file in the types of ``columns``; a column that the file lacks is null."""
+    """The rows of a file in the types of ``columns``; a missing column is null."""
     import pyarrow as pa
 
     inside = [c for c in columns if c.name not in layout.partition_by]
@@ -124,7 +124,7 @@ def _read_csv(path: FilePath, layout: FileLayout, columns: Sequence[ColumnSpec])
 
 
 def _read_json(path: FilePath, layout: FileLayout, columns: Sequence[ColumnSpec]) -> Iterator[pa.RecordBatch]:
-    """Line by line, because Arrow's reader takes no NaN and DuckDB's rounds decimals."""
+    """Read line by line, because Arrow's reader rejects NaN and DuckDB's rounds decimals."""
     with _open_text(path) as lines:
         rows: list[dict[str, Any]] = []
         for line in lines:
@@ -157,7 +157,7 @@ _READERS = {"parquet": _read_parquet, "orc": _read_orc, "csv": _read_csv, "json_
 def _open_csv(
     path: FilePath, dialect: CsvDialect, *, stored: Sequence[ColumnSpec] | None = None, as_text: bool = False
 ) -> Any:
-    """A streaming reader; with ``stored`` of a table's columns, of which older files have the first few."""
+    """A streaming reader. ``stored`` are the table's columns; older files have only the first of them."""
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
@@ -196,12 +196,12 @@ def _csv_type(column: ColumnSpec) -> pa.DataType:
 
 
 def count_csv_columns(path: FilePath, dialect: CsvDialect) -> int:
-    """How many columns the first record of a file has."""
+    """The number of columns in the first record of a file."""
     return len(read_first_record(path, dialect))
 
 
 def read_first_record(path: FilePath, dialect: CsvDialect) -> list[str]:
-    """The cells of a file's first record: its header, where it has one; empty for an empty file."""
+    """The cells of a file's first record (the header, if there is one); empty for an empty file."""
     doubled = dialect.escape == dialect.quote
     with (
         _name_file_in_errors(path),
@@ -219,7 +219,7 @@ def read_first_record(path: FilePath, dialect: CsvDialect) -> list[str]:
 
 
 def _open_text(path: FilePath) -> io.BufferedReader:
-    """The bytes of a file, unpacked if its name says that it is packed."""
+    """Open a file, decompressed if its name has a compression extension."""
     return io.BufferedReader(_open_decompressed(path))
 
 
@@ -237,12 +237,12 @@ def _open_decompressed(path: FilePath) -> Any:
 
 
 def _arrow_input(path: FilePath) -> Any:
-    """What Arrow opens by itself, or a file that is open already."""
+    """A path that Arrow can open, or an open file."""
     return path if isinstance(path, Path) else path.open("rb")
 
 
 def _json_schema(path: FilePath) -> pa.Schema:
-    """Inferred from the beginning of the file."""
+    """Infer the columns from the beginning of the file."""
     import pyarrow.dataset as ds
     from pyarrow import json
 
@@ -254,7 +254,7 @@ def _json_schema(path: FilePath) -> pa.Schema:
 
 @contextmanager
 def _name_file_in_errors(path: FilePath) -> Iterator[None]:
-    """A file that cannot be read is named in the error."""
+    """Name the file in errors of the block."""
     try:
         yield
     except UnicodeDecodeError as error:
@@ -265,5 +265,5 @@ def _name_file_in_errors(path: FilePath) -> Iterator[None]:
     except (OSError, ValueError, TypeError, NotImplementedError, csv.Error) as error:
         raise TargetFailed(
             f"cannot read {path}: {error}",
-            next_step="mend or remove the file, or choose another folder for the table",
+            next_step="fix or remove the file, or choose another folder for the table",
         ) from error

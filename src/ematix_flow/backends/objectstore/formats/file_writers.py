@@ -1,7 +1,7 @@
-"""Rows into data files: one writer a format, files of bounded size, one open file a partition.
+"""Writes rows into data files: one writer per format, files of bounded size, one open file per partition.
 
-Memory is bounded by the row groups that wait to be written, not by the rows of a part. A file is
-flushed to the disk before it is reported.
+Memory is bounded by the buffered row groups, not by the rows of a part. A file is flushed to disk before it
+is reported.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class FileWriter(ABC):
     def write(self, batch: pa.RecordBatch) -> None: ...
 
     def flush(self) -> None:
-        """Put what waits into the file."""
+        """Write the buffered rows into the file."""
         return
 
     @abstractmethod
@@ -72,11 +72,11 @@ class FileWriter(ABC):
 
     @abstractmethod
     def abandon(self) -> None:
-        """Let go of a file that will not be finished."""
+        """Close a file that will not be finished."""
 
 
 class _ArrowWriter(FileWriter):
-    """Parquet and ORC: the batch in the types that the format stores."""
+    """Writes Parquet and ORC, in the types that the format stores."""
 
     def __init__(self, path: Path, layout: FileLayout) -> None:
         import pyarrow as pa
@@ -152,7 +152,7 @@ class _OrcWriter(_ArrowWriter):
 
 
 class _TextWriter(FileWriter):
-    """CSV and JSON lines."""
+    """Writes CSV and JSON lines."""
 
     def __init__(self, path: Path, layout: FileLayout) -> None:
         self._columns, self._dialect = layout.stored_columns, layout.csv
@@ -187,7 +187,7 @@ _WRITERS: dict[str, type[_ArrowWriter | _TextWriter]] = {
 
 
 class _OpenFile:
-    """A file that is being written, and what is to be told of it."""
+    """A file that is being written, and the facts to report about it."""
 
     def __init__(self, folder: Path, name: str, layout: FileLayout) -> None:
         self.path, self.name = folder / name, name
@@ -220,7 +220,7 @@ OnFinished = Callable[[Path, str], None]
 
 
 class RollingFileWriter:
-    """The files of one part: a new one when the last has grown to its size, one a partition."""
+    """Writes the files of one part: one per partition, and a new one when a file reaches its size limit."""
 
     def __init__(
         self,
@@ -238,7 +238,7 @@ class RollingFileWriter:
         self._started = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Rows of exactly the layout's columns."""
+        """Write rows that have exactly the layout's columns."""
         for partition, rows in split_by_partition(batch, self._layout.partition_by):
             if not rows.num_rows:
                 continue
@@ -250,13 +250,13 @@ class RollingFileWriter:
             self._bound_memory()
 
     def close(self) -> list[WrittenFile]:
-        """Finish every file; all of them, in the order in which they were finished."""
+        """Finish every file, and return all files in the order in which they were finished."""
         for partition in list(self._open):
             self._finish_file(partition)
         return self._done
 
     def abandon(self) -> None:
-        """Let go of the files; what is in them is never referred to."""
+        """Close the files. Nothing refers to them."""
         for file in self._open.values():
             file.writer.abandon()
         self._open.clear()
@@ -280,7 +280,7 @@ class RollingFileWriter:
 
 
 def flush_to_disk(path: Path) -> None:
-    """Wait until a file, or the entries of a folder, would survive a loss of power."""
+    """Flush a file, or the entries of a folder, so that they survive a loss of power."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -289,7 +289,7 @@ def flush_to_disk(path: Path) -> None:
 
 
 def check_values(batch: pa.RecordBatch, layout: FileLayout, offset: int) -> None:
-    """Refuse values that the format's files would hold, but not every reader would read the same."""
+    """Refuse values that the format can hold but that some readers would misread."""
     if layout.format == "orc":
         for column in layout.columns:
             times = column.type.kind in ("date", "timestamp", "timestamp_tz")
@@ -302,21 +302,21 @@ def check_values(batch: pa.RecordBatch, layout: FileLayout, offset: int) -> None
 
 
 def _check_null_mark(array: pa.Array, column: ColumnSpec, offset: int, null: str) -> None:
-    """Quotes tell a text from a null, but Spark, like other readers, looks at what is in them alone."""
+    """Refuse a text that equals the null mark: Spark and other readers ignore the quotes around it."""
     import pyarrow.compute as pc
 
     index = pc.index(text_cells.text_of_values(array, column), null).as_py()
     if index >= 0:
         raise RowRejected(
             f"column {column.name!r}, row {offset + index + 1:,} of what was read: the value {null!r} is "
-            "what nulls are written as, and would be read back as one",
-            next_step="choose a csv_null_value= that no value is (a table that is there takes it with "
+            "the null mark, and would be read back as a null",
+            next_step="choose a csv_null_value= that no value equals (an existing table takes it with "
             "mode='truncate'), or change such values in the SQL",
         )
 
 
 def _check_orc_time(array: pa.Array, column: ColumnSpec, offset: int) -> None:
-    """ORC readers in Java shift days before the Gregorian calendar, and misread early fractions."""
+    """Refuse times that ORC readers in Java misread: days before the Gregorian calendar, early fractions."""
     import datetime as dt
 
     import pyarrow as pa
@@ -324,15 +324,15 @@ def _check_orc_time(array: pa.Array, column: ColumnSpec, offset: int) -> None:
 
     first = dt.date(1582, 10, 15)
     if column.type.kind == "date":
-        bad, why = pc.less(array, pa.scalar(first)), "lies before 1582-10-15"
+        bad, why = pc.less(array, pa.scalar(first)), "is before 1582-10-15"
         _refuse_values(array, bad, column, offset, why)
         return
     micros = array.cast(pa.timestamp("us")).cast(pa.int64())
     start = int((dt.datetime(1582, 10, 15) - dt.datetime(1970, 1, 1)).total_seconds()) * 1_000_000
-    _refuse_values(array, pc.less(micros, start), column, offset, "lies before 1582-10-15")
+    _refuse_values(array, pc.less(micros, start), column, offset, "is before 1582-10-15")
     whole = pc.multiply(pc.divide(micros, 1_000_000), 1_000_000)
     early = pc.and_(pc.less(micros, 0), pc.not_equal(micros, whole))
-    _refuse_values(array, early, column, offset, "lies before 1970 and has a fraction of a second")
+    _refuse_values(array, early, column, offset, "is before 1970 and has a fraction of a second")
 
 
 def _refuse_values(array: pa.Array, mask: pa.Array, column: ColumnSpec, offset: int, why: str) -> None:

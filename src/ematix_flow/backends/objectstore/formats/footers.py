@@ -1,6 +1,6 @@
-"""What Parquet and ORC files say of themselves: their columns as stored, and who can read them.
+"""Reads the footers of Parquet and ORC files: their columns as stored, and whether Spark can read them.
 
-Footers are read by the driver, several at once, and remembered for as long as a file does not change.
+The driver reads several footers at once and caches each until its file changes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NOT_SPARKS_ENCODINGS = ("BYTE_STREAM_SPLIT",)
 
 @dataclass(frozen=True)
 class FileColumn:
-    """A column of a file. ``problem`` says why its values cannot be read; the type is then null."""
+    """A column of a file. If its values cannot be read, ``problem`` says why and the type is null."""
 
     name: str
     type: pa.DataType
@@ -39,14 +39,14 @@ class FileColumn:
 
 @dataclass(frozen=True)
 class Footer:
-    """The columns of a file, and whether its pages are written as Spark's reader does not know."""
+    """The columns of a file. ``needs_arrow``: Spark's reader lacks its codec or an encoding."""
 
     columns: tuple[FileColumn, ...]
     needs_arrow: bool = False
 
 
 def read_footers(files: Sequence[SourceFile], format: str) -> list[Footer]:
-    """The footer of each file, in order; SourceFailed names the file that has none."""
+    """Read the footer of each file, in order; SourceFailed names a file without one."""
     with ThreadPoolExecutor(_THREADS) as threads:
         return list(threads.map(lambda file: read_footer(file, format), files))
 
@@ -64,7 +64,7 @@ def read_footer(file: SourceFile, format: str) -> Footer:
         if twin is not None:
             raise SourceFailed(
                 f"{file.display_name} has the columns {twin!r} and {column.name!r}, "
-                "which Spark SQL takes for one",
+                "which Spark SQL does not distinguish",
                 next_step="give one of them another name",
             )
         names[column.name.lower()] = column.name
@@ -73,7 +73,7 @@ def read_footer(file: SourceFile, format: str) -> Footer:
 
 @lru_cache(1_000)
 def _share_columns(columns: tuple[FileColumn, ...]) -> tuple[FileColumn, ...]:
-    """One copy of what the files of a folder mostly have in common."""
+    """Share one copy of equal columns: the files of a folder mostly have the same."""
     return columns
 
 
@@ -85,10 +85,12 @@ def _unreadable_error(file: SourceFile, error: Exception) -> SourceFailed:
         what = "its footer is encrypted"
         step = "encrypted Parquet is not read: keys cannot be configured. Decrypt it first"
     elif not file.size:
-        what, step = "it is empty", "remove it, or write it anew"
+        what, step = "it is empty", "remove it, or write it again"
     else:
-        what = "it is damaged, only half written, or of another format"
-        step = f"write it anew, or move it away ({said.splitlines()[0].rstrip('.') if said else 'no reason'})"
+        what = "it is damaged, incomplete, or of another format"
+        step = (
+            f"write it again, or move it away ({said.splitlines()[0].rstrip('.') if said else 'no reason'})"
+        )
     return SourceFailed(f"cannot read {file.display_name}: {what}", next_step=step)
 
 
@@ -115,7 +117,7 @@ def _parquet_column(field: pa.Field, leaves: Iterator[Any]) -> FileColumn:
 
 
 def _stored_type(of: pa.DataType, leaves: Iterator[Any], problems: list[str]) -> pa.DataType:
-    """The type by structure and leaves: what Arrow notes of its own types beside them is not stored."""
+    """The stored type, from the structure and its leaves; annotations of Arrow are ignored."""
     import pyarrow as pa
     import pyarrow.types as t
 

@@ -1,8 +1,8 @@
-"""Lines of JSON as this process reads them: what Spark would misread in silence, and which line is at fault.
+"""Finds JSON lines that Spark would misread without an error, and the line at fault.
 
-Spark reads half of a surrogate pair as a question mark, a whole number among fractions as a double and 1e400
-as infinity, and it leaves out a key that is empty and whatever follows the first value of a line. All are
-looked for in the text, which is quick; what was found is then looked at line by line.
+Spark reads half of a surrogate pair as a question mark, a whole number among fractions as a double, and 1e400
+as infinity. It drops an empty key and everything after the first value of a line. A quick scan of the text
+looks for all of these; suspicious files are then checked line by line.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _SUSPECT_BYTES = re.compile("|".join((SECOND_VALUE, NO_OBJECT.replace(r"\ufeff",
 
 @dataclass(frozen=True)
 class TextFacts:
-    """What the text of a file may hold, and of which a closer look is needed."""
+    """What a quick scan found in a file, and needs a closer check."""
 
     may_be_misread: bool  # half a surrogate pair, an empty key, or not one object or list of objects
     long_numbers: bool
 
 
 def scan_text(file: SourceFile) -> TextFacts:
-    """SourceFailed when it cannot be unpacked, or is not UTF-8."""
+    """Scan a file. SourceFailed if it cannot be decompressed or is not UTF-8."""
     misread = long_numbers = False
     try:
         with open_decompressed(file) as lines:
@@ -77,7 +77,7 @@ def _may_be_misread(line: bytes) -> bool:
 
 
 def find_bad_line(files: Sequence[SourceFile]) -> SourceFailed | None:
-    """The first line that cannot be read as rows; None when all can, as far as this process can unpack."""
+    """The error of the first line that is not a row; None if there is none, or only Spark can decompress."""
     for file in files:
         if is_hadoop_codec(file):
             continue
@@ -94,7 +94,7 @@ def find_bad_line(files: Sequence[SourceFile]) -> SourceFailed | None:
 
 
 def find_line_with_key(files: Sequence[SourceFile], key: str) -> str | None:
-    """The first line with an object that has this key, as an error names it."""
+    """The first line with an object that has this key, as text for an error."""
     for file in files:
         if is_hadoop_codec(file):
             continue
@@ -110,7 +110,7 @@ class _DuplicateKey(ValueError):
 
 
 def parse_line(text: str) -> Any:
-    """What a line holds, {} for an empty one; ValueError for an object that has a key twice."""
+    """Parse a line; {} if it is empty. ValueError for an object with a duplicate key."""
     return json.loads(text, object_pairs_hook=_object_of_pairs) if text.strip(" \t\r\n") else {}
 
 
@@ -124,13 +124,13 @@ def _line_problem(line: bytes) -> tuple[str, str] | None:
     except json.JSONDecodeError as error:
         if error.msg == "Extra data":
             return f"holds more than one value: another one begins at column {error.colno}", ONE_A_LINE
-        return f"is no JSON: {error.msg} at column {error.colno}", ONE_A_LINE
+        return f"is not JSON: {error.msg} at column {error.colno}", ONE_A_LINE
     except ValueError:  # Python reads no longer ones
         return "holds a number of thousands of digits", "write it as text"
     except RecursionError:
         return "is nested too deeply to be read", "write deep values as text"
     if not all(isinstance(one, dict) for one in (value if isinstance(value, list) else [value])):
-        return "is no JSON object", ONE_A_LINE
+        return "is not a JSON object", ONE_A_LINE
     for key in all_keys(value):
         if not key:
             return _NO_KEY, _NAME_IT
@@ -138,8 +138,8 @@ def _line_problem(line: bytes) -> tuple[str, str] | None:
             return f"has a key of {len(key):,} characters ({key[:40]!r}…)", "give it a shorter name"
     half = next((one for one in _all_texts(value) if _has_half_surrogate(one)), None)
     if half is not None:
-        step = "write both halves of the character, or replace it by U+FFFD"
-        return f"holds half of a surrogate pair, which is no character: {_display_text(half)}", step
+        step = "write both halves of the character, or replace it with U+FFFD"
+        return f"holds half of a surrogate pair, which is not a character: {_display_text(half)}", step
     return None
 
 
@@ -148,7 +148,7 @@ def _object_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     for key, _ in pairs:
         twin = names.setdefault(key.lower(), key)
         if twin != key:
-            raise _DuplicateKey(f"the keys {twin!r} and {key!r}, which Spark SQL takes for one")
+            raise _DuplicateKey(f"the keys {twin!r} and {key!r}, which Spark SQL does not distinguish")
     if len(names) != len(pairs):
         keys = [key for key, _ in pairs]
         raise _DuplicateKey(f"the key {next(key for key in keys if keys.count(key) > 1)!r} twice")
@@ -164,7 +164,7 @@ def all_keys(value: Any) -> Iterator[str]:
 
 
 def _all_texts(value: Any) -> Iterator[str]:
-    """All texts in a value, keys too."""
+    """All texts in a value, including keys."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -186,14 +186,14 @@ def _display_text(text: str) -> str:
 
 
 def case_conflict_error(one: str, other: str, table: str, files: Sequence[SourceFile]) -> SourceFailed:
-    """Keys of different objects; those of one are found with its line."""
+    """The error for keys of different objects that differ in case only."""
     places = [find_line_with_key(files, name) for name in (one, other)]
     shown = [
         f"{name!r} ({place})" if place else repr(name)
         for name, place in zip((one, other), places, strict=True)
     ]
     return SourceFailed(
-        f"lines of {table!r} have the columns {' and '.join(shown)}, which Spark SQL takes for one",
+        f"lines of {table!r} have the columns {' and '.join(shown)}, which Spark SQL does not distinguish",
         next_step=_RENAME,
     )
 

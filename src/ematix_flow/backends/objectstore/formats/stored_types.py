@@ -1,9 +1,9 @@
-"""Types of columns in Parquet and ORC files: as they are stored, as Spark reads them, as a query sees them.
+"""Types of columns in Parquet and ORC files: as stored, as Spark reads them, and as a query sees them.
 
-Spark computes with fewer types than files hold. Nanoseconds, times of day, UUIDs and half floats are read
-in a form that Spark has, and turned by an expression: nothing is cut, or the query fails and says where.
-All types are Arrow's here; ORC's dates and times, which Spark reads in ways of its own, are told from
-Parquet's by a unit that Parquet has not: days in milliseconds, times in seconds.
+Spark computes with fewer types than files hold. Nanoseconds, times of day, UUIDs and half floats are read in
+a form that Spark has, and converted by an expression: nothing is cut, or the query fails and says where. All
+types here are Arrow's. Spark reads ORC's dates and times in its own way, so they have units that Parquet does
+not have: days in milliseconds, times in seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ematix_flow.backends.spark_sql.row_refusals import FILE_PATH_SQL, raise_err
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_NANOSECONDS = "let its writer store microseconds, as pyarrow does with  coerce_timestamps='us'"
+_NANOSECONDS = "write it with microseconds, as pyarrow does with  coerce_timestamps='us'"
 
 
 def orc_time() -> pa.DataType:
@@ -34,7 +34,7 @@ def orc_date() -> pa.DataType:
 
 
 def query_type(stored: pa.DataType) -> pa.DataType:
-    """The type that a query sees: the narrowest of Spark's that holds every value."""
+    """The type that a query sees: the narrowest type of Spark that holds every value."""
     import pyarrow as pa
     import pyarrow.types as t
 
@@ -61,7 +61,7 @@ def query_type(stored: pa.DataType) -> pa.DataType:
 
 
 def to_ddl(of: pa.DataType) -> str:
-    """A type that a query sees, in Spark's DDL; one of nulls alone is text."""
+    """A query type in Spark's DDL. A type of only nulls is text."""
     import pyarrow as pa
     import pyarrow.types as t
 
@@ -91,7 +91,7 @@ def to_ddl(of: pa.DataType) -> str:
 
 
 def storage_ddl(stored: pa.DataType) -> str:
-    """The DDL by which Spark's reader takes the column as it is stored."""
+    """The DDL with which Spark's reader reads the column as stored."""
     import pyarrow as pa
     import pyarrow.types as t
 
@@ -113,7 +113,8 @@ def storage_ddl(stored: pa.DataType) -> str:
 
 
 def reads_without_cast(stored: pa.DataType, wanted: pa.DataType, *, widens: bool) -> bool:
-    """Whether Spark's reader gives ``wanted`` without an expression; ``widens``: from narrower types too."""
+    """Whether Spark's reader returns ``wanted`` without an expression. ``widens``: it also widens narrower
+    types."""
     import pyarrow.types as t
 
     if t.is_struct(stored):
@@ -130,7 +131,7 @@ def reads_without_cast(stored: pa.DataType, wanted: pa.DataType, *, widens: bool
 
 
 def _spark_widens(stored: pa.DataType, wanted: pa.DataType) -> bool:
-    """What Spark's Parquet reader widens by itself."""
+    """Whether Spark's Parquet reader widens this type by itself."""
     import pyarrow as pa
     import pyarrow.types as t
 
@@ -146,7 +147,7 @@ def _spark_widens(stored: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _whole_digits(of: pa.DataType) -> int:
-    """Before the point of a decimal; none of any other type."""
+    """The digits before the point of a decimal; 0 for any other type."""
     import pyarrow.types as t
 
     return int(of.precision - of.scale) if t.is_decimal(of) else 0
@@ -213,14 +214,14 @@ def _struct_sql(
 
 
 def _time_of_day_sql(stored: pa.DataType, value: str, column: str) -> str:
-    """``13:05:00.25``: Spark has no type for it, so that text holds it."""
+    """A time of day as text, such as ``13:05:00.25``: Spark has no type for it."""
     micros = {"s": f"{value} * 1000000L", "ms": f"{value} * 1000L", "us": value, "ns": f"{value} DIV 1000"}
     shown = f"substring(CAST(timestamp_micros({micros[stored.unit]}) AS STRING), 12)"
     return _exact_microseconds_sql(shown, value, column) if stored.unit == "ns" else shown
 
 
 def _exact_microseconds_sql(shown: str, nanoseconds: str, column: str) -> str:
-    """``shown``, unless there are digits that it cannot show."""
+    """SQL: ``shown``, or an error if it would lose nanoseconds."""
     refused = raise_error_sql(
         text_literal(f"column {column!r} of "),
         FILE_PATH_SQL,
@@ -231,7 +232,8 @@ def _exact_microseconds_sql(shown: str, nanoseconds: str, column: str) -> str:
 
 
 def _refuse_early_time_sql(stored: pa.DataType, value: str, column: str) -> str:
-    """ORC's readers in Java shift days before the Gregorian calendar, and misread early fractions."""
+    """SQL: refuse times that ORC readers in Java misread: days before the Gregorian calendar, early
+    fractions."""
     early, what = f"{value} < '1582-10-15'", "a day before 1582-10-15"
     if stored == orc_time():
         early += f" OR ({value} < '1970-01-01' AND unix_micros({value}) % 1000000 <> 0)"
@@ -246,7 +248,7 @@ def _refuse_early_time_sql(stored: pa.DataType, value: str, column: str) -> str:
 
 
 def _half_float_sql(value: str, depth: int) -> str:
-    """Sign, exponent and fraction of the two bytes, the lower first."""
+    """SQL: a half float from its two bytes, the lower one first."""
     bits = f"h{depth}"
     number = f"CAST(conv(concat(substr(hex({value}), 3, 2), substr(hex({value}), 1, 2)), 16, 10) AS INT)"
     sign, exponent = f"IF({bits} >= 32768, -1D, 1D)", f"({bits} DIV 1024) % 32"

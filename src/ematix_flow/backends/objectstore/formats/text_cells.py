@@ -1,7 +1,8 @@
-"""Arrow columns as cells of text, and batches as lines of CSV and JSON: a column at a time, no row loop.
+"""Converts Arrow columns to text cells and batches to lines of CSV and JSON, column by column, without a row
+loop.
 
-Every value has one text, exact and readable by any reader: decimals in plain digits, floats by their
-shortest form, times in ISO 8601 (UTC with a Z), bytes in base64.
+Every value has one exact text that any reader can read: decimals in plain digits, floats in their shortest
+form, times in ISO 8601 (UTC with a Z), bytes in base64.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def csv_header(columns: Sequence[ColumnSpec], dialect: CsvDialect) -> bytes:
 def csv_lines(
     batch: pa.RecordBatch, columns: Sequence[ColumnSpec], dialect: CsvDialect
 ) -> Iterator[memoryview]:
-    """The batch as bytes to append to a file; ``columns`` are the batch's, in order."""
+    """The batch as bytes to append to a file. ``columns`` are the columns of the batch, in order."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -56,7 +57,7 @@ def csv_lines(
 
 
 def json_lines(batch: pa.RecordBatch, columns: Sequence[ColumnSpec]) -> Iterator[memoryview]:
-    """The batch as bytes to append to a file, one object a line, nulls spelt out."""
+    """The batch as bytes to append to a file: one object per line, with explicit nulls."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -109,7 +110,7 @@ def _json_values(array: pa.Array, column: ColumnSpec) -> pa.Array:
 
 
 def _quote_cells(text: pa.Array, dialect: CsvDialect) -> pa.Array:
-    """Cells in quotes where a reader would otherwise see something else."""
+    """Quote the cells that a reader would otherwise misread."""
     import pyarrow.compute as pc
 
     quote, escape = dialect.quote, dialect.escape
@@ -127,7 +128,7 @@ def _quote_cells(text: pa.Array, dialect: CsvDialect) -> pa.Array:
 
 
 def _is_plain(dialect: CsvDialect) -> bool:
-    """Whether no number, time or boolean can be taken for a delimiter, a quote or a null."""
+    """Whether no number, time or boolean can be mistaken for a delimiter, a quote or a null."""
     marks = {dialect.delimiter, dialect.quote, dialect.escape}
     return not marks & _PLAIN and (not dialect.null or not set(dialect.null) <= _PLAIN)
 
@@ -135,7 +136,7 @@ def _is_plain(dialect: CsvDialect) -> bool:
 def _replace_cells(
     text: pa.Array, mask: pa.Array, values: pa.Array, render: Callable[[Any], str]
 ) -> pa.Array:
-    """The text with the few cells of the mask rendered anew from their values."""
+    """The text column, with the few cells of the mask rendered again from their values."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -156,7 +157,7 @@ def _split_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _character_bytes(lines: pa.Array) -> memoryview:
-    """The characters of a column of text, one after the other, not copied."""
+    """The characters of a text column as one buffer, without a copy."""
     import pyarrow as pa
 
     _, ends, characters = lines.buffers()

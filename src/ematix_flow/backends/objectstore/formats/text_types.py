@@ -1,9 +1,8 @@
-"""The types of columns that files hold as text, found from all values and never at the cost of one.
+"""Infers the types of columns that are stored as text, from all values and without losing one.
 
-A column becomes a number, a date or a time only when every cell of it is written as one: a leading zero
-or a plus sign makes it text, decimals with one number of places stay decimals, and a double holds at
-most 15 digits. Cells of CSV are looked
-at by Spark, the values of partition folders, which their names hold, by this process.
+A column becomes a number, a date or a time only when every cell is written as one: a leading zero or a plus
+sign makes it text, decimals with one number of places stay decimals, and a double has at most 15 digits.
+Spark inspects the cells of CSV files; this process inspects the values in names of partition folders.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _ZONE = f"(Z|[+-][0-9]{{2}}:?[0-9]{{2}}){_END}"
 
 
 def _casts_sql(pattern: str, spark_type: str) -> str:
-    """Whether every cell has the form of the type and is one: 2026-02-30 is not."""
+    """SQL: whether every cell has the form of the type and is valid; 2026-02-30 is not."""
     is_one = f"{{cell}} RLIKE '{pattern}' AND try_cast({{cell}} AS {spark_type}) IS NOT NULL"
     return f"bool_and({{cell}} IS NULL OR ({is_one}))"
 
@@ -73,7 +72,8 @@ _FAMILIES = {
 
 @dataclass(frozen=True)
 class InferredTypes:
-    """The Spark type of each column, which of them had any cell, and whether one could not be decoded."""
+    """The Spark type of each column, the columns that have a value, and whether some text could not be
+    decoded."""
 
     types: dict[str, str]
     columns_with_values: frozenset[str]
@@ -83,10 +83,10 @@ class InferredTypes:
 def infer_types(
     cells: DataFrame, columns: Sequence[str], known: Mapping[str, str] | None = None
 ) -> InferredTypes:
-    """The types of all columns, in one pass.
+    """Infer the types of all columns in one pass.
 
-    ``known`` are the types of a sample, for columns of which it had a cell: one that was text there is
-    text, and of the others only those facts are asked that are still open.
+    ``known`` are types from a sample, for columns that had a value in it. A column that was text in the
+    sample is text; for the others only the open questions are checked.
     """
     asked = [(name, fact) for name in columns for fact in _facts_to_check((known or {}).get(name))]
     expressions = [f"{_FACTS[fact].replace('{cell}', quote_name(name))}" for name, fact in asked]
@@ -111,7 +111,7 @@ def _facts_to_check(known: str | None) -> Sequence[str]:
 
 
 def type_from_facts(facts: Mapping[str, object]) -> str:
-    """The Spark type of a column of which these facts are true; what is not known of it is not."""
+    """The Spark type of a column with these facts. A missing fact counts as false."""
     if not facts["cells"]:
         return "STRING"
     if facts.get("number"):
@@ -153,10 +153,10 @@ _LARGEST_OF = {"float": 3.4028234663852886e38, "double": _LARGEST}
 
 
 def cast_cell_sql(cell: str, wanted: DataType, spark_type: str) -> str:
-    """SQL of a cell, which is text, as a type that is given; null when it is not written as one.
+    """SQL that casts a text cell to the given type; null when the cell is not written as one.
 
-    The forms are those by which types are found, so that nothing is lost: 007 is no number, and a time
-    with a zone is none without.
+    It accepts the same forms as type inference, so that nothing is lost: 007 is not a number, and a time with
+    a zone is not a time without one.
     """
     kind, value = wanted.kind, f"try_cast({cell} AS {spark_type})"
     if kind in _MOMENTS:
@@ -178,14 +178,14 @@ def cast_cell_sql(cell: str, wanted: DataType, spark_type: str) -> str:
 
 
 def is_beyond_double_sql(cell: str) -> str:
-    """SQL: whether a cell, which is text, is a number so large or so small that no DOUBLE is it."""
+    """SQL: whether a text cell is a number beyond the range of DOUBLE."""
     size = f"abs(try_cast({cell} AS DOUBLE))"
     too_large = f"({cell} RLIKE '^-?[0-9]' AND {size} > {_LARGEST!r}D)"
     return f"({too_large} OR ({cell} RLIKE '^-?[0.]*[1-9]' AND {size} < {_SMALLEST!r}D))"
 
 
 def is_lossy_whole_sql(cell: str, spark_type: str) -> str:
-    """SQL: whether a cell, which is text, is a whole number that is another one as FLOAT or DOUBLE."""
+    """SQL: whether a text cell is a whole number that FLOAT or DOUBLE cannot represent."""
     as_float = f"try_cast(try_cast({cell} AS {spark_type}) AS DECIMAL({_MAX_DIGITS},0))"
     same = f"coalesce(try_cast({cell} AS DECIMAL({_MAX_DIGITS},0)) = {as_float}, false)"
     return f"({cell} RLIKE '{_WHOLE}' AND length({cell}) > {_FLOAT_DIGITS} AND NOT {same})"
@@ -195,7 +195,7 @@ def is_lossy_whole_sql(cell: str, spark_type: str) -> str:
 
 
 def infer_type_of_texts(values: Iterable[str | None]) -> str:
-    """The Spark type that holds all of these; None is a null."""
+    """Infer the Spark type that holds all of these values. None is a null."""
     cells = {value for value in values if value is not None}
     numbers = [cell.lstrip("-").partition(".") for cell in cells]
     facts: dict[str, object] = {

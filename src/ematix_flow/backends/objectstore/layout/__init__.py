@@ -1,1 +1,1 @@
-"""Where the files of a table are: paths, partition folders, file names."""
+"""The layout of a table of files: paths, partition folders, columns and CSV dialect, and files to read."""

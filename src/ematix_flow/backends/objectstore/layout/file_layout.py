@@ -1,6 +1,6 @@
-"""How a table's files are laid out: format, columns in order, partitions, and the dialect of CSV.
+"""The layout of a table's files: format, columns in order, partitions and CSV dialect.
 
-A layout is written into the table's state and travels, pickled, into the tasks that write.
+The layout is part of the table's state, and is pickled into the tasks that write.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FILE_BYTES = 256 * 1024 * 1024  # a file that has grown to this is closed, and a
 
 @dataclass(frozen=True)
 class CsvDialect:
-    """How cells are told apart. A null is ``null`` without quotes; an equal text is quoted."""
+    """How CSV cells are separated and quoted. A null is ``null`` without quotes; an equal text is quoted."""
 
     delimiter: str = ","
     header: bool = True
@@ -35,7 +35,7 @@ class CsvDialect:
 
     @classmethod
     def from_options(cls, options: FileOptions) -> CsvDialect:
-        """What is said of reading the folder holds for writing too, unless that is said as well."""
+        """The read options of the folder apply to writing too, unless write options are given."""
         read = CsvReadOptions.from_file_options(options)
         quote = options.csv_quote or read.quote
         return cls(
@@ -48,7 +48,7 @@ class CsvDialect:
 
     @property
     def null_unescaped(self) -> str:
-        """The null mark as a reader sees it that takes the escape away outside quotes too."""
+        """The null mark as seen by readers that also remove the escape character outside quotes."""
         return self.null if self.escape == self.quote else self.null.replace(self.escape, "")
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class CsvDialect:
 
 @dataclass(frozen=True)
 class FileLayout:
-    """One table's files. ``columns`` are all of them, in the order in which files hold them."""
+    """The layout of one table. ``columns`` are all columns, in the order of the files."""
 
     format: str
     columns: tuple[ColumnSpec, ...]
@@ -71,7 +71,7 @@ class FileLayout:
 
     @property
     def stored_columns(self) -> tuple[ColumnSpec, ...]:
-        """The columns inside a file: partition columns stand in its folder's name alone."""
+        """The columns inside a file. Partition columns are only in the folder's name."""
         return tuple(c for c in self.columns if c.name not in self.partition_by)
 
     def column(self, name: str) -> ColumnSpec | None:
@@ -98,21 +98,22 @@ class FileLayout:
 
 
 def require_readable_names(table: TableSpec, format: str) -> None:
-    """Refuse names that readers of a format lose: those of ORC in Java end a name at a backtick."""
+    """Refuse column names that readers of the format cannot read: ORC readers in Java end a name at a
+    backtick."""
     for name in table.column_names:
         if format == "orc" and "`" in name:
             raise NameRefused(
-                f"the name {name!r} in {table.label} holds a backtick, at which readers of ORC end a name",
+                f"the name {name!r} in {table.label} contains a backtick, where ORC readers end a name",
                 where=table.where,
                 state="nothing was touched",
-                next_step="choose another name, or another format of files",
+                next_step="choose another name, or another file format",
             )
 
 
 def merge_columns(there: Sequence[ColumnSpec], declared: Sequence[ColumnSpec]) -> tuple[ColumnSpec, ...]:
-    """The table's columns after a load: those there keep their order, new ones follow.
+    """The table's columns after a load: existing columns keep their order, new ones follow.
 
-    A column that the load does not bring, or that older rows do not have, is nullable from then on.
+    A column that the load does not have, or that older rows do not have, becomes nullable.
     """
     wanted = {c.name: c for c in declared}
     kept = [
@@ -124,12 +125,12 @@ def merge_columns(there: Sequence[ColumnSpec], declared: Sequence[ColumnSpec]) -
 
 
 def storage_column(column: ColumnSpec, nullable: bool = False) -> ColumnSpec:
-    """The column without what is done to values before they are stored; nullable if either says so."""
+    """The column as it is stored, without load-time transformations; nullable if it or the argument is."""
     return ColumnSpec(column.name, column.type, column.nullable or nullable, column.primary_key)
 
 
 def storage_type(format: str, data_type: DataType) -> pa.DataType:
-    """The Arrow type in which a file of this format holds the values (text formats hold text)."""
+    """The Arrow type of the values in a file of this format (text formats hold text)."""
     import pyarrow as pa
 
     if format == "orc" and data_type.kind == "timestamp_tz":

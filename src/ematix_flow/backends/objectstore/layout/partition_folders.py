@@ -35,13 +35,14 @@ _MAX_VALUE_BYTES = 200  # a folder's name holds 255 bytes, column name and escap
 
 
 def check_partition_columns(table: TableSpec, partition_by: Sequence[str]) -> None:
-    """Refuse columns that are not there, cannot be told apart as folder names, or leave no column."""
+    """Refuse partition columns that do not exist, have no unique folder names, or leave no other column."""
     if len(set(partition_by)) != len(partition_by):
         raise PlanError(f"partition_by= of {table.label} names a column twice", where=table.where)
     for name in partition_by:
         if name not in table.column_names:
             raise PlanError(
-                f"partition_by= of {table.label} names {name!r}, which is no column of it", where=table.where
+                f"partition_by= of {table.label} names {name!r}, which is not one of its columns",
+                where=table.where,
             )
         data_type = table.column(name).type
         if data_type.kind not in _KINDS:
@@ -53,16 +54,16 @@ def check_partition_columns(table: TableSpec, partition_by: Sequence[str]) -> No
 
 
 def partition_folder_name(column: str, value: Any) -> str:
-    """``column=value`` with what a path cannot hold percent-encoded; a null has a name of its own.
+    """``column=value``, percent-encoded where a path needs it. A null has a special name.
 
-    So is a dot at the beginning: every reader would pass over such a folder.
+    A leading dot is encoded too: readers ignore folders whose name starts with one.
     """
     name = re.sub("^[.]", "%2E", _escape(column))
     return f"{name}={NULL_PARTITION if value is None else _escape(_value_text(column, value))}"
 
 
 def partition_columns(name: str) -> list[str]:
-    """The partition columns in a file's name below its table's folder; SourceFailed for a bad name."""
+    """The partition columns in a file's path below its table's folder; SourceFailed for a bad name."""
     columns: list[str] = []
     for part in _partition_parts(name):
         column = _decode_value(part.partition("=")[0], part, name)
@@ -75,10 +76,10 @@ def partition_columns(name: str) -> list[str]:
 
 
 def partition_values(name: str, partition_by: Sequence[str]) -> dict[str, str | None]:
-    """The texts of the partition columns in a file's name below its table's folder.
+    """The texts of the partition columns in a file's path below its table's folder.
 
-    Some writers percent-encode the UTF-8 bytes of all but a few letters, others only what a path cannot
-    hold: both are decoded alike, and a percent sign that begins no escape stands for itself.
+    Some writers percent-encode the UTF-8 bytes of all but a few letters, others only what a path cannot hold.
+    Both are decoded; a percent sign that begins no escape stands for itself.
     """
     texts = [_decode_value(part.partition("=")[2], part, name) for part in _partition_parts(name)]
     found = dict(zip(partition_columns(name), texts, strict=True))
@@ -86,8 +87,8 @@ def partition_values(name: str, partition_by: Sequence[str]) -> dict[str, str | 
 
 
 def spark_reads_partitions(name: str) -> bool:
-    """Whether Spark finds these values in a file's name too. It takes each escape for one character, so that
-    the bytes of ``%C3%BC`` become two, and it refuses an empty value."""
+    """Whether Spark reads the same values from the file's path. Spark decodes each escape as one character,
+    so ``%C3%BC`` becomes two characters, and it refuses an empty value."""
     parts = _partition_parts(name)
     return all(_BEYOND_ASCII.search(part) is None and not part.endswith("=") for part in parts)
 
@@ -120,7 +121,7 @@ def _display_name(name: str) -> str:
 def split_by_partition(
     batch: pa.RecordBatch, partition_by: Sequence[str]
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The batch by partition: (folder below the table's, with a slash; the rows of it)."""
+    """Split the batch by partition: (partition folder with a trailing slash, its rows)."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -143,7 +144,7 @@ def split_by_partition(
 
 
 def parse_partition_value(text: str | None, column: ColumnSpec) -> Any:
-    """A partition folder's text as the column's value."""
+    """Parse the text of a partition folder as a value of the column."""
     if text is None:
         return None
     kind = column.type.kind
@@ -177,7 +178,8 @@ def _value_text(column: str, value: Any) -> str:
     text = str(value)
     if not text or text == NULL_PARTITION:
         raise RowRejected(
-            f"column {column!r}: the text {text!r} cannot be told from a null in a partition folder's name",
+            f"column {column!r}: the text {text!r} cannot be distinguished from a null "
+            "in a partition folder's name",
             next_step="filter these rows in the source SQL, or leave the column out of partition_by=",
         )
     if len(_escape(text).encode()) > _MAX_VALUE_BYTES:

@@ -1,6 +1,6 @@
-"""Files that are read: where each lies, how Spark names it, and how this process looks into it.
+"""A file to read: its location, its URI for Spark, and how this process opens it.
 
-Everything that reads goes through a `SourceFile`, so that it does not matter where the file lies.
+All readers use a `SourceFile`, so they do not depend on where the file is stored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _DATED = re.compile(r"\d{1,4}|\d{4}-\d{2}(-\d{2})?([T_ -]\d{2}(-?\d{2}){0,2})?|\
 
 @dataclass(frozen=True)
 class SourceFile(ABC):
-    """A file of a table. ``name`` is its path below the table's folder; ``version`` changes with it."""
+    """A file of a table. ``name`` is its path below the table's folder; ``version`` changes when the file
+    changes."""
 
     name: str
     display_name: str  # as a person is told of it
@@ -35,7 +36,7 @@ class SourceFile(ABC):
     @property
     @abstractmethod
     def uri(self) -> str:
-        """How Spark names it; nothing in it is a pattern."""
+        """The URI for Spark, without any glob pattern."""
 
     @abstractmethod
     def open(self) -> BinaryIO: ...
@@ -56,7 +57,7 @@ class LocalFile(SourceFile):
 
 
 def local_file(path: Path, name: str | None = None) -> LocalFile:
-    """SourceFailed when it cannot be looked at."""
+    """Describe a local file; SourceFailed if it cannot be read."""
     try:
         facts = path.stat()
     except OSError as error:
@@ -65,18 +66,18 @@ def local_file(path: Path, name: str | None = None) -> LocalFile:
 
 
 def unreadable_path_error(path: Path | str, error: OSError) -> SourceFailed:
-    """What the system said against reading a file or folder."""
+    """The error for a file or folder that the system cannot read."""
     return SourceFailed(
         f"cannot read {path}: {error.strerror or error}",
         next_step="give this user the right to read it"
         if isinstance(error, PermissionError)
-        else "check that it is there, and that the disk is well",
+        else "check that it exists and that the disk works",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """A file as a listing tells of it; ``name`` is its path below the folder that was listed."""
+    """A file in a listing. ``name`` is its path below the listed folder."""
 
     name: str
     size: int
@@ -86,7 +87,7 @@ class ListedFile:
 
 @dataclass(frozen=True)
 class FolderContent:
-    """What lies in a folder: the files of the table that it is, and folders that are none of it."""
+    """The content of a table's folder: its files, and folders that are not part of the table."""
 
     files: tuple[SourceFile, ...]
     other_folders: tuple[str, ...]
@@ -94,7 +95,8 @@ class FolderContent:
 
 
 def inspect_folder(folder: Path, belongs: Callable[[str], bool]) -> FolderContent:
-    """The files of a folder, of its partitions (``column=value``), and of the folders that ``belongs``."""
+    """The files of a folder, of its partitions (``column=value``), and of folders for which ``belongs`` is
+    true."""
     files: list[LocalFile] = []
     others: list[str] = []
     nested = False
@@ -114,7 +116,7 @@ def inspect_folder(folder: Path, belongs: Callable[[str], bool]) -> FolderConten
 
 
 def iterate_files(folder: Path, belongs: Callable[[str], bool]) -> Iterator[ListedFile]:
-    """The same files, one by one in no order. What is removed meanwhile is passed over."""
+    """Yield the same files one by one, in no order. A file that is removed meanwhile is skipped."""
     waiting: list[tuple[Path, str, frozenset[tuple[int, int]]]] = [(folder, "", frozenset())]
     while waiting:
         path, above, over = waiting.pop()
@@ -154,5 +156,5 @@ def _scan_folder(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def is_date_folder(name: str) -> bool:
-    """Whether a folder's name is a date or a part of one: such folders are parts of the table above."""
+    """Whether a folder's name is a date or a part of one. Such folders belong to the table above them."""
     return _DATED.fullmatch(name) is not None

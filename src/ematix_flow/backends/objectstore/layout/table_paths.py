@@ -1,8 +1,8 @@
-"""Names and paths: where under a root a table, its versions, its staging and its locks live.
+"""Paths under a local root: a table's folder, its versions, its staging and its locks.
 
-A table is one folder, ``<root>/<schema>/<name>``. All of our own bookkeeping is in the hidden folder
-``<root>/.ematix_flow``. Names come from declarations and from SQL and are hostile: none may lead out of
-the root, into the hidden folder, or into another table.
+A table is one folder, ``<root>/<schema>/<name>``. All internal files are in the hidden folder
+``<root>/.ematix_flow``. Names come from declarations and SQL and are not trusted: none may lead out of the
+root, into the hidden folder, or into another table.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
 def absolute_root(path: str) -> Path:
-    """The connection's path, independent of later changes of the working directory."""
+    """The connection's path as an absolute path, so that a later change of the working directory does not
+    matter."""
     return Path(os.path.abspath(os.path.expanduser(path)))
 
 
 def safe_file_name(*names: str) -> str:
-    """A file name for these names: readable, valid on every file system, different for different names."""
+    """A file name for these names: readable, valid on every file system, and unique."""
     readable = re.sub(r"[^A-Za-z0-9_-]+", "-", names[0]).strip("-")[:60]
     digest = hashlib.sha256(json.dumps(names).encode("ascii")).hexdigest()[:16]
     return f"{readable or 'table'}-{digest}"
@@ -41,14 +42,14 @@ def safe_file_name(*names: str) -> str:
 
 @dataclass(frozen=True)
 class TablePaths:
-    """Where one table lives."""
+    """The paths of one table."""
 
     root: Path
     parts: tuple[str, ...]
 
     @property
     def folder(self) -> Path:
-        """What readers read: a link to the current version's data."""
+        """The folder that readers read: a link to the data of the current version."""
         return self.root.joinpath(*self.parts)
 
     @property
@@ -65,18 +66,18 @@ class TablePaths:
         return self.root / HIDDEN / "tables" / self.file_stem
 
     def require_separate(self) -> None:
-        """Refuse a table inside another table: it would vanish with that one's next version."""
+        """Refuse a table inside another table: the next version of the outer table would remove it."""
         for depth in range(1, len(self.parts)):
             above = self.root.joinpath(*self.parts[:depth])
             if above.is_symlink() and HIDDEN in Path(os.readlink(above)).parts:
                 inner, outer = self.name, "/".join(self.parts[:depth])
                 raise PlanError(
-                    f"{inner!r} would lie inside {outer!r}, which is a table of its own",
+                    f"{inner!r} would be inside {outer!r}, which is another table",
                     next_step="choose another schema, name or prefix",
                 )
 
     def require_own_root(self) -> None:
-        """Refuse a table of another root, whose ledger and watermarks are there: they would not be seen."""
+        """Refuse a table that belongs to another root: its ledger and watermarks are stored there."""
         if not self.folder.is_symlink():
             return
         version = Path(os.path.realpath(self.folder)).parent
@@ -86,18 +87,18 @@ class TablePaths:
             raise PlanError(
                 f"{self.folder} is a table that is loaded through a connection with path {str(root)!r}",
                 state=f"{self.name} is unchanged",
-                next_step="load it through one connection: its ledger and watermarks lie below that path",
+                next_step="load it through one connection: its ledger and watermarks are below that path",
             )
 
 
 def locate_table(root: Path, table: TableSpec) -> TablePaths:
-    """The place of a declared table; PlanError for a name that cannot be a folder."""
+    """The paths of a declared table; PlanError if its name cannot be a folder."""
     return TablePaths(root, table_folder(table))
 
 
 def make_state_folder(root: Path, name: str) -> Path:
-    """A folder of our bookkeeping, for this user alone. The hidden folder in which it lies is open to all
-    that may read the tables: their versions lie in it too."""
+    """Create an internal folder that only this user may read. The hidden folder above it can be read by
+    everyone who may read the tables, because it also holds their versions."""
     folder = root / HIDDEN / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     make_private_folders(folder, tighten=True)
@@ -105,7 +106,7 @@ def make_state_folder(root: Path, name: str) -> Path:
 
 
 class FilePath(Protocol):
-    """Where a file lies: a path of this machine, or something that is opened like one."""
+    """The location of a file: a local path, or an object with the same ``open``."""
 
     @property
     def name(self) -> str: ...
@@ -118,7 +119,7 @@ class FilePath(Protocol):
 
 @dataclass(frozen=True)
 class DataFile:
-    """A data file of a table; ``name`` is its path below the table's folder, partitions included."""
+    """A data file of a table. ``name`` is its path below the table's folder, including partitions."""
 
     path: FilePath
     name: str
@@ -147,23 +148,24 @@ def _walk(folder: Path, above: str) -> Iterator[DataFile]:
 
 
 def is_hidden(name: str) -> bool:
-    """Names that every reader passes over: markers such as ``_SUCCESS``, checksums, half copies."""
+    """Whether readers ignore this name: markers such as ``_SUCCESS``, checksums, incomplete copies."""
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
 def is_other_folder(folder: str) -> bool:
-    """Whether a folder in that of a table is no partition: a load of files has no business there."""
+    """Whether a folder inside a table's folder is not a partition; loads leave it alone."""
     return folder == DELTA_LOG or ("=" not in folder and not is_hidden(folder))
 
 
 def other_folders(folder: Path) -> list[str]:
-    """Folders in a folder that are no partitions: tables or anything else, never rows of this one."""
+    """The folders in a folder that are not partitions: other tables or anything else, never rows of this
+    table."""
     with os.scandir(folder) as entries:
         return sorted(e.name for e in entries if e.is_dir() and is_other_folder(e.name))
 
 
 def find_foreign_format(files: list[DataFile], format: str) -> DataFile | None:
-    """The first file whose name says that it is of another format."""
+    """The first file whose extension is of another format."""
     for file in files:
         if format_from_path(file.name) not in (None, format):
             return file

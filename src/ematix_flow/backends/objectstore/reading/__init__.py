@@ -1,1 +1,1 @@
-"""Finds and follows the files of a source."""
+"""Finds the files of a source: the catalog of tables, folders of a disk or bucket, new files of a stream."""

@@ -1,4 +1,4 @@
-"""The tables that can be read under a root: folders and files, found by the names that SQL gives them."""
+"""The catalog of a root: finds the folder or file that a table name in SQL means."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _SHOWN, _LISTED = 20, 2_000
 
 @dataclass(frozen=True)
 class ReadableTable:
-    """The files of a table. ``state`` is set for one that we wrote: its columns are known.
+    """The files of a table. ``state`` is set for a table that this product wrote: its columns are known.
 
-    ``folder`` is what partitions lie below, as Spark names it. ``whole_folder`` is whether the files
-    are all that lies in it and its partitions, ``nested`` whether some lie in other folders below it,
-    ``others_come`` whether files may come into it that are none of the table's.
+    ``folder`` is the folder above the partitions, as a URI for Spark. ``whole_folder``: the files are all
+    that the folder and its partitions hold. ``nested``: some files are in other folders below it.
+    ``may_gain_other_files``: files that are not part of the table may appear in the folder.
     """
 
     name: str
@@ -44,7 +44,7 @@ class ReadableTable:
 
     @property
     def fingerprint(self) -> str:
-        """Changes when a file does, comes or goes; for what is remembered of a table."""
+        """Changes when a file changes, appears or disappears; the key of caches of this table."""
         digest = hashlib.sha256()
         for file in self.files:
             digest.update(
@@ -54,13 +54,13 @@ class ReadableTable:
 
 
 class FilesCatalog:
-    """What lies under a root. Nothing hidden is ever a table."""
+    """The tables under a root. Hidden files and folders are never tables."""
 
     def __init__(self, tree: FileTree, format: str) -> None:
         self._tree, self._format = tree, format
 
     def find(self, name: tuple[str, ...]) -> ReadableTable:
-        """The table of this name; SourceFailed says what is there instead."""
+        """Return the table of this name. SourceFailed lists what the root has instead."""
         shown = ".".join(name)
         try:
             parts = tuple(part for piece in name for part in path_segments(piece))
@@ -72,7 +72,7 @@ class FilesCatalog:
             raise unreadable_path_error(error.filename or self._tree.display_name(), error) from error
 
     def names(self) -> list[str]:
-        """The tables there, as SQL names them."""
+        """The names of the tables, as written in SQL."""
         only = self._tree.root_file()
         if only is not None:
             return [_name_without_extension(only[0].name)]
@@ -110,8 +110,8 @@ class FilesCatalog:
         return self._file_table(shown, self._tree.source_file(found), self._tree.uri(found[:-1]))
 
     def _candidates(self, parts: Parts) -> list[tuple[Parts, bool]]:
-        """What the name may mean, and whether each is a folder: entries of that name, else those which have
-        an extension besides."""
+        """The entries that the name may mean, and whether each is a folder: first entries of exactly that
+        name, else entries with that name and an extension."""
         parent: Parts = ()
         for part in parts[:-1]:
             folders = [entry for entry in _entries_named(self._tree.entries(parent), part) if entry.is_folder]
@@ -161,24 +161,25 @@ class FilesCatalog:
         return ReadableTable(name, self._tree.uri(parts), found.files, None, whole, found.has_nested_files)
 
     def is_part_of_table(self, name: str) -> bool:
-        """Whether a folder is a part of the table above it: by its date, or as ``part.parquet/``."""
+        """Whether a folder is part of the table above it: a date folder, or a folder such as
+        ``part.parquet/``."""
         return is_date_folder(name) or format_from_path(name) == self._format
 
     # -------------------------------------------------------------- what is not there
 
     def require_no_lake(self, folder: str, parts: Parts) -> None:
-        """The files of a lake table are not its rows: those of earlier versions lie among them."""
+        """Refuse the folder of a lake table: its files include those of earlier versions."""
         folders = {entry.name for entry in self._tree.entries(parts) if entry.is_folder}
         if DELTA_LOG in folders:
             raise SourceFailed(
-                f"{folder} is a Delta table, and its files hold rows that it has no more",
+                f"{folder} is a Delta table, and its files still hold rows that were deleted",
                 next_step="read it through a delta_local or delta_s3 connection",
             )
         if "metadata" in folders:
             files = self._tree.entries((*parts, "metadata"))
             if any(entry.name.endswith(".metadata.json") for entry in files):
                 raise SourceFailed(
-                    f"{folder} is an Iceberg table, and its files hold rows that it has no more",
+                    f"{folder} is an Iceberg table, and its files still hold rows that were deleted",
                     next_step="read it through an iceberg connection",
                 )
 
@@ -193,7 +194,7 @@ class FilesCatalog:
             step = "run the pipeline that fills it first"
             return SourceFailed(f"the folder {folder} holds no files yet", next_step=step)
         inside = ", ".join(f"{name}.{other}" for other in others[:_SHOWN])
-        return SourceFailed(f"{name!r} is no table but a folder", next_step=f"tables in it: {inside}")
+        return SourceFailed(f"{name!r} is a folder, not a table", next_step=f"tables in it: {inside}")
 
     def other_format_error(self, folder: str, there: str, example: str) -> SourceFailed:
         return SourceFailed(
@@ -211,7 +212,7 @@ class FilesCatalog:
         )
 
     def _collect_names(self, parts: Parts, prefix: str, found: list[str]) -> None:
-        """Tables two levels deep, which is as deep as a schema and a table go."""
+        """Collect table names two levels deep: schema and table."""
         for entry in self._tree.entries(parts):
             if is_hidden(entry.name) or len(found) >= _LISTED:
                 continue
@@ -226,26 +227,26 @@ class FilesCatalog:
                 self._collect_names((*parts, entry.name), f"{entry.name}.", found)
 
     def _readable_entries(self, parts: Parts) -> list[FolderEntry]:
-        """What a folder holds; nothing where this user may not look."""
+        """The entries of a folder; none if this user may not read it."""
         try:
             return [entry for entry in self._tree.entries(parts) if not is_hidden(entry.name)]
         except OSError:
             return []
 
     def _holds_rows(self, entry: FolderEntry) -> bool:
-        """Whether an entry makes the folder in which it lies a table."""
+        """Whether this entry makes its folder a table."""
         return not entry.is_folder or "=" in entry.name or self.is_part_of_table(entry.name)
 
 
 def _entries_named(entries: Sequence[FolderEntry], name: str) -> list[FolderEntry]:
-    """The entries of this name; in another case of letters if there is only one such."""
+    """The entries of this name. If there are none: the one entry whose name differs in case only."""
     exact = [entry for entry in entries if entry.name == name]
     alike = [entry for entry in entries if entry.name.lower() == name.lower()]
     return exact or (alike if len(alike) == 1 else [])
 
 
 def _name_without_extension(file_name: str) -> str:
-    """The name without its extension and that of a compression."""
+    """The file name without its format and compression extensions."""
     name = file_name
     while format_from_path(name) is not None:
         name = name.rpartition(".")[0]

@@ -1,4 +1,4 @@
-"""Folders and files under a root, as a catalog of tables walks them: a disk here, a bucket in `s3tree`."""
+"""The folders and files under a root, as the catalog walks them: the interface, and its form for a disk."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Parts = tuple[str, ...]
 
 @dataclass(frozen=True)
 class FolderEntry:
-    """What a folder holds."""
+    """An entry of a folder."""
 
     name: str
     is_folder: bool
@@ -35,7 +35,7 @@ class FolderEntry:
 
 @dataclass(frozen=True)
 class OwnTable:
-    """A table that we wrote, in one version. ``exact`` is whether its folder holds nothing else, ever."""
+    """A table that this product wrote, in one version. ``is_exclusive``: its folder holds no other files."""
 
     state: TableState
     folder: str
@@ -44,43 +44,44 @@ class OwnTable:
 
 
 class FileTree(ABC):
-    """A root, which may also be one file."""
+    """The folders and files under a root. The root may also be one file."""
 
     @abstractmethod
     def display_name(self, parts: Parts = ()) -> str:
-        """As a person is told of it."""
+        """The path, as error messages show it."""
 
     @abstractmethod
     def uri(self, parts: Parts) -> str:
-        """How Spark names a folder."""
+        """The URI of a folder for Spark."""
 
     @abstractmethod
     def root_file(self) -> tuple[SourceFile, str] | None:
-        """The root, when it is a file, and how Spark names the folder in which it lies."""
+        """If the root is a file: the file, and the URI of its folder."""
 
     @abstractmethod
     def require_root(self) -> None:
-        """SourceFailed when there is no such root."""
+        """Fail with SourceFailed if the root does not exist."""
 
     @abstractmethod
     def entries(self, parts: Parts) -> Sequence[FolderEntry]:
-        """What lies directly in a folder, sorted by name, hidden or not; OSError when it cannot be read."""
+        """The entries of a folder, including hidden ones, sorted by name; OSError if it cannot be read."""
 
     @abstractmethod
     def source_file(self, parts: Parts) -> SourceFile: ...
 
     @abstractmethod
     def inspect_folder(self, parts: Parts, belongs: Callable[[str], bool]) -> FolderContent:
-        """The files of a folder, of its partitions (``column=value``), and of folders that ``belongs``."""
+        """The files of a folder, of its partitions (``column=value``), and of folders for which ``belongs``
+        is true."""
 
     @abstractmethod
     def iterate_files(self, parts: Parts, belongs: Callable[[str], bool]) -> Iterator[ListedFile]:
-        """The same files, one by one in no order, however many they are; of a table of ours, those of its
+        """Yield the same files one by one, in no order. Of a table that this product wrote: the files of its
         current version."""
 
     @abstractmethod
     def own_table(self, parts: Parts) -> OwnTable | None:
-        """The table of ours that a folder is; None when it is none."""
+        """The table in this folder, if this product wrote it; None otherwise."""
 
 
 class LocalFileTree(FileTree):
@@ -104,7 +105,7 @@ class LocalFileTree(FileTree):
     def require_root(self) -> None:
         if not self._root.is_dir():
             raise SourceFailed(
-                f"the folder {self._root} is not there",
+                f"the folder {self._root} does not exist",
                 next_step="check the connection's path, or run the pipeline that fills it first",
             )
 

@@ -1,9 +1,9 @@
-"""Files that come into a folder, received one by one: which are new, which are complete, in which order.
+"""Receives the new files of a folder: finds which are new and complete, and in which order.
 
-A file is known by its path below the connection's root. It is new when its path was never received,
-whatever its name sorts like. One that changes after it was received is not read again unless that is asked
-for. A bucket shows objects when they are whole; a disk shows files while they are written, so there a file
-must have rested first.
+A file is identified by its path below the connection's root. It is new when its path was never received,
+however its name sorts. A file that changes after it was received is read again only if `reread_changed` is
+set. A bucket shows objects when they are complete. A disk shows files while they are written, so a file on a
+disk must not have changed for a while first.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ _log = logging.getLogger(__name__)
 
 
 def is_unfinished(name: str) -> bool:
-    """Whether a file's name says that it is none yet."""
+    """Whether the file's name marks it as unfinished."""
     return name.lower().endswith(_UNFINISHED)
 
 
 @dataclass(frozen=True)
 class FolderOptions:
-    """How a folder is followed.
+    """Options of a stream that follows a folder.
 
-    ``settle_seconds`` is how long a file on a disk must have rested, ``poll_seconds`` how long at least
-    passes between two listings, ``max_files`` how many files one batch has at most. ``recursive`` takes
-    the files of all folders below, not only of partitions and dates.
+    ``settle_seconds``: how long a file on a disk must stay unchanged before it is read. ``poll_seconds``: the
+    shortest time between two listings. ``max_files``: the most files in one batch. ``recursive``: read files
+    of all folders below, not only of partition and date folders.
     """
 
     settle_seconds: float = 1.0
@@ -72,7 +72,7 @@ class FolderOptions:
 
     @classmethod
     def from_options(cls, options: Mapping[str, str], poll_seconds: float) -> FolderOptions:
-        """DeclarationError for an option that there is not, or a value that it cannot have."""
+        """Parse the options. DeclarationError for an unknown option or an invalid value."""
         given = known_options(options, cls.__dataclass_fields__)
         return cls(
             settle_seconds=seconds_option(given, "settle_seconds", cls.settle_seconds),
@@ -84,10 +84,10 @@ class FolderOptions:
 
 
 class FilesReceiver(Receiver):
-    """One folder, listed again and again.
+    """Lists one folder repeatedly and delivers its new files.
 
-    ``files`` lists it, with paths below the connection's root; ``written_in_place`` is whether files are
-    seen while they are written.
+    ``files`` lists the folder, with paths below the connection's root. ``written_in_place``: whether files
+    are visible while they are written.
     """
 
     acknowledges = False
@@ -142,7 +142,7 @@ class FilesReceiver(Receiver):
         return
 
     def is_drained(self) -> bool:
-        """Files that somebody goes on writing were not there, as a whole, when we came."""
+        """Whether every file from before the start has been received, except files that are still written."""
         return self._listed and not self._waiting and not self._beyond and not self._unsettled
 
     def lag(self) -> Mapping[str, int]:
@@ -154,7 +154,7 @@ class FilesReceiver(Receiver):
     # -------------------------------------------------------------- listing
 
     def _list_folder(self) -> None:
-        """Nothing changes when it fails half way."""
+        """List the folder. If the listing fails half way, nothing changes."""
         settling: dict[str, tuple[str, float]] = {}
         changed: list[str] = []
         number = 0
@@ -180,7 +180,7 @@ class FilesReceiver(Receiver):
         self._warn_of_changed(changed)
 
     def _new_files(self, settling: dict[str, tuple[str, float]], changed: list[str]) -> Iterator[ListedFile]:
-        """The files to receive. Beside them, those that are still written, and those that have changed."""
+        """Yield the files to receive; collect files that are still written and files that have changed."""
         self._unsettled = 0
         for found in self._files():
             name = found.name
@@ -199,7 +199,10 @@ class FilesReceiver(Receiver):
                 yield found
 
     def _has_settled(self, found: ListedFile, settling: dict[str, tuple[str, float]]) -> bool:
-        """By its own time, or, where the clocks of two machines differ, by how long it looks the same."""
+        """Whether the file has stayed unchanged for long enough.
+
+        Checked by its modification time or, as clocks may differ, by how long we have seen the same version.
+        """
         rest = self._options.settle_seconds
         if 0 <= time.time_ns() - found.modified >= rest * _SECOND:
             return True
@@ -212,7 +215,7 @@ class FilesReceiver(Receiver):
         return False
 
     def _is_nameable(self, name: str) -> bool:
-        """Whether Spark and the spool can name it: a disk may hold names that are no text."""
+        """Whether the name is valid UTF-8, as Spark and the spool need."""
         try:
             name.encode()
         except UnicodeEncodeError:

@@ -1,7 +1,7 @@
-"""Folders and files of a bucket, as a catalog of tables walks them.
+"""The folders and files of a bucket, as the catalog walks them.
 
-A bucket knows keys alone: a folder is what keys have in common. Of a table that we wrote, exactly the files
-of its newest manifest are read, so that a load in progress is never seen.
+A bucket has only keys: a folder is a common prefix of keys. Of a table that this product wrote, exactly the
+files of its newest manifest are read, so that a load in progress is never visible.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 @dataclass(frozen=True)
 class S3SourceFile(SourceFile):
-    """An object; ``path`` is its path in the store."""
+    """An object of a bucket. ``path`` is its path in the store."""
 
     store: S3Store
     path: str
@@ -127,18 +127,18 @@ class S3FileTree(FileTree):
             if version.number == seen:
                 raise SourceFailed(
                     f"the table {home.display_name} has lost its file {missing[0]}: "
-                    "its manifest names it, and it is not in the bucket",
-                    next_step="bring the file back from a backup or an older version of it, "
-                    "or load the table anew with mode='truncate'",
+                    "its manifest lists the file, but it is not in the bucket",
+                    next_step="restore the file from a backup or an older object version, "
+                    "or load the table again with mode='truncate'",
                 )
             seen = version.number  # a load may have replaced it since; look again
         raise SourceFailed(
             f"the files of {home.display_name} change faster than they can be listed",
-            next_step="run it again when fewer loads run into this table",
+            next_step="run it again when fewer loads write to this table",
         )
 
     def _current_version(self, home: S3TableStorage) -> tuple[S3TableStorage, S3Version | None]:
-        """The version of a table, and the home in which it is: it may be that below another root."""
+        """The version of a table and its storage, which may be under another root."""
         with _as_source_failures():
             version = home.current_version()
             if version is None:
@@ -147,13 +147,13 @@ class S3FileTree(FileTree):
         return home, version
 
     def _newest_version(self, parts: Parts) -> S3Version | None:
-        """The newest manifest, that of a first load which has not committed too."""
+        """The version of the newest manifest, even of a first load that has not committed."""
         home = S3TableStorage(self._store, parts)
         with _as_source_failures():
             return home.newest_version() or (home.storage_in_other_root() or home).newest_version()
 
     def _unmanaged_objects(self, parts: Parts) -> list[S3Object]:
-        """What lies below a folder that is no table of ours; nothing while a first load makes it one."""
+        """The objects below a folder that this product did not write; none while a first load is running."""
         for _ in range(_LOOKS):
             found = self._objects_below(parts)
             newest = self._newest_version(parts)  # after the listing: a load that begins later is not in it
@@ -164,7 +164,7 @@ class S3FileTree(FileTree):
                 return ours
         raise SourceFailed(
             f"the files of {self.display_name(parts)} change faster than they can be listed",
-            next_step="run it again when fewer loads run into this table",
+            next_step="run it again when fewer loads write to this table",
         )
 
     def _objects_below(self, parts: Parts) -> list[S3Object]:
@@ -178,7 +178,7 @@ class S3FileTree(FileTree):
 
 
 def _is_table_file(path: str, belongs: Callable[[str], bool]) -> bool:
-    """Whether an object below a folder is a file of the table that the folder is."""
+    """Whether an object below a table's folder is a file of the table."""
     *folders, name = path.split("/")
     return not is_hidden(name) and all(
         not is_hidden(folder) and ("=" in folder or belongs(folder)) for folder in folders
@@ -187,7 +187,7 @@ def _is_table_file(path: str, belongs: Callable[[str], bool]) -> bool:
 
 @contextmanager
 def _as_source_failures() -> Iterator[None]:
-    """What fails here is a source's failure."""
+    """Raise failures in the block as SourceFailed."""
     try:
         yield
     except TargetFailed as error:

@@ -1,7 +1,7 @@
-"""The Spark half: tables of files as DataFrames, and a query over them.
+"""Tables of files as DataFrames, and queries over them.
 
-Spark's own readers read wherever they can. Only the session passed in is used, and nothing is left in
-its catalog.
+Spark's own readers are used wherever they can be. Only the given session is used, and nothing stays in its
+catalog.
 """
 
 from ematix_flow.backends.objectstore.spark.source import FilesSource, LocalFilesSource

@@ -1,4 +1,4 @@
-"""Parquet and ORC files read by Arrow inside Spark tasks: those in codecs and encodings that Spark lacks."""
+"""Reads Parquet and ORC files with Arrow inside Spark tasks, for codecs and encodings that Spark lacks."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def arrow_frame(
     partitions: Sequence[str],
     file_column: str | None = None,
 ) -> DataFrame:
-    """The files' rows, one task a file, in types that a query sees; partitions as text.
+    """The rows of the files in query types, one task per file, with partitions as text.
 
-    ``file_column`` is what the column with the file's name is called, if there is to be one.
+    ``file_column`` is the name of the column that holds the file's name, if any.
     """
     fields = [f"{quote_name(name)} {to_ddl(kind)}" for name, kind in columns]
     fields += [
@@ -73,7 +73,7 @@ def _read_rows(
 
 
 def _read_batches(stream: BinaryIO, format: str, file: SourceFile) -> Iterator[pa.RecordBatch]:
-    """SourceFailed names the file, and the column that Arrow cannot read."""
+    """Yield the batches of a file; SourceFailed names the file and the column that Arrow cannot read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
     from pyarrow import orc
@@ -115,7 +115,7 @@ def _unreadable_error(file: SourceFile, column: str, error: Exception) -> Source
 
 
 def _null_as_text(wanted: pa.DataType) -> pa.DataType:
-    """A column of nothing but nulls is told to Spark as text."""
+    """The type for Spark: a column of only nulls is text."""
     import pyarrow as pa
 
     return pa.string() if pa.types.is_null(wanted) else wanted

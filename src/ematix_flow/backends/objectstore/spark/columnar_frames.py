@@ -1,8 +1,8 @@
-"""Parquet and ORC folders that others wrote, as DataFrames.
+"""Parquet and ORC folders of other programs as DataFrames.
 
-The footers of all files decide what a column is: one that some files lack is null there, one that is
-narrower in some is widened, and one that has no common type is an error which names two files. Files
-that Spark's reader takes alike are read together; what it cannot read, Arrow reads in tasks.
+The footers of all files decide the columns: a column that some files lack is null there, a narrower type is
+widened, and a column without a common type is an error that names two files. Files that Spark reads in the
+same way are read together; Arrow reads in tasks what Spark cannot.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MergedColumn:
-    """A column of all files together: the name it first has, and the type that a query sees."""
+    """A column of all files together: its first name, and the type that a query sees."""
 
     name: str
     type: pa.DataType
@@ -55,10 +55,8 @@ def columnar_frame(
     *,
     beside_file: bool = False,
 ) -> DataFrame:
-    """``texts``: partitions that stay the text that folders hold, whatever it looks like.
-
-    ``beside_file``: with `FILE_COLUMN`, and with all partitions as text.
-    """
+    """``texts``: partition columns that stay text. ``beside_file``: add `FILE_COLUMN`, and keep all
+    partitions as text."""
     found = read_footers(table.files, format)
     partitions = partition_types(table, texts)
     if beside_file:
@@ -79,7 +77,7 @@ def columnar_frame(
 
 
 def table_columns(files: Sequence[SourceFile], found: Sequence[Footer]) -> list[MergedColumn]:
-    """Every column in the order in which it first comes up; SourceFailed for one without a common type."""
+    """All columns in the order of first appearance; SourceFailed for a column without a common type."""
     merged: dict[str, MergedColumn] = {}
     first: dict[str, SourceFile] = {}
     done: set[tuple[FileColumn, ...]] = set()
@@ -107,13 +105,13 @@ def _type_clash_error(
         f"column {there.name + path!r} is {to_ddl(left)} in {one.display_name} and "
         f"{to_ddl(right)} in {other.display_name}, "
         "and no type holds both without loss",
-        next_step="write one of the files anew, or read them as tables of their own and CAST: "
+        next_step="rewrite one of the files, or read them as separate tables and CAST: "
         f"SELECT … FROM `…/{one.name}` UNION ALL SELECT … FROM `…/{other.name}`",
     )
 
 
 def _columns_to_cast(stored: Sequence[FileColumn], columns: Sequence[MergedColumn]) -> tuple[FileColumn, ...]:
-    """The columns of a file that Spark's reader does not give as the table has them."""
+    """The columns of a file that Spark's reader returns in another type than the table's."""
     wanted = {column.name.lower(): column.type for column in columns}
     return tuple(
         column

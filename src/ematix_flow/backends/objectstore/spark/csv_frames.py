@@ -1,7 +1,7 @@
-"""CSV files that others wrote, as a DataFrame: columns by their headers, types by what their cells are.
+"""CSV files of other programs as a DataFrame: columns by their headers, types inferred from all cells.
 
-Spark's reader divides the cells; everything else is an expression over them as text, so that the types
-are those which were found, a pattern may say what a null is, and an error can name the file.
+Spark's reader splits the cells. Everything else is an expression over their text, so that the types are those
+that were inferred, a pattern can define nulls, and an error can name the file.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _known_types: OrderedDict[object, dict[str, str]] = OrderedDict()  # a query is 
 def csv_frame(
     spark: SparkSession, table: ReadableTable, reading: CsvReadOptions, texts: Collection[str] = ()
 ) -> DataFrame:
-    """``texts``: columns, in lower case, that stay text, whatever their cells look like."""
+    """``texts``: columns, in lower case, that stay text."""
     shapes = _files_by_shape(spark, table, reading)
     if not shapes:
         raise SourceFailed(
@@ -90,7 +90,7 @@ def csv_frame(
 def csv_cells(
     spark: SparkSession, table: ReadableTable, reading: CsvReadOptions, names: Collection[str]
 ) -> DataFrame | None:
-    """All cells and partitions as text, and `FILE_COLUMN`; None when no file has a header or a record.
+    """All cells and partitions as text, and `FILE_COLUMN`; None if no file has a header or a record.
 
     SourceFailed names a file that has none of the columns ``names``.
     """
@@ -112,7 +112,7 @@ def csv_cells(
 def _files_by_shape(
     spark: SparkSession, table: ReadableTable, reading: CsvReadOptions
 ) -> dict[CsvShape, list[SourceFile]]:
-    """The files that are read alike; one without any record is in none."""
+    """The files grouped by how they are read. Files without a record are left out."""
     shapes: dict[CsvShape, list[SourceFile]] = defaultdict(list)
     for file in table.files:
         shape = find_csv_shape(spark, file, reading)
@@ -129,7 +129,7 @@ def _require_closed_quotes(
     shapes: Mapping[CsvShape, Sequence[SourceFile]],
     reading: CsvReadOptions,
 ) -> None:
-    """Of files that the driver has not seen the whole of, Spark counts the quotes."""
+    """Let Spark count the quotes of files that the driver has not read completely."""
     if (table.fingerprint, reading) in _known_types or not quotes_come_in_pairs(reading):
         return
     if reading.schema_infer_max_records is not None:  # not to look at all of it is what was asked for
@@ -151,10 +151,10 @@ def _read_cells(
     reading: CsvReadOptions,
     partitions: dict[str, str],
 ) -> DataFrame:
-    """All cells as text, nulls made null; beside them the file, for errors.
+    """All cells as text, with nulls, and the file of each row for errors.
 
-    Where a header names a partition column too, the folder's value is the column. Spark would leave its
-    cells out of the schema and shift those after them: they have another name, and nobody asks for them.
+    If a header also names a partition column, the folder's value is used. Spark would drop those cells from
+    the schema and shift the ones after them, so they get another name that nothing selects.
     """
     outside = {name.lower() for name in partitions}
     hidden = [name.lower() in outside for name in shape.names]
@@ -211,7 +211,7 @@ def _cell_sql(name: str, shape: CsvShape, reading: CsvReadOptions) -> str:
 
 
 def _record_length_sql(shape: CsvShape, reading: CsvReadOptions) -> str:
-    """A short record is filled up with nulls; one with a cell too many is still an error."""
+    """SQL: an error for a record with too many cells. A short record is filled up with nulls."""
     ragged = quote_name(_RAGGED)
     fields = ", ".join(f"c{number} STRING" for number in range(len(shape.names) + 1))
     marks = {
@@ -226,7 +226,7 @@ def _record_length_sql(shape: CsvShape, reading: CsvReadOptions) -> str:
         FILE_PATH_SQL,
         text_literal(f": a record has more than the {len(shape.names)} cells of the header: "),
         f"left({ragged}, 80)",
-        next_step="mend the record: truncated_rows_ok lets cells be missing, not be left over",
+        next_step="fix the record: truncated_rows_ok allows missing cells, not extra ones",
     )
     seen = " OR ".join(f"{quote_name(name)} IS NOT NULL" for name in shape.names)  # or Spark reads no record
     return f"({ragged} IS NULL) OR ({beyond} IS NULL) OR ({refused} IS NULL AND ({seen}))"
@@ -266,14 +266,14 @@ def _infer_types(
 
 
 def _require_utf8(files: Sequence[SourceFile]) -> None:
-    """Spark reads bytes of another encoding as U+FFFD, which may also stand in a file of its own right."""
+    """Refuse files that are not UTF-8. Spark reads bad bytes as U+FFFD, which a valid file may contain."""
     for file in files:
         if not is_hadoop_codec(file) and not is_utf8(file):
             raise not_utf8_error(file)
 
 
 def _cast_cell_sql(name: str, spark_type: str, checked: bool) -> str:
-    """The cell as its type; where only a sample was looked at, with an error of its own."""
+    """SQL: the cell as its type; if only a sample was inspected, an error for a cell that does not fit."""
     cell = quote_name(name)
     if spark_type == "STRING":
         return cell

@@ -1,8 +1,8 @@
-"""Files handed to Spark's own readers: whole folders where that is possible, partitions typed by us.
+"""Reads files with Spark's own readers: whole folders where possible, with our own types of partitions.
 
-Spark would take the folder ``code=007`` for the number 7; here the names of all folders decide, as cells
-of CSV do. Where Spark would read other texts from the names than were written, an expression over the
-path of each file reads them.
+Spark would read the folder ``code=007`` as the number 7. Here the names of all folders decide, as the cells
+of CSV do. Where Spark would read other values from the names than were written, an expression over the path
+of each file reads them.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def load_files(
     fields: Sequence[str],
     partitions: Mapping[str, str],
 ) -> DataFrame:
-    """The files by a reader that is told everything else: in one go where they are all of the folder.
+    """Load the files with a configured reader: as one folder if they are all of it.
 
-    ``fields`` is the DDL of each column in the files, ``partitions`` the type of each in folders' names,
-    which come last.
+    ``fields`` is the DDL of each column in the files; ``partitions`` are the types of the columns in folder
+    names, which come last.
     """
     if partitions and not all(spark_reads_partitions(file.name) for file in files):
         frame = load_files_only(spark, reader.schema(", ".join(fields)), files)
@@ -78,13 +78,13 @@ def load_files(
 
 
 def load_files_only(spark: SparkSession, reader: DataFrameReader, files: Sequence[SourceFile]) -> DataFrame:
-    """The files and nothing of the folders in which they lie."""
+    """Load the files without the partition values in their paths."""
     with session_settings(spark, {_LISTED_BY_DRIVER: "1000000"}):
         return reader.option("recursiveFileLookup", True).load([file.uri for file in files])
 
 
 def _partition_values_sql(example: SourceFile, partitions: Mapping[str, str]) -> list[str]:
-    """SQL of each partition column: its text in the path of a row's file, as its type."""
+    """SQL of each partition column: its value in the path of a row's file, cast to its type."""
     names = [name.lower() for name in partition_columns(example.name)]
     path, strange, folder = _percent_decoded_sql("_metadata.file_path"), "(?:/[^/=]*)*", "/[^/=]*="
     chosen = []
@@ -98,12 +98,12 @@ def _partition_values_sql(example: SourceFile, partitions: Mapping[str, str]) ->
 
 
 def _percent_decoded_sql(value: str) -> str:
-    """SQL: `url_decode` is for forms, in which a plus sign is a space."""
+    """SQL: decode percent escapes. `url_decode` is for forms, where a plus sign is a space."""
     return f"url_decode(replace({value}, '+', '%2B'))"
 
 
 def files_with_odd_count(spark: SparkSession, files: Sequence[SourceFile], mark: str) -> list[SourceFile]:
-    """Those text files, packed or not, which hold a character an odd number of times."""
+    """The text files, compressed or not, that contain a character an odd number of times."""
     lines = load_files_only(spark, spark.read.format("text"), files)
     held = f"length(value) - length(replace(value, {text_literal(mark)}, ''))"
     counts = lines.selectExpr("_metadata.file_path AS file", f"{held} AS held").groupBy("file").sum("held")
@@ -112,14 +112,14 @@ def files_with_odd_count(spark: SparkSession, files: Sequence[SourceFile], mark:
 
 
 def _holds_exactly(frame: DataFrame, files: Sequence[SourceFile]) -> bool:
-    """Whether Spark's own listing, which a frame keeps to, has found these files and no others."""
+    """Whether Spark's own listing of the frame has exactly these files."""
     return {unquote(uri) for uri in frame.inputFiles()} == {file.display_name for file in files}
 
 
 def partition_types(table: ReadableTable, texts: Collection[str] = ()) -> dict[str, str]:
-    """The Spark type of each column that folders' names hold; SourceFailed when files differ in them.
+    """The Spark types of the columns in folder names; SourceFailed if the files differ in them.
 
-    Those in ``texts``, in lower case, are text whatever they look like.
+    Columns in ``texts``, in lower case, stay text.
     """
     first = table.files[0]
     names = partition_columns(first.name)
@@ -130,7 +130,8 @@ def partition_types(table: ReadableTable, texts: Collection[str] = ()) -> dict[s
             raise SourceFailed(
                 f"{first.name} of {table.name!r} is {there}, and {file.name} is {here}: "
                 "the files of one table lie in folders of the same columns",
-                next_step="move the files into folders alike, or name the folders as tables of their own",
+                next_step="move the files into folders with the same partitions, "
+                "or read the folders as separate tables",
             )
     values = [partition_values(file.name, names) for file in table.files]
     return {
@@ -140,7 +141,7 @@ def partition_types(table: ReadableTable, texts: Collection[str] = ()) -> dict[s
 
 
 def refuse_hidden_names(file: SourceFile, names: Collection[str]) -> None:
-    """SourceFailed for columns of a file that Spark's reader, or our own helper columns, would hide."""
+    """Refuse column names that Spark's reader or our helper columns would hide."""
     for name in names:
         if name.lower() == _HIDDEN_BY_SPARK or first_reserved_name([name]) is not None:
             raise SourceFailed(
@@ -151,7 +152,7 @@ def refuse_hidden_names(file: SourceFile, names: Collection[str]) -> None:
 
 
 def require_columns(file: SourceFile, there: Sequence[str], names: Collection[str]) -> None:
-    """Refuse a file of other things: with none of the wanted columns, all of its rows would be of nulls."""
+    """Refuse a file that has none of the wanted columns: all of its rows would be nulls."""
     known = {name.lower() for name in there} | {name.lower() for name in partition_columns(file.name)}
     if not any(name.lower() in known for name in names):
         raise SourceFailed(
@@ -170,7 +171,7 @@ def _partitions_text(columns: Sequence[str]) -> str:
 
 
 def union_frames(frames: Sequence[DataFrame]) -> DataFrame:
-    """All rows; a column that some files lack is null there."""
+    """The rows of all frames; a missing column is null."""
     whole = frames[0]
     for frame in frames[1:]:
         whole = whole.unionByName(frame, allowMissingColumns=True)

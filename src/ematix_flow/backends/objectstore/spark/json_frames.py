@@ -1,8 +1,8 @@
-"""JSON lines that others wrote, as a DataFrame: columns and types by what all lines hold.
+"""JSON lines of other programs as a DataFrame: columns and types inferred from all lines.
 
-A number with a fraction is a double, as everywhere in JSON, unless whole numbers in the same column would
-lose digits: then it is a decimal, or text. A number beyond the range of doubles makes its column text. A
-column that is a number in one line and a text or an object in another is text.
+A number with a fraction is a double, as usual in JSON, unless whole numbers in the same column would lose
+digits: then it is a decimal, or text. A number beyond the range of doubles makes its column text. A column
+that is a number in one line and a text or an object in another is text.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _known_columns: OrderedDict[object, dict[str, str]] = OrderedDict()  # a query i
 def json_frame(
     spark: SparkSession, table: ReadableTable, reading: JsonReadOptions, texts: Collection[str] = ()
 ) -> DataFrame:
-    """``texts``: partitions that stay text, whatever they look like."""
+    """``texts``: partition columns that stay text."""
     partitions, found = partition_types(table, texts), _column_types(spark, table, reading)
     if not found:
         raise SourceFailed(
@@ -78,8 +78,8 @@ def json_frame(
 def json_texts(
     spark: SparkSession, table: ReadableTable, reading: JsonReadOptions, names: Collection[str]
 ) -> DataFrame | None:
-    """Those columns of ``names`` that there are, and partitions, as the text that they are written as, and
-    `FILE_COLUMN`; None when no line holds a column."""
+    """The existing columns of ``names`` and the partitions, as written text, and `FILE_COLUMN`; None if no
+    line has a column."""
     found = _column_types(spark, table, reading)
     if not found:
         return None
@@ -108,7 +108,7 @@ def _column_types(spark: SparkSession, table: ReadableTable, reading: JsonReadOp
 
 
 def _infer_columns(spark: SparkSession, table: ReadableTable, limit: int | None) -> dict[str, str]:
-    """The columns with their Spark types; SourceFailed for lines that are no objects."""
+    """Infer the columns and their Spark types; SourceFailed for lines that are not objects."""
     for file in table.files:
         require_text(file)
     facts = _scan_texts(spark, table.files)
@@ -145,9 +145,9 @@ def _scan_texts(spark: SparkSession, files: Sequence[SourceFile]) -> TextFacts:
 
 
 def _has_more_values_sql() -> str:
-    """SQL: whether the text in ``value`` holds more than one JSON value, or something else behind it.
+    """SQL: whether the text in ``value`` holds more than one JSON value, or anything else after the first.
 
-    Spark itself reads the first value alone. In brackets, all of them must make a list of one value.
+    Spark itself reads only the first value. In brackets, all of them must make a list of one value.
     """
     uneven = [
         f"length(replace(value, '{opening}', '')) <> length(replace(value, '{closing}', ''))"
@@ -160,7 +160,7 @@ def _has_more_values_sql() -> str:
 
 
 def _require_names(fields: Sequence[StructField], table: ReadableTable) -> None:
-    """Names that a query can tell apart, at every depth."""
+    """Refuse names that a query cannot tell apart, at any depth."""
     names: dict[str, str] = {}
     for field in fields:
         twin = names.setdefault(field.name.lower(), field.name)
@@ -206,8 +206,8 @@ def _spark_ddl(of: DataType) -> str:
 
 
 def _exact_types(spark: SparkSession, table: ReadableTable, types: Mapping[str, DataType]) -> dict[str, str]:
-    """Types for columns in which a double would lose digits of a whole number: a decimal where all values
-    fit one, else text; within structs and lists text."""
+    """Types of columns in which a double would lose digits of a whole number: a decimal if all values fit
+    one, else text; inside structs and lists always text."""
     asked: list[tuple[str, Path]] = [(name, path) for name in types for path in _double_paths(types[name])]
     if not asked:
         return {}
@@ -227,7 +227,7 @@ def _exact_types(spark: SparkSession, table: ReadableTable, types: Mapping[str, 
 
 
 def _double_paths(of: DataType, path: Path = ()) -> Iterator[Path]:
-    """The ways to all doubles in a type; None leads into a list."""
+    """The paths to all doubles in a type; None stands for the elements of a list."""
     from pyspark.sql.types import ArrayType, DoubleType, StructType
 
     if isinstance(of, StructType):
@@ -240,7 +240,7 @@ def _double_paths(of: DataType, path: Path = ()) -> Iterator[Path]:
 
 
 def _ddl_with_text(of: DataType, paths: Sequence[Path]) -> str:
-    """The type in Spark's DDL with text where the paths lead."""
+    """The type in Spark's DDL, with text at the end of the paths."""
     from pyspark.sql.types import ArrayType, StructType
 
     if () in paths:
@@ -258,7 +258,7 @@ def _ddl_with_text(of: DataType, paths: Sequence[Path]) -> str:
 
 
 def _is_lossy_sql(value: str, path: Path, depth: int = 0) -> str:
-    """SQL: whether the text at the end of the path is a whole number that no double is, or beyond all."""
+    """SQL: whether the text at the end of the path is a number that a double cannot represent."""
     if not path:
         return (
             f"({text_types.is_lossy_whole_sql(value, 'DOUBLE')} OR {text_types.is_beyond_double_sql(value)})"
@@ -321,7 +321,7 @@ def _type_of_value(value: Any) -> pa.DataType:
 
 
 def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """The type of a value that was seen as both."""
+    """The common type of two values of a column."""
     import pyarrow as pa
     import pyarrow.types as t
 

@@ -1,8 +1,8 @@
-"""Folders and files as a source of SQL.
+"""Folders and files as a source of SQL queries.
 
-A table that we wrote is read from its current version by the columns that its state lists, so that a
-load published meanwhile changes nothing, and a column that older files lack is null. What others wrote
-is looked at first.
+A table that this product wrote is read from its current version with the columns of its state, so that a load
+published meanwhile changes nothing, and a column that older files lack is null. Files of other programs are
+inspected first.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _is_own_file(file: SourceFile) -> bool:
 
 
 class TableFinder(Protocol):
-    """What tables there are."""
+    """Finds tables by name."""
 
     def find(self, name: tuple[str, ...]) -> ReadableTable: ...
 
@@ -118,9 +118,9 @@ class FilesSource(SparkSource):
         columns: Sequence[ColumnSpec] | None = None,
         texts: Collection[str] = (),
     ) -> DataFrame:
-        """The rows of a table; with ``columns`` these, of their types, whatever its files hold.
+        """The rows of a table. With ``columns``: exactly these columns, in their types.
 
-        What is written as text, cells of CSV and names of folders, stays so in the columns ``texts``.
+        Values that are stored as text (CSV cells, names of folders) stay text in the columns ``texts``.
         """
         if table.state is not None:
             ours = self._read_own_table(spark, table, table.state.layout)
@@ -154,7 +154,7 @@ class FilesSource(SparkSource):
     def _read_with_adopted(
         self, spark: SparkSession, table: ReadableTable, layout: FileLayout, adopted: Sequence[SourceFile]
     ) -> DataFrame:
-        """Files that others wrote before the table was ours hold the same values, in their own ways."""
+        """Read adopted files separately: they hold the same values in other types or dialects."""
         theirs = replace(table, files=tuple(adopted), whole_folder=False, state=None)
         found = columnar_frame(spark, theirs, self._format)
         frames = [
@@ -166,8 +166,8 @@ class FilesSource(SparkSource):
         return union_frames(frames)
 
     def _read_own_csv(self, spark: SparkSession, table: ReadableTable, layout: FileLayout) -> DataFrame:
-        """Files written before a column was added have the first of the columns, and those that were
-        adopted may have other line ends: read them apart."""
+        """Read CSV files by their shape: files from before a column was added have fewer columns, and adopted
+        files may have other line ends."""
         groups: dict[tuple[int, bool, bool], list[SourceFile]] = defaultdict(list)
         for file in table.files:
             shape = find_csv_shape(spark, file, _csv_reading(layout.csv))
@@ -196,7 +196,7 @@ class LocalFilesSource(FilesSource):
 
 
 def _csv_reading(dialect: CsvDialect) -> CsvReadOptions:
-    """What is needed to count the cells of a file's first record."""
+    """The read options that are needed to count the cells of a file's first record."""
     return CsvReadOptions(
         has_header=False, delimiter=dialect.delimiter, quote=dialect.quote, escape=dialect.escape
     )
@@ -228,7 +228,7 @@ def _partition_types(layout: FileLayout, format: str) -> dict[str, str]:
 
 
 def _stored_type(column: ColumnSpec, format: str) -> str:
-    """The type by which Spark must read a column from a file of this format."""
+    """The type with which Spark must read a column from a file of this format."""
     kind = column.type.kind
     if format == "csv" and kind == "bytes":
         return "STRING"
@@ -238,7 +238,7 @@ def _stored_type(column: ColumnSpec, format: str) -> str:
 
 
 def _adopted_column_sql(column: ColumnSpec, there: Mapping[str, str]) -> str:
-    """The column as it is declared, from what was found in files of others."""
+    """SQL: the declared column, from an adopted file of another program."""
     kinds = {name.lower(): kind for name, kind in there.items()}
     name, kind, wanted = (
         quote_name(column.name),
@@ -253,7 +253,7 @@ def _adopted_column_sql(column: ColumnSpec, there: Mapping[str, str]) -> str:
 
 
 def _declared_column_sql(column: ColumnSpec, format: str) -> str:
-    """The column as it was loaded, from what the reader gives."""
+    """SQL: the column as it was loaded, from what the reader returns."""
     name, kind = quote_name(column.name), column.type.kind
     if format == "csv" and kind == "bytes":
         return f"unbase64({name}) AS {name}"

@@ -1,7 +1,7 @@
-"""Rows of files in columns and types that are given, for a stream: every batch is typed as the first was.
+"""Reads files for a stream in given columns and types, so that every batch has the types of the first.
 
-A value that is not of its column's type is refused, and the error names the file: nothing is cut or
-rounded to fit. Text is read by the forms by which the types of text files are found.
+A value that does not fit its column's type is refused, and the error names the file: nothing is cut or
+rounded. Text is accepted in the same forms as in type inference.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _STEP = (
 
 
 def columns_of_frame(frame: DataFrame) -> tuple[ColumnSpec, ...]:
-    """The columns of a frame, as they can be given again."""
+    """The columns of a frame as column specifications."""
     from pyspark.sql.pandas.types import to_arrow_type
 
     return tuple(
@@ -67,7 +67,7 @@ def typed_frame(
     csv: CsvReadOptions,
     json: JsonReadOptions,
 ) -> DataFrame:
-    """The rows of files that others wrote, in the columns that are given."""
+    """The rows of files of other programs, in the given columns."""
     names = [column.name for column in columns]
     frames: list[DataFrame] = []
     for part in _split_by_partitions(table):
@@ -89,7 +89,7 @@ def typed_frame(
 
 
 def _split_by_partitions(table: ReadableTable) -> list[ReadableTable]:
-    """A stream takes files as they come: some in folders of partitions, some in none."""
+    """Split the files by their partition columns: a stream may receive files with and without partitions."""
     groups: dict[tuple[str, ...], list[SourceFile]] = defaultdict(list)
     for file in table.files:
         groups[tuple(partition_columns(file.name))].append(file)
@@ -97,7 +97,7 @@ def _split_by_partitions(table: ReadableTable) -> list[ReadableTable]:
 
 
 def _split_by_columns(table: ReadableTable, format: str, names: Sequence[str]) -> list[ReadableTable]:
-    """The files by the columns that they have, so that each keeps its own types until they are cast."""
+    """Split the files by their columns, so that each keeps its own types until the cast."""
     groups: dict[tuple[FileColumn, ...], list[SourceFile]] = defaultdict(list)
     for file, footer in zip(table.files, read_footers(table.files, format), strict=True):
         groups[footer.columns].append(file)
@@ -116,8 +116,8 @@ def _columnar_frame(
 def cast_to_columns(
     frame: DataFrame, columns: Sequence[ColumnSpec], file: str, example: str | None = None
 ) -> DataFrame:
-    """The columns of a frame as they are given. ``file`` is SQL of the text by which errors name a file;
-    ``example`` is one of the files, for an error that all have in common."""
+    """Cast a frame to the given columns. ``file`` is SQL for the name of a row's file in errors; ``example``
+    is one of the files, for an error that all have in common."""
     found = {name.lower(): (name, kind) for name, kind in frame.dtypes}
     chosen = []
     for column in columns:
@@ -131,7 +131,7 @@ def cast_to_columns(
 
 
 def _value_sql(name: str, there: str, column: ColumnSpec, file: str, example: str | None) -> str:
-    """SQL of a column that is ``there`` in the files, as the type that is wanted."""
+    """SQL of a column that the files have as ``there``, in the wanted type."""
     wanted = column.type
     if there.startswith(_NESTED):
         if wanted.kind not in _TEXTS:
@@ -151,7 +151,7 @@ def _value_sql(name: str, there: str, column: ColumnSpec, file: str, example: st
 
 
 def _exact_cast_sql(name: str, there: str, wanted: DataType) -> str:
-    """The value as a type of its own kind; null when that would be another value."""
+    """SQL: the value in a type of the same kind; null if the value would change."""
     kind = _SPARK.type_name(wanted)
     typed = f"try_cast({name} AS {kind})"
     same = f"CAST({typed} AS {there}) <=> {name}"

@@ -1,1 +1,1 @@
-"""Where tables of files are kept: local disk and S3."""
+"""Where tables of files are stored, and how a version is published there: local disk and S3."""

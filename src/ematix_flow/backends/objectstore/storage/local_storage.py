@@ -1,4 +1,4 @@
-"""A folder on a disk as the place for tables of files."""
+"""Storage of tables of files in a folder of a disk."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class LocalTableStorage(TableStorage):
         return local_versions.LocalVersion(self.place.folder, state, self.place.folder)
 
     def adopt_user_files(self, state: TableState, files: Sequence[DataFile]) -> TableVersion:
-        """The user's folder itself is set aside whole."""
+        """Publish the user's files as the first version. The user's folder is kept aside as it is."""
         if not files:
             return self.preview_version(state)
         path = local_versions.link_files(self.place, files)
@@ -121,7 +121,7 @@ class LocalTableStorage(TableStorage):
 
 
 class LocalStorageRoot(StorageRoot):
-    """``path`` is absolute, and seen by the driver and every worker."""
+    """``path`` is absolute. The driver and every worker must see it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

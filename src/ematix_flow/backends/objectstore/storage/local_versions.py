@@ -1,9 +1,9 @@
-"""Versions of a table's folder, and the one rename that publishes a version.
+"""Versions of a table's folder on a disk, and the rename that publishes a version.
 
-The folder that readers know is a link to the current version's ``data``. A new version is built aside
-from hard links to the files that stay and to the new ones, flushed, and then put in the link's place:
-a reader sees the table before or after. Replaced versions are kept a while for readers that have begun.
-Everything here that changes a table is called with `table_lock` held.
+The folder that readers know is a link to the ``data`` folder of the current version. A new version is built
+in another folder from hard links to the files that stay and to the new files, is flushed, and then replaces
+the link: a reader sees the table before or after. Replaced versions are kept for a while for running readers.
+Functions that change a table need the lock of `table_lock`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 @dataclass(frozen=True)
 class LocalVersion:
-    """A version of a table, published or about to be; or a user's own folder as if it were one."""
+    """A version of a table: published, about to be published, or a user's own folder seen as a version."""
 
     path: Path
     state: TableState
@@ -61,7 +61,7 @@ class LocalVersion:
 
 @contextmanager
 def table_lock(place: TablePaths) -> Iterator[None]:
-    """One process at a time builds and publishes versions of a table, whatever pipeline it runs."""
+    """Hold the table's lock: one process at a time builds and publishes versions, in any pipeline."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(
@@ -86,7 +86,7 @@ def table_lock(place: TablePaths) -> Iterator[None]:
 
 
 def current_version(place: TablePaths) -> LocalVersion | None:
-    """The published version; None when there is no folder, or one that is not ours."""
+    """The published version; None if there is no folder, or if this product did not write it."""
     path = _linked_version(place)
     if path is None:
         return None
@@ -107,7 +107,7 @@ def _linked_version(place: TablePaths) -> Path | None:
 
 
 def link_files(place: TablePaths, files: Iterable[DataFile]) -> Path:
-    """The folder of a new version with its data and nothing else yet."""
+    """Create the folder of a new version with its data, and without a state."""
     path = place.versions_folder / f"{_next_number(place):08d}-{uuid.uuid4().hex[:12]}"
     (path / "data").mkdir(parents=True)
     for file in files:
@@ -119,7 +119,7 @@ def link_files(place: TablePaths, files: Iterable[DataFile]) -> Path:
 
 
 def seal_version(place: TablePaths, path: Path, base: LocalVersion | None, state: TableState) -> LocalVersion:
-    """Add the state to a version's data, and flush all of it; nothing is visible yet."""
+    """Add the state to a version and flush all of it. It is not visible yet."""
     state = replace(state, replaced=_replaced_versions(base))
     _write_ledger(path, base, state)
     if len(state.ledger) >= SEALED_ENTRIES:
@@ -132,7 +132,7 @@ def seal_version(place: TablePaths, path: Path, base: LocalVersion | None, state
 
 
 def _replaced_versions(base: LocalVersion | None) -> tuple[ReplacedVersion, ...]:
-    """The earlier versions that are still on disk, the one that is now replaced as the last."""
+    """The earlier versions that are still on disk; the last is the one that is replaced now."""
     if base is None:
         return ()
     there = [r for r in base.state.replaced if (base.path.parent / r.version).exists()]
@@ -159,7 +159,7 @@ def _next_number(place: TablePaths) -> int:
 
 
 def link_file(source: Path, to: Path) -> None:
-    """Another name for the same file; a copy where the file system has no such thing."""
+    """Create a hard link; copy the file where the file system has no hard links."""
     try:
         os.link(source, to, follow_symlinks=True)
     except OSError as error:
@@ -173,7 +173,7 @@ def link_file(source: Path, to: Path) -> None:
 
 
 def publish(place: TablePaths, version: LocalVersion) -> None:
-    """Make the version what readers see: one rename, the moment at which the load is committed."""
+    """Make the version visible to readers with one rename, which commits the load."""
     place.folder.parent.mkdir(parents=True, exist_ok=True)
     pointer = place.versions_folder / _POINTER
     pointer.unlink(missing_ok=True)
@@ -182,9 +182,9 @@ def publish(place: TablePaths, version: LocalVersion) -> None:
         os.symlink(target, pointer, target_is_directory=True)
     except OSError as error:
         raise TargetFailed(
-            f"cannot make a link in {place.versions_folder}: {error.strerror or error}",
+            f"cannot create a link in {place.versions_folder}: {error.strerror or error}",
             state=f"{place.name} is unchanged",
-            next_step="files as a target need a file system with symbolic links",
+            next_step="a table of files needs a file system with symbolic links",
         ) from error
     flush_to_disk(place.versions_folder)
     faults.point("files.before_publish")
@@ -194,7 +194,7 @@ def publish(place: TablePaths, version: LocalVersion) -> None:
     else:
         _swap_folder(pointer, place.folder)
     with explain_disk_errors(
-        place.folder, "the new version is visible; whether a loss of power undoes it is not known"
+        place.folder, "the new version is visible; it is not known whether it survives a loss of power"
     ):
         flush_to_disk(place.folder.parent)
     faults.point("files.after_publish")
@@ -203,7 +203,7 @@ def publish(place: TablePaths, version: LocalVersion) -> None:
 
 
 def _swap_folder(pointer: Path, folder: Path) -> None:
-    """Put the link where a real folder is, in one step where the system can; the folder is set aside."""
+    """Replace a real folder by the link, atomically if the system can; the folder is kept aside."""
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "renameat2"):
         names = os.fsencode(pointer), os.fsencode(folder)
@@ -216,7 +216,7 @@ def _swap_folder(pointer: Path, folder: Path) -> None:
 
 
 def finish_adoption(place: TablePaths) -> None:
-    """Finish what a crash interrupted while a user's own folder was being adopted."""
+    """Finish an adoption of a user's folder that a crash interrupted."""
     folder = place.versions_folder / _POINTER
     if folder.is_symlink():
         folder.unlink()
@@ -235,7 +235,7 @@ def finish_adoption(place: TablePaths) -> None:
 
 
 def remove_unpublished(place: TablePaths) -> list[str]:
-    """Drop the versions that a crash left before they were published; their names."""
+    """Drop the versions that a crash left unpublished, and return their names."""
     current = _linked_version(place)
     known = {current.name} | {r.version for r in read_state(current).replaced} if current else set()
     # a published version that is not known is of a link that the user moved or removed: it is theirs
@@ -246,7 +246,7 @@ def remove_unpublished(place: TablePaths) -> list[str]:
 
 
 def remove_expired_versions(place: TablePaths) -> None:
-    """Drop replaced versions that no reader can still need: all but the last one, once they are old."""
+    """Drop replaced versions that no reader needs any more: all old ones except the last."""
     current = current_version(place)
     if current is not None:
         now = dt.datetime.now(dt.timezone.utc)
@@ -266,7 +266,7 @@ def _version_folders(place: TablePaths) -> list[Path]:
 
 
 def remember_target(place: TablePaths, pipeline: str, target: str) -> None:
-    """Note where a pipeline's target lives, so that its ledger is found by the target's name."""
+    """Record where a pipeline's target is stored, so that its ledger is found by the target's name."""
     path = _target_note_path(place.root, pipeline, target)
     with suppress(FileNotFoundError, ValueError):
         if json.loads(path.read_text(encoding="utf-8"))["table"] == place.name:
@@ -287,7 +287,7 @@ def remembered_target(root: Path, pipeline: str, target: str) -> TablePaths | No
         path = _target_note_path(root, pipeline, target)
         raise TargetFailed(
             f"cannot read {path}: it is damaged",
-            next_step="remove the file; the next load writes it anew",
+            next_step="remove the file; the next load writes it again",
         ) from error
 
 

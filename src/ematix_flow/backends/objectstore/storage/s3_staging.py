@@ -1,4 +1,4 @@
-"""Staging in a bucket: tasks write on their own disk and bring each file as it is finished."""
+"""Staging in a bucket: tasks write files on their local disk and upload each finished file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class S3Path:
-    """A file of a store, for those who open files by their path."""
+    """A file of a store with the interface of a path."""
 
     store: S3Store
     path: str
@@ -50,7 +50,7 @@ class S3Path:
 
 @dataclass(frozen=True, kw_only=True)
 class S3FilesStaging(FilesStaging):
-    """A hidden folder of the store, one folder in it for each part."""
+    """A hidden folder of the store, with one folder per part."""
 
     store: S3Store
     folder: str
@@ -88,7 +88,7 @@ class S3FilesStaging(FilesStaging):
 
 @contextmanager
 def _scratch_folder() -> Iterator[Path]:
-    """A folder of this machine's disk, which may be full."""
+    """A temporary local folder. Errors of a full disk are explained."""
     with (
         tempfile.TemporaryDirectory(prefix="ematix-flow-") as folder,
         explain_disk_errors(Path(folder), "the table is unchanged"),

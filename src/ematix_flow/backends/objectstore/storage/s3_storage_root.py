@@ -1,4 +1,4 @@
-"""A prefix of a bucket as the place for tables of files."""
+"""Storage of tables of files under a prefix of a bucket."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from ematix_flow.spec.tables import TableSpec
 
 _STAGING = f"{HIDDEN}/staging"
 _REMARK = (
-    "a bucket has no rename: readers of this product see a load whole or not at all, "
-    "others that list the prefix see its files come and go one by one"
+    "a bucket has no rename: readers of this product see all of a load or nothing, "
+    "other readers that list the prefix see its files appear and disappear one by one"
 )
 
 _log = logging.getLogger(__name__)
 
 
 class S3StorageRoot(StorageRoot):
-    """Tables under a store's root."""
+    """The storage of all tables under a store's root."""
 
     def __init__(self, store: S3Store) -> None:
         self.store = store
@@ -51,7 +51,7 @@ class S3StorageRoot(StorageRoot):
         return S3TableStorage(self.store, parts)
 
     def _require_separate(self, parts: tuple[str, ...]) -> None:
-        """Refuse a table inside another table: readers that list that one would take its rows too.
+        """Refuse a table inside another table: readers of the outer table would read its rows too.
 
         Refuse a table of another root as well.
         """
@@ -61,7 +61,7 @@ class S3StorageRoot(StorageRoot):
             above = S3TableStorage(self.store, parts[:depth])
             if above.newest_version() is not None or above.storage_in_other_root() is not None:
                 raise PlanError(
-                    f"{'/'.join(parts)!r} would lie inside {above.name!r}, which is a table of its own",
+                    f"{'/'.join(parts)!r} would be inside {above.name!r}, which is another table",
                     next_step="choose another schema, name or prefix",
                 )
         S3TableStorage(self.store, parts).require_own_root()

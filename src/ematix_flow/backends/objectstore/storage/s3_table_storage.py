@@ -1,11 +1,11 @@
-"""A table in a bucket: data files under the keys that readers list, and numbered manifests beside.
+"""Storage of a table in a bucket: data files under keys that readers list, and numbered manifests.
 
-A manifest holds the state of one version, its files among it. To publish is to create the next number,
-which only one can; the newest manifest is the table. Before the first load brings files, a manifest says that
-one has begun: to our readers there is no table, whatever files lie there. Before files are brought to where
-readers list, their names are noted in an intent, so that what a crash leaves is known and removed. Replaced
-files are noted too, and stay a while for readers that have begun. A user's own files are never removed. A
-note in the table's own folder leads to the root below which its manifests lie, for those who come to it from
+A manifest holds the state of one version, including its files. A load is published by creating the manifest
+with the next number, which only one writer can do. The newest manifest is the table. Before the first load
+copies files, a manifest records that it has begun; until it commits, our readers see no table. Before files
+are copied to where readers list, an intent records their names, so that files of a crashed load are known and
+removed. Replaced files are recorded too, and are kept for a while for running readers. A user's own files are
+never removed. A note in the table's folder names the root that holds the manifests, for connections with
 another root.
 """
 
@@ -47,15 +47,15 @@ COPIES_AT_ONCE = 8
 _LOOKS = 5
 _MANIFEST, _INTENT, _REPLACED = "manifest-", "intent-", "replaced-"
 _TIME = "%Y%m%dT%H%M%SZ"
-_NOTE = "_ematix_flow_home"  # passed over by whoever reads the folder
-_NOT_KNOWN = "whether it was committed is not known; another run finds out and loads it once"
+_NOTE = "_ematix_flow_home"  # readers of the folder ignore it
+_NOT_KNOWN = "it is not known whether it was committed; another run finds out and loads it exactly once"
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class S3Version:
-    """``number`` is its manifest's; 0 for a user's own folder."""
+    """``number`` is the number of its manifest; 0 for a user's own folder."""
 
     number: int
     state: TableState
@@ -63,7 +63,7 @@ class S3Version:
 
 @dataclass(frozen=True)
 class _Intent:
-    """What a load is about to bring, and what it is to replace."""
+    """The files that a load is about to add, and those that it replaces."""
 
     new: tuple[str, ...]
     replaced: tuple[str, ...]
@@ -78,7 +78,7 @@ class _Intent:
 
 
 class S3TableStorage(TableStorage):
-    """The table in the folders ``parts`` of a store."""
+    """The storage of the table in the folder ``parts`` of a store."""
 
     def __init__(self, store: S3Store, parts: tuple[str, ...]) -> None:
         self.store, self.parts = store, parts
@@ -105,12 +105,12 @@ class S3TableStorage(TableStorage):
         return None if newest is None or newest.state.begun else newest
 
     def has_uncommitted_first_load(self) -> bool:
-        """Whether the first load is under way or died: the files in the folder are no table."""
+        """Whether the first load is running or has crashed: the files in the folder are not a table yet."""
         newest = self.newest_version()
         return newest is not None and newest.state.begun
 
     def newest_version(self) -> S3Version | None:
-        """The newest manifest; of a first load that has not committed too."""
+        """The version of the newest manifest, even of a first load that has not committed."""
         for _ in range(_LOOKS):
             numbers = self._manifest_numbers()
             if not numbers:
@@ -122,7 +122,7 @@ class S3TableStorage(TableStorage):
                 continue
         raise TargetFailed(
             f"the manifests of {self.display_name} change faster than they can be read",
-            next_step="run it again when fewer loads run into this table",
+            next_step="run it again when fewer loads write to this table",
         )
 
     def _manifest_numbers(self) -> list[int]:
@@ -166,15 +166,15 @@ class S3TableStorage(TableStorage):
     # -------------------------------------------------------------- a table of another root
 
     def storage_in_other_root(self) -> S3TableStorage | None:
-        """The home that the same folder has below another root; None when it has none there."""
+        """The storage of the same folder under another root; None if there is none."""
         return self._storage_of_note(self._read_root_note())
 
     def require_own_root(self) -> None:
-        """Refuse a table of another root, whose ledger and watermarks are there: they would not be seen."""
+        """Refuse a table that belongs to another root: its ledger and watermarks are stored there."""
         self._refuse_other_root(self.storage_in_other_root())
 
     def _write_root_note(self) -> None:
-        """Leave the note. It may be missing, or have come with files that were copied from elsewhere."""
+        """Write the note that names the root. It may be missing, or be wrong in a copied folder."""
         noted = self._read_root_note()
         if noted != self._path_to_root:
             self._refuse_other_root(self._storage_of_note(noted))
@@ -186,12 +186,12 @@ class S3TableStorage(TableStorage):
                 f"{self.display_name} is a table that is loaded through a connection with prefix "
                 f"{other.store.root!r}",
                 state=f"{self.name} is unchanged",
-                next_step="load it through one connection: its ledger and watermarks lie below that prefix",
+                next_step="load it through one connection: its ledger and watermarks are below that prefix",
             )
 
     @property
     def _path_to_root(self) -> str:
-        """From the folder to the root, so that it stays true when all of the root is copied."""
+        """The relative path from the folder to the root: it stays right when the whole root is copied."""
         return "/".join([".."] * len(self.parts))
 
     def _read_root_note(self) -> str | None:
@@ -213,7 +213,7 @@ class S3TableStorage(TableStorage):
     # -------------------------------------------------------------- publishing
 
     def adopt_user_files(self, state: TableState, files: Sequence[DataFile]) -> S3Version:
-        """The user's files stay where they are; from now on the manifest says which are the table's."""
+        """The user's files stay where they are; from now on the manifest lists the files of the table."""
         newest = self.newest_version()
         if newest is not None:  # a first load died
             return S3Version(newest.number, state)
@@ -253,7 +253,7 @@ class S3TableStorage(TableStorage):
         faults.point("files.after_publish")
         faults.point("apply.after_commit")
         if theirs:
-            told = "%s: %d files that others had put there stay, and are no part of the table any more"
+            told = "%s: %d files of other programs stay, but are no longer part of the table"
             _log.warning(told, self.display_name, len(theirs))
         try:  # the load is committed: what cannot be removed now is removed by the next
             self._note_replaced(intent.replaced)
@@ -261,10 +261,10 @@ class S3TableStorage(TableStorage):
             self.store.remove(noted)
             self.remove_expired_files()
         except FlowError as error:
-            _log.warning("%s keeps files that it no longer needs: %s", self.display_name, error.what)
+            _log.warning("%s still has files that it no longer needs: %s", self.display_name, error.what)
 
     def _copy_files(self, files: Sequence[DataFile]) -> None:
-        """To where readers list: staged files by the server itself, those made here from this disk."""
+        """Copy files to where readers list: the server copies staged files; local files are uploaded."""
 
         def bring(file: DataFile) -> None:
             to = f"{self.name}/{file.name}"
@@ -285,7 +285,7 @@ class S3TableStorage(TableStorage):
         return replace(state, ledger=(), sealed=state.sealed + 1, sealed_as=(*state.sealed_as, name))
 
     def _create_manifest(self, number: int, state: TableState) -> S3Version:
-        """Create the manifest of that number: the moment at which the load is committed."""
+        """Create the manifest of that number, which commits the load."""
         text = json.dumps(state.to_json(), ensure_ascii=False)
         try:
             self.store.create(self._manifest_path(number), text)
@@ -299,12 +299,12 @@ class S3TableStorage(TableStorage):
             if not self._was_committed(number, text):
                 error.state = error.state or _NOT_KNOWN
                 raise
-            _log.info("the answer to a commit was lost, and it is there: %s", error.what)
+            _log.info("the response to a commit was lost, but the commit succeeded: %s", error.what)
         self._require_newest(number)
         return S3Version(number, state)
 
     def _require_newest(self, number: int) -> None:
-        """Refuse a manifest that came so late that others had used its number and dropped it again."""
+        """Fail if the manifest arrived so late that others had already used and dropped its number."""
         try:
             there = self._manifest_numbers()
         except FlowError as error:
@@ -320,7 +320,7 @@ class S3TableStorage(TableStorage):
             )
 
     def _was_committed(self, number: int, text: str) -> bool:
-        """Whether a commit is there whose answer never came."""
+        """Whether a commit succeeded although its response was lost."""
         path = self._manifest_path(number)
         try:
             return self.store.read(path) == text
@@ -335,13 +335,13 @@ class S3TableStorage(TableStorage):
             ) from error
 
     def _remove_uncommitted(self, noted: str, intent: _Intent, state: TableState) -> None:
-        """Remove what a load brought that will not be committed; what cannot be is left to the next."""
+        """Remove the files of a load that will not be committed; the next load removes what is left."""
         try:
             self._remove_files([name for name in intent.new if name not in state.files])
             self.store.remove(noted)
         except FlowError as error:
             _log.warning(
-                "files of a failed load stay in %s until the next: %s", self.display_name, error.what
+                "files of a failed load stay in %s until the next load: %s", self.display_name, error.what
             )
 
     # -------------------------------------------------------------- after a crash
@@ -356,10 +356,11 @@ class S3TableStorage(TableStorage):
         return [name for name in self.store.names(self._folder) if name.startswith(_INTENT)]
 
     def clear_intents(self) -> list[str]:
-        """Remove what loads that died brought, and note what they replaced; the names of what is removed.
+        """Remove the files of crashed loads, record what they replaced, and return the names of removed
+        files.
 
-        With the table's lock held nobody else has an intent, unless it lost its lock without knowing. A
-        new manifest makes sure that such a one cannot commit any more.
+        Under the table's lock no other load has an intent, unless it lost its lock unnoticed. A new manifest
+        makes sure that such a load can no longer commit.
         """
         intents = self._intents()
         version = self.newest_version() if intents else None
@@ -381,7 +382,7 @@ class S3TableStorage(TableStorage):
         return left
 
     def has_expired_files(self) -> bool:
-        """Whether files were replaced so long ago that no reader can still need them."""
+        """Whether there are replaced files that no reader needs any more."""
         return bool(self._expired_notes())
 
     def _expired_notes(self) -> list[str]:
@@ -389,7 +390,7 @@ class S3TableStorage(TableStorage):
         return [name for name in self.store.names(self._folder) if name.startswith(_REPLACED) and name <= old]
 
     def remove_expired_files(self) -> None:
-        """Remove those files."""
+        """Remove the replaced files that no reader needs any more."""
         notes = self._expired_notes()
         version = self.current_version() if notes else None
         if version is None:
@@ -409,13 +410,13 @@ class S3TableStorage(TableStorage):
         self.store.remove_all([f"{self.name}/{name}" for name in names])
 
     def _drop_manifests(self, before: int) -> None:
-        """Those below a number; the last one stays for readers that have listed it already."""
+        """Drop the manifests below a number; the last one stays for readers that have already listed it."""
         old = [number for number in self._manifest_numbers() if number < before]
         self.store.remove_all([self._manifest_path(number) for number in old])
 
 
 def _is_data_file(name: str) -> bool:
-    """Files of the folder and of its partition folders, but hidden ones."""
+    """Whether it is a data file: not hidden, in the table's folder or a partition folder."""
     *folders, file = name.split("/")
     return not is_hidden(file) and all("=" in folder and not is_hidden(folder) for folder in folders)
 

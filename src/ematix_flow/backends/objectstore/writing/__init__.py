@@ -1,1 +1,1 @@
-"""A load into a table of files: staging, table state, commit."""
+"""A load into a table of files: inspection, staging, the table's state and the commit."""

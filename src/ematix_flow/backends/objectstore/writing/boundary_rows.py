@@ -1,8 +1,8 @@
-"""Rows that share the last watermark: which of those read again are not in the table yet.
+"""Rows at the last watermark that an incremental read reads again: finds those that the table lacks.
 
-The lower bound of an incremental read is closed. Tasks set rows at the bound aside; here they are
-matched against the rows at the bound that the table's files hold, by key, or as a multiset of whole
-rows where there is no key. DuckDB does the matching and spills to the disk when it is much.
+The lower bound of an incremental read is inclusive. Tasks set the rows at the bound aside. This module
+compares them with the rows at the bound in the table's files, by key, or as a multiset of whole rows when the
+table has no key. DuckDB does the comparison and spills to disk when there are many rows.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def missing_rows(
     low: Watermark,
     scratch: Path,
 ) -> Iterator[pa.RecordBatch]:
-    """Of the rows set aside, those that the table's files do not hold, in the order they were read."""
+    """Yield the set-aside rows that the table's files do not hold, in the order they were read."""
     import numpy
     import pyarrow as pa
 
@@ -105,8 +105,10 @@ def _create_row_table(
     batches: Iterable[pa.RecordBatch],
     columns: Sequence[ColumnSpec],
 ) -> None:
-    """A table of these rows: ``position`` counts them, and columns are c0, c1 … so that no name of a
-    user's column is ever part of SQL."""
+    """Create a DuckDB table of these rows.
+
+    ``position`` counts them. The columns are named c0, c1 …, so that no column name of a user becomes SQL.
+    """
     import numpy
     import pyarrow as pa
 

@@ -1,4 +1,4 @@
-"""What a disk refuses, as an error that says what to do."""
+"""Turns errors of the disk into errors that say what to do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STEPS = {
 
 @contextmanager
 def explain_disk_errors(path: Path, state: str) -> Iterator[None]:
-    """Turn an OSError into TargetFailed: what the disk refused, the state that remains, what to do."""
+    """Turn an OSError in the block into TargetFailed with the state that remains and what to do."""
     try:
         yield
     except FlowError:

@@ -1,4 +1,4 @@
-"""What a folder of files holds now, compared with what is declared."""
+"""Inspects the files of a folder and compares their columns with the declared ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TEXTS = ("text", "string", "json", "jsonb", "uuid")
 
 
 def require_format(home: TableStorage, there: str, format: str, example: str = "") -> None:
-    """One folder, one format: a reader of the folder could not make sense of two."""
+    """Refuse a folder with files of another format: readers expect one format in a folder."""
     if there != format:
         raise SchemaMismatch(
             f"the folder {home.display_name} holds {there} files{example}, and the "
@@ -36,7 +36,7 @@ def require_format(home: TableStorage, there: str, format: str, example: str = "
 
 
 def list_user_files(home: TableStorage, format: str) -> list[DataFile]:
-    """The data files of a folder that we did not write; SchemaMismatch when it is no folder of one table."""
+    """The data files of a folder that this product did not write; SchemaMismatch if it is not one table."""
     files = home.user_files()
     foreign = find_foreign_format(files, format)
     if foreign is not None:
@@ -51,7 +51,7 @@ def list_user_files(home: TableStorage, format: str) -> list[DataFile]:
 
 
 def infer_columns(files: Sequence[DataFile], format: str, dialect: CsvDialect) -> tuple[ColumnSpec, ...]:
-    """The columns of files that others wrote, in the order in which they first come up."""
+    """The columns of files that other programs wrote, in the order of their first appearance."""
     found: dict[str, tuple[DataType | None, str]] = {}  # None: only nulls so far
     if format == "csv":
         _require_one_header(files, dialect)
@@ -76,14 +76,14 @@ def infer_columns(files: Sequence[DataFile], format: str, dialect: CsvDialect) -
 
 
 def name_by_position(columns: Sequence[ColumnSpec], table: TableSpec) -> tuple[ColumnSpec, ...]:
-    """Columns of files without a header: the first is the first that is declared, and so on."""
+    """Name the columns of files without a header: the first gets the first declared name, and so on."""
     names = [*table.column_names, *(c.name for c in columns[len(table.column_names) :])]
     return tuple(replace(column, name=name) for column, name in zip(columns, names, strict=False))
 
 
 def undeclared_as_text(columns: Sequence[ColumnSpec], table: TableSpec) -> tuple[ColumnSpec, ...]:
-    """Columns of CSV as they are recorded: a type inferred from a file's beginning would cost the others
-    their zeros and signs."""
+    """Record undeclared CSV columns as text: a type inferred from the beginning of a file could lose zeros
+    and signs of later values."""
     declared = table.with_load_columns().column_names
     text = DataType("text")
     return tuple(c if c.name in declared else replace(c, type=text) for c in columns)
@@ -97,13 +97,13 @@ def _canonical_type(arrow_type: pa.DataType, column: str, file: DataFile) -> Dat
 
 
 def _common_type(one: DataType, other: DataType) -> DataType:
-    """JSON has one kind of number; other types that differ were text to begin with."""
+    """The common type of two files: JSON has one kind of number; other differing types become text."""
     return DataType("double" if {one.kind, other.kind} <= {*_WHOLE, "double"} else "text")
 
 
 def find_csv_dialect(files: Sequence[DataFile], table: TableSpec, reading: CsvReadOptions) -> CsvDialect:
-    """The dialect of CSV files that others wrote, as they are said to be; SchemaMismatch for one that we
-    do not write. Unless it is said, the delimiter is that under which the header fits best."""
+    """The declared dialect of CSV files that other programs wrote; SchemaMismatch for a dialect that cannot
+    be written. Without a declared delimiter, the one that fits the header best is used."""
     quote = reading.quote
     known = CsvDialect(header=reading.has_header, quote=quote, escape=reading.escape or quote)
     if not files:
@@ -116,7 +116,7 @@ def find_csv_dialect(files: Sequence[DataFile], table: TableSpec, reading: CsvRe
 
 
 def _refuse_unsupported_dialect(file: DataFile, reading: CsvReadOptions) -> None:
-    """A table's files have one dialect, and we write neither comments nor short records."""
+    """Refuse read options that cannot be written: comments and short records."""
     odd = [
         option
         for option in ("terminator", "comment", "null_regex", "truncated_rows_ok")
@@ -131,12 +131,12 @@ def _refuse_unsupported_dialect(file: DataFile, reading: CsvReadOptions) -> None
 
 
 def user_partition_columns(files: Sequence[DataFile]) -> tuple[str, ...]:
-    """The partition columns in the names of files that others wrote."""
+    """The partition columns in the paths of files that other programs wrote."""
     return tuple(partition_columns(files[0].name)) if files else ()
 
 
 def _require_one_header(files: Sequence[DataFile], dialect: CsvDialect) -> None:
-    """Readers take the columns of CSV by their position: files with other columns cannot be mixed."""
+    """Refuse files with different headers: readers take CSV columns by position."""
     if not dialect.header:
         return
     first = read_first_record(files[0].path, dialect) if files else []
@@ -157,7 +157,7 @@ def _require_one_header(files: Sequence[DataFile], dialect: CsvDialect) -> None:
 
 
 def plan_columns(table: TableSpec, live: LiveTable, holds: CanHold) -> TablePlan:
-    """What must change in the live table, and what no change mends."""
+    """What must change in the live table, and which differences no change can fix."""
     there = {c.name: c for c in live.columns}
     changes: list[TableChange] = []
     differences: list[str] = []
@@ -179,12 +179,12 @@ CanHold = Callable[[ColumnSpec, ColumnSpec], bool]
 
 
 def written_files_can_hold(declared: ColumnSpec, there: ColumnSpec) -> bool:
-    """Whether files of ours with a column as ``there`` can be read with some that hold it as declared."""
+    """Whether files with the column as in ``there`` can be read together with those of the declared one."""
     return declared.type == there.type or {declared.type.kind, there.type.kind} <= set(_TEXTS)
 
 
 def found_files_can_hold(format: str, partitions: Sequence[str]) -> CanHold:
-    """The same for files that others wrote: what was inferred from text binds less than a schema."""
+    """The same for files of other programs: a type inferred from text is less strict than a schema."""
 
     def holds(declared: ColumnSpec, there: ColumnSpec) -> bool:
         if declared.name in partitions or written_files_can_hold(declared, there):
@@ -200,7 +200,7 @@ def found_files_can_hold(format: str, partitions: Sequence[str]) -> CanHold:
 
 
 def _may_be_same_type(declared: DataType, there: DataType) -> bool:
-    """A type inferred from the beginning of text says little: digits may be any number, or text."""
+    """Whether an inferred type may be the declared one: digits may be any number, or text."""
     if declared.kind in _TEXTS or declared.kind == "bytes":
         return True
     if there.kind in _WHOLE:

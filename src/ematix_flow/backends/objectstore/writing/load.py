@@ -1,7 +1,7 @@
-"""One load into a folder of files: what it would change, and the version that holds the result.
+"""One load into a folder of files: computes what changes, and publishes the version with the result.
 
-Data, ledger entry and watermark are in that version together, so that its publication commits all of
-them. Called with the table's lock held.
+Data, ledger entry and watermark are part of that version, so publishing it commits all of them at once. The
+caller holds the table's lock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ematix_flow.strategies import truncate
 
 @dataclass(frozen=True)
 class _NewFile:
-    """A data file that the load brings."""
+    """A data file that the load adds."""
 
     file: DataFile
     facts: FileFacts
@@ -36,7 +36,7 @@ class _NewFile:
 
 @dataclass(frozen=True)
 class _LoadChange:
-    """What a load does: the files that stay, those that come, and the counts."""
+    """What a load changes: the files that stay, the new files, and the counts."""
 
     kept: dict[str, FileFacts]
     new: tuple[_NewFile, ...]
@@ -44,9 +44,9 @@ class _LoadChange:
 
 
 class FilesLoad:
-    """A staged load against the table's current version (None: there is no table yet).
+    """A staged load and the table's current version (None: there is no table yet).
 
-    ``scratch`` is an empty folder of this machine, for files that are made here.
+    ``scratch`` is an empty local folder for files that are made here.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class FilesLoad:
         self._require_watermarks()
 
     def preview(self) -> LoadResult:
-        """The counts of the load; nothing of the table is touched."""
+        """The counts of the load; the table does not change."""
         return self._duplicate_result() or self._compute_change().applied
 
     def commit(self) -> LoadResult:
-        """Build the version that the load makes, and publish it. Nothing new makes no version."""
+        """Build the load's version and publish it. A load without new rows makes no version."""
         base, load = self._base, self._load
         assert base is not None
         if load.range is not None:
@@ -91,7 +91,7 @@ class FilesLoad:
         return change.applied
 
     def _duplicate_result(self) -> LoadResult | None:
-        """The answer for a batch that was committed before."""
+        """The result for a batch that is already committed; None otherwise."""
         base, load = self._base, self._load
         if base is None:
             return None
@@ -121,7 +121,7 @@ class FilesLoad:
         return _LoadChange({} if replaces else there, tuple(new), applied)
 
     def _existing_files(self) -> dict[str, FileFacts]:
-        """The files that are really in the folder; one that the state does not list is counted."""
+        """The files that are in the folder now. Rows of files that the state does not list are counted."""
         if self._base is None:
             return {}
         state = self._base.state
@@ -132,7 +132,7 @@ class FilesLoad:
         }
 
     def _boundary_files(self, there: dict[str, FileFacts]) -> list[_NewFile]:
-        """Files with those rows at the bound that the table does not hold yet."""
+        """Write files with the rows at the bound that the table does not hold yet."""
         low, folder = self._staging.lower_bound, self._scratch / "ties"
         assert low is not None
         aside = [part.set_aside_file for part in self._parts if part.set_aside_file is not None]
@@ -210,7 +210,7 @@ class FilesLoad:
             )
 
     def _require_same_layout(self, base: TableVersion) -> None:
-        """Staged files follow the columns, partitions and dialect that the table had when they began."""
+        """Refuse a load if another one has changed columns, partitions or dialect since staging began."""
         if self._load.mode == "truncate":
             return
         there, staged = base.state.layout, self._staging.layout

@@ -1,8 +1,8 @@
-"""Staging: a folder of one attempt, a folder in it for each part, and the part's own account of itself.
+"""Staging of one attempt: a folder with one folder per part, each with a summary of the part.
 
-`FilesStaging` is what is pickled into a Spark task. Files are written in their final form, so that
-applying them is linking or copying them. Rows at the lower bound of an incremental read are set aside
-unencoded: whether they are new is known only when they are applied.
+`FilesStaging` is pickled into Spark tasks. Files are written in their final form, so applying them means
+linking or copying them. Rows at the lower bound of an incremental read are kept aside in Arrow's form,
+because only the commit knows whether they are new.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ S = TypeVar("S", bound="FilesStaging")
 
 @dataclass(frozen=True)
 class PartSummary:
-    """What a task says of the part that it wrote."""
+    """What a task reports of the part that it wrote."""
 
     files: tuple[WrittenFile, ...]
     rows: int
@@ -72,7 +72,7 @@ class PartSummary:
 
 @dataclass(frozen=True)
 class WrittenPart:
-    """A part as its task describes it, and where its files are. ``aside_file`` is on this machine."""
+    """A part as its task reports it, and where its files are. ``set_aside_file`` is a local file."""
 
     summary: PartSummary
     data: tuple[DataFile, ...]
@@ -80,13 +80,14 @@ class WrittenPart:
 
 
 def new_attempt(load: Load) -> str:
-    """A name that no other attempt has."""
+    """A unique name for an attempt."""
     return f"{load.run_id.hex[:12]}-{uuid.uuid4().hex[:8]}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class FilesStaging(ABC):
-    """One attempt's staging. ``low`` is set when rows at the bound must be matched before they count."""
+    """The staging of one attempt. ``lower_bound`` is set when rows at the bound must be compared with the
+    table."""
 
     attempt: str
     layout: FileLayout
@@ -97,7 +98,7 @@ class FilesStaging(ABC):
 
     @classmethod
     def for_load(cls: type[S], load: Load, layout: FileLayout, attempt: str, **place: Any) -> S:
-        """The staging of a load's attempt at a ``place``, which each kind names in its own way."""
+        """Create the staging of a load's attempt; ``place`` are the fields of its location."""
         return cls(
             attempt=attempt,
             layout=layout,
@@ -110,18 +111,18 @@ class FilesStaging(ABC):
 
     @abstractmethod
     def write(self, part: str, batches: Iterable[pa.RecordBatch]) -> StagedPart:
-        """Write all batches as ``part``, keep them safe, and only then leave the part's account."""
+        """Write all batches as ``part``, flush them, and then write the part's summary."""
 
     @abstractmethod
     def scratch_folder(self) -> AbstractContextManager[Path]:
-        """A folder of this machine while the parts are applied."""
+        """A local folder for as long as the parts are applied."""
 
     @abstractmethod
     def fetch_part(self, part: StagedPart, scratch: Path) -> WrittenPart:
-        """What a part's task left; ``scratch`` is for what must be on this machine."""
+        """Fetch a part; ``scratch`` receives the files that must be local."""
 
     def read_part(self, part: StagedPart, scratch: Path) -> WrittenPart:
-        """What a part's task wrote; TargetFailed when it is not what it told the driver."""
+        """Fetch a part; TargetFailed if it differs from what its task reported to the driver."""
         try:
             written = self.fetch_part(part, scratch)
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -133,14 +134,14 @@ class FilesStaging(ABC):
         if written.summary.rows != part.rows:
             raise TargetFailed(
                 f"the staged part {part.part!r} holds {written.summary.rows:,} rows; "
-                f"its task told of {part.rows:,}",
+                f"its task reported {part.rows:,}",
                 state="the table is unchanged",
                 next_step="run it again",
             )
         return written
 
     def add_load_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows with every column of the layout: load columns added, columns not brought null."""
+        """The rows with every column of the layout: load columns are added, missing columns are null."""
         import pyarrow as pa
 
         stamps: dict[str, Any] = {LOADED_AT: self.loaded_at, BATCH_ID: self.run_id}
@@ -154,14 +155,15 @@ class FilesStaging(ABC):
         return pa.RecordBatch.from_arrays(arrays, names=[c.name for c in self.layout.columns])
 
     def file_prefix(self, part: str) -> str:
-        """Unique, and the newest first: a reader that takes the columns of the first file sees them all."""
+        """A unique prefix that sorts newer files first: readers that take the columns of the first file see
+        all."""
         moment = round(self.loaded_at.timestamp() * 1_000_000)
         return f"part-{2**56 - moment:014x}-{self.attempt}-{part}"
 
     def write_files(
         self, folder: Path, part: str, batches: Iterable[pa.RecordBatch], finished: OnFinished | None = None
     ) -> PartSummary:
-        """The rows as files on this machine's disk, below ``data``; those at the bound in a file beside."""
+        """Write the rows as local files below ``data``, and the rows at the bound into a separate file."""
         (folder / DATA_FOLDER).mkdir(parents=True)
         prefix = self.file_prefix(hashlib.sha256(part.encode()).hexdigest()[:12])
         files = RollingFileWriter(folder / DATA_FOLDER, prefix, self.layout, self.watermark_column, finished)
@@ -206,7 +208,7 @@ class LocalFilesStaging(FilesStaging):
         return account.to_staged_part(part)
 
     def scratch_folder(self) -> AbstractContextManager[Path]:
-        """The staging folder itself: what is made there can be linked."""
+        """The staging folder itself, because files that are made there can be hard-linked."""
         return nullcontext(Path(self.folder))
 
     def fetch_part(self, part: StagedPart, scratch: Path) -> WrittenPart:
@@ -217,14 +219,14 @@ class LocalFilesStaging(FilesStaging):
 
 
 class _BoundaryRowsFile:
-    """The rows at the bound, kept as they travel."""
+    """The file with the rows at the bound, in Arrow's form."""
 
     def __init__(self, path: Path) -> None:
         self._path, self.rows = path, 0
         self._writer: Any = None
 
     def split_off(self, batch: pa.RecordBatch, low: Watermark | None) -> pa.RecordBatch:
-        """Set the rows at ``low`` aside; the rest."""
+        """Write the rows at the bound into the file, and return the rest."""
         import pyarrow as pa
         import pyarrow.compute as pc
         import pyarrow.parquet as pq

@@ -1,7 +1,7 @@
-"""What a version knows of itself: layout, files, ledger, watermarks. One JSON file.
+"""The state of a version: layout, files, ledger and watermarks, in one JSON file.
 
-It becomes visible with the data, in the same step. Old ledger entries are sealed into files of their own
-that later versions refer to, so that a commit does not rewrite the table's whole history.
+It becomes visible together with the data. Old ledger entries are sealed into separate files that later
+versions share, so that a commit does not rewrite the whole ledger.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class TableState:
 
 
 def read_state(version: Path) -> TableState:
-    """The state of a version's folder; TargetFailed when it cannot be trusted."""
+    """Read the state in a version's folder; TargetFailed if it is damaged."""
     path = version / STATE_FILE
     try:
         return parse_state(path.read_text(encoding="utf-8"), str(path))
@@ -133,7 +133,7 @@ def read_state(version: Path) -> TableState:
 
 
 def parse_state(text: str, shown: str) -> TableState:
-    """The state that a file holds; TargetFailed, with the file as ``shown``, when it cannot be trusted."""
+    """Parse a state file; TargetFailed, which names the file as ``shown``, if it is damaged."""
     try:
         value = json.loads(text)
         found = value["version"]
@@ -148,7 +148,7 @@ def _unreadable_error(shown: str, why: str) -> TargetFailed:
     return TargetFailed(
         f"cannot read the table's state {shown}: {why}",
         state="the data files are untouched and readable, but which batches they hold is not known",
-        next_step="restore the file from a backup, or move the table's folder away and load it anew",
+        next_step="restore the file from a backup, or move the table's folder away and load it again",
     )
 
 
@@ -176,7 +176,7 @@ ReadSealed = Callable[[int], str]
 
 
 def sealed_reader(version: Path) -> ReadSealed:
-    """Sealed files in a version's folder."""
+    """A reader of the sealed ledger files in a version's folder."""
     return lambda number: (version / sealed_file(number)).read_text(encoding="utf-8")
 
 
@@ -197,7 +197,7 @@ def ledger_entries(
 def ledger_has_batch(
     sealed: ReadSealed, state: TableState, pipeline: str, target: str, batch_key: str
 ) -> bool:
-    """Whether the batch was committed before."""
+    """Whether this batch is already committed."""
     wanted = (pipeline, target, batch_key)
     if any((e.pipeline, e.target, e.batch_key) == wanted for e in state.ledger):
         return True

@@ -1,7 +1,7 @@
-"""What a target needs of the place where tables of files live: a disk, or a bucket.
+"""What a target needs from the place where its tables are stored: a disk or a bucket.
 
-`FilesRoot` is the place as a whole, `TableHome` one table in it with its versions. How a version becomes
-what readers see is the home's own; what a load is about is the same everywhere.
+`StorageRoot` is the whole place, `TableStorage` one table in it with its versions. Each kind of storage
+publishes a version in its own way; the rest of a load is the same for all.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ematix_flow.spec.tables import TableSpec
 
 
 class TableVersion(Protocol):
-    """A version of a table, published or about to be; or a user's own folder as if it were one."""
+    """A version of a table: published, about to be published, or a user's own folder seen as a version."""
 
     @property
     def state(self) -> TableState: ...
 
 
 class TableStorage(ABC):
-    """One table's folder. What changes it is called with `locked` held."""
+    """The storage of one table. Methods that change it need the lock of `lock`."""
 
     @property
     @abstractmethod
@@ -38,15 +38,15 @@ class TableStorage(ABC):
     @property
     @abstractmethod
     def display_name(self) -> str:
-        """The folder, as a person is told of it."""
+        """The folder, as error messages show it."""
 
     @abstractmethod
     def lock(self) -> AbstractContextManager[None]:
-        """One process at a time makes versions of a table, whatever pipeline it runs."""
+        """Hold the table's lock: one process at a time makes versions of a table, in any pipeline."""
 
     @abstractmethod
     def current_version(self) -> TableVersion | None:
-        """The published version; None when there is no folder, or one that is not ours."""
+        """The published version; None if there is no folder, or if this product did not write it."""
 
     @abstractmethod
     def data_files(self, version: TableVersion) -> list[DataFile]:
@@ -56,30 +56,30 @@ class TableStorage(ABC):
 
     @abstractmethod
     def user_files(self) -> list[DataFile]:
-        """The data files of a folder that we did not write; none when there is no folder."""
+        """The data files of a folder that this product did not write; empty if there is no folder."""
 
     @abstractmethod
     def user_folders(self) -> list[str]:
-        """The folders in it that are no partitions: never rows of this table."""
+        """The folders in it that are not partitions. They never hold rows of this table."""
 
     @abstractmethod
     def preview_version(self, state: TableState) -> TableVersion:
-        """The user's folder as it would be with that state, to look at and not to publish."""
+        """The user's folder as a version with that state; it is never published."""
 
     # -------------------------------------------------------------- versions
 
     @abstractmethod
     def adopt_user_files(self, state: TableState, files: Sequence[DataFile]) -> TableVersion:
-        """What the first load starts from: the user's files, which stay, published as the first version.
+        """Publish the user's files, which stay, as the first version: the first load starts from it.
 
-        Without such files readers see no table until the load itself is published.
+        Without such files, readers see no table until the first load is published.
         """
 
     @abstractmethod
     def publish(
         self, base: TableVersion, kept: Sequence[str], new: Sequence[DataFile], state: TableState
     ) -> None:
-        """Make the version of these files what readers see, in one step that commits all of it."""
+        """Make the version of these files visible to readers, in one step that commits all of it."""
 
     @abstractmethod
     def recover(self) -> None:
@@ -87,7 +87,7 @@ class TableStorage(ABC):
 
     @abstractmethod
     def has_batch(self, version: TableVersion, pipeline: str, target: str, batch_key: str) -> bool:
-        """Whether the batch was committed before."""
+        """Whether this batch is already committed."""
 
     @abstractmethod
     def ledger_entries(self, version: TableVersion, pipeline: str, target: str) -> Iterator[LedgerEntry]:
@@ -95,40 +95,41 @@ class TableStorage(ABC):
 
 
 class StorageRoot(ABC):
-    """A place for tables. What fails in it is told as an error of ours."""
+    """The storage of all tables of a connection. Its failures are raised as errors of this product."""
 
     @abstractmethod
     def explain_errors(self, state: str) -> AbstractContextManager[None]:
-        """What the place refuses within the block is raised with the state that remains."""
+        """Raise storage failures in the block as TargetFailed with this state."""
 
     @abstractmethod
     def table_storage(self, table: TableSpec) -> TableStorage:
-        """The home of a declared table; PlanError for a name that cannot be one."""
+        """The storage of a declared table; PlanError if its name cannot be a folder."""
 
     @abstractmethod
     def lock(self, pipeline: str, target: str, run_id: uuid.UUID) -> AbstractContextManager[None]: ...
 
     @abstractmethod
     def remember_target(self, home: TableStorage, pipeline: str, target: str) -> None:
-        """Note where a pipeline's target lives, so that its ledger is found by the target's name."""
+        """Record where a pipeline's target is stored, so that its ledger is found by the target's name."""
 
     @abstractmethod
     def remembered_table(self, pipeline: str, target: str) -> TableStorage | None: ...
 
     @abstractmethod
     def new_staging(self, load: Load, layout: FileLayout) -> FilesStaging:
-        """An empty place for one attempt's parts."""
+        """An empty staging area for the parts of one attempt."""
 
     @abstractmethod
     def drop_staging(self, staging: Staging) -> None:
-        """Never an error: a load that is committed must not be called failed. The next run sweeps."""
+        """Drop the staging area. It never fails, because the load is committed; the next run sweeps what is
+        left."""
 
     @abstractmethod
     def sweep_staging(self, pipeline: str, target: str) -> list[str]: ...
 
     @abstractmethod
     def sweep_table(self, home: TableStorage, pipeline: str, target: str) -> list[str]:
-        """Drop what a crashed load left of a table, beside staging."""
+        """Drop what a crashed load left of a table, except staging."""
 
     def remarks(self) -> tuple[str, ...]:
         return ()

@@ -1,6 +1,6 @@
-"""The tables under a root: how each is laid out now, what a declaration changes, and making it so.
+"""The tables under a root: inspects their layout, plans changes and applies them.
 
-A folder that the user filled is adopted by the first change: its files become the first version.
+The first change adopts a folder that a user has filled: its files become the first version.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class FilesTables:
         return replace(plan, changes=(adopt, *plan.changes))
 
     def apply_plan(self, table: TableSpec, plan: TablePlan) -> None:
-        """Carry out a plan: a version for a new or adopted folder, columns that were added."""
+        """Apply a plan: publish a version for a new or adopted folder, or for added columns."""
         home = self.root.table_storage(table)
         if not plan.changes:
             return
@@ -78,7 +78,7 @@ class FilesTables:
                 home.publish(version, [file.name for file in home.data_files(version)], (), state)
 
     def ensure_version(self, home: TableStorage, table: TableSpec) -> TableVersion:
-        """The current version, or what the first load starts from: the user's files if there are some."""
+        """The current version. If there is none, create it from the user's files, if any."""
         home.recover()
         version = home.current_version()
         if version is not None:
@@ -90,7 +90,7 @@ class FilesTables:
         return home.adopt_user_files(state, list_user_files(home, self.format))
 
     def preview_version(self, home: TableStorage, table: TableSpec) -> TableVersion | None:
-        """What `ensure` would give, without making it; None when there is nothing."""
+        """What `ensure_version` would return, without creating it; None if there is no file."""
         version = home.current_version()
         if version is not None:
             return version
@@ -98,7 +98,7 @@ class FilesTables:
         return home.preview_version(state) if state is not None else None
 
     def _user_files_state(self, home: TableStorage, table: TableSpec) -> TableState | None:
-        """The state that a user's own files will have; declared columns in their declared types."""
+        """The state of a user's own files, with declared columns in their declared types."""
         found = self._existing_layout(home, table)
         if found is None:
             return None
@@ -111,7 +111,7 @@ class FilesTables:
         return TableState(home.name, replace(found, columns=columns), facts)
 
     def layout_for(self, load: Load) -> FileLayout:
-        """How a load's files are laid out: beside files that stay, as those are."""
+        """The layout of a load's files: that of the existing files, if they stay."""
         home, table = self.root.table_storage(load.table), load.table
         declared = tuple(storage_column(c) for c in table.with_load_columns().columns)
         layout = FileLayout(
@@ -140,7 +140,7 @@ class FilesTables:
         return replace(layout, columns=merge_columns(there.columns, declared))
 
     def _existing_layout(self, home: TableStorage, table: TableSpec) -> FileLayout | None:
-        """The layout of the table as it is, ours or not; None when there is no file to lay out."""
+        """The layout of the existing files, whoever wrote them; None if there are none."""
         version = home.current_version()
         if version is not None:
             require_format(home, version.state.layout.format, self.format)
@@ -162,7 +162,7 @@ class FilesTables:
 
 
 def _require_same_shape(table: TableSpec, there: FileLayout, wanted: FileLayout) -> None:
-    """Files of one folder share partitions and dialect, or no reader could read them together."""
+    """Refuse another partitioning or dialect: readers could not read the files of the folder together."""
     words = None
     if there.partition_by != wanted.partition_by:
         now, then = (f"by ({', '.join(layout.partition_by)})" for layout in (there, wanted))
