@@ -102,7 +102,7 @@ def test_a_certificate_for_another_name_is_refused_and_the_name_is_what_to_mend(
     server: PostgresServer,
 ) -> None:
     backend = backend_at(server, ELSEWHERE, ssl_root_cert=authority_of(server))
-    refused(backend, "the name that the certificate is for")
+    refused(backend, "the host name of the certificate")
     relaxed = backend_at(server, ELSEWHERE, ssl_root_cert=authority_of(server), sslmode="verify-ca")
     for connect in connects(relaxed):
         connect()

@@ -132,7 +132,7 @@ def test_a_queue_has_no_other_end_to_begin_at(rabbitmq: RabbitMQServer, rabbitmq
     ("options", "words"),
     [
         ({"prefech": "1"}, "no option 'prefech'.*Did you mean 'prefetch'"),
-        ({"prefetch": "0"}, "from 1 on"),
+        ({"prefetch": "0"}, "1 or more"),
         ({"prefetch": "70000"}, "at most 65535"),
         ({"prefetch": "many"}, "whole number"),
     ],

@@ -1,9 +1,9 @@
-"""The few contracts that a backend fulfils.
+"""The contracts that a backend fulfils.
 
-A backend is one resolved connection. It may be a `BatchSource`, a `Target`, or both. The planner asks
-it questions that change nothing (`describe`, `inspect`, `plan_table`); the engine asks it to act, in
-the order of the commit protocol: create staging, let tasks write parts, apply in one transaction,
-drop staging. What is pickled into a Spark task is only a `Split` or a `Staging`.
+A backend is one resolved connection. It can be a `BatchSource`, a `BatchTarget`, or both. The planner
+calls methods that change nothing (`describe`, `inspect`, `plan_table`). The engine then follows the
+commit protocol: create staging, let tasks write parts, apply them in one transaction, drop staging.
+Only a `Split` or a `Staging` is pickled into a Spark task.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ematix_flow.backends.messages.contract import MessageTarget, StreamSource
 
 
-# ------------------------------------------------------------------ what a source tells the planner
+# ------------------------------------------------------------------ sources
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class SourceColumn:
 
 @dataclass(frozen=True)
 class SourceQuery:
-    """What to read: the SQL as written, and for an incremental run the range to keep."""
+    """What to read: the user's SQL, and the range of rows that an incremental run reads."""
 
     sql: str
     range: SourceRange | None = None
@@ -54,14 +54,14 @@ class SourceQuery:
 
 @dataclass(frozen=True)
 class ReadBound:
-    """How far a range can be read so that nothing is committed below afterwards, and who keeps it there."""
+    """The highest value that can be read now, below which no other transaction can still commit rows."""
 
     high: Watermark
-    held_back_by: str | None = None  # words for plan and run, when it is worth telling
+    held_back_by: str | None = None  # a sentence for plan and run that names the open transaction
 
 
 class Split(Protocol):
-    """A share of a query, picklable, read inside a Spark task. Holds no open handle."""
+    """A part of a query, picklable, read inside a Spark task. It holds no open connection."""
 
     def read(self) -> Iterator[pa.RecordBatch]: ...
 
@@ -77,37 +77,37 @@ class BatchSource(ABC):
 
     @abstractmethod
     def describe(self, sql: str) -> tuple[SourceColumn, ...]:
-        """The columns the SQL yields, without running it. Wrong SQL raises SourceFailed."""
+        """The columns of the SQL's result, without running it. Invalid SQL raises SourceFailed."""
 
     @abstractmethod
     def explain(self, sql: str) -> str:
-        """Let the database check and plan the SQL; its plan as text."""
+        """The database's own plan of the SQL, as text."""
 
     def safe_read_bound(self, query: SourceQuery, data_type: DataType) -> ReadBound | None:
-        """The bound for an incremental read that begins after this call, not beyond the range's own high.
+        """The upper bound for an incremental read that begins after this call, at most the range's own high.
 
-        ``data_type`` is the watermark's. None where a source cannot tell. May wait a little, never long.
+        ``data_type`` is the watermark's type. None when the source cannot tell. It may wait a few seconds.
         """
         return None
 
     def expected_rows(self, query: SourceQuery) -> int | None:
-        """About how many rows it will yield, when the source can tell that at once and well; else None."""
+        """The estimated number of rows, when the source has a quick and good estimate; else None."""
         return None
 
     @abstractmethod
     def split(
         self, query: SourceQuery, wanted: Mapping[str, DataType], parallelism: int
     ) -> AbstractContextManager[Sequence[Split]]:
-        """Splits that all see one moment of the data, valid while the context is open.
+        """Splits that all read one snapshot, valid while the context is open.
 
-        ``wanted`` are the target's types by column: a loosely typed source reads by them.
+        ``wanted`` holds the target's type of each column: a loosely typed source converts to them.
         Each split yields batches of bounded size.
         """
 
 
 @dataclass(frozen=True)
 class SparkSetting:
-    """A setting of a session, and why."""
+    """A setting of a Spark session, and the reason for it."""
 
     key: str
     value: str
@@ -115,7 +115,7 @@ class SparkSetting:
 
 
 class SparkSource(ABC):
-    """A system that Spark reads with its own readers (files, lakes); planning it needs the session."""
+    """A system that Spark's own readers read (files, lakes). Planning it needs the Spark session."""
 
     dialect = "spark"
 
@@ -124,34 +124,34 @@ class SparkSource(ABC):
 
     @abstractmethod
     def frame(self, spark: SparkSession, sql: str) -> DataFrame:
-        """The SQL as a DataFrame; the tables in it resolve under the connection."""
+        """The SQL as a DataFrame; its table names are those of the connection."""
 
     def with_file_options(self, files: FileOptions) -> SparkSource:
         """The same source, with its files read by these options."""
         return self
 
     def with_text_columns(self, columns: Collection[str]) -> SparkSource:
-        """The same source, for targets that keep these columns of a query's result as text.
+        """The same source, for targets that store these columns of a query's result as text.
 
-        What the query hands on to them unchanged is not read as anything else.
+        A source column that the query passes on to them unchanged is read as text.
         """
         return self
 
     def settings(self) -> tuple[SparkSetting, ...]:
-        """What the session is set to while a frame of this source is computed."""
+        """The session settings that apply while a frame of this source is computed."""
         return ()
 
     def size_in_bytes(self, sql: str) -> int | None:
-        """The bytes of all files that the SQL may read; None where that is not known."""
+        """The size of all files that the SQL may read; None when it is not known."""
         return None
 
 
-# ------------------------------------------------------------------ what a target tells the planner
+# ------------------------------------------------------------------ tables of a target
 
 
 @dataclass(frozen=True)
 class LiveTable:
-    """A table as it is in the target now."""
+    """A table as it exists in the target now."""
 
     columns: tuple[ColumnSpec, ...]
     primary_key: tuple[str, ...] = ()
@@ -182,7 +182,7 @@ ChangeAction = Literal[
 
 @dataclass(frozen=True)
 class TableChange:
-    """One step that makes the live table fit the declaration, as SQL or as words."""
+    """One step that makes the live table match the declaration, as SQL or in words."""
 
     action: ChangeAction
     subject: str
@@ -191,7 +191,7 @@ class TableChange:
 
 @dataclass(frozen=True)
 class DiffLine:
-    """The declared table against the live one, a line each.
+    """One difference between the declared table and the live one.
 
     ``+`` is added, ``~`` changes from ``was`` to ``now``, ``=`` is left alone, ``!`` is refused.
     """
@@ -208,17 +208,17 @@ class DiffLine:
 
 @dataclass(frozen=True)
 class TablePlan:
-    """What must change before a load, and what stands in its way.
+    """What must change before a load, and what prevents it.
 
-    ``stops`` are those differences, mended by a change or not, with which no load can be exact.
+    ``blockers`` are the differences with which no load can be exact, whether a change fixes them or not.
     """
 
     changes: tuple[TableChange, ...] = ()
-    differences: tuple[str, ...] = ()  # drift that no change above mends
+    differences: tuple[str, ...] = ()  # differences that no change fixes
     diff: tuple[DiffLine, ...] = ()
     blockers: tuple[str, ...] = ()
     converts_to_scd2: bool = False  # plain rows become the first versions of an scd2 table
-    declined: tuple[TableChange, ...] = ()  # what the policy of the load does not do
+    declined: tuple[TableChange, ...] = ()  # changes that the drift policy does not allow
 
 
 # ------------------------------------------------------------------ staging and apply
@@ -226,34 +226,34 @@ class TablePlan:
 
 @dataclass(frozen=True)
 class StagedPart:
-    """What one task attempt wrote; only parts whose message reached the driver are applied."""
+    """What one task attempt wrote. Only parts that the task reported to the driver are applied."""
 
     part: str
     rows: int
     bytes: int
 
 
-RowCheck = Callable[["pa.RecordBatch"], None]  # RowRejected for a row that the target has no value for
+RowCheck = Callable[["pa.RecordBatch"], None]  # raises RowRejected for a row that the target cannot store
 
 
 class Staging(Protocol):
     """Picklable handle of one attempt's staging, written from inside Spark tasks."""
 
     def write(self, part: str, batches: Iterable[pa.RecordBatch]) -> StagedPart:
-        """Write all batches as ``part``; a part that fails half way is never referred to again."""
+        """Write all batches as ``part``. A part that fails half way is never read."""
         ...
 
 
 @dataclass(frozen=True)
 class SameDatabaseRows:
-    """Rows that the target computes itself: ``sql`` yields the declared columns in order."""
+    """Rows that the target database computes itself. ``sql`` yields the declared columns in order."""
 
     sql: str
 
 
 @dataclass(frozen=True)
 class StagedRows:
-    """Rows that tasks have written aside."""
+    """Rows that tasks have written to staging."""
 
     staging: Staging
     parts: tuple[StagedPart, ...]
@@ -261,7 +261,7 @@ class StagedRows:
 
 @dataclass(frozen=True)
 class Load:
-    """Everything one load of one target is about. The strategy applies ``rows`` to ``table``."""
+    """One load of one target. The strategy of ``mode`` applies the rows to ``table``."""
 
     pipeline: str
     target: str
@@ -270,18 +270,18 @@ class Load:
     run_id: uuid.UUID
     loaded_at: dt.datetime
     matching: Matching = field(default_factory=Matching)
-    batch_key: str | None = None  # None: the range it reads, known once the rows are there
+    batch_key: str | None = None  # None: the key is the range that was read
     range: SourceRange | None = None
-    positions: tuple[str | None, str | None] | None = None  # of a stream's batch: where it begins and ends
+    positions: tuple[str | None, str | None] | None = None  # where a stream's batch begins and ends
     max_shrink: float = 0.5
     allow_empty: bool = False
     files: FileOptions = field(default_factory=FileOptions)
     partition_by: tuple[str, ...] = ()
-    table_plan: TablePlan = field(default_factory=TablePlan)  # to the table; they commit with the rows
-    dry_run: bool = False  # count what would change, commit nothing; the table may not exist yet
+    table_plan: TablePlan = field(default_factory=TablePlan)  # its changes commit with the rows
+    dry_run: bool = False  # count the changes and commit nothing; the table may not exist yet
 
     def source_bounds(self, high: Watermark | None) -> tuple[str | None, str | None]:
-        """From where to where this load has read, as the ledger keeps it; ``high`` is the new watermark."""
+        """Start and end of what this load read, as the ledger records it; ``high`` is the new watermark."""
         if self.positions is not None:
             return self.positions
         low = self.range.low if self.range else None
@@ -290,14 +290,14 @@ class Load:
 
 @dataclass(frozen=True)
 class LoadResult:
-    """What the transaction did. ``duplicate`` means the ledger already held the batch: nothing done."""
+    """What the transaction did. ``duplicate``: the ledger held the batch already, and nothing was done."""
 
     rows_in: int = 0
     rows_inserted: int = 0
     rows_updated: int = 0
     rows_deleted: int = 0
     rows_unchanged: int = 0
-    rows_outranked: int = 0  # of scd2 by event time: another row holds at the same event time
+    rows_outranked: int = 0  # scd2 by event time: another row with the same event time wins
     watermark: Watermark | None = None
     duplicate: bool = False
 
@@ -321,7 +321,7 @@ class BatchTarget(ABC):
     """A system that a pipeline loads into."""
 
     def with_files(self, files: FileOptions) -> BatchTarget:
-        """The same target; files of others that are there already are read by these options."""
+        """The same target, which reads existing files of other programs by these options."""
         return self
 
     @abstractmethod
@@ -332,22 +332,22 @@ class BatchTarget(ABC):
     def plan_table(
         self, table: TableSpec, live: LiveTable | None, matching: Matching | None = None
     ) -> TablePlan:
-        """Compare the declaration (load columns included) with what lives.
+        """Compare the declaration (load columns included) with the live table.
 
-        ``matching`` is what rows that become versions are hashed and dated by.
+        ``matching`` says how rows that become scd2 versions are hashed and dated.
         """
 
     @abstractmethod
     def change_table(self, table: TableSpec, plan: TablePlan) -> None:
-        """Carry out the plan's changes, and make what ledger and watermarks need.
+        """Make the plan's changes, and create what the ledger and the watermarks need.
 
-        Safe when another process did the same a moment ago. A run calls it with no changes and leaves
-        those to `apply`, so that a load that fails creates no table.
+        It is safe when another process does the same. A run calls it without changes and leaves them to
+        `apply`, so that a load that fails creates no table.
         """
 
     @abstractmethod
     def lock(self, pipeline: str, target: str, run_id: uuid.UUID) -> AbstractContextManager[None]:
-        """Hold the pipeline's lock on this target for the whole run; PipelineLocked when taken."""
+        """Hold the pipeline's lock on this target for the whole run; PipelineLocked when it is taken."""
 
     @abstractmethod
     def watermark(self, pipeline: str, target: str, column: str) -> Watermark | None: ...
@@ -359,17 +359,17 @@ class BatchTarget(ABC):
         """Committed batches, newest first; empty when nothing was ever committed."""
 
     def forget_batches(self, pipeline: str, target: str, before: dt.datetime) -> None:
-        """Drop ledger entries of a stream's batches that old: none of them can come again."""
+        """Drop the ledger entries of a stream's batches before that time: such a batch cannot come again."""
         return
 
     @abstractmethod
     def create_staging(self, load: Load, schema: pa.Schema) -> Staging:
-        """A place for tasks to write rows of ``schema`` (the declared columns)."""
+        """Create staging, where tasks write rows of ``schema`` (the declared columns)."""
 
     def row_check(self, table: TableSpec) -> RowCheck | None:
-        """What refuses rows of the declared columns that this target cannot hold, before they are staged.
+        """A check that refuses rows that this target cannot store, before they are staged. Picklable.
 
-        Picklable. None where a staging or the load itself finds them out.
+        None when staging or the load itself refuses such rows.
         """
         return None
 
@@ -382,46 +382,46 @@ class BatchTarget(ABC):
 
     @abstractmethod
     def sweep_staging(self, pipeline: str, target: str) -> list[str]:
-        """Drop staging that a crashed run of this pipeline left. Called while the lock is held."""
+        """Drop the staging that crashed runs of this pipeline left. The caller holds the lock."""
 
     def with_partitions(self, partition_by: tuple[str, ...]) -> BatchTarget:
-        """The same target, for a plan of a table whose files are divided by these columns."""
+        """The same target, for planning a table that is partitioned by these columns."""
         return self
 
     def warnings(self) -> tuple[str, ...]:
-        """What a person should know of how this target is loaded, for the plan's warnings."""
+        """Warnings for the plan about how this target is loaded."""
         return ()
 
     @abstractmethod
     def run_sql(self, sql: str) -> int:
-        """One statement in its own transaction, for post-load transforms; rows affected."""
+        """Run one statement in its own transaction, for post-load transforms; the rows affected."""
 
 
 # ------------------------------------------------------------------ the backend itself
 
 
 class SparkTarget(ABC):
-    """A target that Spark writes with its own writers (lakes): whoever opens it brings the session."""
+    """A target that Spark's own writers write (lakes). The caller gives it the Spark session."""
 
     @abstractmethod
     def use_spark(
         self, spark: Callable[[], SparkSession], errors: Callable[[str], AbstractContextManager[None]]
     ) -> None:
-        """``spark`` starts the engine when it is first called; asking a question may need it too.
+        """``spark`` starts the engine when it is first called; planning may need it too.
 
-        What Spark raises within ``errors(what)`` is raised as an error of ours.
+        ``errors(what)`` turns what Spark raises inside its block into a FlowError.
         """
 
 
 class Backend(ABC):
-    """One resolved connection. Opens nothing until it is asked to."""
+    """One resolved connection. It connects when a method needs it."""
 
     kind: str
     capabilities: Capabilities
     jar_groups: tuple[str, ...] = ()  # groups of the jar lock that a session for it must have
 
     def spark_conf(self) -> Mapping[str, str]:
-        """What a running session must be told to reach it. Secrets are among it: never to be shown."""
+        """The settings that a Spark session needs to reach it. They contain secrets: never show them."""
         return {}
 
     def __init__(self, connection: Connection) -> None:
@@ -429,21 +429,21 @@ class Backend(ABC):
 
     @abstractmethod
     def check(self) -> str:
-        """Connect for real and say to what (product and version). CannotConnect when it fails."""
+        """Connect, and return product and version. CannotConnect when it fails."""
 
     @abstractmethod
     def identity(self) -> str:
-        """Equal for two connections exactly when they reach the same database."""
+        """Equal for two connections if and only if they reach the same database."""
 
     def is_same_database(self, other: Backend) -> bool:
-        """Whether the two connections reach one database now."""
+        """Whether the two connections reach the same database now."""
         return self.identity() == other.identity()
 
     def query_context(self) -> Mapping[str, str]:
-        """What of this connection, beyond its database, decides which rows a query yields.
+        """What decides the rows of a query besides the database: user, default schema, session settings.
 
-        Names in words (``default database``, ``user``) with their values. Two connections to one database
-        with equal contexts answer every query alike.
+        Two connections to one database with equal contexts answer every query alike. The keys are shown
+        to people (``default database``, ``user``).
         """
         return {}
 
@@ -454,15 +454,15 @@ class Backend(ABC):
         return None
 
     def stream_source(self) -> StreamSource | None:
-        """What a stream follows; None where it cannot."""
+        """The source of a stream; None when this kind cannot be one."""
         return None
 
     def message_target(self) -> MessageTarget | None:
-        """What a stream sends messages to; None where rows are loaded instead."""
+        """Where a stream sends messages; None for a kind that rows are loaded into."""
         return None
 
     def query(self, sql: str, limit: int | None = None) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Column names and at most ``limit`` rows: for the ``conn`` that a pipeline's function gets."""
+        """Column names and at most ``limit`` rows, for the ``conn`` argument of a pipeline's function."""
         from ematix_flow.errors import Unsupported
 
         raise Unsupported(f"a connection of kind {self.kind!r} cannot be queried from a pipeline's function")

@@ -1,4 +1,4 @@
-"""What each backend can do, as data. The planner reads it; nothing else decides."""
+"""What each backend can do, as data. The planner decides by these values alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Capabilities:
-    """One record a backend."""
+    """What one backend can do."""
 
     source: bool = False
     strategies: frozenset[str] = field(default_factory=frozenset)
@@ -15,11 +15,11 @@ class Capabilities:
     same_db: bool = False  # can run INSERT … SELECT by itself
     parallel_read: bool = False  # several tasks under one snapshot
     parallel_write: bool = True  # several tasks may write staging at once
-    concurrent_writers: bool = False  # others may commit rows while we read, in any order
-    shared_filesystem: bool = False  # executors must see the driver's paths
-    schemas: bool = True  # has schemas; else the schema becomes part of the table's name
+    concurrent_writers: bool = False  # other sessions may commit rows while a pipeline reads, in any order
+    shared_filesystem: bool = False  # executors must see the same files as the driver
+    schemas: bool = True  # False: the schema becomes part of the table's name
     max_identifier_bytes: int | None = None
-    file_bytes: int = 0  # a load leaves data files, which are closed at this size; 0: it leaves none
+    file_bytes: int = 0  # the size at which a load closes a data file; 0: it writes none
 
     @property
     def target(self) -> bool:

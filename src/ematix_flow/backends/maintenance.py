@@ -1,4 +1,4 @@
-"""Keeping tables of files in shape: what is asked for, and what was done. Values only."""
+"""Maintenance of tables that consist of files: its options and its report. Values only."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ SAFE_RETENTION = dt.timedelta(days=7)
 
 @dataclass(frozen=True)
 class MaintenanceOptions:
-    """What to do. ``retain`` is how long files stay that the newest version does not need; None: as long as
-    the table says, which is 7 days unless it says otherwise."""
+    """What to do. ``retain`` is how long files stay that the newest version does not need; None: the table's
+    own setting, which is 7 days by default."""
 
     retain: dt.timedelta | None = None
-    zorder: tuple[str, ...] = ()  # columns by whose values rows are brought together
+    zorder: tuple[str, ...] = ()  # columns whose values cluster the rows
     dry_run: bool = False
     force: bool = False
 
     def __post_init__(self) -> None:
         if self.retain is not None and self.retain < dt.timedelta(0):
-            raise UsageError("files cannot be kept for less than no time")
+            raise UsageError("the retention time cannot be negative")
         if self.retain is not None and self.is_below_safe_retention and not self.force:
             raise UsageError(
                 f"to keep files for {duration_text(self.retain)} only, and not for 7 "
@@ -60,27 +60,27 @@ class FileTotals:
 
 @dataclass(frozen=True)
 class MaintenanceReport:
-    """One table. ``before`` and ``after`` are the files that its newest version consists of.
+    """The maintenance of one table. ``before`` and ``after`` count the files of its newest version.
 
-    In a dry run nothing was done: ``after`` is None, ``small`` are the files that would be written anew,
-    and the other numbers are what would go.
+    A dry run changes nothing: ``after`` is None, ``small`` counts the files that would be rewritten, and
+    the other numbers are what would be removed.
     """
 
     table: str
     before: FileTotals
     after: FileTotals | None
-    removed: FileTotals  # files that no version needs which is kept
+    removed: FileTotals  # files that no retained version needs
     small: int = 0
-    events: int = 0  # rows beside a history that count no more
-    entries: int = 0  # of the journal, folded
+    events: int = 0  # event rows that no longer matter
+    entries: int = 0  # journal entries that were compacted
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 class MaintainableTarget(ABC):
-    """A target whose tables are files that pile up."""
+    """A target whose tables are files that accumulate."""
 
     @abstractmethod
     def maintain(self, table: TableSpec, upkeep: MaintenanceOptions) -> Sequence[MaintenanceReport]:
-        """The table and what lies beside it; empty when there is none yet. Loads go on meanwhile, or wait."""
+        """Maintain the table and its companion; empty when it does not exist. Loads may wait meanwhile."""

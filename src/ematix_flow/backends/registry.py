@@ -1,4 +1,4 @@
-"""Which class serves which kind of connection. Adding a backend is adding one line."""
+"""The backend class of each kind of connection. A new backend adds one line here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ematix_flow.backends.base import Backend
     from ematix_flow.spec.connections import Connection
 
-# kind -> (module:class, its driver, the extra that brings it where that is not always installed)
+# kind -> (module:class, its driver, the extra that installs the driver)
 _BACKENDS: dict[str, tuple[str, str | None, str | None]] = {
     "postgres": ("ematix_flow.backends.postgres.backend:PostgresBackend", "psycopg", "postgres"),
     "mysql": ("ematix_flow.backends.mysql.backend:MySQLBackend", "pymysql", "mysql"),
@@ -35,7 +35,7 @@ def supported_kinds() -> tuple[str, ...]:
 
 
 def open_backend(connection: Connection) -> Backend:
-    """The backend of an expanded connection. Imports its driver, connects to nothing yet."""
+    """The backend of an expanded connection. It imports the driver and does not connect."""
     if connection.kind not in _BACKENDS:
         raise Unsupported(
             f"connection {connection.name!r} is a {connection.kind!r}, which batch pipelines cannot use yet",
@@ -54,7 +54,7 @@ def open_backend(connection: Connection) -> Backend:
 
 
 def require_driver(connection: Connection, called: str | None = None) -> None:
-    """ConfigError when the driver of a connection is not installed. Imports nothing of it."""
+    """ConfigError when the driver of a connection is not installed. It does not import the driver."""
     driver = _BACKENDS[connection.kind][1] if connection.kind in _BACKENDS else None
     if driver is None:
         return

@@ -85,7 +85,7 @@ def test_a_missing_folder_is_named_and_nothing_is_made(kind: type[Connection], t
         lambda: target.inspect(TABLE),
         lambda: target.lock("p", "t", uuid.uuid4()).__enter__(),
     ):
-        with pytest.raises(CannotConnect, match=r"no is not there|folder .*/no "):
+        with pytest.raises(CannotConnect, match=r"no does not exist|folder .*/no "):
             ask()
     assert list(tmp_path.iterdir()) == []
 
@@ -102,7 +102,7 @@ def test_looking_creates_no_database(kind: type[Connection], tmp_path: Path) -> 
     backend = open_backend(kind(name="wh", path=str(tmp_path / "x.db")))  # type: ignore[call-arg]
     target = backend.target()
     assert target is not None
-    assert "not there yet" in backend.check()
+    assert "does not exist yet" in backend.check()
     assert target.inspect(TABLE) is None
     assert target.plan_table(TABLE, None).changes
     assert target.watermark("p", "t", "id") is None
@@ -139,7 +139,7 @@ def test_a_part_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
 def test_a_task_that_outlives_its_run_does_not_bring_staging_back(tmp_path: Path) -> None:
     folder = create_staging_folder(file_at(tmp_path / "x.db"), load())
     drop_staging_folder(folder)
-    with pytest.raises(TargetFailed, match="is not there"), part_file(folder, "p1", ".bin"):
+    with pytest.raises(TargetFailed, match="does not exist"), part_file(folder, "p1", ".bin"):
         pass
     assert not Path(folder).exists()
 

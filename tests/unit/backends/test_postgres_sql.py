@@ -214,7 +214,7 @@ def test_a_refused_connection_is_told_without_the_drivers_noise() -> None:
         "connection 'wh' cannot reach PostgreSQL at localhost:5432/shop as user 'me': "
         'password authentication failed for user "me"'
     )
-    assert told.next_step == "mend user and password, then  flow connections check wh"
+    assert told.next_step == "correct user and password, then  flow connections check wh"
 
 
 def test_staging_and_locks_are_named_apart() -> None:

@@ -500,5 +500,5 @@ def test_a_source_table_that_is_locked_is_no_wrong_declaration(flow, tmp_path, m
         database.execute("BEGIN EXCLUSIVE")
         told = flow("plan", "copied", "-m", "quitting")
     assert told.code == 1
-    assert "is locked by another process" in told.err
+    assert "locked by another process" in told.err
     assert "source_table=" not in told.err

@@ -1,6 +1,6 @@
-"""Arrow batches made to fit a declared table, value by value, inside the task that reads them.
+"""Casts of Arrow batches to a declared table, inside the task that reads them.
 
-The same rules for every source and target: nothing is cut, wrapped or silently nulled. A value that
+The rules are the same for every source and target: no value is cut, wrapped or silently nulled. A value that
 does not fit stops the load with an error that names the column, the row and the value.
 """
 
@@ -76,7 +76,7 @@ def _cast_array(array: pa.Array, column: ColumnSpec, offset: int) -> pa.Array:
 
 
 def _to_float(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Digits that it cannot hold are lost, as in any database; a number must not become infinity."""
+    """Extra digits are lost, as in any database; a finite number must not become infinity."""
     import pyarrow.compute as pc
 
     cast = array.cast(wanted)
@@ -86,7 +86,7 @@ def _to_float(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _to_timestamp(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Zoneless times are UTC; nanoseconds that are not zero would be lost and are refused by the cast."""
+    """Times without a zone are UTC. The cast refuses nanoseconds other than zero."""
     import pyarrow as pa
 
     if (array.type.tz is None) == (wanted.tz is None):
@@ -95,7 +95,7 @@ def _to_timestamp(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _to_date(array: pa.Array, column: ColumnSpec, offset: int) -> pa.Array:
-    """The day of a time at midnight, of one with a zone in UTC. Arrow's own cast would cut the time off."""
+    """The day of a time at midnight (UTC when it has a zone). Arrow's own cast would drop the time of day."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -114,7 +114,7 @@ def _to_date(array: pa.Array, column: ColumnSpec, offset: int) -> pa.Array:
 
 
 def _to_decimal(array: pa.Array, data_type: DataType) -> pa.Array:
-    """Through text, so that 0.1 means 0.1; digits beyond the scale are refused, not rounded."""
+    """Convert through text, so that 0.1 stays 0.1. Digits beyond the scale are refused, not rounded."""
     import decimal
 
     import pyarrow as pa
@@ -151,7 +151,7 @@ def _reject(column: ColumnSpec, array: pa.Array, mask: pa.Array, offset: int, wh
 
 
 def _reject_uncastable(array: pa.Array, column: ColumnSpec, offset: int, error: Exception) -> None:
-    """Find the first value that does not cast. The batch is bounded, so a walk through it is too."""
+    """Find the first value that does not cast. The batch is bounded, so this loop is too."""
     for index in range(len(array)):
         one = array.slice(index, 1)
         try:
@@ -184,5 +184,5 @@ def row_rejection(column: str, row: int, value: object, why: str) -> RowRejected
     shown = shown if len(shown) <= _MAX_SHOWN else shown[: _MAX_SHOWN - 1] + "…"
     return RowRejected(
         f"column {column!r}, row {row + 1:,} of what was read: {shown} {why}",
-        next_step="mend it in the source, filter it in the SQL, or change the column's type or markers",
+        next_step="correct it in the source, filter it in the SQL, or change the column's type or markers",
     )

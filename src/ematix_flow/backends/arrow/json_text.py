@@ -1,7 +1,7 @@
-"""Nested values as JSON text: exact, and the same whichever source they come from.
+"""Nested values as JSON text: exact, and the same for every source.
 
-Decimals keep their digits, times are ISO 8601 (moments in UTC, with a Z), bytes are base64, maps are
-objects, and numbers that JSON lacks are the texts ``NaN``, ``Infinity`` and ``-Infinity``.
+Decimals keep their digits, times are ISO 8601 (with a zone: in UTC, with a Z), bytes are base64, maps are
+objects, and the numbers that JSON lacks are the texts ``NaN``, ``Infinity`` and ``-Infinity``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def to_json_text(array: pa.Array) -> pa.Array:
-    """A text for each value; nulls stay null."""
+    """Each value as JSON text; nulls stay null."""
     import pyarrow as pa
 
     write = _writer(array.type)
@@ -55,7 +55,7 @@ def _null_or(of: pa.DataType) -> Writer:
 
 
 def _key_writer(of: pa.DataType) -> Writer:
-    """The name of a member: text as it is, anything else as its own JSON in quotes."""
+    """A writer of object keys: text as it is, anything else as its JSON in quotes."""
     import pyarrow.types as t
 
     if t.is_string(of) or t.is_large_string(of):

@@ -1,8 +1,8 @@
-"""Changing a live table in DuckDB: plain columns are added in place, for everything else it is made anew.
+"""Changes of a live DuckDB table: plain columns are added in place, any other change rebuilds the table.
 
-DuckDB alters no column that has a key, an index or a CHECK. So a new table is filled, the old one dropped and
-the new one renamed, and indexes and comments are made again, all in the load's transaction. Views name the
-table and find it again.
+DuckDB cannot alter a column with a key, an index or a CHECK. So a new table is filled, the old one dropped
+and the new one renamed, and indexes and comments are created again, all in the load's transaction. Views
+refer to the table by name and still work.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def plan_alterations(session: SqlSession, dialect: DuckDBDialect, diff: TableDif
     at = {"schema": diff.wanted.schema or "main", "name": diff.wanted.name}
     for (other,) in session.fetch(_REFERRING, {"name": at["name"]}):
         raise CannotAlter(
-            f"{other} refers to it by a foreign key. By hand: drop {other}, load, and make it again"
+            f"{other} refers to it by a foreign key. By hand: drop {other}, load, and create it again"
         )
     ((created, comment),) = session.fetch(f"SELECT sql, comment FROM duckdb_tables() WHERE {_NAMED}", at)
     parsed = CreateTableStatement.parse(created)
     for word in ("generated", "foreign"):
         if any(word in d.words for d in parsed.elements):
-            raise CannotAlter(f"its definition has a {word} column or key. By hand: make it anew")
+            raise CannotAlter(f"its definition has a {word} column or key. By hand: create it again")
     again = [
         sql.strip().rstrip(";")
         for (sql,) in session.fetch(

@@ -1,4 +1,4 @@
-"""DuckDB's SQL: names, types, typed constants, and the length that DuckDB does not enforce by itself."""
+"""DuckDB's SQL dialect: names, types, typed constants, and a CHECK for lengths, which DuckDB ignores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ematix_flow.strategies.sql import fill_template, identifier
 
 
 class DuckDBDialect(SqlDialect):
-    """How strategies, DDL and control tables speak to one DuckDB file."""
+    """SQL of strategies, DDL and control tables for one DuckDB file."""
 
     name = "duckdb"
 
@@ -26,7 +26,7 @@ class DuckDBDialect(SqlDialect):
         self.catalog = catalog
 
     def table(self, schema: str | None, name: str) -> exp.Table:
-        # with the catalog: a file sales.duckdb with a schema "sales" makes "sales"."orders" ambiguous
+        # with the catalog: in a file sales.duckdb with a schema "sales", "sales"."orders" is ambiguous
         return exp.Table(
             this=identifier(name), db=identifier(schema or "main"), catalog=identifier(self.catalog)
         )
@@ -54,7 +54,7 @@ class DuckDBDialect(SqlDialect):
         return column
 
     def range_operand(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
-        # DuckDB compares no text with a time; a cast to the type a column has already costs nothing
+        # DuckDB does not compare text with a time; a cast to a column's own type costs nothing
         return self.cast(column, data_type)
 
     def moment(self, column: exp.Expr, data_type: DataType) -> exp.Expr:

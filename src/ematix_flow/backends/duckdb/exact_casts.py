@@ -1,7 +1,6 @@
-"""Casts inside DuckDB that refuse what DuckDB would round, cut or fold.
+"""Casts that give a same-database load in DuckDB the rules of a load through Arrow: nothing rounded or cut.
 
-``CAST(1.5 AS INTEGER)`` is 2 in DuckDB, and any number but 0 is true. A load that stays in the database
-meets the same rules as one that passes through Arrow.
+``CAST(1.5 AS INTEGER)`` is 2 in DuckDB, and any number but 0 is true. These casts refuse such values.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import INTEGER_BITS
 from ematix_flow.strategies.sql import column as column_tree
 
-_MARK = "<<ematix_flow: {}>>"  # how `rejection_in` finds our words in DuckDB's error
+_MARK = "<<ematix_flow: {}>>"  # `rejection_in` finds this in DuckDB's error
 
 
 def exact_cast(dialect: DuckDBDialect, column: ColumnSpec, native: str) -> exp.Expr:
-    """The column as its declared type, from one of DuckDB's type ``native``."""
+    """The column of DuckDB's type ``native`` cast to its declared type."""
     value = column_tree(column.name)
     cast = dialect.cast(value.copy(), column.type)
     kept = _loses_nothing(dialect, column, native)
@@ -31,7 +30,7 @@ def exact_cast(dialect: DuckDBDialect, column: ColumnSpec, native: str) -> exp.E
 
 
 def _loses_nothing(dialect: DuckDBDialect, column: ColumnSpec, native: str) -> exp.Expr | None:
-    """A condition that holds when the cast loses nothing; None when it cannot lose anything."""
+    """A condition that is true when the cast loses nothing; None when it can never lose anything."""
     kind, value = column.type.kind, column_tree(column.name)
     cast = dialect.cast(value.copy(), column.type)
     number = bool(WHOLE.fullmatch(native) or FRACTIONAL.fullmatch(native))
@@ -55,7 +54,7 @@ def _loses_nothing(dialect: DuckDBDialect, column: ColumnSpec, native: str) -> e
 
 
 def _same_double(left: exp.Expr, right: exp.Expr) -> exp.Expr:
-    """Text compared with a number would be rounded to its type first."""
+    """Compare as doubles: DuckDB would first round text to the number's type."""
     doubles = [exp.cast(side, "DOUBLE", dialect="duckdb") for side in (left, right)]
     return exp.EQ(this=doubles[0], expression=doubles[1])
 

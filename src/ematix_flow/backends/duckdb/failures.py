@@ -1,4 +1,4 @@
-"""DuckDB's errors turned into ours. Tasks import this module too."""
+"""Translation of DuckDB's errors to FlowErrors. Tasks import this module too."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ematix_flow.errors import FlowError, RowRejected, SourceFailed, TargetFaile
 
 _ROW_EXCEPTIONS = (duckdb.ConstraintException, duckdb.DataError)
 _MACHINE_EXCEPTIONS = (duckdb.IOException, duckdb.FatalException, duckdb.OutOfMemoryException)
-_ROW_ERROR_TEXTS = ("Conversion Error", "Out of Range Error")  # as Arrow's stream reports them
+_ROW_ERROR_TEXTS = ("Conversion Error", "Out of Range Error")  # prefixes in the errors of Arrow's stream
 _KIND = re.compile(r"^[A-Za-z ]+ Error: ")
-_POINTER = "\n\nLINE "  # at a place in SQL; in that of a load nobody else has seen it
+_POINTER = "\n\nLINE "  # DuckDB's pointer into the SQL; a load's SQL is generated, so it is cut off
 _MAX_SHOWN = 600
 
 
 @contextmanager
 def translate_errors(translate: Callable[[duckdb.Error], FlowError]) -> Iterator[None]:
-    """DuckDB's errors by ``translate``; its word for a Ctrl-C it heard is an ordinary RuntimeError."""
+    """Raise DuckDB's errors as ``translate`` returns them. DuckDB reports a Ctrl-C as a RuntimeError."""
     try:
         yield
     except duckdb.Error as error:
@@ -33,7 +33,7 @@ def translate_errors(translate: Callable[[duckdb.Error], FlowError]) -> Iterator
 
 
 def target_error(error: duckdb.Error, file: DatabaseFile) -> FlowError:
-    """What went wrong while writing; the open transaction is rolled back."""
+    """The error of a write; the open transaction is rolled back."""
     told = _find_rejection(error)
     if told is not None:
         return RowRejected(told, state=UNCHANGED)
@@ -41,30 +41,30 @@ def target_error(error: duckdb.Error, file: DatabaseFile) -> FlowError:
         return RowRejected(
             f"DuckDB refused a row: {_sentence(error).split(_POINTER)[0]}",
             state=UNCHANGED,
-            next_step="mend or filter the row in the source SQL, or change the column's type or key",
+            next_step="correct or filter the row in the source SQL, or change the column's type or key",
         )
-    # a commit that finds no room is told as an error of the transaction
+    # a full disk at the commit is reported as an error of the transaction
     if isinstance(error, _MACHINE_EXCEPTIONS) or "No space left" in str(error):
         return TargetFailed(
             f"DuckDB cannot write {file.path}: {_sentence(error)}",
             state=UNCHANGED,
-            next_step="look at the disk's free space, the memory, and the permissions of file and folder",
+            next_step="check the disk's free space, the memory, and the permissions of file and folder",
         )
     return TargetFailed(f"DuckDB refused a statement on {file.path}: {_sentence(error)}", state=UNCHANGED)
 
 
 def source_error(error: Exception, file: DatabaseFile) -> FlowError:
-    """What went wrong while reading, with DuckDB's own pointer at the place in the SQL."""
+    """The error of a read, with DuckDB's own pointer into the SQL."""
     told = _find_rejection(error)
     if told is not None:
         return RowRejected(told)
     if isinstance(error, duckdb.DataError) or str(error).startswith(_ROW_ERROR_TEXTS):
         return RowRejected(
             f"DuckDB on connection {file.connection!r} cannot convert a value: {_sentence(error)}",
-            next_step="mend the row in the source, or filter it in the source SQL",
+            next_step="correct the row in the source, or filter it in the source SQL",
         )
     return SourceFailed(
-        f"DuckDB on connection {file.connection!r} says: {_sentence(error)}",
+        f"DuckDB on connection {file.connection!r} reports: {_sentence(error)}",
         next_step="correct the source SQL",
     )
 
@@ -75,7 +75,7 @@ def _sentence(error: Exception) -> str:
 
 
 def _find_rejection(error: Exception) -> str | None:
-    """What our own SQL said when it refused a value."""
+    """The message of generated SQL that refused a value."""
     from ematix_flow.strategies.functions.base import find_rejection
 
     return find_rejection(str(error))

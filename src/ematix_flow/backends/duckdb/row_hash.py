@@ -1,4 +1,4 @@
-"""`row_hash` in DuckDB's SQL: each type's exact text, and SHA-256 over it."""
+"""`row_hash` in DuckDB's SQL: SHA-256 over the exact text of each value."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _TEXT = {
 
 
 def register_normal_json(connection: duckdb.DuckDBPyConnection) -> None:
-    """The one function that DuckDB lacks: JSON in its normal form.
+    """Register the function that DuckDB lacks: JSON in its normal form.
 
-    A database keeps it as long as someone in this process has it open, the user's own code for one.
+    A database keeps the function as long as this process has it open, for example in the user's code.
     """
     import duckdb
 
@@ -55,7 +55,7 @@ def register_normal_json(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def row_hash(columns: Columns) -> exp.Expr:
-    """As one piece of finished SQL: a load holds it several times, and trees of it cost much."""
+    """The hash as rendered SQL: a load uses it several times, and syntax trees of it are slow to copy."""
     shown = tuple((n, kind, value.sql(dialect="duckdb", identify=True)) for n, kind, value in columns)
     return exp.Var(this=_row_hash_sql(shown))
 
@@ -76,7 +76,7 @@ def _value_text(value: exp.Expr, data_type: DataType) -> exp.Expr:
     tag = TAGS[data_type.kind]
     if tag == "n":
         digits = "CAST(v AS VARCHAR)"
-        if data_type.precision == data_type.scale:  # shown without the zero before the point
+        if data_type.precision == data_type.scale:  # DuckDB prints no zero before the point
             digits = f"regexp_replace({digits}, '^(-?)[.]', '\\10.')"
         return fill_template(
             f"rtrim(rtrim({digits}, '0'), '.')" if data_type.scale else digits, value, "duckdb"

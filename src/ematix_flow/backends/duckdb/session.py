@@ -19,7 +19,7 @@ _PAUSE_SECONDS = 0.05
 
 
 class DuckDBSession(SqlSession):
-    """One connection with explicit transactions, for a target."""
+    """One connection of a target, with explicit transactions."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, file: DatabaseFile) -> None:
         self.connection, self.file = connection, file
@@ -37,12 +37,12 @@ class DuckDBSession(SqlSession):
             return self.connection.fetchall()
 
     def _run(self, sql: str, params: Mapping[str, Any] | None) -> None:
-        """In a thread of its own when Ctrl-C may come: DuckDB hears it only between two tasks."""
+        """In the main thread, where Ctrl-C arrives, run it in another thread: DuckDB would react late."""
         values = dict(params) if params else None
         if threading.current_thread() is not threading.main_thread():
             self.connection.execute(sql, values)
             return
-        done = threading.Event()  # not Thread.join: interrupted, that takes a running thread for dead
+        done = threading.Event()  # not Thread.join: after an interrupt it treats a running thread as ended
         failed: list[Exception] = []
 
         def run() -> None:
@@ -67,21 +67,21 @@ class DuckDBSession(SqlSession):
         self.execute("BEGIN TRANSACTION")
 
     def commit(self) -> None:
-        with translate_errors(lambda error: target_error(error, self.file)):  # never interrupted half way
+        with translate_errors(lambda error: target_error(error, self.file)):  # a commit is never interrupted
             self.connection.execute("COMMIT")
 
     def rollback(self) -> None:
         try:
             self.connection.execute("ROLLBACK")
         except duckdb.TransactionException:
-            return  # a commit that failed has ended it already
+            return  # a failed commit has ended it already
         except duckdb.Error as error:
             raise target_error(error, self.file) from error
 
 
 @contextmanager
 def open_write_session(file: DatabaseFile) -> Iterator[DuckDBSession]:
-    """Creates the database when it is missing."""
+    """A write session; it creates a missing database."""
     file.require_folder()
     with open_connection(file, write=True) as connection:
         row_hash.register_normal_json(connection)
@@ -90,7 +90,7 @@ def open_write_session(file: DatabaseFile) -> Iterator[DuckDBSession]:
 
 @contextmanager
 def open_read_session(file: DatabaseFile) -> Iterator[DuckDBSession]:
-    """For questions to a target: what is not there yet reads as empty."""
+    """A read-only session; a missing database reads as empty."""
     file.require_folder()
     if file.exists:
         with open_connection(file, write=False) as connection:

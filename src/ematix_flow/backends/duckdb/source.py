@@ -1,6 +1,6 @@
-"""DuckDB as a source: what a query yields, and one split that streams it as Arrow batches.
+"""DuckDB as a source: describes a query, and streams it as Arrow batches in one split.
 
-A snapshot cannot be shared between processes, so a query is one split; DuckDB runs it on all cores.
+Processes cannot share a snapshot, so a query is one split; DuckDB runs it on all cores.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reading DuckDB inside a task: one query streamed as Arrow batches, under one snapshot."""
+"""Reads DuckDB inside a task: streams one query as Arrow batches, in one snapshot."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _BATCH_ROWS = 32_768
 
 @dataclass(frozen=True)
 class DuckDBSplit:
-    """A whole query, kept to its range.
+    """A whole query, restricted to its range.
 
-    ``folder`` is where the driver works: a relative path in the SQL, as in ``read_csv('orders.csv')``, counts
-    from there, on every path.
+    ``folder`` is the driver's working directory: a relative path in the SQL, as in
+    ``read_csv('orders.csv')``, is relative to it in every task.
     """
 
     file: DatabaseFile
@@ -51,7 +51,7 @@ class DuckDBSplit:
                     batch = reader.read_next_batch()
                 except StopIteration:
                     return
-                except OSError as error:  # how Arrow hands on what DuckDB says in mid-stream
+                except OSError as error:  # Arrow raises DuckDB's errors within a stream as OSError
                     raise source_error(error, self.file) from error
                 _refuse_infinity(batch, offset)
                 offset += batch.num_rows
@@ -60,7 +60,7 @@ class DuckDBSplit:
 
 @contextmanager
 def _working_directory(folder: str) -> Iterator[None]:
-    """A task has its process to itself. An executor that has no such folder stays where it is."""
+    """Change the working directory: a task has its own process. Without the folder, stay."""
     before = os.getcwd()
     if folder == before or not os.path.isdir(folder):
         yield
@@ -78,22 +78,22 @@ def describe_query(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[Sou
 
 
 def require_one_select(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
-    """The SQL, which must be one query: DuckDB would run whatever else stands there."""
+    """The SQL, which must be one query: DuckDB would run any other statement too."""
     statements = connection.extract_statements(sql)
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         kinds = ", ".join(s.type.name for s in statements) or "nothing"
         raise SourceFailed(
             f"the source SQL must be one SELECT; DuckDB reads it as {kinds}",
-            next_step="leave one SELECT; a PIVOT needs its columns listed with IN, inside a subquery",
+            next_step="write one SELECT; a PIVOT needs its columns listed with IN, inside a subquery",
         )
     return statements[0].query.rstrip().rstrip(";")
 
 
 def _export_sql(sql: str, columns: tuple[SourceColumn, ...]) -> str:
-    """The query with each column in a form that Arrow carries.
+    """The query with each column in a form that Arrow has.
 
-    Columns are addressed by number, since two names may differ in case only. Written as text: what it
-    puts in are numbers, our own type names, and names in quotes.
+    Columns are numbered, because two names may differ only in case. The SQL is built as text from numbers,
+    fixed type names, and quoted names.
     """
     numbers = [f"c{number}" for number in range(len(columns))]
     exported = [
@@ -115,7 +115,7 @@ def _quote(name: str) -> str:
 
 
 def _refuse_infinity(batch: pa.RecordBatch, offset: int) -> None:
-    """DuckDB's infinite dates would arrive as far-off finite ones."""
+    """Refuse infinite dates, which would arrive as distant finite ones."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.types as t
@@ -130,4 +130,4 @@ def _refuse_infinity(batch: pa.RecordBatch, offset: int) -> None:
         for told, end in (("infinity", limit), ("-infinity", -limit)):
             if end in ends.values():
                 row = pc.index(numbers, end).as_py()
-                raise row_rejection(name, offset + row, told, "cannot be loaded: no other system has it")
+                raise row_rejection(name, offset + row, told, "cannot be loaded: no other system stores it")

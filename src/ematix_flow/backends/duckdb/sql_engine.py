@@ -1,7 +1,7 @@
-"""A DuckDB file as an engine of SQLAlchemy, for tables of our own.
+"""A SQLAlchemy engine for a DuckDB file, for run logs, slots and dead letters.
 
-SQLAlchemy knows no DuckDB: here is the little that a few plain statements need. Connections come from
-`handles`, so that the file is free for other processes between two calls.
+SQLAlchemy has no DuckDB dialect: this is the part that a few plain statements need. Connections come from
+`shared_connections`, so that the file is free for other processes between two calls.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def sql_engine(file: DatabaseFile, *, write: bool) -> sa.Engine:
 
 
 class _DbApiConnection:
-    """A shared handle's cursor in the form of a DB-API connection; closing it gives the handle back."""
+    """A cursor of a shared connection as a DB-API connection; closing it releases the shared connection."""
 
     def __init__(self, file: DatabaseFile, *, write: bool) -> None:
         self._write = write
@@ -38,7 +38,7 @@ class _DbApiConnection:
             self._opened = stack.pop_all()
 
     def begin(self) -> None:
-        if self._write:  # a reader's transaction is open from the start
+        if self._write:  # a reader is in a transaction already
             self._connection.execute("BEGIN TRANSACTION")
 
     def cursor(self) -> _DbApiCursor:
@@ -53,14 +53,14 @@ class _DbApiConnection:
             if self._write:
                 self._connection.execute("ROLLBACK")
         except duckdb.TransactionException:
-            return  # there was none, or a commit that failed has ended it
+            return  # there was none, or a failed commit has ended it
 
     def close(self) -> None:
         self._opened.close()
 
 
 class _DbApiCursor:
-    """Counts the rows that a statement changed, which DuckDB returns as a row."""
+    """Gives ``rowcount`` the number of changed rows, which DuckDB returns as a row."""
 
     arraysize = 1
     lastrowid = None
@@ -105,7 +105,7 @@ class _TypeCompiler(GenericTypeCompiler):
 
 
 class _DbApiModule:
-    """DuckDB's module, with the one name of DB-API that it lacks."""
+    """DuckDB's module plus the one DB-API name that it lacks."""
 
     Binary = bytes
 

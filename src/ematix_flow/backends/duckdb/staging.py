@@ -1,4 +1,4 @@
-"""Staging for DuckDB: each part a Parquet file beside the database, which one statement reads them all."""
+"""Staging for DuckDB: each part is a Parquet file next to the database; one statement reads all parts."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SUFFIX = ".parquet"
-_GROUP_ROWS = 122_880  # of DuckDB's own row groups: a thread takes one over without cutting it anew
+_GROUP_ROWS = 122_880  # DuckDB's own row group size: a thread loads such a group without splitting it
 _GROUP_BYTES = 128 << 20
 
 
 @dataclass(frozen=True)
 class DuckDBStaging:
-    """One attempt's folder, and the columns its parts have."""
+    """The folder of one attempt, and the columns of its parts."""
 
     folder: str
     columns: tuple[tuple[str, DataType], ...]
@@ -33,7 +33,7 @@ class DuckDBStaging:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        # by number: DuckDB takes names that differ only in case for one
+        # numbered: DuckDB treats names that differ only in case as equal
         schema = pa.schema([pa.field(f"c{i}", kind.arrow()) for i, (_, kind) in enumerate(self.columns)])
         rows = 0
         with part_file(self.folder, part, SUFFIX) as path:
@@ -48,7 +48,7 @@ class DuckDBStaging:
 
 
 def _groups(batches: Iterable[pa.RecordBatch]) -> Iterable[list[pa.RecordBatch]]:
-    """Batches gathered and cut into row groups of exactly DuckDB's size, or smaller where rows are wide."""
+    """The batches in row groups of exactly DuckDB's size, or smaller when rows are wide."""
     group: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:

@@ -1,7 +1,7 @@
-"""DuckDB as a target: its catalog, its staging, and the select that a load applies.
+"""DuckDB as a target: its catalog and its staging.
 
-DuckDB's key indexes see the deletes of their own transaction, so that `truncate` deletes and inserts
-like everywhere else; a test holds this for the version in use.
+DuckDB's key indexes see the deletes of their own transaction, so `truncate` deletes and inserts as in every
+other database; a test checks this for the version in use.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class DuckDBTarget(EmbeddedTarget):
         )
         if not found:
             return None
-        # names differ in case by accident
+        # names are compared without case
         declared = {c.name.lower(): c.name for c in table.with_load_columns().columns}
         constraints = session.fetch(
             "SELECT constraint_type, constraint_column_names, constraint_text FROM duckdb_constraints() "
@@ -86,7 +86,7 @@ class DuckDBTarget(EmbeddedTarget):
         for name, type_name, nullable, default in found:
             spelled = declared.get(name.lower(), name)
             meaning = self.dialect.canonical_type(type_name) or DataType("text")
-            # a column that fills itself asks nothing of a load that does not know it
+            # a load need not fill an undeclared column that has a default
             fills_itself = default is not None and name.lower() not in declared
             columns.append(ColumnSpec(spelled, meaning, nullable=bool(nullable) or fills_itself))
             native[spelled] = type_name
@@ -128,7 +128,7 @@ class DuckDBTarget(EmbeddedTarget):
             ]
             return exp.select(*empty).where(exp.false())
         files = exp.Array(expressions=[exp.Literal.string(rows.staging.path(p.part)) for p in rows.parts])
-        # a folder of the path may look like a partition or a pattern, and is neither
+        # a folder in the path may look like a partition
         plain = exp.EQ(this=exp.Var(this="hive_partitioning"), expression=exp.false())
         parts = exp.Anonymous(this="READ_PARQUET", expressions=[files, plain])
         chosen = [
@@ -140,7 +140,7 @@ class DuckDBTarget(EmbeddedTarget):
     # -------------------------------------------------------------- the load
 
     def apply_session(self, load: Load) -> AbstractContextManager[SqlSession]:
-        # a rehearsal creates no database
+        # a dry run creates no database
         return (
             open_read_session(self.file)
             if load.dry_run and not self.file.exists
@@ -148,7 +148,7 @@ class DuckDBTarget(EmbeddedTarget):
         )
 
     def computed_select(self, session: SqlSession, sql: str, table: TableSpec) -> exp.Expr:
-        """DuckDB's own casts round and cut; here they are exact or refused, as everywhere."""
+        """DuckDB's own casts round and cut; these are exact or refuse the value, as everywhere."""
         assert isinstance(session, DuckDBSession)
         with translate_errors(lambda error: target_error(error, self.file)):
             native = {c.name.lower(): c.native for c in describe_query(session.connection, sql)}

@@ -1,4 +1,4 @@
-"""DuckDB's column types and ours, both ways, and how a source's column travels as Arrow."""
+"""DuckDB's column types and the canonical types, and how a source's column is exported to Arrow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NATIVE = {
     "double": "DOUBLE",
     "boolean": "BOOLEAN",
     "text": "VARCHAR",
-    "string": "VARCHAR",  # DuckDB ignores a length; a CHECK keeps it
+    "string": "VARCHAR",  # DuckDB ignores a length; a CHECK enforces it
     "date": "DATE",
     "timestamp": "TIMESTAMP",
     "timestamp_tz": "TIMESTAMP WITH TIME ZONE",
@@ -40,7 +40,7 @@ _SOURCE_TYPES = {
     '"NULL"': "text",
 }
 _WIDE = {"HUGEINT": 38, "UHUGEINT": 38, "UBIGINT": 20, "BIGNUM": 38}
-_LENGTH = re.compile(r"VARCHAR\((\d+)\)")  # how a VARCHAR with our CHECK is told
+_LENGTH = re.compile(r"VARCHAR\((\d+)\)")  # how a VARCHAR with our CHECK is written
 _DECIMAL = re.compile(r"DECIMAL\((\d+),\s*(\d+)\)")
 _NESTED = re.compile(r"(STRUCT|MAP|UNION|VARIANT)\b.*|.*\[\d*\]", re.DOTALL)
 
@@ -55,7 +55,7 @@ def native_type(data_type: DataType) -> str:
 
 
 def canonical_type(native: str) -> DataType | None:
-    """What a live column's type means; None when no canonical type is exactly it."""
+    """The canonical type of a live column's type; None when there is no exact one."""
     if native in _CANONICAL:
         return DataType(_CANONICAL[native])
     length = _LENGTH.fullmatch(native)
@@ -66,7 +66,7 @@ def canonical_type(native: str) -> DataType | None:
 
 
 def source_type(native: str) -> DataType | None:
-    """The narrowest canonical type that takes every value of a query's column."""
+    """The narrowest canonical type that holds every value of a result column."""
     exact = canonical_type(native)
     if exact is not None:
         return exact
@@ -80,7 +80,7 @@ def source_type(native: str) -> DataType | None:
 
 
 def export_cast(native: str) -> str | None:
-    """What a column is turned into before it leaves as Arrow, where Arrow's own form would not do."""
+    """The type that a column is cast to before the export, when Arrow's own form is unsuitable."""
     if native in ("HUGEINT", "UHUGEINT", "BIGNUM"):
         return "DECIMAL(38,0)"
     if native.startswith("ENUM") or _SOURCE_TYPES.get(native) == "text":

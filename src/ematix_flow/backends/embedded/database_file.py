@@ -1,8 +1,8 @@
-"""What databases that live in one file share: where the file is, and what lies beside it.
+"""The file of an embedded database: its path, and the folder next to it for staging and locks.
 
-Staging and locks are kept in ``.ematix_flow`` beside the database, not in it: such a database has one
-writer, and is thus held only while a load is applied. The folder must be seen by every Spark executor.
-Tasks import this module, so it imports little itself.
+Staging and locks are in ``.ematix_flow`` next to the database, not in it: such a database allows one writer,
+and a load must hold it only while it applies rows. Every Spark executor must see the folder. Tasks import
+this module, so it imports little itself.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _PART = re.compile(r"[A-Za-z0-9_-]+")
 
 @dataclass(frozen=True)
 class DatabaseFile:
-    """Where a database lives. The path is absolute and without links; the file may not exist yet."""
+    """The path of a database file, absolute and without links. The file may not exist yet."""
 
-    product: str  # as people call it: SQLite, DuckDB
+    product: str  # SQLite or DuckDB
     connection: str
     path: Path
 
     @classmethod
     def of(cls, product: str, connection: str, path: str) -> DatabaseFile:
-        """A relative path counts from the folder this process works in now."""
+        """A relative path is relative to the working directory."""
         if path.startswith(MEMORY):
             return cls(product, connection, Path(MEMORY))
         return cls(product, connection, Path(os.path.realpath(os.path.expanduser(path))))
@@ -60,7 +60,7 @@ class DatabaseFile:
         return self.path.parent / STATE_FOLDER
 
     def identity(self) -> str:
-        """Equal for every name of one file; a database in memory is equal to nothing."""
+        """Equal for every path to one file. A database in memory equals no other."""
         if self.in_memory:
             return f"{self.product}:memory:{uuid.uuid4()}"
         try:
@@ -70,7 +70,7 @@ class DatabaseFile:
         return f"{self.product}:{found.st_dev}:{found.st_ino}"
 
     def require_shared(self, what: str) -> None:
-        """A database in memory is gone with its process: no task could read it, nothing would be kept."""
+        """Refuse a database in memory: tasks cannot read it, and it ends with its process."""
         if self.in_memory:
             raise Unsupported(
                 f"connection {self.connection!r} is a {self.product} database in memory, "
@@ -88,16 +88,16 @@ class DatabaseFile:
         self._require_no_folder()
 
     def require_folder(self) -> None:
-        if not os.path.isdir(self.path.parent):  # also when it may not be looked into
+        if not os.path.isdir(self.path.parent):  # False also without permission
             raise CannotConnect(
                 f"connection {self.connection!r}: the folder {self.path.parent} of the {self.product} "
-                "database is not there, or may not be entered",
+                "database does not exist or cannot be entered",
                 state="nothing was read or written",
-                next_step=f"make the folder, or correct the path of connection {self.connection!r}",
+                next_step=f"create the folder, or correct the path of connection {self.connection!r}",
             )
 
     def require_writable(self) -> None:
-        """Find out before anything is read: the file and its folder can be written to."""
+        """Fail before anything is read when the file or its folder cannot be written."""
         self.require_folder()
         self._require_no_folder()
         for path in (self.path.parent, self.path):
@@ -116,7 +116,7 @@ class DatabaseFile:
             )
 
     def _unwritable_error(self, path: Path, error: OSError) -> TargetFailed:
-        step = "make the database and its folder writable; staging and locks lie beside the database"
+        step = "make the database and its folder writable; staging and locks are next to the database"
         return TargetFailed(
             f"connection {self.connection!r}: {path} cannot be written: {error.strerror or error}",
             state=UNCHANGED,
@@ -137,7 +137,7 @@ def create_staging_folder(file: DatabaseFile, load: Load) -> str:
         make_private_folders(folder)
     except OSError as error:
         raise TargetFailed(
-            f"cannot make the staging folder {folder}: {error.strerror or error}",
+            f"cannot create the staging folder {folder}: {error.strerror or error}",
             state=UNCHANGED,
             next_step=next_step_for(error, f"make {folder.parent} writable, and run it again"),
         ) from error
@@ -146,15 +146,15 @@ def create_staging_folder(file: DatabaseFile, load: Load) -> str:
 
 @contextmanager
 def part_file(folder: str, part: str, suffix: str) -> Iterator[str]:
-    """A path to write a part to; it gets its name when the block ends well, and is removed otherwise."""
+    """A path to write a part to. On success the file gets its final name, on failure it is removed."""
     if not _PART.fullmatch(part):
         raise ValueError(f"{part!r} is no name of a part")
     aside = os.path.join(folder, f".{part}.{_random_suffix()}{suffix}")
     try:
-        # never makes the folder: a task that outlives its run must not bring staging back
+        # never create the folder: a task that outlives its run must not recreate staging
         if not os.path.isdir(folder):
             raise TargetFailed(
-                f"the staging folder {folder} is not there",
+                f"the staging folder {folder} does not exist",
                 state=UNCHANGED,
                 next_step="run it again; on a cluster, put the database where every executor sees it",
             )
@@ -164,7 +164,7 @@ def part_file(folder: str, part: str, suffix: str) -> Iterator[str]:
         raise TargetFailed(
             f"cannot write staging in {folder}: {error.strerror or error}",
             state=UNCHANGED,
-            next_step="make room on that disk, or make the folder writable",
+            next_step="free space on that disk, or make the folder writable",
         ) from error
     finally:
         Path(aside).unlink(missing_ok=True)
@@ -175,12 +175,12 @@ def part_path(folder: str, part: str, suffix: str) -> str:
 
 
 def drop_staging_folder(folder: str) -> None:
-    # what cannot be removed now is swept by the next run: the load itself is over
+    # the next run sweeps what cannot be removed now: the load itself has ended
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def sweep_staging_folders(file: DatabaseFile, pipeline: str, target: str) -> list[str]:
-    """Remove what crashed attempts of this pipeline left; their names."""
+    """Remove the folders that crashed attempts of this pipeline left; returns their names."""
     staging = file.state_folder / "staging"
     if not staging.is_dir():
         return []
@@ -199,7 +199,7 @@ def sweep_staging_folders(file: DatabaseFile, pipeline: str, target: str) -> lis
 
 
 def _staging_prefix(file: DatabaseFile, pipeline: str, target: str) -> str:
-    """Readable, valid on every file system, and no prefix of another pipeline's."""
+    """Readable, valid on every file system, and not a prefix of another pipeline's names."""
     return distinct_name(pipeline, target, file.path.name, length=40, joint="-") + "_"
 
 

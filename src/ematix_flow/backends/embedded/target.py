@@ -1,4 +1,4 @@
-"""A database in a file as a target: what SQLite and DuckDB share beyond SQL."""
+"""An embedded database as a target: what SQLite and DuckDB share besides SQL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ematix_flow.state.file_locks import hold_file_lock
 
 
 class EmbeddedTarget(RelationalTarget):
-    """A subclass brings dialect, sessions and the form of staging."""
+    """A subclass provides dialect, sessions and the format of staging."""
 
     def __init__(self, file: DatabaseFile) -> None:
         file.require_shared("target")

@@ -1,7 +1,7 @@
-"""The options of a stream's source, which are texts: known by their names, and read as what they mean.
+"""The options of a stream's source: checks their names and parses their text values.
 
-A name may be written as here, or as the system itself writes it: ``max_files_per_trigger`` and
-``maxFilesPerTrigger`` are one option.
+A name may be written in snake case or as the system itself writes it: ``max_files_per_trigger`` and
+``maxFilesPerTrigger`` are the same option.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _FLAGS = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0"
 
 
 def known_options(given: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
-    """What is given, by the names in ``known``; DeclarationError for any other, and for one given twice."""
+    """The given options by their names in ``known``; DeclarationError for an unknown or repeated one."""
     names = {_fold_name(name): name for name in known}
     found: dict[str, str] = {}
     for key, value in given.items():
@@ -38,7 +38,7 @@ def bool_option(options: Mapping[str, str], name: str, default: bool = False) ->
         return default
     found = _FLAGS.get(given.strip().lower())
     if found is None:
-        raise DeclarationError(f"the option {name!r} is true or false, not {given!r}")
+        raise DeclarationError(f"the option {name!r} must be true or false, not {given!r}")
     return found
 
 
@@ -51,7 +51,7 @@ def seconds_option(options: Mapping[str, str], name: str, default: float) -> flo
     except ValueError:
         found = math.nan
     if not (found >= 0 and math.isfinite(found)):
-        raise DeclarationError(f"the option {name!r} is a number of seconds from 0 on, not {given!r}")
+        raise DeclarationError(f"the option {name!r} must be a number of seconds, 0 or more, not {given!r}")
     return found
 
 
@@ -60,5 +60,5 @@ def count_option(options: Mapping[str, str], name: str, default: int) -> int:
     if given is None:
         return default
     if not (given.isascii() and given.strip().isdigit() and int(given) > 0):
-        raise DeclarationError(f"the option {name!r} is a whole number from 1 on, not {given!r}")
+        raise DeclarationError(f"the option {name!r} must be a whole number, 1 or more, not {given!r}")
     return int(given)

@@ -1,6 +1,6 @@
-"""Where and as whom to connect, how far to trust the server, and how a failed connection is told.
+"""The address of a MySQL server, its TLS settings, and the error when it cannot be reached.
 
-Imports no driver: tasks import this module, and start with the least.
+Tasks import this module, so it imports no driver.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ematix_flow.spec.connections import MySQLConnection, dsn_parts
 
 APPLICATION = "ematix-flow"
 DEFAULT_PORT = 3306
-# what may stand after the ? of a url beside the TLS options; the rest would be a setting nobody reads
+# the url options besides TLS; any other would be ignored silently
 _OPTIONS = ("charset", "connect_timeout", "unix_socket")
 _TLS_SPELLINGS = {
     "sslmode": ("sslmode", "ssl_mode", "ssl-mode"),
@@ -29,7 +29,7 @@ _VERIFIED = ("verify-ca", "verify-full")
 
 @dataclass(frozen=True, repr=False)
 class MySQLAddress:
-    """Pickles with its password, shows none. ``name`` is the connection's, ``label`` host, port, database."""
+    """Pickled with its password, shown without. ``name``: the connection; ``label``: host, port, database."""
 
     name: str
     label: str
@@ -50,23 +50,23 @@ class MySQLAddress:
         return self.tls.get("sslmode", "allow")
 
     def tls_context(self) -> ssl.SSLContext:
-        """What a server that speaks TLS must show."""
+        """The TLS context, with what the server must prove."""
         try:
             return _make_tls_context(*(self.tls.get(name) for name in _TLS_SPELLINGS))
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
                 f"the TLS files of connection {self.name!r} cannot be used: {error}",
-                next_step="mend ssl_root_cert, ssl_cert and ssl_key",
+                next_step="correct ssl_root_cert, ssl_cert and ssl_key",
             ) from error
 
 
-@cache  # reading the system's authorities takes longer than connecting
+@cache  # reading the system's CA file takes longer than connecting
 def _make_tls_context(
     mode: str | None, authority: str | None, certificate: str | None, key: str | None
 ) -> ssl.SSLContext:
     if mode in _VERIFIED or authority is not None:
         context = ssl.create_default_context(cafile=authority)
-        # servers make certificates for themselves that lack what newer Pythons insist on
+        # self-generated server certificates lack fields that newer Pythons require
         context.verify_flags &= ~getattr(ssl, "VERIFY_X509_STRICT", 0)
         context.check_hostname = mode == "verify-full"
     else:
@@ -79,7 +79,7 @@ def _make_tls_context(
 
 
 def parse_address(connection: MySQLConnection) -> MySQLAddress:
-    """The address of an expanded connection. Without an sslmode a server elsewhere must prove who it is."""
+    """The address of an expanded connection. A remote server without an sslmode must prove its identity."""
     parts = dsn_parts(connection)
     options = dict(parts.options)
     tls: dict[str, str] = {}
@@ -139,7 +139,7 @@ def connect_error(address: MySQLAddress, error: Exception) -> CannotConnect:
 
 
 def _reason(error: Exception) -> str:
-    """The server's words, or those of the socket and of TLS, without the driver's wrapping."""
+    """The message of the server, the socket or TLS, without the driver's prefix."""
     said = [str(part) for part in error.args if isinstance(part, str)]
     reason = (said[-1] if said else str(error)).strip() or type(error).__name__
     reason = reason.splitlines()[0]
@@ -149,17 +149,17 @@ def _reason(error: Exception) -> str:
 
 def _advice(reason: str, address: MySQLAddress) -> str | None:
     if "ssl is required" in reason or "doesn't support it" in reason:
-        return 'have TLS switched on at the server, or set sslmode = "disable" if the network is trusted'
+        return 'switch TLS on at the server, or set sslmode = "disable" if you trust the network'
     if "insecure transport" in reason:
-        return 'the server takes only TLS: set sslmode = "verify-full"'
+        return 'the server requires TLS: set sslmode = "verify-full"'
     if "certificate" in reason or "hostname mismatch" in reason:
-        return "give the server's authority as ssl_root_cert, or choose another sslmode"
+        return "set ssl_root_cert to the server's CA certificate, or choose another sslmode"
     if "access denied" in reason and "to database" in reason:
-        return "GRANT the user rights on the database, or mend the name in the url"
+        return "GRANT the user rights on the database, or correct the name in the url"
     if "access denied" in reason or "auth" in reason:
-        return "mend user and password"
+        return "correct user and password"
     if "unknown database" in reason:
-        return "mend the name in the url"
+        return "correct the name in the url"
     if any(word in reason for word in ("refused", "timed out", "name or service", "resolv", "not known")):
-        return "see that the server runs and that host and port are right"
+        return "check that the server runs and that host and port are correct"
     return None

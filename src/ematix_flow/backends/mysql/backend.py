@@ -28,7 +28,7 @@ class MySQLBackend(Backend):
         strategies=frozenset({"append", "truncate", "merge", "scd2"}),
         transactions=True,
         same_db=True,
-        parallel_read=False,  # a snapshot belongs to one session
+        parallel_read=False,  # only one session can read a snapshot
         parallel_write=True,
         concurrent_writers=True,
     )
@@ -48,7 +48,7 @@ class MySQLBackend(Backend):
         return f"{facts.product} {facts.version.split('-')[0]} at {self.address.label}"
 
     def identity(self) -> str:
-        """The server: its databases can be joined in one statement, so that they are one to a load."""
+        """Identifies the server: one statement can join its databases, so a load treats them as one."""
         return f"{self.kind}:{self.server.facts.identity}"
 
     def is_same_database(self, other: Backend) -> bool:
@@ -63,7 +63,7 @@ class MySQLBackend(Backend):
         return self._source
 
     def target(self) -> MySQLTarget:
-        """Always the same: it knows which session holds a pipeline's lock."""
+        """Always the same object: it knows which session holds a pipeline's lock."""
         return self._target
 
     def query(self, sql: str, limit: int | None = None) -> tuple[list[str], list[tuple[Any, ...]]]:
@@ -76,7 +76,7 @@ class MySQLBackend(Backend):
             rows: list[tuple[Any, ...]] = []
             try:
                 if fields:
-                    if limit is not None:  # spares the server what it would compute in vain
+                    if limit is not None:  # the server need not compute more rows
                         connection.query(f"SET SESSION sql_select_limit = {int(limit)}")
                     rows = fetch_first_rows(connection, inner, limit)
             except DriverError as error:

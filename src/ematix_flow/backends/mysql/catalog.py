@@ -42,7 +42,7 @@ _LOADABLE = ("BASE TABLE", "VIEW", "SYSTEM VERSIONED")
 def read_live_table(session: SqlSession, dialect: MySQLDialect, table: TableSpec) -> LiveTable | None:
     """The table as it is, or None."""
     found = session.fetch(_RELATION, {"schema": table.schema, "name": table.name})
-    # where names keep their case, the information schema may still find the one that differs in it
+    # the information schema may ignore case although table names are case-sensitive
     exact = [row for row in found if row[1] == table.name] or found
     if not exact or (exact[0][1] != table.name and _is_case_sensitive(session)):
         return None
@@ -53,9 +53,9 @@ def read_live_table(session: SqlSession, dialect: MySQLDialect, table: TableSpec
             where=table.where,
             next_step="choose another name for the table",
         )
-    if engine is not None and engine != "InnoDB":  # a view has none
+    if engine is not None and engine != "InnoDB":  # a view has no engine
         raise SchemaMismatch(
-            f"{table.label} is kept by the storage engine {engine}, which cannot undo a load that breaks off",
+            f"{table.label} uses the storage engine {engine}, which cannot roll back a load",
             where=table.where,
             state=f"{table.label} is unchanged",
             next_step=f"ALTER TABLE {dialect.render(dialect.table(schema, name))} ENGINE = InnoDB",
@@ -74,7 +74,7 @@ def read_live_table(session: SqlSession, dialect: MySQLDialect, table: TableSpec
     ):
         is_filled = has_default or "auto_increment" in extra or "GENERATED" in extra
         if is_filled or has_comment:
-            pinned[column] = "MySQL would forget its default, comment or formula"
+            pinned[column] = "MySQL would drop its default, comment or expression"
         shown = _as_text(type_name)
         if column in in_keys and collation and not dialect.is_exact_collation(shown, collation):
             shown += f" collate {collation}"
@@ -82,9 +82,9 @@ def read_live_table(session: SqlSession, dialect: MySQLDialect, table: TableSpec
         columns.append(
             ColumnSpec(
                 column,
-                # a type that no canonical one holds is told by its native name
+                # a type without a canonical one is shown by its native name
                 dialect.canonical_type(shown) or DataType("text"),
-                # a column that fills itself asks nothing of a load that does not know it
+                # a load need not fill an undeclared column that has a default
                 nullable=not not_null or (is_filled and column not in declared),
                 primary_key=column in primary,
             )
@@ -102,13 +102,13 @@ def read_live_table(session: SqlSession, dialect: MySQLDialect, table: TableSpec
 
 
 def read_collations(session: SqlSession, table: TableSpec) -> dict[str, str]:
-    """What makes a column of text keep its character set and collation, by the column's name."""
+    """The clause that keeps a text column's character set and collation, by column."""
     found = session.fetch(_COLLATIONS, {"schema": table.schema, "name": table.name})
     return {name: f"CHARACTER SET {charset} COLLATE {collation}" for name, charset, collation in found}
 
 
 def _unique_keys(rows: Sequence[Sequence[Any]]) -> dict[str, tuple[str, ...]]:
-    """Unique indexes by name; one over a part of a column, or over an expression, makes nothing unique."""
+    """Unique indexes by name, without those over a column prefix or an expression."""
     groups: dict[str, list[tuple[str | None, Any]]] = {}
     for index, column, part in rows:
         groups.setdefault(index, []).append((column, part))

@@ -1,4 +1,4 @@
-"""Opening a connection, and what every session of ours sets: UTC, strict, patient."""
+"""Opens connections, with the settings of every session: UTC, strict mode, long timeouts."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from ematix_flow.backends.mysql.wire_protocol import GuardedConnection
 
 DriverError = pymysql.err.MySQLError
 
-# a value that does not fit is an error, never cut; and what the user's SQL relies on stays as it is,
-# but a backslash must escape: our constants are written so
+# a value that does not fit is an error and never cut. The user's other modes stay, except that a backslash
+# must escape: generated constants rely on it
 _STRICT = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ZERO_DATE,NO_ZERO_IN_DATE,NO_ENGINE_SUBSTITUTION"
 _MODE = f"CONCAT_WS(',', NULLIF(REPLACE(@@sql_mode, 'NO_BACKSLASH_ESCAPES', ''), ''), '{_STRICT}')"
 _SETTINGS = (
     f"sql_mode = {_MODE}",
     "time_zone = '+00:00'",
-    # a slow source or target on the other side may keep this one waiting for long
+    # a slow source or target at the other end may keep this connection waiting
     "net_read_timeout = 3600",
     "net_write_timeout = 3600",
     "wait_timeout = 604800",
     "group_concat_max_len = 4294967295",
 )
-_GRACE_SECONDS = 5.0  # the server's own word, which says more, comes first
-_TLS_REQUIRED = ((1045,), (3159,))  # an account may want it, or the server from everyone
+_GRACE_SECONDS = 5.0  # the server's own timeout error says more, so it comes first
+_TLS_REQUIRED = ((1045,), (3159,))  # the account or the server requires it
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
 
 
@@ -37,7 +37,7 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
 def open_connection(
     address: MySQLAddress, *, program: str = APPLICATION, local_infile: bool = False
 ) -> Iterator[pymysql.Connection[Any]]:
-    """A connection without transaction of its own; closed at the end, which rolls back what is open."""
+    """An autocommit connection; closed at the end, which rolls back an open transaction."""
     connection = connect(address, program=program, local_infile=local_infile)
     try:
         yield connection
@@ -53,9 +53,9 @@ def connect(
     local_infile: bool = False,
     seconds: float | None = None,
 ) -> pymysql.Connection[Any]:
-    """Mode ``allow``, that of a server on this machine, speaks TLS only where the server wants it.
+    """Open a connection. Mode ``allow``, the default on this machine, uses TLS if the server requires it.
 
-    With ``seconds`` no statement waits longer for a lock, and not much longer for the server.
+    With ``seconds`` no statement waits longer for a lock, nor much longer for the server.
     """
     limit = None if seconds is None else seconds + _GRACE_SECONDS
     try:
@@ -72,7 +72,7 @@ def connect(
                 except pymysql.MySQLError:
                     raise refused from None
     except (pymysql.MySQLError, OSError, RuntimeError, ValueError) as error:
-        raise connect_error(address, error) from None  # the driver's own traceback holds the password
+        raise connect_error(address, error) from None  # the driver's traceback contains the password
     try:
         with connection.cursor() as cursor:
             cursor.execute(f"SET SESSION {', '.join((*_SETTINGS, *_lock_timeouts(seconds)))}")
@@ -86,15 +86,15 @@ def connect(
 def _open(
     address: MySQLAddress, program: str, local_infile: bool, limit: float | None, *, tls: bool
 ) -> pymysql.Connection[Any]:
-    flags = CLIENT.FOUND_ROWS  # an UPDATE counts the rows it matched
-    if local_infile:  # said to the server, and not to the driver, which would open any file it is asked for
+    flags = CLIENT.FOUND_ROWS  # an UPDATE counts matched rows
+    if local_infile:  # tell the server, but not the driver, which would open any file the server asks for
         flags |= CLIENT.LOCAL_FILES
     connection = GuardedConnection(
         host=address.host,
         port=address.port,
         unix_socket=address.unix_socket,
         user=address.user or "",
-        password=(address.password or "").encode(),  # the driver itself would take latin1
+        password=(address.password or "").encode(),  # the driver itself would encode it as latin1
         database=address.database or None,
         charset="utf8mb4",
         autocommit=True,
@@ -116,7 +116,7 @@ def _open(
 
 
 def _lock_timeouts(seconds: float | None) -> tuple[str, ...]:
-    """For a table that another holds, and for a row."""
+    """Time limits for table locks and for row locks."""
     if seconds is None:
         return ()
     whole = max(1, round(seconds))
@@ -124,7 +124,7 @@ def _lock_timeouts(seconds: float | None) -> tuple[str, ...]:
 
 
 def _keep_alive(connection: Any) -> None:
-    """A load may be silent for long: keep what lies between from forgetting the connection."""
+    """Set TCP keepalives: a load may be silent for long, and proxies drop silent connections."""
     peer = connection._sock
     if is_tcp_socket(peer):
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

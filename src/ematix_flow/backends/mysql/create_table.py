@@ -1,4 +1,4 @@
-"""Tables as MySQL can create them: engine and collation, keys over text, and the two control tables."""
+"""CREATE TABLE for MySQL: engine and collation, keys over text, and the two control tables."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ematix_flow.spec.types import DataType
 _KEY_BYTES, _BYTES_A_CHARACTER, _OTHER_BYTES = 3072, 4, 20
 _LONGEST_IN_KEY = 255
 _SIZED = {"text": "string", "bytes": "bytes"}
-_MAX_SCALE = 30  # MariaDB has 38, like us
-_INDEXED_CHARACTERS = 100  # characters of a batch key by which it is found
+_MAX_SCALE = 30  # MariaDB has 38
+_INDEXED_CHARACTERS = 100  # characters of a batch key in the index
 
 
 def table_options(dialect: MySQLDialect) -> str:
-    """What stands behind every table of ours: transactions, all of Unicode, and exact comparison."""
+    """The options of every created table: transactions, all of Unicode, and exact comparison."""
     return f" ENGINE = InnoDB DEFAULT CHARACTER SET = utf8mb4 COLLATE = {dialect.collation}"
 
 
 def with_key_lengths(table: TableSpec) -> TableSpec:
-    """Text and bytes in a key get a length, which MySQL's keys need: a longer value is refused, never cut."""
+    """The table with a length for text and bytes in keys, as MySQL requires; longer values are refused."""
     limits: dict[str, int] = {}
     for group in (table.primary_key, table.merge_keys, *unique_groups(table)):
         endless = [name for name in group if table.column(name).type.kind in _SIZED]
@@ -41,7 +41,7 @@ def with_key_lengths(table: TableSpec) -> TableSpec:
 
 
 def require_types(table: TableSpec, dialect: MySQLDialect) -> None:
-    """Refuse decimals with more places than the server keeps."""
+    """Refuse decimals with a larger scale than the server has."""
     for column in table.columns:
         if not dialect.is_mariadb and (column.type.scale or 0) > _MAX_SCALE:
             raise SchemaMismatch(
@@ -54,14 +54,14 @@ def require_types(table: TableSpec, dialect: MySQLDialect) -> None:
 
 
 def row_number_column(dialect: MySQLDialect) -> str:
-    """A key for a table without one, which servers may insist on; MariaDB would fill such tables in turn."""
+    """A primary key for a table without one, which MySQL may require; it would slow MariaDB's inserts."""
     if dialect.is_mariadb:
         return ""
     return f", {dialect.quote(internal_name('row'))} BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY"
 
 
 def control_tables_sql(dialect: MySQLDialect) -> list[str]:
-    """The ledger is unique by a digest: a batch key may be longer than any key of MySQL."""
+    """CREATE TABLE of ledger and watermarks. The ledger's key is a digest: a batch key may be too long."""
     ledger, watermarks = with_key_lengths(LEDGER), with_key_lengths(WATERMARKS)
     plain = tuple(
         replace(c, type=DataType("text") if c.name == "batch_key" else c.type, primary_key=False)

@@ -34,11 +34,11 @@ def open_store(
 
 
 def _longest_payload(session: pymysql.Connection[Any]) -> int:
-    """What goes into one packet of this server's, where each byte may have to be escaped."""
+    """The largest payload that fits into one packet of the server when every byte is escaped."""
     try:
         with closing(session), session.cursor() as cursor:
             cursor.execute("SELECT @@max_allowed_packet")
             packet = int(cursor.fetchone()[0])
     except pymysql.MySQLError as error:
-        raise CannotConnect(f"the server ended the connection at once: {error.args[-1]}") from None
+        raise CannotConnect(f"the server closed the connection immediately: {error.args[-1]}") from None
     return max(1024, min(MAX_PAYLOAD_BYTES, (packet - _PACKET_OVERHEAD) // 2))

@@ -1,4 +1,4 @@
-"""MySQL's SQL: type names both ways, typed constants, joined updates, values as they are read back."""
+"""MySQL's SQL dialect: type names, typed constants, joined updates, and the values of results."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ServerVariant(Protocol):
 
 
 class MySQLDialect(SqlDialect):
-    """How strategies, DDL and control tables speak to MySQL and MariaDB."""
+    """SQL of strategies, DDL and control tables for MySQL and MariaDB."""
 
     name = "mysql"
 
@@ -72,7 +72,7 @@ class MySQLDialect(SqlDialect):
         self._collations = collations or {}
 
     def with_collations(self, collations: Mapping[str, str]) -> MySQLDialect:
-        """One whose changes of a table leave columns of text with these character sets and collations."""
+        """A dialect whose table changes keep these character sets and collations of text columns."""
         return MySQLDialect(self._server, collations)
 
     @property
@@ -87,7 +87,7 @@ class MySQLDialect(SqlDialect):
         return exp.Table(this=identifier(name), db=identifier(schema) if schema else None)
 
     def render(self, tree: exp.Expr) -> str:
-        """Placeholders in the driver's way; such statements hold no percent sign of their own."""
+        """Placeholders in the driver's style; such statements contain no other percent sign."""
         if tree.find(exp.Placeholder):
             tree = tree.transform(
                 lambda node: exp.Var(this=f"%({node.name})s") if isinstance(node, exp.Placeholder) else node
@@ -105,7 +105,7 @@ class MySQLDialect(SqlDialect):
         if data_type.kind == "string":
             length = data_type.length or 0
             return f"VARCHAR({length})" if length <= _LONGEST_VARCHAR else "LONGTEXT"
-        if data_type.kind == "bytes" and data_type.length is not None:  # in a key
+        if data_type.kind == "bytes" and data_type.length is not None:  # a key column
             return f"VARBINARY({data_type.length})"
         if data_type.kind == "numeric":
             return f"DECIMAL({data_type.precision},{data_type.scale})"
@@ -117,7 +117,7 @@ class MySQLDialect(SqlDialect):
             return None
         word, size, scale = match[1], int(match[2] or 0), int(match[3] or 0)
         if "collate" in match[4] and not (word == "char" and "_bin" in match[4]):
-            return None  # a key that takes different texts for one
+            return None  # a key that treats different texts as equal
         if word == "varchar":
             return DataType("string", length=size)
         if word == "varbinary":
@@ -139,15 +139,15 @@ class MySQLDialect(SqlDialect):
         if found is None:
             return False
         if declared.kind in _JSONS:
-            return found.kind in ("json", "text")  # MariaDB's JSON is a text that must be valid
+            return found.kind in ("json", "text")  # MariaDB's JSON is text with a check
         if declared.kind == "timestamp_tz":
             return found.kind in ("timestamp", "timestamp_tz")
         return found == self.canonical_type(self.native_type(declared))
 
     def is_exact_collation(self, native: str, collation: str) -> bool:
-        """Whether keys of this type and collation differ where ours do, and can be compared with ours.
+        """Whether keys of this type and collation compare exactly, and can be compared with ours.
 
-        MySQL compares no two collations of one character set, even when both go by code points.
+        MySQL does not compare two collations of one character set, even when both use code points.
         """
         return collation == self.collation or (native.startswith("char(") and collation.endswith("_bin"))
 
@@ -167,7 +167,7 @@ class MySQLDialect(SqlDialect):
         return f"CHARACTER SET utf8mb4 COLLATE {self.collation}"
 
     def _column_clause(self, item: ColumnSpec, collated: str | None) -> str:
-        """Without words of its own, a column of text would take the table's default."""
+        """The column definition. Without ``collated`` a text column takes the table's default."""
         words = [self.quote(item.name), self.native_type(item.type)]
         if collated and item.type.kind in _TEXTS:
             words.append(collated)
@@ -211,7 +211,7 @@ class MySQLDialect(SqlDialect):
         return self._collate_exactly(column) if kind in (*_TEXTS, *_JSONS) else column
 
     def range_operand(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
-        """Text is compared by code point, whatever the column's own collation."""
+        """Compare text by code point, whatever the column's collation is."""
         return self._collate_exactly(column) if data_type.kind in _TEXTS else column
 
     def _collate_exactly(self, text: exp.Expr) -> exp.Expr:
@@ -254,7 +254,7 @@ class MySQLDialect(SqlDialect):
     def delete_from(
         self, target: exp.Table, source: exp.Table, on: Mapping[str, str], condition: exp.Expr | None
     ) -> exp.Expr:
-        """By the table's full name: an alias here needs a default database, which a url may not name."""
+        """Uses the table's full name: an alias would need a default database, which the url may lack."""
         own = {"table": target.this, "db": target.args.get("db")}
         matches: list[exp.Expr] = [
             exp.EQ(this=exp.Column(this=identifier(mine), **own).copy(), expression=column(theirs, "s"))

@@ -1,7 +1,7 @@
-"""A same-database load made to mean what a load through Arrow means: nothing rounded.
+"""Casts that give a same-database load the rules of a load through Arrow: nothing rounded.
 
-MySQL assigns a number of any scale to a column of fewer digits by rounding it, with no more than a note.
-The planner's casts do not see decimals beyond 38 digits: they have no canonical type.
+MySQL rounds a number when it assigns it to a column with fewer digits, and reports only a note. The planner
+adds no casts for decimals beyond 38 digits, because they have no canonical type.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ematix_flow.strategies.functions.site import ColumnSite
 from ematix_flow.strategies.sql import alias_name, column
 
 _ALIAS = "q"
-# stands for a number with digits beyond any declared scale, so that each value is checked
+# a type with more digits than any declared scale, so that each value is checked
 _ANY_SCALE = DataType("numeric", precision=MAX_PRECISION, scale=MAX_PRECISION)
 
 
 def exact_select(fields: tuple[ResultField, ...], sql: str, table: TableSpec, dialect: MySQLDialect) -> str:
-    """The SQL, wrapped where a column needs more than MySQL's own assignment."""
+    """The SQL, wrapped when a column needs more than MySQL's own assignment."""
     wide = {f.name for f in fields if f.name in table.column_names and column_export(f).type is None}
     if not wide:
         return sql

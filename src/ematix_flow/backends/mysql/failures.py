@@ -1,6 +1,6 @@
-"""A driver's error turned into one of ours, with the column it is about.
+"""Translation of a driver's error to a FlowError that names the column.
 
-Which error class it becomes depends on MySQL's number and on whose SQL failed.
+The class depends on MySQL's error number, and on whether the user's SQL or generated SQL failed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeGuard
 from ematix_flow.errors import FlowError, RowRejected, SourceFailed, TargetFailed
 
 UNCHANGED = "the target is unchanged: its transaction was rolled back"
-_FIX_ROW = "mend the row in the source, filter it in the source SQL, or change the column's type"
+_FIX_ROW = "correct the row in the source, filter it in the source SQL, or change the column's type"
 _LOST = frozenset({0, 1053, 1927, 2002, 2003, 2006, 2013, 2014, 2055, 4031})
 _DEADLOCK = frozenset({1020, 1205, 1213})
 _CREATED_MEANWHILE = frozenset({1007, 1050, 1060, 1061})
@@ -25,7 +25,7 @@ _VALUES = frozenset(
     {_NULL, _TOO_LONG, _OUT_OF_RANGE, 1263, 1265, 1292, 1364, 1366, 1411, 1441, 1525, 1690, 3140, 3141, 3156}
     | {3819, 4025, 4078}
 )
-# other duplicates, a view's check, a row that is too large, JSON that is too deep, a trigger's own word
+# other duplicates, a view's check, a row that is too large, JSON nested too deeply, a trigger's SIGNAL
 _ROWS = frozenset({1022, 1118, 1153, 1367, 1369, 1416, 1526, 1586, 1644, 1761, 1762, 1859, 3150, 3157, 3903})
 _REFUSED = frozenset({_DUPLICATE, *_FOREIGN, *_VALUES, *_ROWS})
 _COLUMN = (
@@ -38,7 +38,7 @@ _REJECTION = re.compile(r"<<ematix_flow: (.*?)(?:>>|\.\.\.'|$)", re.DOTALL)
 
 @dataclass(frozen=True)
 class MySQLDiagnosis:
-    """What the server said. Number 0 is a connection that was closed already."""
+    """What the server reported. Number 0 means that the connection was closed already."""
 
     number: int
     message: str
@@ -50,8 +50,8 @@ class MySQLDiagnosis:
 
     @property
     def is_conflict(self) -> bool:
-        """Another session got in the way, and trying again helps."""
-        if self.number == _DUPLICATE:  # two sessions that write one ledger key
+        """A conflict with another session: trying again helps."""
+        if self.number == _DUPLICATE:  # two sessions write the same ledger key
             return "'ledger." in self.message or "'watermarks." in self.message
         return self.number in _DEADLOCK or self.number in _CREATED_MEANWHILE
 
@@ -69,7 +69,7 @@ def diagnose(error: BaseException) -> MySQLDiagnosis:
 
 
 def find_rejection(message: str) -> str | None:
-    """What our SQL said when it refused a value. MariaDB cuts long messages: their end is then missing."""
+    """The message of generated SQL that refused a value. MariaDB cuts long messages at their end."""
     found = _REJECTION.search(message)
     if found is None:
         return None
@@ -78,7 +78,7 @@ def find_rejection(message: str) -> str | None:
 
 
 def source_failure(error: Exception, name: str, sql: str) -> SourceFailed:
-    """What went wrong with the user's ``sql``."""
+    """The error of the user's ``sql``."""
     found = diagnose(error)
     if found.connection_lost:
         return SourceFailed(
@@ -91,12 +91,12 @@ def source_failure(error: Exception, name: str, sql: str) -> SourceFailed:
     if found.number in _DENIED:
         step = f"GRANT SELECT on it to the user of connection {name!r}"
     else:
-        step = "mend the SQL and look at it with  flow preview"
+        step = "correct the SQL and check it with  flow preview"
     return SourceFailed(f"MySQL refused the source SQL: {found.message}", next_step=step)
 
 
 def target_failure(error: Exception, names: Mapping[str, str] | None = None) -> FlowError:
-    """What went wrong on the target. ``names`` gives back a staging column's real name."""
+    """The error of a statement on the target. ``names`` maps a staging column to its real name."""
     found = diagnose(error)
     if found.connection_lost:
         return TargetFailed(
@@ -123,15 +123,15 @@ def row_rejection(found: MySQLDiagnosis, names: Mapping[str, str]) -> RowRejecte
         _DUPLICATE: "remove the duplicates from the source, or choose a mode that updates by key",
         _NULL: "fill the value in the source SQL, or declare the column nullable",
         _TOO_LONG: "shorten the value in the source SQL, or declare a longer String",
-        _OUT_OF_RANGE: "mend the value in the source, or declare a wider type",
+        _OUT_OF_RANGE: "correct the value in the source, or declare a wider type",
     }
     if found.number in _FOREIGN:
-        steps[found.number] = "load the table that the foreign key refers to first, or mend the reference"
+        steps[found.number] = "load the table that the foreign key refers to first, or correct the reference"
     return RowRejected(what, state=UNCHANGED, next_step=steps.get(found.number, _FIX_ROW))
 
 
 def is_conflict(error: FlowError) -> bool:
-    """Whether another session only got in the way (a deadlock, a wait that was too long, a creation race)."""
+    """Whether the error is a conflict with another session (deadlock, lock timeout, a creation race)."""
     return _is_driver_error(error.__cause__) and diagnose(error.__cause__).is_conflict
 
 
@@ -140,7 +140,7 @@ def is_denied(error: FlowError) -> bool:
 
 
 def as_source_failure(error: FlowError) -> SourceFailed | None:
-    """The failure of a same-database load, when it is the user's SQL that the database refused."""
+    """The failure of a same-database load as a SourceFailed, when the database refused the user's SQL."""
     if not _is_driver_error(error.__cause__):
         return None
     found = diagnose(error.__cause__)
@@ -149,12 +149,12 @@ def as_source_failure(error: FlowError) -> SourceFailed | None:
     return SourceFailed(
         f"MySQL refused the source SQL: {found.message}",
         state=UNCHANGED,
-        next_step="mend the SQL and look at it with  flow preview",
+        next_step="correct the SQL and check it with  flow preview",
     )
 
 
 def commit_failure(error: Exception) -> FlowError:
-    """A COMMIT that failed: refused, or nobody knows."""
+    """The error of a COMMIT: refused, or unanswered and possibly successful."""
     found = diagnose(error)
     if not found.connection_lost:
         return target_failure(error)
@@ -180,4 +180,4 @@ def _target_advice(found: MySQLDiagnosis) -> str:
         return "declare the key's columns as String with a length: MySQL's keys hold at most 3072 bytes"
     if found.number in (1040, 1203):
         return "wait until fewer connections are open, or raise max_connections at the server"
-    return "look at the server's log"
+    return "check the server's log"

@@ -1,4 +1,4 @@
-"""Arrow batches as the VALUES of INSERT statements, for servers that forbid LOAD DATA LOCAL."""
+"""Arrow batches as VALUES of INSERT statements, for servers that forbid LOAD DATA LOCAL."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ematix_flow.backends.mysql.load_data_text import repeat_text, text_scalar, 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_STATEMENT_BYTES = 1 << 20  # a quarter of the smallest packet that servers take as they come
+_STATEMENT_BYTES = 1 << 20  # a quarter of the smallest default packet size
 
 
 def insert_values(batch: pa.RecordBatch, number: int) -> Iterator[bytes]:
@@ -35,14 +35,14 @@ def insert_values(batch: pa.RecordBatch, number: int) -> Iterator[bytes]:
 
 
 def _sql_constants(column: pa.Array) -> pa.Array:
-    """Each value as a constant of SQL; null stays null."""
+    """Each value as a SQL constant; null stays null."""
     import pyarrow.compute as pc
     import pyarrow.types as t
 
     text = to_text(column)
     kind = column.type
     if t.is_integer(kind) or t.is_boolean(kind) or t.is_floating(kind):
-        return text  # a decimal is exact only in quotes: 1E-8 without them would be a DOUBLE
+        return text  # a decimal needs quotes to be exact: 1E-8 without them is a DOUBLE
     if t.is_string(kind):
         text = pc.replace_substring(text, pattern="\\", replacement="\\\\")
         text = pc.replace_substring(text, pattern="'", replacement="''")

@@ -1,6 +1,6 @@
 """Arrow batches as the text that ``LOAD DATA`` reads: tabs, newlines, backslashes, ``\\N`` for null.
 
-Columns are made text and joined by Arrow's own kernels; what comes out is one buffer a batch.
+Arrow's own kernels convert columns to text and join them into one buffer per batch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _HEX = b"0123456789ABCDEF"
 
 
 def encode_rows(batch: pa.RecordBatch, tail: str) -> pa.Buffer:
-    """All rows, each ended by ``tail`` as one more column; ``tail`` is ours and needs no escape."""
+    """All rows, each with ``tail`` as an extra last column; ``tail`` needs no escaping."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -35,7 +35,7 @@ def encode_rows(batch: pa.RecordBatch, tail: str) -> pa.Buffer:
 
 
 def to_text(column: pa.Array) -> pa.Array:
-    """A column as the text that MySQL reads back to the same value; bytes as hex."""
+    """The column as text that MySQL parses to the same value; bytes as hex."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.types as t
@@ -47,27 +47,27 @@ def to_text(column: pa.Array) -> pa.Array:
         return _to_hex(column)
     if t.is_boolean(kind):
         return column.cast(pa.int8()).cast(pa.string())
-    if t.is_floating(kind):  # by way of a double: the shortest digits of a float's largest are beyond it
+    if t.is_floating(kind):  # through a double: the shortest digits of the largest float overflow it
         text = column.cast(pa.float64()).cast(pa.string())
         return pc.if_else(
             pc.equal(text, text_scalar("-0")), text_scalar("-0e0"), text
-        )  # -0 is a whole number
+        )  # MySQL reads -0 as an integer
     if t.is_timestamp(kind) and kind.tz is not None:
         return column.cast(pa.int64()).cast(pa.timestamp("us")).cast(pa.string())
     return column.cast(pa.string())
 
 
 def require_storable(batch: pa.RecordBatch, kinds: dict[str, str], offset: int) -> None:
-    """Refuse what MySQL has no value for: NaN and the infinities, and texts that are no UUID."""
+    """Refuse values that MySQL cannot store: NaN, infinity, and texts that are not a UUID."""
     import pyarrow.compute as pc
     import pyarrow.types as t
 
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if t.is_floating(column.type):
-            wrong, why = pc.invert(pc.is_finite(column)), "is no number that MySQL can hold"
+            wrong, why = pc.invert(pc.is_finite(column)), "is a number that MySQL cannot store"
         elif kinds.get(name) == "uuid":
             wrong = pc.invert(pc.match_substring_regex(column, pattern=_UUID))
-            why = "is no UUID"
+            why = "is not a UUID"
         else:
             continue
         index = pc.index(wrong, _true_scalar()).as_py()
@@ -76,7 +76,7 @@ def require_storable(batch: pa.RecordBatch, kinds: dict[str, str], offset: int) 
 
 
 def _escape(column: pa.Array) -> pa.Array:
-    """Looking for what must be escaped is much cheaper than escaping, and it is rarely there."""
+    """Escape only when needed: searching is much cheaper, and special characters are rare."""
     import numpy as np
     import pyarrow.compute as pc
 
@@ -109,7 +109,7 @@ def _to_hex(column: pa.Array) -> pa.Array:
     )
 
 
-# by their bytes: pa.scalar and pa.array import pandas when they are first called
+# from bytes: pa.scalar and pa.array import pandas on their first call
 
 
 def repeat_text(text: bytes, count: int) -> pa.Array:

@@ -1,4 +1,4 @@
-"""The pipeline's lock: a user lock of the session that also commits, gone when it closes."""
+"""The pipeline's lock: a user lock of the session that also commits; it ends with the session."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from ematix_flow.errors import FlowError, PipelineLocked
 
 _KILL_SECONDS = 10  # that a server takes at most to end a session
 _log = logging.getLogger(__name__)
-# without the PROCESS privilege the list shows only the sessions of the same user
+# without the PROCESS privilege the list contains only the user's own sessions
 _HOLDER = """
 SELECT ID, USER, SUBSTRING_INDEX(HOST, ':', 1), TIME FROM information_schema.PROCESSLIST WHERE ID = %(id)s
 """
 
 
 def lock_name(pipeline: str, target: str) -> str:
-    """At most 64 characters, which is all that a lock's name may have."""
+    """At most 64 characters, the limit of a lock's name."""
     named = json.dumps([pipeline, target]).encode()
     return f"{APPLICATION}:{hashlib.blake2b(named, digest_size=20).hexdigest()}"
 
@@ -38,7 +38,7 @@ def lock_name(pipeline: str, target: str) -> str:
 def pipeline_lock(
     address: MySQLAddress, pipeline: str, target: str, run_id: uuid.UUID
 ) -> Iterator[LockSession[MySQLSession]]:
-    """Hold the lock; the session that holds it is given, so that the load can commit in it."""
+    """Hold the lock. It yields the session that holds it, so that the load commits in that session."""
     name, program, own = lock_name(pipeline, target), session_name(APPLICATION, run_id), new_owner_lock()
     with open_session(address, program=program) as session:
         if not _try_lock(session, name) and not (
@@ -50,8 +50,8 @@ def pipeline_lock(
         held = LockSession(session)
         with record_lock_owner(name, own, program), held.keep_alive(lambda: session.fetch("SELECT 1")):
             yield held
-        # closed, the server would free it some time later, and refuse a run that follows at once
-        with suppress(FlowError):  # a connection that is gone frees it too
+        # after a mere close the server would free it later, and refuse a run that follows immediately
+        with suppress(FlowError):  # a lost connection frees it too
             session.fetch("SELECT RELEASE_LOCK(%(name)s)", {"name": name})
 
 
@@ -61,21 +61,21 @@ def _try_lock(session: MySQLSession, name: str, seconds: int = 0) -> bool:
 
 
 def _holder_of(session: MySQLSession, name: str) -> int | None:
-    """The session that holds a lock."""
+    """The id of the session that holds a lock."""
     found = session.fetch("SELECT IS_USED_LOCK(%(name)s)", {"name": name})[0][0]
     return None if found is None else int(found)
 
 
 def _end_dead_holder(session: MySQLSession, name: str) -> bool:
-    """End the session that holds the lock if its process, of this machine, is known to be gone."""
+    """End the session that holds the lock if its process ran on this machine and has ended."""
     holder = _holder_of(session, name)
     for note in files_of_dead_owners(name) if holder is not None else ():
         if _holder_of(session, note.owner_lock) != holder:
-            continue  # a note of another server, or of a session that is gone as well
+            continue  # a file of another server, or of a session that has ended too
         try:
             session.execute(f"KILL {holder}")
         except FlowError:
-            return False  # without the right to end it, the server's own time limit remains
+            return False  # without the privilege to end it, the server's lease ends it later
         _log.warning("ended server session %s, which held the lock for a process that is gone", holder)
         return True
     return False

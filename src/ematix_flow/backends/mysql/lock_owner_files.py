@@ -1,8 +1,9 @@
-"""Notes in the state folder: which process of this machine holds a pipeline's lock, and by which session.
+"""Files in the state folder that say which process of this machine holds a pipeline's lock.
 
-MariaDB does not tell the name of another session. So a session that holds a pipeline's lock takes a second
-user lock, whose name nobody else knows, and notes that name with its process. Who finds the pipeline locked
-and a note of a process that is gone asks the server for both locks: held by one session, it is that one.
+MariaDB does not show the name of another session. Therefore a session that holds a pipeline's lock takes a
+second user lock with a random name, and records that name and its process in a file. A run that finds the
+pipeline locked looks for files of processes that have ended, and asks the server who holds the second lock:
+if one session holds both locks, it is the session of the dead process.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LockOwnerFile:
-    """``own`` is the second lock of a session, ``name`` tells its process."""
+    """``owner_lock`` is the second lock of a session; ``session_name`` contains its process id."""
 
     path: Path
     owner_lock: str
@@ -41,10 +42,10 @@ def new_owner_lock() -> str:
 
 @contextmanager
 def record_lock_owner(lock: str, own: str, name: str) -> Iterator[None]:
-    """Keep a note while the block runs. Without one, the lock of a run that is killed is free later."""
+    """Keep the file while the block runs. Without it, the lock of a killed run is freed later."""
     path = _folder() / f"{lock.rpartition(':')[2]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     try:
-        for left in files_of_dead_owners(lock):  # whose sessions are gone: the lock is ours
+        for left in files_of_dead_owners(lock):  # their sessions have ended: this session holds the lock
             left.path.unlink(missing_ok=True)
         private_directory(path.parent, tighten=True)
         write_private(path, json.dumps({"own": own, "name": name}))
@@ -60,14 +61,14 @@ def record_lock_owner(lock: str, own: str, name: str) -> Iterator[None]:
 
 
 def files_of_dead_owners(lock: str) -> list[LockOwnerFile]:
-    """Those of processes of this machine that are gone."""
+    """The files of processes of this machine that have ended."""
     found = []
     for path in sorted(_folder().glob(f"{lock.rpartition(':')[2]}-*")):
         try:
             value = json.loads(path.read_text(encoding="utf-8"))
             note = LockOwnerFile(path, str(value["own"]), str(value["name"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            _log.debug("%s is no note: %s", path, error)  # one that is being written, or a disk that was full
+            _log.debug("%s is no note: %s", path, error)  # it is being written, or the disk was full
             continue
         if is_process_gone(note.session_name):
             found.append(note)

@@ -1,4 +1,4 @@
-"""Names of tables and columns: what MySQL keeps, what it cannot hold, and names as a user writes them."""
+"""Names of tables and columns: which ones MySQL can store, and how a user writes them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_CHARACTERS = 64
 
 
 def parse_table_name(table: str) -> list[str]:
-    """``database.table`` as its parts; a part in backticks or double quotes may hold dots and quotes."""
+    """The parts of ``database.table``; a part in backticks or double quotes may contain dots and quotes."""
     parts = re.findall(r'`(?:[^`]|``)*`|"(?:[^"]|"")*"|[^.`"]+', table)
     if not parts or ".".join(parts) != table or len(parts) > 2:
         raise SourceFailed(
@@ -22,7 +22,7 @@ def parse_table_name(table: str) -> list[str]:
 
 
 def require_names(table: TableSpec) -> None:
-    """Refuse names that the server would cut, refuse or mix up."""
+    """Refuse names that the server would cut, refuse or confuse."""
     for name in filter(None, (table.schema, table.name, *table.with_load_columns().column_names)):
         problem = _name_problem(name)
         if problem:
@@ -33,7 +33,7 @@ def require_names(table: TableSpec) -> None:
 
 
 def _fold_name(name: str) -> str:
-    """As the server compares names of columns: the capital i with a dot is an i to it."""
+    """The name as the server compares column names: it treats a capital i with a dot as an i."""
     return name.replace("\u0130", "i").lower()
 
 

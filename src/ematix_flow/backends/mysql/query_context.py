@@ -1,4 +1,4 @@
-"""What of a session decides which rows a query yields, and whether two addresses reach one server."""
+"""What decides the rows of a query in a session, and whether two addresses reach one server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHOW SESSION VARIABLES WHERE Variable_name IN (
 
 
 def read_query_context(address: MySQLAddress) -> Mapping[str, str]:
-    """Equal for two sessions of one server exactly when they answer every query alike."""
+    """Equal for two sessions of one server if and only if they answer every query alike."""
     with open_session(address) as session:
         database, account, login, role = session.fetch(_SESSION)[0]
         settings = {str(name): str(value) for name, value in session.fetch(_SETTINGS)}
@@ -29,10 +29,10 @@ def read_query_context(address: MySQLAddress) -> Mapping[str, str]:
 
 
 def reach_one_server(first: MySQLAddress, second: MySQLAddress) -> bool:
-    """Whether a lock that is taken through one address is seen through the other.
+    """Whether a lock taken through one address is visible through the other.
 
-    What a server says of itself is not enough: a copied data folder keeps its number, and two containers may
-    share host name, port and folder.
+    The server's own identity is not enough: a copied data folder keeps its uuid, and two containers may have
+    the same host name, port and folder.
     """
     name = {"name": f"{APPLICATION}:{secrets.token_hex(16)}"}
     with open_session(first) as one, open_session(second) as other:

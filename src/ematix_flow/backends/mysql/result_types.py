@@ -1,8 +1,8 @@
-"""The types of a query's result: which canonical type holds them, and how their text becomes Arrow.
+"""The types of a query's result: their canonical types, and how their text becomes Arrow.
 
-Everything travels as text, which is exact but for ``FLOAT`` (made a double by the server) and ``BIT``
-(made a number). ``DECIMAL`` beyond 38 digits is read as text and has no canonical type of its own: each
-value must fit the declared column.
+All values are sent as text, which is exact except for ``FLOAT`` (the server converts it to a double) and
+``BIT`` (to a number). ``DECIMAL`` beyond 38 digits is read as text and has no canonical type: each value must
+fit the declared column.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _BINARY = 63  # the character set of bytes
-_BYTES_A_CHARACTER = 4  # of utf8mb4, in which we ask for all text
+_BYTES_A_CHARACTER = 4  # utf8mb4, in which all text is sent
 _LONGEST_STRING = 16_383
 _NUMBER = "{} + 0"
 _UNSIGNED_BIG = DataType("numeric", precision=20, scale=0)
@@ -47,7 +47,7 @@ _PLAIN = {
 }
 _TEXTS = (FIELD_TYPE.VARCHAR, FIELD_TYPE.VAR_STRING, FIELD_TYPE.STRING)
 _BLOBS = (FIELD_TYPE.TINY_BLOB, FIELD_TYPE.MEDIUM_BLOB, FIELD_TYPE.LONG_BLOB, FIELD_TYPE.BLOB)
-_ZERO_DATE = "is a date that no calendar has; make it NULL in the source SQL with NULLIF"
+_ZERO_DATE = "is not a valid date; make it NULL in the source SQL with NULLIF"
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def _sized_text(length: int) -> tuple[str, DataType, str]:
 
 
 def _decimal(field: ResultField, unsigned: bool) -> tuple[str, DataType | None, str]:
-    """The described length counts the point and the sign."""
+    """The described length includes the point and the sign."""
     precision = max(field.length - (1 if field.scale else 0) - (0 if unsigned else 1), field.scale, 1)
     native = f"DECIMAL({precision},{field.scale})"
     if precision > MAX_PRECISION:
@@ -127,7 +127,7 @@ def _bits(length: int) -> DataType:
 
 
 def decode_batch(columns: Sequence[pa.Array], exports: Sequence[ColumnExport], offset: int) -> pa.RecordBatch:
-    """The texts of the wire as typed columns; a value that has no equal stops with its row."""
+    """The texts of the wire as typed columns; RowRejected for a value that Arrow cannot hold."""
     import pyarrow as pa
 
     arrays = [_decode_column(column, item, offset) for column, item in zip(columns, exports, strict=True)]
@@ -162,7 +162,7 @@ def _parse_text(text: pa.Array, item: ColumnExport) -> pa.Array:
 
 
 def _decode_error(column: pa.Array, item: ColumnExport, offset: int, error: Exception) -> Exception:
-    """Find the first value that does not read. The batch is bounded, so a walk through it is too."""
+    """Find the first value that does not parse. The batch is bounded, so this loop is too."""
     import pyarrow as pa
 
     for index in range(len(column)):

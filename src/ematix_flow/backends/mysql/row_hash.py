@@ -1,4 +1,4 @@
-"""`row_hash` in MySQL's SQL: each type's exact text, and SHA-256 over it."""
+"""`row_hash` in MySQL's SQL: SHA-256 over the exact text of each value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHORTEST = "CAST(ABS(v + 0e0) AS CHAR)"
 _MANTISSA = f"SUBSTRING_INDEX({_SHORTEST}, 'e', 1)"
 _DIGITS = f"REPLACE({_MANTISSA}, '.', '')"
 _EXPONENT = f"CASE WHEN {_SHORTEST} LIKE '%e%' THEN SUBSTRING_INDEX({_SHORTEST}, 'e', -1) ELSE '0' END"
-# the shortest digits that give the number back, and the exponent of the first
+# the shortest digits that identify the number, and the exponent of the first digit
 _FLOAT = f"""
 CASE WHEN v = 0 THEN '0'
   ELSE CONCAT(CASE WHEN v < 0 THEN '-' ELSE '' END,
@@ -52,7 +52,7 @@ def _value_text(value: exp.Expr, data_type: DataType, mariadb: bool) -> exp.Expr
     if tag == "n":
         return fill_template(_FRACTION if data_type.scale else _WHOLE, value, "mysql")
     if tag == "j":
-        # MySQL writes a document in its normal form; MariaDB keeps the text and can only space it alike
+        # MySQL writes a normal form of a document; MariaDB keeps the text and can only normalize spaces
         return fill_template("JSON_LOOSE(v)" if mariadb else "CAST(CAST(v AS JSON) AS CHAR)", value, "mysql")
     return fill_template(_TEXT[tag], value, "mysql")
 

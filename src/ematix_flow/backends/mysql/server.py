@@ -1,4 +1,4 @@
-"""What kind of server answers: MySQL or MariaDB, and what the two spell differently."""
+"""Which server it is, MySQL or MariaDB, and what differs between the two."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ematix_flow.backends.mysql.address import MySQLAddress
 from ematix_flow.backends.mysql.connection import DriverError, open_connection
 from ematix_flow.backends.mysql.failures import target_failure
 
-# without padding: trailing spaces and case count, text is ordered by code point
+# no padding: trailing spaces and case count, and text is ordered by code point
 EXACT_COLLATIONS = {"MySQL": "utf8mb4_0900_bin", "MariaDB": "utf8mb4_nopad_bin"}
 _FACTS = """
 SELECT @@version, @@hostname, CAST(@@port AS CHAR), @@datadir, @@local_infile, @@lower_case_table_names
@@ -19,7 +19,7 @@ _SERVER_UUID = "SELECT @@server_uuid"
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """What the server says of itself."""
+    """Version and settings of the server."""
 
     version: str
     identity: str
@@ -32,7 +32,7 @@ class ServerFacts:
 
 
 class MySQLServer:
-    """One server, asked for its facts when they are first needed."""
+    """One server. Its facts are read when they are first needed."""
 
     def __init__(self, address: MySQLAddress) -> None:
         self.address = address

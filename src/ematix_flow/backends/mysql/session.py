@@ -1,4 +1,4 @@
-"""One connection as a `SqlSession`: explicit transactions, and errors in our own words."""
+"""One pymysql connection as a `SqlSession`: explicit transactions, and errors as FlowErrors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ematix_flow.backends.sql.session import SqlSession
 
 
 class MySQLSession(SqlSession):
-    """Outside ``begin`` and ``commit`` each statement is its own transaction."""
+    """Each statement outside ``begin`` and ``commit`` is a transaction."""
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
@@ -34,7 +34,7 @@ class MySQLSession(SqlSession):
             raise target_failure(error) from error
 
     def begin(self) -> None:
-        """One snapshot for the whole transaction, so that what is counted is what is inserted."""
+        """One snapshot for the whole transaction, so that the counted rows are the inserted rows."""
         self.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         self.execute("START TRANSACTION")
 
@@ -45,7 +45,7 @@ class MySQLSession(SqlSession):
             raise commit_failure(error) from error
 
     def rollback(self) -> None:
-        # a connection that broke has been rolled back by the server; the first error is the one to tell
+        # the server has rolled back a broken connection; the first error is the one to report
         with suppress(DriverError, OSError):
             if self.connection.open:
                 self.connection.rollback()

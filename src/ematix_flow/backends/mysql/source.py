@@ -1,6 +1,6 @@
-"""MySQL as a batch source: SQL described without running it, and read by one task.
+"""MySQL as a batch source: describes SQL without running it, and reads it in one task.
 
-The server cannot show one snapshot to several sessions, so a query is one share.
+Several sessions cannot share a snapshot, so a query is one split.
 """
 
 from __future__ import annotations
@@ -75,18 +75,16 @@ class MySQLSource(BatchSource):
         picked = ", ".join(
             f"{e.template.format(f'{alias}.{quote(e.name)}')} AS {quote(e.name)}" for e in exports
         )
-        # the newlines keep the last comment of the user's SQL from eating the rest
+        # the newlines end a comment in the last line of the user's SQL
         statement = f"SELECT {picked} FROM (\n{inner}\n) AS {alias}"
         condition = range_condition(kept, self._sql, ALIAS) if kept is not None else None
         return f"{statement} WHERE {self._sql.render(condition)}" if condition is not None else statement
 
     def _column_exports(self, connection: Any, inner: str) -> tuple[ColumnExport, ...]:
-        """From preparing the SQL as it stands, and as the subquery that it is read as."""
+        """The exports, from preparing the SQL as written and as the subquery of the read."""
         fields = prepare_statement(connection, self.address.name, inner, inner)
         if not fields:
-            raise SourceFailed(
-                "the source SQL yields no columns", next_step="a pipeline reads: write a SELECT"
-            )
+            raise SourceFailed("the source SQL yields no columns", next_step="write a SELECT")
         names = [field.name.lower() for field in fields]
         for field in fields:
             if names.count(field.name.lower()) > 1:
@@ -100,21 +98,21 @@ class MySQLSource(BatchSource):
 
     @contextmanager
     def _read_only_connection(self) -> Iterator[Any]:
-        """A transaction that cannot write, however the SQL is worded."""
+        """A connection in a read-only transaction, in which no SQL can write."""
         with open_connection(self.address) as connection:
             connection.query(SNAPSHOT)
             yield connection
 
 
 def prepare_statement(connection: Any, name: str, sql: str, statement: str) -> tuple[ResultField, ...]:
-    """The columns of ``statement``, which holds the user's ``sql``."""
+    """The columns of ``statement``, which contains the user's ``sql``."""
     try:
         fields, parameters = describe_statement(connection, statement)
     except DriverError as error:
         raise source_failure(error, name, sql) from error
     if parameters:
         raise SourceFailed(
-            f"the source SQL holds {parameters} parameter(s) like ?, which nothing fills",
+            f"the source SQL holds {parameters} parameter(s) like ?, and no value is given for it",
             next_step="write the values into the SQL",
         )
     return fields

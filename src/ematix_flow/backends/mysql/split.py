@@ -1,4 +1,4 @@
-"""A query read inside a task: rows off the wire into Arrow batches, in one read-only snapshot."""
+"""A query read inside a task: rows from the wire as Arrow batches, in one read-only snapshot."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SNAPSHOT = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
 
 @dataclass(frozen=True)
 class MySQLSplit:
-    """Picklable. ``statement`` selects the exports in order, and holds the user's ``sql`` somewhere."""
+    """Picklable. ``statement`` selects the exports in order and contains the user's ``sql``."""
 
     address: MySQLAddress
     statement: str

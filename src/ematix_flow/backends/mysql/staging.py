@@ -1,8 +1,8 @@
-"""Staging: one table an attempt, written by tasks with LOAD DATA from memory, part by part.
+"""Staging: one table per attempt, which tasks write with LOAD DATA from memory, part by part.
 
-The table's columns are numbered; only a name that begins with a space is kept, since MySQL drops the space
-from an alias. Each row carries the number of its part: what an attempt wrote whose message never arrived is
-there and is never read. Where the server forbids LOAD DATA LOCAL, the same rows go as INSERTs of many rows.
+The columns are numbered; only a name that begins with a space is kept, because MySQL drops the space from an
+alias. Each row carries the number of its part: rows of a task attempt that did not report are in the table
+and are never read. A server that forbids LOAD DATA LOCAL gets the same rows as multi-row INSERTs.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 PART = internal_name("part")
 _FILE = "ematix_flow_rows"
-_FORBIDDEN = (1148, 3948, 4166)  # LOAD DATA LOCAL, in the words of several versions
+_FORBIDDEN = (1148, 3948, 4166)  # LOAD DATA LOCAL is forbidden, by server version
 
 
 @dataclass(frozen=True)
 class MySQLStaging:
-    """Picklable: an address, the table's names and the Arrow schema of what is written."""
+    """Picklable: an address, the name of the table, and the Arrow schema of the rows."""
 
     address: MySQLAddress
     database: str
@@ -47,7 +47,7 @@ class MySQLStaging:
     local_infile: bool = True
 
     def write(self, part: str, batches: Iterable[pa.RecordBatch]) -> StagedPart:
-        """All batches in one transaction, streamed: memory holds about one of them."""
+        """Stream all batches in one transaction: memory holds about one batch."""
         flow = _CheckedBatches(batches, part_number(part), self.kinds)
         if flow.is_empty:
             return StagedPart(part, 0, 0)
@@ -60,7 +60,7 @@ class MySQLStaging:
         return StagedPart(part, flow.rows, flow.bytes)
 
     def _load(self, connection: Any, flow: _CheckedBatches) -> bool:
-        """False when the server forbids it, before a row was taken."""
+        """False when the server forbids it before it has read a row."""
         name = f"{_quote(self.database)}.{_quote(self.table)}"
         targets, sets = [], []
         for index, field in enumerate(self.schema):
@@ -71,7 +71,7 @@ class MySQLStaging:
             else:
                 targets.append(column)
         targets.append(_quote(PART))
-        # LOCAL is a file that the client sends; its name only shows that the server asks for this one
+        # the client sends the LOCAL file; its name only proves that the server asks for this one
         statement = f"LOAD DATA LOCAL INFILE '{_FILE}' INTO TABLE {name} CHARACTER SET utf8mb4"
         statement += f" ({', '.join(targets)})" + (f" SET {', '.join(sets)}" if sets else "")
         try:
@@ -95,7 +95,7 @@ class MySQLStaging:
         connection.commit()
 
     def _warning_error(self, connection: Any, loaded: int, sent: int) -> Exception:
-        """LOAD DATA LOCAL only warns of a value that does not fit; here it is an error, as everywhere."""
+        """The error for a warning of LOAD DATA LOCAL, which only warns of a value that does not fit."""
         with connection.cursor() as cursor:
             cursor.execute("SHOW WARNINGS LIMIT 1")
             found = cursor.fetchall()
@@ -109,12 +109,12 @@ class MySQLStaging:
 
 
 def staging_column(index: int, name: str) -> str:
-    """What the column is called in staging: MySQL drops spaces and control characters before an alias."""
+    """The column's name in staging: MySQL drops spaces and control characters before an alias."""
     return name if name[0] <= " " or name[0] == "\x7f" else f"c{index}"
 
 
 class _CheckedBatches:
-    """The batches, counted. Iterating starts with the first that has rows."""
+    """The batches from the first with rows on, checked and counted."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch], number: int, kinds: Mapping[str, str]) -> None:
         self.rows = 0

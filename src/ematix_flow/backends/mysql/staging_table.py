@@ -1,4 +1,4 @@
-"""Staging and work tables as the driver sees them: their names, their columns, and the rows that count."""
+"""Staging and work tables on the server: their names, their columns, and the rows to load."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _DOCUMENTS = ("json", "jsonb")
 
 
 def staging_prefix(pipeline: str, target: str) -> str:
-    """How the names of all staging and work tables of this pipeline on this target begin."""
+    """The prefix of all staging and work tables of this pipeline on this target."""
     return distinct_name(pipeline, target, length=_SLUG) + "_"
 
 
 def new_table_name(load: Load, suffix: str = "") -> str:
-    """A name that no other attempt has, within MySQL's 64 characters."""
+    """A unique name within MySQL's 64 characters."""
     mark = f"{load.run_id.hex[:8]}_{secrets.token_hex(4)}"
     return f"{staging_prefix(load.pipeline, load.target)}{mark}{suffix}"
 
 
 def new_staging(address: MySQLAddress, load: Load, schema: pa.Schema, *, local_infile: bool) -> MySQLStaging:
-    """A staging with a fresh name; `create_staging_sql` makes its table."""
+    """A staging with a new name; `create_staging_sql` creates its table."""
     kinds = {item.name: item.type.kind for item in load.table.columns}
     return MySQLStaging(address, STAGING_SCHEMA, new_table_name(load), schema, kinds, local_infile)
 
@@ -59,7 +59,7 @@ def staging_name(table: str, dialect: MySQLDialect) -> str:
 
 
 def select_staged_rows(rows: StagedRows, table: TableSpec, dialect: MySQLDialect) -> exp.Select:
-    """SELECT of the declared columns from the parts that were reported."""
+    """SELECT of the declared columns from the reported parts."""
     assert isinstance(rows.staging, MySQLStaging)
     selected: list[exp.Expr] = []
     for index, item in enumerate(table.columns):

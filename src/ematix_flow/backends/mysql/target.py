@@ -1,4 +1,4 @@
-"""MySQL as a target: what its sessions, catalog, locks and staging bring to the commit protocol."""
+"""MySQL as a target: its sessions, catalog, lock and staging."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ WHERE TABLE_SCHEMA = %(schema)s AND LEFT(TABLE_NAME, CHAR_LENGTH(%(prefix)s)) = 
 
 
 class MySQLTarget(RelationalTarget):
-    """While a pipeline's lock is held, its load commits in the session that holds it.
+    """A load commits in the session that holds the pipeline's lock.
 
-    So a lock that is lost with its connection takes the open transaction along: no second run can have
-    begun behind the back of one that still commits. The ledger serves all databases of the server, and
-    lock and ledger know a target together with the connection's database.
+    So a lost connection ends the lock and the open transaction together: no second run can start while
+    another still commits. The ledger serves all databases of the server, so lock and ledger name a target
+    together with the connection's database.
     """
 
     dialect: MySQLDialect
@@ -117,7 +117,7 @@ class MySQLTarget(RelationalTarget):
                 del self._lock_sessions[key]
 
     def _qualified_target(self, target: str) -> str:
-        """The target's name in the ledger: two databases of one server may have tables of one name."""
+        """The target's name in the ledger: two databases of a server may have tables with the same name."""
         return f"{self.address.database or ''}/{target}"
 
     # -------------------------------------------------------------- tables
@@ -155,7 +155,7 @@ class MySQLTarget(RelationalTarget):
         return alter_table_changes(self.dialect.with_collations(read_collations(session, diff.wanted)), diff)
 
     def change_table(self, table: TableSpec, plan: TablePlan) -> None:
-        """Statement by statement: each commits by itself, and each can be done again."""
+        """Run the statements one by one: each commits by itself and can be repeated."""
         with self.session() as session:
             if None in [self.read_live_table(session, control) for control in (LEDGER, WATERMARKS)]:
                 self._create_database(session, CONTROL_SCHEMA)
@@ -165,7 +165,7 @@ class MySQLTarget(RelationalTarget):
                 self._make_change_once(session, table, change)
 
     def _make_change_once(self, session: SqlSession, table: TableSpec, change: TableChange) -> None:
-        """A change that another process made a moment ago is no failure."""
+        """Make one change; it is no error when another process has made it already."""
         if change.action == "create_schema":
             self._create_database(session, change.subject)
             return
@@ -190,7 +190,7 @@ class MySQLTarget(RelationalTarget):
             raise TargetFailed(
                 f"database {schema!r} is missing, and the user {self.address.user!r} may not create it",
                 state="the target is unchanged",
-                next_step=f"have an administrator run  CREATE DATABASE {name};  and grant all rights on it",
+                next_step=f"ask an administrator to run  CREATE DATABASE {name};  and grant all rights on it",
             ) from error.__cause__
 
     # -------------------------------------------------------------- ledger and watermark
@@ -225,7 +225,7 @@ class MySQLTarget(RelationalTarget):
         return select_staged_rows(rows, table, self.dialect)
 
     def drop_staging(self, staging: Staging) -> None:
-        """Never fails a load that has committed: what cannot be dropped now, the next run drops."""
+        """Drop it. A failure is a warning, because the load has committed; the next run drops it."""
         assert isinstance(staging, MySQLStaging)
         try:
             with self.session() as session:
@@ -242,7 +242,7 @@ class MySQLTarget(RelationalTarget):
             ]
 
     def _drop_staging_table(self, session: SqlSession, table: str) -> bool:
-        """False when a task of a dead run still writes to it: waiting for that would stall this one."""
+        """False when a task of a dead run still writes to it: waiting would delay this run."""
         session.execute("SET SESSION lock_wait_timeout = 3")
         try:
             session.execute(f"DROP TABLE IF EXISTS {staging_name(table, self.dialect)}")
@@ -254,7 +254,7 @@ class MySQLTarget(RelationalTarget):
         return True
 
     def create_work_table(self, session: SqlSession, load: Load, spec: TableSpec) -> exp.Table:
-        """A real table: a statement cannot name a temporary one twice. What a crash leaves, `sweep` drops."""
+        """A real table: a statement cannot name a temporary one twice. `sweep_staging` drops leftovers."""
         self._create_database(session, STAGING_SCHEMA)
         table = self.dialect.table(STAGING_SCHEMA, new_table_name(load, f"_{spec.name}"))
         columns = self.work_columns(with_key_lengths(spec)) + (
@@ -270,7 +270,7 @@ class MySQLTarget(RelationalTarget):
         return held.use() if held is not None else self.session()
 
     def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> LoadResult:
-        """A transaction that another session got in the way of is rolled back and tried again."""
+        """Apply the load; a transaction that conflicts with another session is rolled back and retried."""
         known = replace(load, target=self._qualified_target(load.target))
         try:
             if isinstance(rows, SameDatabaseRows):
@@ -285,7 +285,7 @@ class MySQLTarget(RelationalTarget):
             raise
 
     def _state_after_failure(self, load: Load, state: str | None) -> str | None:
-        """What a failed load leaves: MySQL commits each change of a table at once, and undoes none."""
+        """The state after a failed load: MySQL has committed each change of a table and undoes none."""
         planned = () if load.dry_run else load.table_plan.changes
         if not planned or (state is not None and "unchanged" not in state):
             return state

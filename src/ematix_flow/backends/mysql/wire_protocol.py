@@ -1,7 +1,7 @@
-"""MySQL's protocol where the driver has no call for it: rows as Arrow, SQL described, a file from memory.
+"""MySQL's wire protocol where the driver has no call: rows as Arrow, described SQL, LOAD DATA from memory.
 
-All use of the driver's inner parts is here. Rows travel as text, one packet each; the packets of many rows
-are cut into columns together, so that no Python object is made for a value.
+All use of the driver's private parts is here. The server sends each row as one packet of text; many packets
+are split into columns together, without a Python object per value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-_FULL_PACKET = 0xFFFFFF  # a packet of this size goes on in the next one
+_FULL_PACKET = 0xFFFFFF  # a packet of this size continues in the next one
 _READ_BYTES = 1 << 18
 _SEND_BYTES = 1 << 20
 _EOF, _ERROR, _NULL = 0xFE, 0xFF, 0xFB
@@ -30,12 +30,12 @@ _PREPARED = struct.Struct("<xIHH")
 
 
 class GuardedConnection(pymysql.Connection):  # type: ignore[misc]  # the driver has no types
-    """Opens no file, whatever the server asks for in its answer: only `load_local` sends rows of ours."""
+    """Never opens a file that the server asks for. Only `load_data_local` sends data."""
 
     def _read_query_result(self, unbuffered: bool = False) -> int:
         try:
             found: int = super()._read_query_result(unbuffered)
-        except RuntimeError as error:  # so the driver says that it was asked for a file
+        except RuntimeError as error:  # the driver raises this when the server asks for a file
             raise _file_request_error(self) from error
         return found
 
@@ -48,16 +48,16 @@ def _read_answer(connection: Any) -> MysqlPacket:
 
 
 def _file_request_error(connection: Any) -> pymysql.err.OperationalError:
-    """The connection ends here: the server waits for something that it never gets."""
+    """Close the connection, since the server waits for the file, and return the error."""
     connection._force_close()
     return pymysql.err.OperationalError(
-        CR.CR_COMMANDS_OUT_OF_SYNC, "the server asked for a file of this machine, and got none"
+        CR.CR_COMMANDS_OUT_OF_SYNC, "the server asked for a file of this machine, which was refused"
     )
 
 
 @dataclass(frozen=True)
 class ResultField:
-    """A column as the server describes it."""
+    """A result column as the server describes it."""
 
     name: str
     type_code: int
@@ -68,7 +68,7 @@ class ResultField:
 
 
 def describe_statement(connection: Any, sql: str) -> tuple[tuple[ResultField, ...], int]:
-    """The columns of a statement and how many parameters it has, from preparing it: nothing runs."""
+    """Prepare a statement without running it: its columns, and the number of its parameters."""
     connection._execute_command(COMMAND.COM_STMT_PREPARE, sql)
     answer = _read_answer(connection)
     statement, columns, parameters = _PREPARED.unpack_from(answer.get_all_data())
@@ -104,19 +104,19 @@ def stream_columns(connection: Any, sql: str, batch_bytes: int) -> Iterator[list
 
 
 def fetch_first_rows(connection: Any, sql: str, limit: int | None) -> list[tuple[Any, ...]]:
-    """Rows as Python values, no more of them than ``limit``; the connection is of no use afterwards."""
+    """At most ``limit`` rows as Python values. The connection cannot be used afterwards."""
     cursor = connection.cursor(SSCursor)
     try:
         cursor.execute(sql)
         return list(islice(cursor.fetchall_unbuffered(), limit))
     finally:
         if connection._result is not None:
-            connection._result.unbuffered_active = False  # closing would read all that is left
+            connection._result.unbuffered_active = False  # otherwise closing would read the remaining rows
         connection._force_close()
 
 
 class _RowPackets:
-    """Packets of rows, read in large pieces from the driver's own buffered socket."""
+    """Packets of rows, read in large pieces from the driver's buffered socket."""
 
     def __init__(self, connection: Any) -> None:
         self.ended = False
@@ -124,7 +124,7 @@ class _RowPackets:
         self._rest = b""
 
     def take(self, size: int) -> tuple[bytes, list[int]]:
-        """Some whole packets one after the other, and where in them each row begins."""
+        """Some complete packets as one buffer, and the start of each row in it."""
         buffer = bytearray(self._rest)
         starts: list[int] = []
         place, header, taken = 0, _HEADER.unpack_from, starts.append
@@ -162,7 +162,7 @@ class _RowPackets:
         return piece
 
     def _join_packets(self, buffer: bytearray, place: int) -> int:
-        """Make one packet of a row that came in several; where it ends."""
+        """Join a row that came in several packets; returns where it ends."""
         end = place + 4 + _FULL_PACKET
         while True:
             while len(buffer) - end < 4:
@@ -212,7 +212,7 @@ def _measure_long(
     length: np.ndarray[Any, Any],
     begin: np.ndarray[Any, Any],
 ) -> None:
-    """Values of 251 bytes and more: their length takes two, three or eight bytes of its own."""
+    """Set length and start of values of 251 bytes and more, whose length takes two, three or eight bytes."""
     import numpy as np
 
     for mark, size in ((0xFC, 2), (0xFD, 3), (0xFE, 8)):
@@ -226,7 +226,7 @@ def _measure_long(
 def _column_values(
     data: bytes, begin: np.ndarray[Any, Any], end: np.ndarray[Any, Any], null: np.ndarray[Any, Any]
 ) -> pa.Array:
-    """One column. Every second value of an array over the packets themselves is between two of its values."""
+    """One column: every second value of an array over the packets; the others are the gaps between values."""
     import numpy as np
     import pyarrow as pa
 
@@ -256,9 +256,9 @@ class LoadDataResult:
 def load_data_local(
     connection: Any, sql: str, name: str, pieces: Iterable[bytes | memoryview]
 ) -> LoadDataResult:
-    """``LOAD DATA LOCAL INFILE 'name'``, its file made of these pieces.
+    """Run ``LOAD DATA LOCAL INFILE 'name'`` with these pieces as the file.
 
-    An error in them breaks the load off. No file is opened: a server that asks for another name gets nothing.
+    An error in the pieces ends the load. No file is opened: a server that asks for another name gets nothing.
     """
     connection._execute_command(COMMAND.COM_QUERY, sql)
     answer = connection._read_packet()

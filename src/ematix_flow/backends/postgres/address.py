@@ -1,6 +1,6 @@
-"""Where and as whom to connect, and how a connection that cannot be had is told.
+"""The address of a PostgreSQL database, and the error when it cannot be reached.
 
-Imports no driver: tasks import this module, and start with the least.
+Tasks import this module, so it imports no driver.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from ematix_flow.errors import CannotConnect
 from ematix_flow.spec.connections import PostgresConnection, dsn_parts, libpq_parameters
 
 APPLICATION = "ematix-flow"
-READER_APPLICATION = f"{APPLICATION} reading"  # of sessions whose transactions cannot write
+READER_APPLICATION = f"{APPLICATION} reading"  # sessions whose transactions cannot write
 DEFAULT_PORT = 5432
 
-# a load may be silent for long on its control connection: keep what lies between from forgetting it
+# a connection may be silent for long during a load: keepalives stop proxies from dropping it
 _DEFAULTS = {
     "application_name": APPLICATION,
     "client_encoding": "UTF8",
@@ -48,7 +48,7 @@ _REASON_PREFIX = re.compile(
 
 @dataclass(frozen=True, repr=False)
 class PostgresAddress:
-    """Pickles with its password, shows none. ``name`` is the connection's, ``label`` host, port, database."""
+    """Pickled with its password, shown without. ``name``: the connection; ``label``: host, port, database."""
 
     name: str
     label: str
@@ -59,16 +59,16 @@ class PostgresAddress:
         return f"Address({self.name!r}, {self.label!r}, user={self.user!r})"
 
     def conninfo(self, **extra: str) -> str:
-        """As libpq's ``name='value'`` pairs."""
+        """The address as libpq's ``name='value'`` pairs."""
         pairs = {**_DEFAULTS, **_with_system_ca(self.parameters), **extra}
         return " ".join(f"{name}={_quote(value)}" for name, value in pairs.items())
 
 
 def _with_system_ca(parameters: Mapping[str, str]) -> Mapping[str, str]:
-    """With the file of this machine's authorities for ``sslrootcert=system``.
+    """The parameters with this machine's CA file for ``sslrootcert=system``.
 
-    The drivers bring an OpenSSL each, which takes the system's certificates to be somewhere else. What
-    libpq makes of ``system`` stays: without another ``sslmode`` it verifies in full.
+    Each driver contains its own OpenSSL, which looks for the system's certificates in another place. As with
+    libpq's own ``system``, the default ``sslmode`` is ``verify-full``.
     """
     if parameters.get("sslrootcert") != "system":
         return parameters
@@ -77,7 +77,7 @@ def _with_system_ca(parameters: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _system_ca_file() -> str | None:
-    """None where OpenSSL is told of a folder, or there is no such file: then it looks for itself."""
+    """None when OpenSSL is given a folder, or when there is no such file: OpenSSL then searches itself."""
     import ssl
 
     if "SSL_CERT_DIR" in os.environ and "SSL_CERT_FILE" not in os.environ:
@@ -100,7 +100,7 @@ def parse_address(connection: PostgresConnection) -> PostgresAddress:
 
 
 def session_settings(server_version: int) -> dict[str, str]:
-    """What every session of ours sets."""
+    """The settings of every session."""
     return _SETTINGS | ({"idle_session_timeout": "0"} if server_version >= IDLE_TIMEOUT_SINCE else {})
 
 
@@ -118,17 +118,17 @@ def connect_error(address: PostgresAddress, error: Exception) -> CannotConnect:
 
 def _advice(reason: str) -> str | None:
     if "does not support ssl" in reason:
-        return 'have TLS switched on at the server, or set sslmode = "disable" if the network is trusted'
+        return 'switch TLS on at the server, or set sslmode = "disable" if you trust the network'
     if "does not match host name" in reason:
-        return "write the name that the certificate is for into the url, or choose another sslmode"
+        return "use the host name of the certificate in the url, or choose another sslmode"
     if "certificate" in reason:
-        return "give the server's authority as ssl_root_cert, or choose another sslmode"
+        return "set ssl_root_cert to the server's CA certificate, or choose another sslmode"
     if "authentication failed" in reason or "no password supplied" in reason:
-        return "mend user and password"
+        return "correct user and password"
     if "does not exist" in reason:
-        return "mend the name in the url"
+        return "correct the name in the url"
     if "invalid connection option" in reason:
-        return "mend the options after the ? of the url"
+        return "correct the options after the ? of the url"
     if any(word in reason for word in ("refused", "timeout", "resolve", "translate host", "unreachable")):
-        return "see that the server runs and that host and port are right"
+        return "check that the server runs and that host and port are correct"
     return None

@@ -21,7 +21,7 @@ from ematix_flow.backends.postgres.target import PostgresTarget
 from ematix_flow.errors import ConfigError
 from ematix_flow.spec.connections import Connection, PostgresConnection
 
-# what the server itself says of who it is: an address can be spelt in many ways
+# the server's own identity: one server has many addresses
 _FACTS = """
 SELECT extract(epoch FROM pg_postmaster_start_time())::numeric(20, 6)::text,
        (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())::text,
@@ -74,7 +74,7 @@ class PostgresBackend(Backend):
         return self._source
 
     def target(self) -> PostgresTarget:
-        """Always the same: it knows which session holds a pipeline's lock."""
+        """Always the same object: it knows which session holds a pipeline's lock."""
         return self._target
 
     def query(self, sql: str, limit: int | None = None) -> tuple[list[str], list[tuple[Any, ...]]]:

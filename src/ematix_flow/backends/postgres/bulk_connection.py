@@ -1,7 +1,7 @@
-"""Bulk connections: ADBC with COPY BINARY, inside tasks.
+"""Bulk connections for tasks: ADBC with COPY BINARY.
 
-The driver manager's own calls, not its DBAPI layer: that one imports pyarrow.dataset and with it
-pandas, which costs every fresh worker about a second.
+It uses the driver manager's own calls instead of its DBAPI layer, which imports pyarrow.dataset and pandas
+and so costs every new worker about a second.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SCHEMA = adbc_driver_manager.StatementOptions.INGEST_TARGET_DB_SCHEMA.value
 
 
 class BulkConnection:
-    """One connection inside one transaction. Raises `BulkError`, while reading also Arrow's errors."""
+    """One connection in one transaction. It raises `BulkError`, and Arrow's errors while reading."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -68,16 +68,16 @@ class BulkConnection:
 
 @contextmanager
 def open_bulk(address: PostgresAddress, **extra: str) -> Iterator[BulkConnection]:
-    """Without a commit, nothing that was written stays."""
+    """Open a bulk connection. Closing it without `commit` discards what was written."""
     with _open_database(address, address.conninfo(**extra)) as database:
         yield from _connect(address, database)
 
 
 @contextmanager
 def open_bulk_for_staging(address: PostgresAddress) -> Iterator[BulkConnection]:
-    """As `bulk`, for who needs PostgreSQL's own types only: the catalog of types is read once a process.
+    """As `open_bulk`, for PostgreSQL's built-in types only: the type catalog is read once per process.
 
-    It takes longer to read than a small batch takes to write. No connection is kept.
+    Reading it takes longer than writing a small batch. No connection stays open.
     """
     conninfo = address.conninfo()
     database = _databases.get(conninfo)
@@ -92,7 +92,7 @@ def open_bulk_for_staging(address: PostgresAddress) -> Iterator[BulkConnection]:
 
 _MAX_DATABASES = 8
 _lock = threading.Lock()
-_databases: dict[str, Any] = {}  # by address, with the credentials in it: another password is another entry
+_databases: dict[str, Any] = {}  # by conninfo, which includes the password
 
 
 def _open_database(address: PostgresAddress, conninfo: str) -> Any:

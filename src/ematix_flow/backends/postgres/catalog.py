@@ -49,7 +49,7 @@ _KINDS = {"m": "a materialized view", "S": "a sequence", "i": "an index", "I": "
 
 
 def read_live_table(session: SqlSession, dialect: PostgresDialect, table: TableSpec) -> LiveTable | None:
-    """The table as it is, or None. Names resolve like those of a statement: case counts, all quoted."""
+    """The live table, or None. Names are looked up as quoted names: case matters."""
     name = dialect.render(dialect.table(table.schema, table.name))
     found = session.fetch(_RELATION, {"name": name})
     if not found:
@@ -70,9 +70,9 @@ def read_live_table(session: SqlSession, dialect: PostgresDialect, table: TableS
         columns.append(
             ColumnSpec(
                 column,
-                # a type that no canonical one holds is told by its native name
+                # a type without a canonical one is shown by its native name
                 dialect.canonical_type(type_name) or DataType("text"),
-                # a column that fills itself asks nothing of a load that does not know it
+                # a load need not fill an undeclared column that has a default
                 nullable=not not_null or (is_filled and column not in declared),
                 primary_key=column in primary,
             )

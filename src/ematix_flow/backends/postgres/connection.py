@@ -1,4 +1,4 @@
-"""Control connections: psycopg, one statement at a time, on the driver's side."""
+"""Connections through psycopg, for the process that drives a load; tasks use `bulk_connection`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import psycopg
 
 from ematix_flow.backends.postgres.address import PostgresAddress, connect_error, session_settings
 
-# how soon the server notices that this machine is gone, and frees its locks: within two minutes
+# the server notices a dead client machine, and frees its locks, within two minutes
 _KEEPALIVE = {"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "6"}
 
 
 @contextmanager
 def open_connection(address: PostgresAddress, **extra: str) -> Iterator[psycopg.Connection[Any]]:
-    """A connection without transaction of its own; closed at the end, which rolls back what is open."""
+    """An autocommit connection; closed at the end, which rolls back an open transaction."""
     with closing(connect(address, **extra)) as connection:
         yield connection
 
@@ -24,7 +24,7 @@ def open_connection(address: PostgresAddress, **extra: str) -> Iterator[psycopg.
 def connect(
     address: PostgresAddress, kind: type[psycopg.Connection[Any]] = psycopg.Connection, /, **extra: str
 ) -> psycopg.Connection[Any]:
-    """A connection without transaction of its own, with what every session of ours sets."""
+    """An autocommit connection with the settings of every session."""
     try:
         connection = kind.connect(address.conninfo(**extra), autocommit=True)
     except (psycopg.OperationalError, psycopg.ProgrammingError) as error:

@@ -1,4 +1,4 @@
-"""What a SQL text would yield, asked of the server without running it."""
+"""The result columns of a SQL text, from the server, without running it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ematix_flow.strategies.raw_sql import one_statement
 
 
 def describe_query(connection: psycopg.Connection[Any], name: str, sql: str) -> tuple[ResultColumn, ...]:
-    """The result's columns, from preparing the SQL as it stands and as a subquery.
+    """The columns of the result, from preparing the SQL as written and as a subquery.
 
     ``name`` is the connection's, for errors. Raises SourceFailed for anything but one readable SELECT.
     """
@@ -24,7 +24,7 @@ def describe_query(connection: psycopg.Connection[Any], name: str, sql: str) -> 
         raise SourceFailed("the source SQL holds a NUL character")
     columns = prepare_statement(connection, name, inner, inner)
     if not columns:
-        raise SourceFailed("the source SQL yields no columns", next_step="a pipeline reads: write a SELECT")
+        raise SourceFailed("the source SQL yields no columns", next_step="write a SELECT")
     _refuse_repeated_names([column for column, _, _ in columns])
     prepare_statement(connection, name, inner, f"SELECT * FROM {as_subquery(inner)}")
     parameters = {"oids": [oid for _, oid, _ in columns], "typmods": [mod for _, _, mod in columns]}
@@ -45,7 +45,7 @@ def prepare_statement(
         raise source_failure(error, name, sql, statement) from error
     if answer.nparams:
         raise SourceFailed(
-            f"the source SQL holds {answer.nparams} parameter(s) like $1, which nothing fills",
+            f"the source SQL holds {answer.nparams} parameter(s) like $1, and no value is given for it",
             next_step="write the values into the SQL",
         )
     fields = range(answer.nfields)

@@ -1,4 +1,4 @@
-"""What a driver's error says, in one shape for psycopg, ADBC and Arrow; none of them is imported here."""
+"""The server's diagnosis in an error of psycopg, ADBC or Arrow. It imports none of them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 _MAX_SHOWN = 200
 _SEVERITY = re.compile(r"\b(ERROR|FATAL|PANIC):\s+(.+)")
-_ROW_CLASSES = ("22", "23", "44", "38", "39")  # values, constraints, views, and functions of other languages
-# raised by a trigger, an assertion of one, a row or an index entry that is too large, JSON that is too deep
+_ROW_CLASSES = ("22", "23", "44", "38", "39")  # values, constraints, views, and functions in other languages
+# a trigger's RAISE or ASSERT, a row or an index entry that is too large, JSON that is nested too deeply
 _ROW_STATES = ("P0001", "P0004", "54000", "54001")
 _UNKNOWN_STATE = "P0000"
 _CONNECTION_ERRORS = ("OperationalError", "InterfaceError")
@@ -17,7 +17,7 @@ _CONNECTION_ERRORS = ("OperationalError", "InterfaceError")
 
 @dataclass(frozen=True)
 class PostgresDiagnosis:
-    """What the server said. Without a ``state`` the connection itself broke."""
+    """What the server reported. Without a ``state`` the connection itself broke."""
 
     state: str
     message: str
@@ -35,11 +35,11 @@ class PostgresDiagnosis:
 
     @property
     def is_conflict(self) -> bool:
-        """Another session got in the way, and trying again helps."""
+        """A conflict with another session: trying again helps."""
         if self.state in ("40001", "40P01", "55P03", "42P06", "42P07", "42701", "42710"):
             return True
-        # CREATE … IF NOT EXISTS that loses a race trips over the catalog's own unique indexes, and two
-        # sessions that write one ledger key trip over the ledger's
+        # a CREATE … IF NOT EXISTS that loses a race violates a unique index of the catalog, and two
+        # sessions that write the same ledger key violate the ledger's
         if self.state not in ("23505", "XX000"):
             return False
         from ematix_flow.backends.sql.control_tables import CONTROL_SCHEMA
@@ -48,7 +48,7 @@ class PostgresDiagnosis:
 
     @property
     def is_about_sql(self) -> bool:
-        """Unknown names, wrong syntax or types, arithmetic: the statement is at fault, not the target."""
+        """The statement is wrong: unknown names, syntax, types or arithmetic."""
         return (self.state[:2] == "42" and self.state != "42501") or self.state in ("22012", "21000")
 
     @property
@@ -56,7 +56,7 @@ class PostgresDiagnosis:
         """A value, a constraint, a trigger or a policy of the table refused a row."""
         if self.is_conflict:
             return False
-        if self.state == "42501":  # otherwise a right that is missing
+        if self.state == "42501":  # any other message: a missing privilege
             return self.message.startswith("new row violates row-level security policy")
         return self.state[:2] in _ROW_CLASSES or self.state in _ROW_STATES
 
@@ -72,7 +72,7 @@ def diagnose(error: BaseException) -> PostgresDiagnosis:
         return _from_psycopg(error, told)
     if hasattr(error, "status_code"):
         return _from_adbc(error)
-    # a stream that broke is told by Arrow, as text
+    # Arrow reports a broken stream as text
     found = _SEVERITY.search(str(error))
     state = _UNKNOWN_STATE if found and found[1] == "ERROR" else ""
     return PostgresDiagnosis(state, found[2] if found else _first_line(error))
@@ -82,7 +82,7 @@ def _from_psycopg(error: Any, told: Any) -> PostgresDiagnosis:
     position = told.statement_position
     broken = any(kind.__name__ in _CONNECTION_ERRORS for kind in type(error).__mro__)
     return PostgresDiagnosis(
-        # without a state and unbroken: a value that Python has no equal of, the year 10000 for one
+        # no state on an intact connection: a value that Python cannot represent, such as the year 10000
         state=error.sqlstate or ("" if broken else "22000"),
         message=told.message_primary or _first_line(error),
         detail=told.message_detail,

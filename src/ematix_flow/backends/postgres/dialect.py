@@ -1,4 +1,4 @@
-"""PostgreSQL's SQL: type names both ways, typed constants, values as they are read back."""
+"""PostgreSQL's SQL dialect: type names, typed constants, and the values of results."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _TEXTS = ("text", "string")
 
 
 class PostgresDialect(SqlDialect):
-    """How strategies, DDL and control tables speak to PostgreSQL."""
+    """SQL of strategies, DDL and control tables for PostgreSQL."""
 
     name = "postgres"
 
@@ -86,7 +86,7 @@ class PostgresDialect(SqlDialect):
             return None
         if match[1] in ("numeric", "decimal"):
             precision, scale = int(match[2]), int(match[3] or 0)
-            # a scale below 0 or above the precision rounds or refuses what a canonical type would keep
+            # a scale below 0 or above the precision rounds or refuses values that a canonical type keeps
             return exact_numeric(precision, scale) if 0 <= scale <= precision else None
         return DataType("string", length=int(match[2]))
 
@@ -95,7 +95,7 @@ class PostgresDialect(SqlDialect):
         if value is None:
             return exp.cast(exp.Null(), _cast_name(kind), dialect=self.name)
         typed = exp.cast(exp.Literal.string(_literal_text(value, kind)), _cast_name(kind), dialect=self.name)
-        # text is ordered by code point everywhere: a database's own collation would order it otherwise
+        # order text by code point, as every other system; the database's collation may differ
         return _by_code_point(typed) if kind in _TEXTS else typed
 
     def comparable(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
@@ -105,7 +105,7 @@ class PostgresDialect(SqlDialect):
         return _by_code_point(column) if kind in _TEXTS else column
 
     def range_operand(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
-        """A uuid or char(n) that is loaded as text is also compared as the text it is read as."""
+        """A uuid or char(n) that is loaded as text is compared as text."""
         return exp.cast(column, "TEXT", dialect=self.name) if data_type.kind in _TEXTS else column
 
     def moment(self, column: exp.Expr, data_type: DataType) -> exp.Expr:

@@ -1,8 +1,8 @@
-"""A same-database load made to mean what a load through Arrow means: nothing rounded, arrays as JSON.
+"""Casts that give a same-database load the rules of a load through Arrow: nothing rounded, arrays as JSON.
 
-PostgreSQL assigns a ``numeric`` of any scale to a column of fewer digits by rounding it, and takes no
-array for a JSON column. The planner's casts do not see these columns: their source type has no
-canonical equal, or another one than the database's own.
+PostgreSQL rounds a ``numeric`` when it assigns it to a column with fewer digits, and does not assign an array
+to a JSON column. The planner adds no casts for such columns, because their source type has no canonical
+type, or another one than the database's own.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ematix_flow.strategies.functions.casts import cast
 from ematix_flow.strategies.functions.site import ColumnSite
 from ematix_flow.strategies.sql import column
 
-# stands for a number with digits beyond any declared scale, so that each value is checked
+# a type with more digits than any declared scale, so that each value is checked
 _ANY_SCALE = DataType("numeric", precision=MAX_PRECISION, scale=MAX_PRECISION)
 
 
 def exact_select(connection: psycopg.Connection[Any], name: str, sql: str, table: TableSpec) -> str:
-    """The SQL, wrapped where a column needs more than PostgreSQL's own assignment."""
+    """The SQL, wrapped when a column needs more than PostgreSQL's own assignment."""
     columns = describe_query(connection, name, sql)
     values = {c.name: _checked_value(c, table) for c in columns if c.name in table.column_names}
     if not any(values.values()):

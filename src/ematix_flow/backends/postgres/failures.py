@@ -1,6 +1,6 @@
-"""A driver's error turned into one of ours, with the column or the line of SQL it is about.
+"""Translation of a driver's error to a FlowError that names the column or the line of SQL.
 
-Which error class it becomes depends on the SQLSTATE and on whose SQL failed.
+The class depends on the SQLSTATE, and on whether the user's SQL or generated SQL failed.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ematix_flow.spec.tables import TableSpec
 _INVALID_TEXT = re.compile(r"invalid input syntax for type (json|uuid)\b")
 _STAGED_AS_TEXT = {"json": ("json", "jsonb"), "uuid": ("uuid",)}
 UNCHANGED = "the target is unchanged: its transaction was rolled back"
-_FIX_ROW = "mend the row in the source, filter it in the source SQL, or change the column's type"
+_FIX_ROW = "correct the row in the source, filter it in the source SQL, or change the column's type"
 _LINE = 100
 
 
 def source_failure(error: Exception, name: str, sql: str, statement: str | None = None) -> SourceFailed:
-    """What went wrong with the user's ``sql``, which ``statement`` holds as it stands."""
+    """The error of the user's ``sql``, which ``statement`` contains unchanged."""
     found = diagnose(error)
     if found.connection_lost:
         return SourceFailed(
@@ -35,12 +35,12 @@ def source_failure(error: Exception, name: str, sql: str, statement: str | None 
     if found.state == "42501":
         step = f"GRANT SELECT on it to the user of connection {name!r}"
     else:
-        step = found.hint or "mend the SQL and look at it with  flow preview"
+        step = found.hint or "correct the SQL and check it with  flow preview"
     return SourceFailed(what, next_step=step)
 
 
 def target_failure(error: Exception, names: Mapping[str, str] | None = None) -> FlowError:
-    """What went wrong on the target. ``names`` gives back a staging column's real name."""
+    """The error of a statement on the target. ``names`` maps a staging column to its real name."""
     found = diagnose(error)
     if found.connection_lost:
         return TargetFailed(
@@ -59,7 +59,7 @@ def target_failure(error: Exception, names: Mapping[str, str] | None = None) -> 
 
 
 def is_conflict(error: FlowError) -> bool:
-    """Whether another session only got in the way (serialization, deadlock, a creation race)."""
+    """Whether the error is a conflict with another session (serialization, deadlock, a creation race)."""
     return _is_driver_error(error.__cause__) and diagnose(error.__cause__).is_conflict
 
 
@@ -68,7 +68,7 @@ def _is_driver_error(cause: BaseException | None) -> TypeGuard[Exception]:
 
 
 def as_source_failure(error: FlowError) -> SourceFailed | None:
-    """The failure of a same-database load, when it is the user's SQL that the database refused."""
+    """The failure of a same-database load as a SourceFailed, when the database refused the user's SQL."""
     if not _is_driver_error(error.__cause__):
         return None
     found = diagnose(error.__cause__)
@@ -77,12 +77,12 @@ def as_source_failure(error: FlowError) -> SourceFailed | None:
     return SourceFailed(
         f"PostgreSQL refused the source SQL: {found.sentence}",
         state=UNCHANGED,
-        next_step=found.hint or "mend the SQL, or cast the column in it",
+        next_step=found.hint or "correct the SQL, or cast the column in it",
     )
 
 
 def with_possible_columns(error: RowRejected, table: TableSpec) -> RowRejected:
-    """A text that is no JSON or UUID is refused without its column: name those it can be."""
+    """PostgreSQL refuses an invalid JSON or UUID text without naming the column: name the possible ones."""
     found = _INVALID_TEXT.search(error.what)
     names = [repr(c.name) for c in table.columns if found and c.type.kind in _STAGED_AS_TEXT[found[1]]]
     if not names:
@@ -93,7 +93,7 @@ def with_possible_columns(error: RowRejected, table: TableSpec) -> RowRejected:
 
 
 def commit_failure(error: Exception) -> FlowError:
-    """A commit that was not answered may have happened; a deferred constraint refuses rows only there."""
+    """The error of a COMMIT. An unanswered one may have succeeded; deferred constraints fail here."""
     found = diagnose(error)
     if not found.connection_lost:
         return target_failure(error)
@@ -105,7 +105,7 @@ def commit_failure(error: Exception) -> FlowError:
 
 
 def caret_lines(sql: str, position: int) -> str:
-    """The line of the SQL that ``position`` (from 1) lies in, and a caret under the place."""
+    """The line of SQL at ``position`` (from 1), and a caret under that position."""
     index = min(max(position - 1, 0), len(sql))
     start = sql.rfind("\n", 0, index) + 1
     end = sql.find("\n", index)
@@ -135,10 +135,10 @@ def _row_rejection(found: PostgresDiagnosis, names: Mapping[str, str]) -> RowRej
         what = f"constraint {found.constraint!r}: {what}"
     steps = {
         "23505": "remove the duplicates from the source, or choose a mode that updates by key",
-        "23503": "load the table that the foreign key refers to first, or mend the reference",
+        "23503": "load the table that the foreign key refers to first, or correct the reference",
         "23502": "fill the value in the source SQL, or declare the column nullable",
         "22001": "shorten the value in the source SQL, or declare a longer String",
-        "22003": "mend the value in the source, or declare a wider type",
+        "22003": "correct the value in the source, or declare a wider type",
     }
     return RowRejected(what, state=UNCHANGED, next_step=steps.get(found.state, _FIX_ROW))
 
@@ -152,4 +152,4 @@ def _target_advice(found: PostgresDiagnosis) -> str:
         return "connect to the primary: this server takes no writes"
     if found.state == "57014":
         return "raise the user's statement_timeout if that was what stopped it"
-    return found.hint or "look at the server's log"
+    return found.hint or "check the server's log"

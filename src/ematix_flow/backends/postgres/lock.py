@@ -1,4 +1,4 @@
-"""The pipeline's lock: a session-level advisory lock on a connection of its own, gone when it closes."""
+"""The pipeline's lock: an advisory lock of the session that also commits; it ends with the session."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def lock_key(pipeline: str, target: str) -> int:
 def pipeline_lock(
     address: PostgresAddress, pipeline: str, target: str, run_id: uuid.UUID
 ) -> Iterator[LockSession[PostgresSession]]:
-    """Hold the lock; the session that holds it is given, so that the load can commit in it."""
+    """Hold the lock. It yields the session that holds it, so that the load commits in that session."""
     key = lock_key(pipeline, target)
     with open_session(address, application_name=session_name(APPLICATION, run_id)) as session:
         if not _try_lock(session, key) and not (
@@ -55,8 +55,8 @@ def pipeline_lock(
         held = LockSession(session)
         with held.keep_alive(lambda: session.fetch("SELECT 1")):
             yield held
-        # closed, the server would free it some time later, and refuse a run that follows at once
-        with suppress(FlowError):  # a connection that is gone frees it too
+        # after a mere close the server would free it later, and refuse a run that follows immediately
+        with suppress(FlowError):  # a lost connection frees it too
             session.fetch("SELECT pg_advisory_unlock(%(key)s)", {"key": key})
 
 
@@ -65,7 +65,7 @@ def _try_lock(session: PostgresSession, key: int) -> bool:
 
 
 def _wait_for_lock(session: PostgresSession, key: int) -> bool:
-    """Once the holder's session has ended, which takes the server a while."""
+    """Take the lock once the holder's session has ended, which takes the server some time."""
     patience = time.monotonic() + _TERMINATE_SECONDS
     while not _try_lock(session, key):
         if time.monotonic() > patience:
@@ -75,20 +75,20 @@ def _wait_for_lock(session: PostgresSession, key: int) -> bool:
 
 
 def _end_dead_holder(session: PostgresSession, key: int) -> bool:
-    """End the session that holds the lock if its process, of this machine, is known to be gone."""
+    """End the session that holds the lock if its process ran on this machine and has ended."""
     for pid, application, *_ in _holders(session, key):
         if not application or not is_process_gone(application):
             return False
         try:
             session.fetch(_TERMINATE, {"pid": pid, "name": application})
         except FlowError:
-            return False  # without the right to end it, the server's own time limit remains
+            return False  # without the privilege to end it, the server's lease ends it later
         _log.warning("ended server process %s, which held the lock for a process that is gone", pid)
     return True
 
 
 def _set_lease(session: PostgresSession) -> None:
-    """From here on the server ends the session when it is silent for too long."""
+    """Let the server end the session when it is silent for too long."""
     names = ["idle_in_transaction_session_timeout"]
     if session.connection.info.server_version >= IDLE_TIMEOUT_SINCE:
         names.append("idle_session_timeout")

@@ -1,25 +1,25 @@
-"""How far an incremental read may go: to a point that no open transaction can still write below.
+"""The safe upper bound of an incremental read: no open transaction can still write below it.
 
-Neither the highest value nor the order of transaction ids is such a point: a transaction may have taken
-an earlier value than one that has committed. Who can still do so depends on where values come from.
+Neither the highest value nor the order of transaction ids is a safe bound: an open transaction may hold a
+lower value than one that has committed. Which transactions can do so depends on the source of the values.
 
-- A ``timestamptz`` is taken to be ``now()``, the start of the row's transaction: everything up to the
-  start of the oldest open one is settled. Any open one counts, for one that has only read so far may
-  write yet.
-- Any other value is taken to be drawn from a sequence, or in the statement that writes it. Both happen
-  under a RowExclusiveLock, on the sequence or the table, that is held to the end of the transaction. So
-  the highest value seen is settled once all have ended that held such a lock right after it was seen;
-  who held none then draws a higher value. They are waited for, a little.
-- A ``timestamp`` without zone and a ``date`` are ``now()`` in a zone that only their writers know: the
-  highest value is settled once every transaction has ended that was open right after it was seen. What
-  lies further below the start of one than any zone is behind UTC is settled whatever it writes. All
-  writers must use one zone: with two, who begins later may write a lower value, and no bound is right.
+- A ``timestamptz`` is assumed to be ``now()``, the start of the row's transaction. The bound is the start of
+  the oldest open transaction. Every open transaction counts, because one that has only read may still write.
+- Any other value is assumed to come from a sequence, or from the statement that writes it. Both take a
+  RowExclusiveLock on the sequence or the table and hold it to the end of the transaction. So the highest
+  value seen is safe once all transactions have ended that held such a lock right after it was seen; any other
+  transaction draws a higher value. The read waits for them for a short time.
+- A ``timestamp`` without zone and a ``date`` are ``now()`` in a zone that only their writers know. The
+  highest value is safe once every transaction has ended that was open right after it was seen. A value that
+  is further below the start of a transaction than any zone is behind UTC is safe whatever that transaction
+  writes. All writers must use one zone: with two zones, a later transaction may write a lower value, and no
+  bound is safe.
 
-A transaction takes its start before the server shows it as open: a moment is trusted to lie below no
-other start than those that are shown once it is a second old. A read of newer rows waits for that.
-A prepared transaction writes nothing more, and shows no start: one that wrote to a table is waited for.
-Values that a client makes up, that a sequence with a cache hands out ahead, or that were copied from
-another server are bound to no transaction here: for these there is ``lag=``.
+A transaction takes its start time before the server lists it as open. After one second all transactions that
+started before a time are listed; a read of newer rows waits that long. A prepared transaction writes nothing
+more and has no visible start: the read waits for one that wrote to a table. Values that a client makes up,
+that a sequence with a cache hands out in advance, or that were copied from another server belong to no
+transaction here: use ``lag=`` for them.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ from ematix_flow.strategies.ranges import range_condition
 from ematix_flow.strategies.raw_sql import one_statement
 from ematix_flow.strategies.sql import column
 
-WAIT_SECONDS = 2.0  # seconds that a plan waits for transactions to end
+WAIT_SECONDS = 2.0  # how long a plan waits for transactions to end
 _POLL_SECONDS = 0.03
-# by then the server shows a transaction as open that has taken its start, on a machine with much to do too
+# by then the server lists every transaction that has started, also on a busy machine
 _VISIBLE_AFTER = dt.timedelta(seconds=1)
-_FURTHEST_BEHIND_UTC = dt.timedelta(hours=14)  # no zone of today is more than 12
+_FURTHEST_BEHIND_UTC = dt.timedelta(hours=14)  # no zone is more than 12 today
 
 _DATE, _TIMESTAMP, _TIMESTAMPTZ = 1082, 1114, 1184
 _TIMES = ("date", "timestamp", "timestamp_tz")
 _DIALECT = PostgresDialect()
 
-# Locks are shown to everyone, starts only to a member of pg_read_all_stats. Autovacuum has no user; our
-# own readers cannot write.
+# Every user sees locks; only members of pg_read_all_stats see starts. Autovacuum has no user; our own
+# readers cannot write.
 _OPEN_SQL = """
 SELECT DISTINCT l.virtualtransaction, a.pid, a.usename, a.xact_start
 FROM pg_catalog.pg_locks AS l JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
@@ -94,7 +94,7 @@ WHERE locktype = 'relation' AND pid = pg_backend_pid() AND relation IS NOT NULL
 
 @dataclass(frozen=True)
 class _OpenTransaction:
-    """One that is open: its name in ``pg_locks``, who has it, since when; a ``gid`` if it is prepared."""
+    """An open transaction: its name in ``pg_locks``, its user and start; a ``gid`` if it is prepared."""
 
     name: str
     user: str | None
@@ -115,9 +115,9 @@ class _OpenTransaction:
 def find_read_bound(
     connection: psycopg.Connection[Any], name: str, query: SourceQuery, data_type: DataType
 ) -> ReadBound | None:
-    """The bound for a read that begins after this call; ``connection`` is in no transaction.
+    """The bound for a read that begins after this call; ``connection`` is not in a transaction.
 
-    None on a standby, which shows nothing of the transactions that are open on its primary.
+    None on a standby, which does not list the open transactions of its primary.
     """
     kept = query.range
     assert kept is not None
@@ -148,7 +148,7 @@ def find_read_bound(
 def _bound_by_local_start(
     connection: psycopg.Connection[Any], kept: SourceRange, high: Watermark
 ) -> ReadBound:
-    """``high`` is the highest value, in a zone that is not known."""
+    """The bound for ``high``, the highest value, in an unknown zone."""
     if high == kept.low:  # nothing new
         return ReadBound(high)
     if _bound_before_start(_now(connection) - _VISIBLE_AFTER, high) != high:
@@ -164,7 +164,7 @@ def _bound_by_local_start(
 def _bound_by_oldest_start(
     connection: psycopg.Connection[Any], name: str, sql: str, kept: SourceRange, data_type: DataType
 ) -> ReadBound:
-    """A row at the bound itself may come later: the next read begins there, inclusive."""
+    """A row at the bound itself may come later: the next read starts at the bound, inclusive."""
     now = _now(connection)
     noted = _open_transactions(connection)
     bound, surely_shown = _oldest_start(noted, now), now - _VISIBLE_AFTER
@@ -178,7 +178,7 @@ def _bound_by_oldest_start(
             _sleep(bound - surely_shown)
             noted = _open_transactions(connection)
             bound = _oldest_start(noted, bound)
-    # a transaction whose start is not shown may have begun whenever
+    # a transaction with a hidden start may have begun at any time
     unknown = [t for t in noted if t.start is None]
     left = _wait_for_transactions(connection, [*unknown, *_prepared_transactions(connection)])
     if left:
@@ -198,7 +198,7 @@ def _bound_by_oldest_start(
 def _highest_value(
     connection: psycopg.Connection[Any], name: str, sql: str, kept: SourceRange, data_type: DataType
 ) -> tuple[WatermarkValue | None, list[int]]:
-    """The highest value in the range now, as the bound's type, and the relations that were read for it."""
+    """The highest value in the range, as the bound's type, and the tables that the query read."""
     mark = _DIALECT.range_operand(column(kept.column, ALIAS), data_type)
     typed = _DIALECT.literal(None, data_type)
     typed.set("this", exp.Max(this=_DIALECT.comparable(mark, data_type)))
@@ -212,7 +212,7 @@ def _highest_value(
         tables = [int(oid) for (oid,) in connection.execute(_TABLES_READ_SQL).fetchall()]
     except psycopg.Error as error:
         raise source_failure(error, name, sql, statement) from error
-    connection.execute("ROLLBACK")  # what is waited for must not wait for us
+    connection.execute("ROLLBACK")  # the transactions we wait for must not wait for us
     return _DIALECT.to_python(row[0] if row else None, data_type), tables
 
 
@@ -227,7 +227,7 @@ def _writing_transactions(connection: psycopg.Connection[Any], tables: list[int]
 
 
 def _prepared_transactions(connection: psycopg.Connection[Any]) -> list[_OpenTransaction]:
-    """Asked after the open ones: an open one may become a prepared one, and not the other way round."""
+    """Query these after the open ones: an open transaction can become prepared, but not the reverse."""
     rows = connection.execute(_PREPARED_SQL).fetchall()
     return [_OpenTransaction(name, user, gid=gid, prepared_at=at) for name, gid, user, at in rows]
 
@@ -235,7 +235,7 @@ def _prepared_transactions(connection: psycopg.Connection[Any]) -> list[_OpenTra
 def _wait_for_transactions(
     connection: psycopg.Connection[Any], noted: Sequence[_OpenTransaction]
 ) -> list[_OpenTransaction]:
-    """Those of ``noted`` that are still open when patience ends; none as soon as all have ended."""
+    """Wait until all of ``noted`` have ended, at most `WAIT_SECONDS`; returns those that are still open."""
     deadline = time.monotonic() + WAIT_SECONDS
     left, followed = list(noted), False
     while left:
@@ -243,7 +243,7 @@ def _wait_for_transactions(
         there = {name for (name,) in rows}
         left = [t for t in left if t.name in there]
         if not left and not followed:
-            # one of them may be gone because it is prepared now, under another name
+            # one of them may be prepared now, under another name
             followed = True
             left = _prepared_transactions(connection)
         if left and time.monotonic() >= deadline:
@@ -268,7 +268,7 @@ def _watermark_at(kept: SourceRange, data_type: DataType, moment: dt.datetime) -
 
 
 def _bound_before_starts(found: Sequence[_OpenTransaction], kept: SourceRange, high: Watermark) -> Watermark:
-    """``high``, or what none of these can write below into a column without zone, if that is lower."""
+    """The lower of ``high`` and the lowest value that these can write into a column without zone."""
     starts = [t.start for t in found if t.start is not None]
     if not found:
         return high
@@ -278,9 +278,9 @@ def _bound_before_starts(found: Sequence[_OpenTransaction], kept: SourceRange, h
 
 
 def _bound_before_start(start: dt.datetime, high: Watermark) -> Watermark:
-    """``high``, or what one that began at ``start`` writes no lower than in any zone, if that is lower."""
+    """The lower of ``high`` and the lowest value that a transaction begun at ``start`` writes in any zone."""
     local = start.astimezone(dt.timezone.utc) - _FURTHEST_BEHIND_UTC
-    value: WatermarkValue = local  # where the column is compared as UTC
+    value: WatermarkValue = local  # when the column is compared as UTC
     if high.type.kind == "date":
         value = local.date()
     elif high.type.kind == "timestamp":
@@ -289,7 +289,7 @@ def _bound_before_start(start: dt.datetime, high: Watermark) -> Watermark:
 
 
 def _bound_without_new_rows(kept: SourceRange, data_type: DataType) -> Watermark:
-    """A bound that leaves out all that is new: where the last read ended, or below every value."""
+    """A bound that excludes all new rows: the end of the last read, or below every value."""
     return kept.low or Watermark(kept.column, data_type, _lowest_value(data_type))
 
 
@@ -308,7 +308,7 @@ def _lowest_value(data_type: DataType) -> WatermarkValue:
 
 
 def _sort_value(mark: Watermark) -> Any:
-    """Bounds of one read have one type, which the type checker cannot know."""
+    """The value to compare by. All bounds of one read have one type, which mypy cannot know."""
     return mark.value
 
 
@@ -330,7 +330,7 @@ def _time_text(at: dt.datetime | None) -> str:
 
 
 def _now(connection: psycopg.Connection[Any]) -> dt.datetime:
-    """The server's, which starts are taken from."""
+    """The server's clock, which gives transactions their start."""
     now: dt.datetime = _fetch_value(connection, "SELECT clock_timestamp()")
     return now
 

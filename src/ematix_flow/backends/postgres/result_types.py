@@ -1,8 +1,7 @@
-"""The types of a query's result: which canonical type holds them, and how their values are exported.
+"""The types of a query's result: their canonical types, and how their values are exported to Arrow.
 
-A type that Arrow has no plain equal of is cast by the server: to text where its text is exact, arrays
-and composites to JSON. ``numeric`` without limits is read as text and has no canonical type of its
-own: each value must fit the declared column.
+The server casts a type that Arrow lacks: to text when the text is exact, arrays and composites to JSON. A
+``numeric`` without limits is read as text and has no canonical type: each value must fit the declared column.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ _PLAIN = {
     1184: "timestamp_tz",
 }
 _AS_TEXT = {114: "json", 3802: "jsonb", 2950: "uuid", 18: "text", 19: "text"}
-_LENGTH_OFFSET = 4  # a typmod counts itself
-_JULIAN_DAY_ZERO = -2_440_588  # the first day PostgreSQL knows; infinity wraps round to below it
+_LENGTH_OFFSET = 4  # a typmod includes its own size
+_JULIAN_DAY_ZERO = -2_440_588  # PostgreSQL's first day; infinity wraps around to before it
 _MICROSECONDS_A_DAY = 86_400_000_000
 _EPOCH_2000_DAYS = 10_957
 
 
 @dataclass(frozen=True)
 class ResultColumn:
-    """A column as the server describes it; ``category`` and ``type_kind`` are pg_type's."""
+    """A result column as the server describes it; ``category`` and ``type_kind`` are from pg_type."""
 
     name: str
     oid: int
@@ -67,7 +66,7 @@ class ColumnExport:
 
 
 def column_export(column: ResultColumn, wanted: DataType | None = None) -> ColumnExport:
-    """How to read a column exactly. ``wanted`` is the declared type it is for, when known."""
+    """How to read a column exactly. ``wanted`` is the declared type of its target column, when known."""
     found, template = _mapping(column, wanted)
     return ColumnExport(column.name, column.native, found, template)
 
@@ -80,7 +79,7 @@ def _mapping(column: ResultColumn, wanted: DataType | None) -> tuple[DataType | 
         return DataType(_AS_TEXT[oid]), "CAST({} AS text)"
     if oid == _VARCHAR:
         return _sized_text(column.typmod), "{}"
-    if oid == _BPCHAR:  # padding blanks mean nothing and go, as in PostgreSQL's own casts
+    if oid == _BPCHAR:  # drop the padding blanks, as PostgreSQL's own casts do
         return _sized_text(column.typmod), "CAST({} AS text)"
     if oid == _OID:
         return DataType("big_int"), "CAST({} AS bigint)"
@@ -93,14 +92,14 @@ def _mapping(column: ResultColumn, wanted: DataType | None) -> tuple[DataType | 
         return DataType("json"), "CAST(to_json({}) AS text)"
     if column.type_kind == "p":
         raise SourceFailed(
-            f"column {column.name!r} of the source SQL is of type {column.native}, which holds no data",
+            f"column {column.name!r} of the source SQL is of type {column.native}, which has no values",
             next_step="leave the column out, or cast it to a type that does",
         )
     return DataType("text"), "CAST({} AS text)"
 
 
 def _unlimited_template(expression: str, wanted: DataType | None) -> str:
-    """A whole number written as 5.00 must still fit a whole-number column."""
+    """An integer written as 5.00 must still fit an integer column."""
     return f"trim_scale({expression})" if wanted is not None and wanted.kind in INTEGER_BITS else expression
 
 
@@ -119,13 +118,13 @@ def numeric_type(typmod: int) -> DataType | None:
 
 
 def exact_numeric(precision: int, scale: int) -> DataType | None:
-    """The canonical type that holds ``numeric(precision, scale)``; scales below 0 and above precision too."""
+    """The canonical type of ``numeric(precision, scale)``, also for scales below 0 or above the precision."""
     digits = max(precision - scale, 0) + max(scale, 0) if scale <= precision else scale
     return DataType("numeric", precision=digits, scale=max(scale, 0)) if digits <= MAX_PRECISION else None
 
 
 def to_plain_batch(batch: pa.RecordBatch, exports: Sequence[ColumnExport], offset: int) -> pa.RecordBatch:
-    """The driver's batch in plain Arrow types; a value that Arrow cannot hold stops with its row."""
+    """The driver's batch in plain Arrow types; RowRejected for a value that Arrow cannot hold."""
     import pyarrow as pa
 
     arrays = [_to_plain_array(batch.column(i), item, offset) for i, item in enumerate(exports)]
@@ -159,12 +158,12 @@ def _to_decimals(array: pa.Array, item: ColumnExport, offset: int) -> pa.Array:
         index = pc.index(endless, True).as_py()
         if index < 0:
             raise
-        why = "is no finite number; only Float and Double columns take it"
+        why = "is not a finite number; only Float and Double columns accept it"
         raise row_rejection(item.name, offset + index, array[index].as_py(), why) from None
 
 
 def _require_finite(array: pa.Array, raw: pa.DataType, first: int, item: ColumnExport, offset: int) -> None:
-    """PostgreSQL's infinities, and years that Arrow cannot count to, wrap round to before its first day."""
+    """Refuse infinity and years beyond Arrow's range, which wrap around to before PostgreSQL's first day."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -173,7 +172,7 @@ def _require_finite(array: pa.Array, raw: pa.DataType, first: int, item: ColumnE
     if low is None or low >= first:
         return
     index = pc.index(pc.less(counts, pa.scalar(first, raw)), True).as_py()
-    why = f"is a {item.native} that no other system can hold"
+    why = f"is a {item.native} that other systems cannot store"
     raise row_rejection(item.name, offset + index, _infinity_text(counts[index].as_py(), raw.bit_width), why)
 
 
@@ -184,7 +183,7 @@ def _infinity_text(count: int, bits: int) -> str:
     return {limit - 1: "infinity", -limit: "-infinity"}.get(value, "a time after the year 294246")
 
 
-# the columns of a described result, completed from pg_type
+# completes the columns of a described result from pg_type
 RESULT_TYPES_SQL = """
 SELECT d.place, format_type(d.oid, d.typmod), t.typtype::text, t.typcategory::text
 FROM unnest(%(oids)s::oid[], %(typmods)s::int4[]) WITH ORDINALITY AS d(oid, typmod, place)
@@ -195,7 +194,7 @@ JOIN pg_catalog.pg_type AS t ON t.oid = d.oid
 def result_columns(
     described: Sequence[tuple[str, int, int]], known: Mapping[int, tuple[str, str, str]]
 ) -> tuple[ResultColumn, ...]:
-    """``described`` are name, OID and typmod; ``known`` what RESULT_TYPES_SQL adds, by place."""
+    """``described`` is name, OID and typmod; ``known`` is the result of RESULT_TYPES_SQL by position."""
     return tuple(
         ResultColumn(name, oid, typmod, *known[place])
         for place, (name, oid, typmod) in enumerate(described, start=1)

@@ -1,4 +1,4 @@
-"""Texts that PostgreSQL has no value for, found before they are staged."""
+"""The check for texts that PostgreSQL cannot store, before they are staged."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _TEXTS = ("text", "string", "json", "jsonb")
-_ESCAPED_ZERO = r"(^|[^\\])(\\\\)*\\u0000"  # no even number of backslashes before it
+_ESCAPED_ZERO = r"(^|[^\\])(\\\\)*\\u0000"  # after an even number of backslashes
 
 
 @dataclass(frozen=True)
 class ZeroCharacterCheck:
-    """Refuses the character zero: in no text, and in no string of a ``jsonb``. Picklable."""
+    """Refuses the character zero in a text and in a string of a ``jsonb``. Picklable."""
 
     texts: tuple[str, ...]
     jsonb: tuple[str, ...]
@@ -46,4 +46,4 @@ def _refuse(name: str, array: pa.Array, wrong: pa.Array, why: str) -> None:
 
     if pc.any(wrong).as_py():
         index = pc.index(wrong, True).as_py()
-        raise row_rejection(name, index, array[index].as_py(), f"{why}, which PostgreSQL does not take")
+        raise row_rejection(name, index, array[index].as_py(), f"{why}, which PostgreSQL does not accept")

@@ -1,4 +1,4 @@
-"""`row_hash` in PostgreSQL's SQL: each type's exact text, and SHA-256 over it."""
+"""`row_hash` in PostgreSQL's SQL: SHA-256 over the exact text of each value."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ematix_flow.strategies.sql import concat_texts, fill_template
 
 _MANTISSA = "split_part(abs(v)::text, 'e', 1)"
 _DIGITS = f"replace({_MANTISSA}, '.', '')"
-# Half way between two doubles PostgreSQL shows more digits than it needs, 9.999999999999999e+22 for 1e23.
-# That a short number lies there happens only among these whole ones.
+# Half way between two doubles PostgreSQL prints more digits than needed: 9.999999999999999e+22 for 1e23.
+# A short number lies half way only among these integers.
 _IS_WHOLE = "abs(v) > 9e15 AND abs(v) < 1e42"
 _WHOLE = """
 (SELECT rtrim(ematix_b.c::text, '0') || 'e' || (length(ematix_b.c::text) - 1)::text
@@ -22,7 +22,7 @@ _WHOLE = """
          generate_series(1, 17) AS ematix_n(n)) AS ematix_b
  WHERE ematix_b.c::float8 = abs(v) ORDER BY ematix_b.n LIMIT 1)
 """
-# the shortest digits that give the number back, and the exponent of the first
+# the shortest digits that identify the number, and the exponent of the first digit
 _FLOAT = f"""
 CASE WHEN v = 0 THEN '0' WHEN v = 'NaN' THEN 'NaN' WHEN v = 'Infinity' THEN 'Infinity'
   WHEN v = '-Infinity' THEN '-Infinity'
@@ -49,7 +49,7 @@ _TEXT = {
 
 
 def row_hash(columns: Columns) -> exp.Expr:
-    """As one piece of finished SQL: a load holds it several times, and trees of it cost much."""
+    """The hash as rendered SQL: a load uses it several times, and syntax trees of it are slow to copy."""
     shown = tuple((n, kind, value.sql(dialect="postgres", identify=True)) for n, kind, value in columns)
     return exp.Var(this=_row_hash_sql(shown))
 

@@ -1,4 +1,4 @@
-"""One psycopg connection as a `SqlSession`: explicit transactions, and errors in our own words."""
+"""One psycopg connection as a `SqlSession`: explicit transactions, and errors as FlowErrors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ematix_flow.backends.postgres.failures import UNCHANGED, commit_failure, ta
 from ematix_flow.backends.sql.session import SqlSession
 from ematix_flow.errors import TargetFailed
 
-# PostgreSQL's default is that of disks that turn: it would read a whole table for a hundredth of its keys
+# PostgreSQL's default is for spinning disks: it would scan a whole table to find a hundredth of its keys
 _CHEAP_INDEXES_SQL = (
     "SELECT set_config('random_page_cost',"
     " least(current_setting('random_page_cost')::float8, 1.1)::text, true)"
@@ -22,7 +22,7 @@ _CHEAP_INDEXES_SQL = (
 
 
 class PostgresSession(SqlSession):
-    """Outside ``begin`` and ``commit`` each statement is its own transaction."""
+    """Each statement outside ``begin`` and ``commit`` is a transaction."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.connection = connection
@@ -38,7 +38,7 @@ class PostgresSession(SqlSession):
             raise target_failure(error) from error
 
     def begin(self) -> None:
-        """One snapshot for the whole transaction, so that what is counted is what is inserted."""
+        """One snapshot for the whole transaction, so that the counted rows are the inserted rows."""
         self._run("BEGIN ISOLATION LEVEL REPEATABLE READ", None)
         self._run(_CHEAP_INDEXES_SQL, None)
 
@@ -47,20 +47,20 @@ class PostgresSession(SqlSession):
             answer = self.connection.execute("COMMIT").statusmessage
         except psycopg.Error as error:
             raise commit_failure(error) from error
-        if answer != "COMMIT":  # a transaction in which something failed is rolled back by its COMMIT
+        if answer != "COMMIT":  # the COMMIT of a failed transaction rolls back
             raise TargetFailed("PostgreSQL rolled the transaction back at its commit", state=UNCHANGED)
 
     def check_deferred_constraints(self) -> None:
         self._run("SET CONSTRAINTS ALL IMMEDIATE", None)
 
     def rollback(self) -> None:
-        # a connection that broke has been rolled back by the server; the first error is the one to tell
+        # the server has rolled back a broken connection; the first error is the one to report
         with suppress(psycopg.OperationalError):
             if not self.connection.closed:
                 self.connection.execute("ROLLBACK")
 
     def _run(self, sql: str, params: Mapping[str, Any] | None) -> psycopg.Cursor[Any]:
-        """Without ``params`` a percent sign is only a percent sign."""
+        """Without ``params``, percent signs in ``sql`` have no meaning."""
         try:
             return self.connection.execute(sql.encode(), params)
         except psycopg.Error as error:

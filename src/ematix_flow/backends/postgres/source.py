@@ -1,7 +1,7 @@
-"""PostgreSQL as a batch source: describing SQL without running it, and sharing it out among tasks.
+"""PostgreSQL as a batch source: describes SQL without running it, and splits it among tasks.
 
-A plain SELECT over one ordinary table is cut by physical page (``ctid``) ranges; everything else is
-one share. The driver holds a snapshot open that all shares read under.
+A plain SELECT over one ordinary table is split by physical page (``ctid``) ranges; any other query is one
+split. The driver process keeps a snapshot open that all splits read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ematix_flow.spec.watermarks import SourceRange
 from ematix_flow.strategies.ranges import range_condition
 from ematix_flow.strategies.raw_sql import one_statement
 
-MIN_PAGES = 512  # 4 MB: less than that is not worth a second task
+MIN_PAGES = 512  # 4 MB: a smaller table is not worth a second task
 _READ_ONLY = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _SNAPSHOT = re.compile(r"[0-9A-F]+-[0-9A-F]+-[0-9]+", re.IGNORECASE)
 _SHAREABLE = {"Tid Range Scan", "ProjectSet"}
@@ -80,14 +80,14 @@ class PostgresSource(BatchSource):
             return find_read_bound(connection, self.address.name, query, data_type)
 
     def expected_rows(self, query: SourceQuery) -> int | None:
-        """What the server expects of a whole table that it has analysed. A condition makes it a guess."""
+        """The server's estimate for a whole analysed table. With a condition it would be a guess."""
         plain = parse_plain_select(one_statement(query.sql, self.dialect)) if query.range is None else None
         if plain is None or plain.condition_start is not None:
             return None
         with self._read_only_connection() as connection:
             analysed = connection.execute(_ANALYSED_SQL, {"name": plain.relation}).fetchone()
             plan = _explain_plan(connection, plain.sql) if analysed else {}
-        whole = plan.get("Node Type") == "Seq Scan" and "Filter" not in plan  # row security is a filter too
+        whole = plan.get("Node Type") == "Seq Scan" and "Filter" not in plan  # row security adds a filter
         return int(plan["Plan Rows"]) if whole else None
 
     @contextmanager
@@ -112,7 +112,7 @@ class PostgresSource(BatchSource):
                 for statement in statements
             ]
 
-    # -------------------------------------------------------------- shares
+    # -------------------------------------------------------------- splits
 
     def _statements(
         self,
@@ -128,7 +128,7 @@ class PostgresSource(BatchSource):
             return [whole]
         found = connection.execute(_PAGES, {"name": plain.relation}).fetchone()
         shares = min(parallelism, found[0] // MIN_PAGES) if found else 1
-        if shares < 2 or "Seq Scan" not in _plan_nodes(connection, whole):  # an index finds the rows sooner
+        if shares < 2 or "Seq Scan" not in _plan_nodes(connection, whole):  # an index is faster
             return [whole]
         bounds = [found[0] * i // shares for i in range(1, shares)] if found else []
         cut = [self._statement(part, exports, query.range) for part in _page_ranges(plain, bounds)]
@@ -143,17 +143,17 @@ class PostgresSource(BatchSource):
         condition = range_condition(kept, self._sql, ALIAS) if kept is not None else None
         return f"{statement} WHERE {self._sql.render(condition)}" if condition is not None else statement
 
-    # -------------------------------------------------------------- asking the server
+    # -------------------------------------------------------------- statements
 
     @contextmanager
     def _read_only_connection(self) -> Iterator[psycopg.Connection[Any]]:
-        """A transaction that cannot write, however the SQL is worded."""
+        """A connection in a read-only transaction, in which no SQL can write."""
         with open_connection(self.address, application_name=READER_APPLICATION) as connection:
             connection.execute(_READ_ONLY)
             yield connection
 
     def _run(self, connection: psycopg.Connection[Any], sql: str, statement: str) -> list[tuple[Any, ...]]:
-        """Prepared, so that it can only be one statement."""
+        """Run it prepared, so that it can only be one statement."""
         try:
             return connection.execute(statement.encode(), prepare=True).fetchall()
         except psycopg.Error as error:
@@ -161,7 +161,7 @@ class PostgresSource(BatchSource):
 
 
 def _export_snapshot(connection: psycopg.Connection[Any]) -> str | None:
-    """The transaction's snapshot for others to read under; None where the server cannot (some standbys)."""
+    """The name of the transaction's snapshot; None when the server cannot export it (some standbys)."""
     try:
         row = connection.execute("SELECT pg_export_snapshot()").fetchone()
     except psycopg.errors.Error:
@@ -173,7 +173,7 @@ def _export_snapshot(connection: psycopg.Connection[Any]) -> str | None:
 
 
 def _page_ranges(plain: PlainSelect, bounds: list[int]) -> list[str]:
-    """The SELECT once for each range of pages; the last is open, for what lies beyond the known end."""
+    """The SELECT for each range of pages. The last range has no end, for pages added meanwhile."""
     first = plain.with_condition(f"ctid < '({bounds[0]},0)'::tid")
     last = plain.with_condition(f"ctid >= '({bounds[-1]},0)'::tid")
     between = [
@@ -184,22 +184,22 @@ def _page_ranges(plain: PlainSelect, bounds: list[int]) -> list[str]:
 
 
 def _reads_one_range(connection: psycopg.Connection[Any], statement: str) -> bool:
-    """Whether the server would answer by reading pages of one table, row by row, and nothing else.
+    """Whether the server would only read pages of one table, row by row.
 
-    Its plan tells what the text does not: aggregates of the user's own, views, children, a better index.
+    Its plan shows what the text does not: custom aggregates, views, child tables, a better index.
     """
     nodes = _plan_nodes(connection, statement)
     return nodes.count("Tid Range Scan") == 1 and set(nodes) <= _SHAREABLE
 
 
 def _plan_nodes(connection: psycopg.Connection[Any], statement: str) -> list[str]:
-    """The nodes of the server's plan."""
+    """The node types of the server's plan."""
     plan = _explain_plan(connection, statement)
     return list(_node_types(plan)) if plan else []
 
 
 def _explain_plan(connection: psycopg.Connection[Any], statement: str) -> dict[str, Any]:
-    """The server's plan, in one process; empty where it cannot plan the statement."""
+    """The server's plan for one process; empty when it cannot plan the statement."""
     try:
         with connection.transaction():
             connection.execute("SET LOCAL max_parallel_workers_per_gather = 0")
@@ -218,7 +218,7 @@ def _node_types(node: dict[str, Any]) -> Iterator[str]:
 
 
 def parse_table_name(table: str) -> list[str]:
-    """``schema.table`` as its parts; a part in double quotes may hold dots and quotes (doubled)."""
+    """The parts of ``schema.table``; a part in double quotes may contain dots and doubled quotes."""
     parts = re.findall(r'"(?:[^"]|"")*"|[^."]+', table)
     if not parts or ".".join(parts) != table or len(parts) > 3:
         raise SourceFailed(

@@ -1,7 +1,7 @@
-"""The user's SQL as text: as a subquery, and with one more condition where it can take one.
+"""The user's SQL as text: as a subquery, and with an added condition when it is a plain SELECT.
 
-Nothing is rewritten. The SQL goes to the server as it was typed, inside a subquery; only a plain
-SELECT over one table can take one more condition, which is how a table is read in shares.
+Nothing is rewritten: the server gets the SQL as typed, inside a subquery. Only a plain SELECT over one table
+can take an added condition, which is how a table is read in splits.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _PLAIN_TABLE = {"this", "db", "catalog", "alias"}
 
 
 def as_subquery(sql: str) -> str:
-    """The SQL in parentheses under `ALIAS`; the newlines keep its last comment from eating the rest."""
+    """The SQL in parentheses, named `ALIAS`; the newlines end a comment in its last line."""
     return f'(\n{sql}\n) AS "{internal_name(ALIAS)}"'
 
 
 @dataclass(frozen=True)
 class PlainSelect:
-    """A SELECT of one table with at most a WHERE: every row of it comes from one row of the table."""
+    """A SELECT of one table with at most a WHERE: each result row comes from one table row."""
 
     sql: str
     schema: str | None
@@ -36,22 +36,22 @@ class PlainSelect:
     quoted: tuple[bool, bool]
 
     def with_condition(self, condition: str) -> str:
-        """The same SELECT with one more condition."""
+        """The same SELECT with an added condition."""
         if self.condition_start is None:
             return f"{self.sql}\nWHERE {condition}"
         return f"{self.sql[: self.condition_start]} ({self.sql[self.condition_start :]}\n) AND {condition}"
 
     @property
     def relation(self) -> str:
-        """The table's name as SQL, folded or quoted as the user wrote it."""
+        """The table's name as quoted SQL, in lower case unless the user quoted it."""
         parts = [(self.schema, self.quoted[0]), (self.table, self.quoted[1])]
         return ".".join('"' + (p if q else p.lower()).replace('"', '""') + '"' for p, q in parts if p)
 
 
 def parse_plain_select(sql: str) -> PlainSelect | None:
-    """The SQL as a plain SELECT, or None when it is anything else or cannot be understood.
+    """The SQL as a plain SELECT, or None when it is anything else or cannot be parsed.
 
-    Functions are not looked into: whether one is an aggregate, only the server knows.
+    Functions are not checked: only the server knows which ones are aggregates.
     """
     tokens = _tokenize(sql)
     if not tokens or tokens[0].token_type is not TokenType.SELECT:

@@ -1,4 +1,4 @@
-"""A share of a query, read inside a task: Arrow batches by COPY BINARY, under the driver's snapshot."""
+"""A split of a query, read inside a task: Arrow batches by COPY BINARY, in the driver's snapshot."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BATCH_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class PostgresSplit:
-    """Picklable. ``statement`` selects the exports in order, and holds the user's ``sql`` somewhere."""
+    """Picklable. ``statement`` selects the exports in order and contains the user's ``sql``."""
 
     address: PostgresAddress
     statement: str
@@ -27,7 +27,7 @@ class PostgresSplit:
     exports: tuple[ColumnExport, ...]
     snapshot: str | None
     server_version: int
-    one_process: bool = False  # several splits share the machine's cores already
+    one_process: bool = False  # several splits already use the machine's cores
 
     def read(self) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

@@ -1,4 +1,4 @@
-"""A PostgreSQL connection as an engine of SQLAlchemy, for tables of our own."""
+"""A SQLAlchemy engine for a PostgreSQL connection, for run logs, slots and dead letters."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ematix_flow.spec.connections import PostgresConnection
 def sql_engine(
     connection: PostgresConnection, *, kept: bool = False, seconds: float | None = None
 ) -> sa.Engine:
-    """Without a pool: such calls are rare, and a connection that is kept would be broken when one comes.
+    """An engine without a pool: its calls are rare, and a pooled connection might break in between.
 
-    With ``kept`` one stays open for who calls often; it is tried before each use, and made anew if broken.
-    No statement waits longer than ``seconds``, if given.
+    With ``kept`` one connection stays open for frequent calls; it is tested before each use and replaced if
+    broken. No statement waits longer than ``seconds``, if given.
     """
     address = parse_address(connection)
 

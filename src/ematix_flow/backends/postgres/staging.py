@@ -1,8 +1,8 @@
-"""Staging: one unlogged table an attempt, written by tasks with COPY BINARY, part by part.
+"""Staging: one unlogged table per attempt, which tasks write with COPY BINARY, part by part.
 
-The table's columns are numbered, so that no name of the user's reaches the bulk driver, and have the
-very types in which Arrow values travel. Each row carries the number of its part: what an attempt wrote
-whose message never arrived is there and is never read.
+The columns are numbered, so that the bulk driver sees no user's names, and have the types in which Arrow
+values are sent. Each row carries the number of its part: rows of a task attempt that did not report are in
+the table and are never read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PART = internal_name("part")
 
 @dataclass(frozen=True)
 class PostgresStaging:
-    """Picklable: an address, the table's names and the Arrow schema of what is written."""
+    """Picklable: an address, the name of the table, and the Arrow schema of the rows."""
 
     address: PostgresAddress
     table_schema: str
@@ -34,7 +34,7 @@ class PostgresStaging:
     schema: pa.Schema
 
     def write(self, part: str, batches: Iterable[pa.RecordBatch]) -> StagedPart:
-        """All batches in one transaction, streamed: memory holds about one of them."""
+        """Stream all batches in one transaction: memory holds about one batch."""
         import pyarrow as pa
 
         flow = _NumberedBatches(batches, part_number(part), self.schema)
@@ -42,13 +42,13 @@ class PostgresStaging:
             return StagedPart(part, 0, 0)
         with open_bulk_for_staging(self.address) as connection:
             try:
-                # after a crash of the server the table is empty anyway: waiting for its disk buys nothing
+                # a crash of the server empties the table anyway, so do not wait for its disk
                 connection.execute("SET LOCAL synchronous_commit = off")
                 reader = pa.RecordBatchReader.from_batches(flow.schema, flow)
                 connection.ingest(self.table_schema, self.table, reader)
                 connection.commit()
             except BulkError as error:
-                if flow.failure is not None:  # the driver's error only wraps what the batches raised
+                if flow.failure is not None:  # the driver's error only wraps the batches' own error
                     raise flow.failure from None
                 names = {f"c{i}": name for i, name in enumerate(self.schema.names)}
                 raise target_failure(error, names) from error
@@ -56,7 +56,7 @@ class PostgresStaging:
 
 
 class _NumberedBatches:
-    """The batches as the staging table takes them, counted; remembers the error that ended them."""
+    """The batches with their part number, counted; keeps the error that ended them."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch], number: int, schema: pa.Schema) -> None:
         import pyarrow as pa
@@ -90,7 +90,7 @@ class _NumberedBatches:
     def _with_part_number(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         import pyarrow as pa
 
-        # by its bytes: pa.scalar and pa.array import pandas when they are first called
+        # from bytes: pa.scalar and pa.array import pandas on their first call
         repeated = pa.py_buffer(self._number.to_bytes(8, sys.byteorder, signed=True) * batch.num_rows)
         numbers = pa.Array.from_buffers(pa.int64(), batch.num_rows, [None, repeated])
         return pa.RecordBatch.from_arrays([*batch.columns, numbers], schema=self.schema)

@@ -31,7 +31,7 @@ def staging_prefix(pipeline: str, target: str) -> str:
 
 
 def new_staging(address: PostgresAddress, load: Load, schema: pa.Schema) -> PostgresStaging:
-    """A staging with a fresh name; `create_staging_sql` makes its table."""
+    """A staging with a new name; `create_staging_sql` creates its table."""
     name = f"{staging_prefix(load.pipeline, load.target)}{load.run_id.hex[:8]}_{secrets.token_hex(4)}"
     return PostgresStaging(address, STAGING_SCHEMA, name, schema)
 
@@ -50,7 +50,7 @@ def staging_name(table: str, dialect: PostgresDialect) -> str:
 
 
 def wire_type(arrow_type: pa.DataType) -> str:
-    """The column type whose binary form is exactly what the driver sends for an Arrow type."""
+    """The column type whose binary form the driver sends for an Arrow type."""
     import pyarrow as pa
     import pyarrow.types as t
 
@@ -75,9 +75,9 @@ def wire_type(arrow_type: pa.DataType) -> str:
 
 
 def select_staged_rows(rows: StagedRows, table: TableSpec, dialect: PostgresDialect) -> exp.Select:
-    """SELECT of the declared columns from the parts that were reported.
+    """SELECT of the declared columns from the reported parts.
 
-    Lengths and precisions are left to the INSERT: an explicit cast to them would cut and round.
+    The INSERT checks lengths and precisions: an explicit cast would cut and round.
     """
     assert isinstance(rows.staging, PostgresStaging)
     selected: list[exp.Expr] = []

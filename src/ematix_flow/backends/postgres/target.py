@@ -1,4 +1,4 @@
-"""PostgreSQL as a target: what its sessions, catalog, locks and staging bring to the commit protocol."""
+"""PostgreSQL as a target: its sessions, catalog, lock and staging."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 _TRIES = 5
-_MATCHING_MODES = ("merge", "scd2")  # what they do with staged rows depends on those that are there
+_MATCHING_MODES = ("merge", "scd2")  # their statements join staged rows with the table
 _SCHEMA_EXISTS = "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = %(schema)s"
 _LEFTOVERS = """
 SELECT c.relname FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
@@ -68,10 +68,10 @@ ORDER BY c.relname
 
 
 class PostgresTarget(RelationalTarget):
-    """While a pipeline's lock is held, its load commits in the session that holds it.
+    """A load commits in the session that holds the pipeline's lock.
 
-    So a lock that is lost with its connection takes the open transaction along: no second run can have
-    begun behind the back of one that still commits.
+    So a lost connection ends the lock and the open transaction together: no second run can start while
+    another still commits.
     """
 
     dialect: PostgresDialect
@@ -105,7 +105,7 @@ class PostgresTarget(RelationalTarget):
         return [TableChange("create_schema", table.schema, sql)]
 
     def change_table(self, table: TableSpec, plan: TablePlan) -> None:
-        """Two processes that create the same at once: the one that loses the race looks again."""
+        """When two processes create the same table, the one that loses the race plans again."""
 
         def change(attempt: int) -> None:
             again = attempt > 0 and plan.changes
@@ -135,7 +135,7 @@ class PostgresTarget(RelationalTarget):
         return select_staged_rows(rows, table, self.dialect)
 
     def drop_staging(self, staging: Staging) -> None:
-        """Never fails a load that has committed: what cannot be dropped now, the next run drops."""
+        """Drop it. A failure is a warning, because the load has committed; the next run drops it."""
         assert isinstance(staging, PostgresStaging)
         try:
             with self.session() as session:
@@ -152,7 +152,7 @@ class PostgresTarget(RelationalTarget):
             ]
 
     def _drop_staging_table(self, session: SqlSession, table: str) -> bool:
-        """False when a task of a dead run still writes to it: waiting for that would stall this one."""
+        """False when a task of a dead run still writes to it: waiting would delay this run."""
         session.execute("SELECT set_config('lock_timeout', '3s', false)")
         try:
             session.execute(f"DROP TABLE IF EXISTS {staging_name(table, self.dialect)}")
@@ -170,7 +170,7 @@ class PostgresTarget(RelationalTarget):
         return held.use() if held is not None else self.session()
 
     def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> LoadResult:
-        """A transaction that another session got in the way of is rolled back and tried again."""
+        """Apply the load; a transaction that conflicts with another session is rolled back and retried."""
         try:
             if isinstance(rows, SameDatabaseRows):
                 rows = self._with_exact_casts(load, rows)
@@ -186,14 +186,14 @@ class PostgresTarget(RelationalTarget):
             raise
 
     def lock_for_change(self, session: SqlSession, load: Load) -> None:
-        """The lock comes before the transaction's snapshot, so that what others did is seen in full."""
+        """Lock before the transaction takes its snapshot, so that it sees all changes of other sessions."""
         table = load.table
         if ("create_table", table.label) not in [(c.action, c.subject) for c in load.table_plan.changes]:
             name = self.dialect.render(self.dialect.table(table.schema, table.name))
             session.execute(f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")
 
     def _analyze_staging(self, load: Load, rows: StagedRows) -> None:
-        """Nobody has looked at the table yet, and how it is joined depends on how many rows it has."""
+        """Give the optimiser statistics of the new table: how it is joined depends on its row count."""
         assert isinstance(rows.staging, PostgresStaging)
         with self.apply_session(load) as session:
             session.execute(f"ANALYZE {staging_name(rows.staging.table, self.dialect)}")

@@ -1,4 +1,4 @@
-"""Connections that wait only so long, whether something is locked or the server stands still."""
+"""Connections with a time limit for every statement, also when the server does not answer."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import psycopg
 from ematix_flow.backends.postgres.address import PostgresAddress
 from ematix_flow.backends.postgres.connection import connect
 
-_GRACE_SECONDS = 5.0  # the server's own word, which says more, comes first
-# What is asked for in a bounded time is found by an index, in less time than it takes to compile the question
+_GRACE_SECONDS = 5.0  # the server's own timeout error says more, so it comes first
+# statements with a time limit use an index: compiling them (jit) would take longer than running them
 _SETTINGS = (
     "SELECT set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false), "
     "(SELECT set_config(name, 'off', false) FROM pg_settings WHERE name = 'jit')"
@@ -20,7 +20,7 @@ _SETTINGS = (
 
 
 def connect_with_timeout(address: PostgresAddress, seconds: float) -> psycopg.Connection[Any]:
-    """The server ends a statement that takes longer; the connection itself, if the server does not."""
+    """The server ends a statement that takes longer; the connection does it when the server does not."""
 
     class Bounded(psycopg.Connection[Any]):
         def wait(self, gen: Generator[Any, Any, Any], *args: Any, **options: Any) -> Any:
@@ -40,7 +40,7 @@ def connect_with_timeout(address: PostgresAddress, seconds: float) -> psycopg.Co
 def _with_deadline(
     steps: Generator[Any, Any, Any], seconds: float, give_up: Callable[[], None]
 ) -> Generator[Any, Any, Any]:
-    """The driver's steps to an answer; it looks in now and then, also when there is nothing to read."""
+    """The driver's own steps, with a deadline. The driver polls also when there is nothing to read."""
     deadline = time.monotonic() + seconds
     try:
         wanted = next(steps)

@@ -1,4 +1,4 @@
-"""The columns of tables that a query hands on as they are, without computing or comparing."""
+"""The table columns that a query passes on unchanged, without computing or comparing with them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-# what looks at values, or at whole rows, beyond choosing columns
+# clauses that use values or whole rows
 _CLAUSES_OVER_VALUES = (
     *("distinct", "group", "having", "qualify", "windows", "order", "sort", "cluster", "distribute"),
     *("laterals", "pivots"),
@@ -17,9 +17,9 @@ _CLAUSES_OVER_VALUES = (
 
 
 def unchanged_columns(sql: str, results: Collection[str]) -> frozenset[str]:
-    """The names in lower case of a table's columns that a query gives to the columns ``results`` unchanged.
+    """The table columns, in lower case, that a query passes unchanged to the result columns ``results``.
 
-    Only of a plain SELECT, with or without joins and WHERE; of any other query none.
+    Known only for a plain SELECT, with or without joins and WHERE; empty for any other query.
     """
     select = _plain_select(sql) if results else None
     if select is None:
@@ -56,7 +56,7 @@ def _plain_select(sql: str) -> exp.Select | None:
 
 
 def _used_names(column: exp.Column, tables: Collection[str]) -> list[str]:
-    """A dot leads to a column of a table or to a field of a column: then both are used."""
+    """``a.b`` is a column of a table or a field of a column: a field uses both names."""
     names = [part.name.lower() for part in column.parts if not isinstance(part, exp.Star)]
     return [name for number, name in enumerate(names) if number == len(names) - 1 or name not in tables]
 

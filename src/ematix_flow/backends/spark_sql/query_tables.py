@@ -1,8 +1,8 @@
-"""The tables that a query names, and the same query with a placeholder in the place of each.
+"""The tables that a query names, and the same query with a placeholder for each of them.
 
-The SQL is Spark's and stays as written, character by character; only the names of tables are replaced,
-at the positions where the parser found them. Names of common table expressions are left alone. What is
-written behind a name, ``VERSION AS OF 3`` or ``TIMESTAMP AS OF '…'``, is taken out with it.
+The SQL is Spark's and keeps every other character as written; only table names are replaced, at the positions
+where the parser found them. Names of common table expressions stay. ``VERSION AS OF 3`` or
+``TIMESTAMP AS OF '…'`` after a name is removed with it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ TableName = tuple[str, ...]
 
 @dataclass(frozen=True)
 class TimeTravel:
-    """When a table is meant: ``sql`` is what stands behind VERSION AS OF or TIMESTAMP AS OF, as written."""
+    """Which version of a table to read: ``sql`` is the expression after VERSION AS OF or TIMESTAMP AS OF."""
 
     kind: Literal["version", "timestamp"]
     sql: str
 
     def evaluate(self, spark: SparkSession) -> str:
-        """The expression's value; a time in the session's zone, which is UTC."""
+        """The value of the expression; a time is in the session's zone, which is UTC."""
         wanted = self.sql if self.kind == "version" else f"TRY_CAST(({self.sql}) AS TIMESTAMP)"
         found = spark.sql(f"SELECT CAST(({wanted}) AS STRING)").collect()[0][0]
         if found is None:
@@ -48,22 +48,22 @@ class TimeTravel:
 
 @dataclass(frozen=True)
 class QueryTemplate:
-    """A query with ``{t0}``, ``{t1}`` … for its tables, to be filled in by `str.format`'s rules."""
+    """A query with ``{t0}``, ``{t1}`` … for its tables, in the syntax of `str.format`."""
 
     sql: str
     tables: dict[str, TableName]  # placeholder -> the parts of the table's name
-    time_travels: dict[str, TimeTravel] = field(default_factory=dict)  # placeholder -> when, where it is said
+    time_travels: dict[str, TimeTravel] = field(default_factory=dict)  # by placeholder
 
 
 @dataclass(frozen=True)
 class _Edit:
-    start: int  # of the first character that goes
-    end: int  # of the first that stays
+    start: int  # the first character to replace
+    end: int  # the first character to keep
     text: str
 
 
 def parse_query_template(sql: str) -> QueryTemplate | None:
-    """The query with placeholders; None when only Spark's own parser can say what is wrong with it."""
+    """The query with placeholders; None when only Spark's own parser can report what is wrong with it."""
     try:
         trees = [tree for tree in sqlglot.parse(sql, read="spark") if tree is not None]
         tokens = sqlglot.tokenize(sql, read="spark")
@@ -111,9 +111,9 @@ def query_frame(
     read: Callable[[TableName], DataFrame],
     read_at: Callable[[TableName, TimeTravel], DataFrame] | None = None,
 ) -> DataFrame:
-    """The SQL as a DataFrame over the tables that ``read`` finds, or ``read_at`` as of a moment.
+    """The SQL as a DataFrame over the tables that ``read`` returns, or ``read_at`` for an older version.
 
-    What Spark itself says against the SQL is not caught here. Nothing is left in the session's catalog.
+    Spark's own errors pass through. Nothing stays in the session's catalog.
     """
     from pyspark.errors import ParseException
 
@@ -137,12 +137,12 @@ def query_frame(
     try:
         return spark.sql(placed.sql, None, **frames)
     except ParseException:
-        spark.sql(sql)  # says the same of the text as the user wrote it, with its positions
+        spark.sql(sql)  # raises the same error for the user's text, with the right positions
         raise
 
 
 def _run_unparsed(spark: SparkSession, sql: str) -> DataFrame:
-    """SQL that we cannot read: Spark says what is wrong with it, unless all it misses are the tables."""
+    """SQL that sqlglot cannot parse: let Spark report the error, unless it only misses the tables."""
     from pyspark.errors import AnalysisException
 
     try:
@@ -154,7 +154,7 @@ def _run_unparsed(spark: SparkSession, sql: str) -> DataFrame:
             sqlglot.parse(sql, read="spark")
         except SqlglotError as wrong:
             said = str(wrong).splitlines()[0]
-            raise SourceFailed(f"the SQL cannot be read: {said}", next_step="mend it there") from error
+            raise SourceFailed(f"the SQL cannot be read: {said}", next_step="correct the SQL") from error
         raise
 
 
@@ -190,7 +190,7 @@ def name_parts(table: exp.Table | exp.Column) -> list[Any]:
 def parse_time_travel(
     sql: str, tokens: Sequence[Any], table: exp.Table, end: int
 ) -> tuple[TimeTravel | None, int]:
-    """What is said behind a name of when it is meant, and where that ends."""
+    """The version clause after a table name, and the position where it ends."""
     version = table.args.get("version")
     if version is None:
         return None, end
@@ -208,7 +208,7 @@ def parse_time_travel(
 
 
 def _is_expression(text: str, wanted: exp.Expr) -> bool:
-    """Whether the text, all of it, is what the parser has made of a part of a query."""
+    """Whether the whole text parses to this expression."""
     try:
         return sqlglot.parse_one(text, read="spark") == wanted
     except SqlglotError:
@@ -216,7 +216,7 @@ def _is_expression(text: str, wanted: exp.Expr) -> bool:
 
 
 def _unqualified_columns(tree: exp.Query, tables: list[exp.Table]) -> list[_Edit]:
-    """``schema.table.column`` says ``table.column`` once the table has its own name as an alias."""
+    """Edits that make ``schema.table.column`` into ``table.column``: its alias is its name."""
     names = {tuple(part.name.lower() for part in name_parts(table)) for table in tables if not table.alias}
     edits = []
     for column in tree.find_all(exp.Column):
@@ -227,7 +227,7 @@ def _unqualified_columns(tree: exp.Query, tables: list[exp.Table]) -> list[_Edit
 
 
 def _end_of_sample(tokens: Sequence[Any], end: int) -> int:
-    """Where an alias goes: after the name, or after its TABLESAMPLE (…)."""
+    """The position of an alias: after the name, or after its TABLESAMPLE (…)."""
     following = [token for token in tokens if token.start >= end]
     if not following or following[0].token_type.name != "TABLE_SAMPLE":
         return end

@@ -1,7 +1,7 @@
-"""Rows that SQL of ours refuses to read: the expression that fails, and the error found in what Spark says.
+"""Rows that generated SQL refuses to read: the SQL expression that fails, and its error found in Spark's.
 
-An expression fails only when its value is asked for, so that a column which cannot be read stands in
-nobody's way who does not select it.
+The expression fails only when its value is used, so a column that cannot be read does not matter to a query
+that does not select it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from ematix_flow.errors import SourceFailed
 
 _REFUSAL = re.compile(r"<<ematix_flow source: (.*?) ;; (.*?)>>", re.DOTALL)
 _URI = re.compile("\x02(?:file:(?://)?)?(.*?)\x02")
-FILE_PATH_SQL = (
-    "concat(char(2), _metadata.file_path, char(2))"  # the file that a row of Spark's readers comes from
-)
+FILE_PATH_SQL = "concat(char(2), _metadata.file_path, char(2))"  # the file that a row was read from
 
 
 def raise_error_sql(*parts: str, next_step: str) -> str:
-    """SQL that fails. ``parts`` are SQL of text: literals by `text`, columns, `FILE`."""
+    """SQL that fails. ``parts`` are SQL text values: `text_literal`, columns, `FILE_PATH_SQL`."""
     marked = ", ".join([text_literal("<<ematix_flow source: "), *parts, text_literal(f" ;; {next_step}>>")])
     return f"raise_error(concat({marked}))"
 

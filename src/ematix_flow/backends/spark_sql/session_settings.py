@@ -1,4 +1,4 @@
-"""Settings of a Spark session for the time in which they are needed."""
+"""Temporary settings of a Spark session."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def session_settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """The session with these settings within the block, and as it was after it."""
+    """Set these settings inside the block, and restore the former values after it."""
     before = {key: spark.conf.get(key, None) for key in wanted}
     for key, value in wanted.items():
         spark.conf.set(key, value)

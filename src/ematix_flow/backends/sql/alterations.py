@@ -1,7 +1,7 @@
-"""The changes of a table as ALTER statements, for a database that has them all.
+"""The changes of a table as ALTER statements, for a database that supports all of them.
 
-Where a change of a table commits by itself, a crash may leave any prefix of the list: each is a table
-that the next comparison finishes.
+When each change commits by itself, a crash may leave any prefix of the list made. The next run compares the
+tables again and makes the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ematix_flow.strategies.sql import column, identifier
 
 
 class CannotAlter(Exception):
-    """Why the changes cannot be made without losing something, in words for a person."""
+    """The changes would lose something. The message says why and what to do by hand."""
 
 
 def alter_table_changes(dialect: SqlDialect, diff: TableDiff) -> list[TableChange]:
@@ -38,7 +38,7 @@ def alter_table_changes(dialect: SqlDialect, diff: TableDiff) -> list[TableChang
     for item in diff.added:
         declared = replace(item, nullable=True) if item.name in diff.first_version_values else item
         changes.append(change("add_column", f"{label}.{item.name}", dialect.add_column_clause(declared)))
-    if diff.rehash is not None:  # before the type changes: afterwards nothing would tell that it is due
+    if diff.rehash is not None:  # before the type changes: afterwards no comparison finds it missing
         is_hashed = exp.not_(exp.Is(this=column(ROW_HASH), expression=exp.Null()))
         changes.append(fill({ROW_HASH: diff.rehash}, is_hashed))
     for item in diff.widened:
@@ -59,7 +59,7 @@ def alter_table_changes(dialect: SqlDialect, diff: TableDiff) -> list[TableChang
 
 
 def _scd2_key_clauses(dialect: SqlDialect, diff: TableDiff) -> list[str]:
-    """One statement: a table is never without its keys."""
+    """The clauses of one statement, so that the table always has its keys."""
     filled: list[ColumnSpec] = [
         c for c in diff.added if c.name in diff.first_version_values and not c.nullable
     ]
@@ -68,8 +68,7 @@ def _scd2_key_clauses(dialect: SqlDialect, diff: TableDiff) -> list[str]:
         if group not in diff.live.drop_clauses:
             shown = ", ".join(group)
             raise CannotAlter(
-                f"the table is unique in ({shown}) by an index that no constraint owns. "
-                "By hand: drop that index"
+                f"the table is unique in ({shown}) by an index without a constraint. By hand: drop that index"
             )
         clauses.append(diff.live.drop_clauses[group])
     if diff.primary_key is not None:

@@ -1,7 +1,7 @@
-"""A table that a database computes once from its own SQL, for several targets in it to load from.
+"""A table that a database computes once from the source SQL, for several targets in it to load from.
 
-It lies with the staging tables. Its name is fixed for a pipeline and its first target, whose lock the
-caller holds: what a crash left there, the next run replaces.
+It is in the staging schema. Its name is fixed for a pipeline and its first target, whose lock the caller
+holds. The next run replaces what a crash left.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def computed_table_name(pipeline: str, target: str) -> str:
 
 
 def select_computed_sql(dialect: SqlDialect, name: str) -> str:
-    """All rows of the table, as SQL that stands where the user's own would."""
+    """SQL that selects all rows of the table, used in place of the user's SQL."""
     return dialect.render(exp.select("*").from_(dialect.table(STAGING_SCHEMA, name)))
 
 
 def compute_table(target: RelationalTarget, name: str, sql: str) -> None:
-    """The rows of ``sql``, computed once and kept; in one transaction of its own."""
+    """Compute the rows of ``sql`` into the table, in one transaction."""
     dialect = target.dialect
     rows = with_alias(verbatim(sql), "rows")
     table = dialect.render(dialect.table(STAGING_SCHEMA, name))
@@ -52,7 +52,7 @@ def compute_table(target: RelationalTarget, name: str, sql: str) -> None:
 
 
 def drop_computed_table(target: RelationalTarget, name: str) -> None:
-    """Never fails a load that has committed: what cannot be dropped now, the next run replaces."""
+    """Drop it. A failure is a warning, because the load has committed; the next run replaces the table."""
     table = target.dialect.render(target.dialect.table(STAGING_SCHEMA, name))
     try:
         with target.session() as session, transaction(session):

@@ -1,4 +1,4 @@
-"""The ledger and the watermarks: the two tables that a target keeps beside the data, and their SQL."""
+"""The ledger and the watermarks: the two tables that a target keeps next to the data, and their SQL."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ WATERMARKS = TableSpec(
 
 
 def refuse_control_table(dialect: SqlDialect, table: TableSpec) -> None:
-    """Refuse to load a table that we keep for ourselves, by whichever name this database knows it."""
+    """Refuse to load the ledger, the watermarks or a staging table, under any of their names."""
     named = dialect.render(dialect.table(table.schema, table.name)).lower()
     kept = {
         dialect.render(dialect.table(each.schema, each.name)).lower(): meaning
@@ -100,7 +100,7 @@ def delete_control_sql(dialect: SqlDialect, control: TableSpec, filters: Sequenc
 
 
 def delete_old_batches_sql(dialect: SqlDialect, ledger: TableSpec) -> str:
-    """DELETE of batches that committed before a moment and whose keys are like ``batches``."""
+    """DELETE of batches that committed before a time and whose keys are like ``batches``."""
     mine = [exp.EQ(this=column(n), expression=exp.Placeholder(this=n)) for n in ("pipeline", "target")]
     old = exp.LT(this=column("committed_at"), expression=exp.Placeholder(this="committed_at"))
     of_streams = exp.Like(this=column("batch_key"), expression=exp.Placeholder(this="batches"))

@@ -1,4 +1,4 @@
-"""DDL: a declared table made into SQL."""
+"""CREATE TABLE for a declared table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ematix_flow.spec.tables import ColumnSpec, TableSpec
 
 
 def column_definition(dialect: SqlDialect, item: ColumnSpec) -> str:
-    """A column as it stands in a CREATE TABLE."""
+    """A column definition in a CREATE TABLE."""
     words = [
         dialect.quote(item.name),
         dialect.native_type(item.type),
@@ -24,9 +24,9 @@ def column_list(dialect: SqlDialect, group: Iterable[str]) -> str:
 
 
 def unique_groups(table: TableSpec) -> tuple[tuple[str, ...], ...]:
-    """The groups of columns that are unique beside the primary key.
+    """The unique groups of columns besides the primary key.
 
-    Keys that rows are merged by are among them unless another key makes them unique already.
+    They include the merge keys unless another key makes those unique already.
     """
     groups = [g for g in dict.fromkeys(table.unique + table.natural_keys) if set(g) != set(table.primary_key)]
     keys = [table.primary_key, *groups] if table.primary_key else groups

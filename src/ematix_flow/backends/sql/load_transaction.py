@@ -1,8 +1,4 @@
-"""A load inside its transaction: the strategy's statements, the ledger row and the watermark.
-
-What a database does in its own way (sessions, work tables, changes to a table) it brings as a
-`RelationalTarget`; that also begins and commits.
-"""
+"""A load inside its transaction: the strategy's statements, the ledger row and the watermark."""
 
 from __future__ import annotations
 
@@ -61,10 +57,10 @@ WORK_TABLES = {"merge": merge.work_tables, "scd2": scd2.work_tables}
 def create_work_tables(
     target: RelationalTarget, session: SqlSession, load: Load, *, computed: bool
 ) -> Iterator[Mapping[str, exp.Table]]:
-    """Empty tables of the strategy's own, made before the transaction and gone after it.
+    """The empty tables that the strategy works with, created before the transaction and dropped after it.
 
-    What the database computes itself goes to one of them first where the load looks at it more than
-    once: the user's query is asked once.
+    One of them takes the rows of a query that the database computes itself, when the load reads the rows
+    more than once: the user's query runs once.
     """
     wanted = (
         dict(WORK_TABLES[load.mode](load.table, incoming_rows(load, exp.Select())))
@@ -81,13 +77,13 @@ def create_work_tables(
         yield made
     finally:
         for table in made.values():
-            with suppress(FlowError):  # a session that broke has taken it along; the first error counts
+            with suppress(FlowError):  # a broken session has dropped it; the first error counts
                 target.drop_work_table(session, table)
 
 
 @dataclass(frozen=True)
 class LoadTransaction:
-    """One load on one open session: ``select`` yields its rows, of which ``staged`` were written aside."""
+    """One load on one open session. ``select`` yields its rows; ``staged`` is how many tasks have staged."""
 
     target: RelationalTarget
     session: SqlSession
@@ -101,7 +97,7 @@ class LoadTransaction:
         return self.target.dialect
 
     def dry_run(self) -> LoadResult:
-        """The strategy's statements in a transaction that is always rolled back."""
+        """Run the strategy's statements in a transaction that is always rolled back."""
         session, load, target = self.session, self.load, self.target
         session.begin()
         try:
@@ -109,7 +105,7 @@ class LoadTransaction:
             rows_in, high = self._count_incoming(select)
             require_all_staged_rows(load, rows_in, self.staged)
             if target.control_table_exists(session, LEDGER) and self._ledger_holds(batch_key(load, high)):
-                # the rows are there from before, which is no reason to refuse them
+                # the table holds the rows already, which must not fail the dry run
                 return LoadResult(rows_in=rows_in, duplicate=True)
             if target.transactional_ddl and load.table_plan.changes:
                 target.make_planned_changes(session, load)
@@ -123,7 +119,7 @@ class LoadTransaction:
         return load_result(load, rows_in, counts, high)
 
     def _table_is_as_planned(self) -> bool:
-        """Whether the table is there, with all changes that were planned."""
+        """Whether the table exists with all planned changes."""
         target, load = self.target, self.load
         live = target.read_live_table(self.session, load.table)
         if live is None or not load.table_plan.changes:
@@ -162,7 +158,7 @@ class LoadTransaction:
         return not self.session.fetch(self.dialect.render(any_row))
 
     def run(self) -> LoadResult:
-        """Everything between the transaction's beginning and its commit."""
+        """Run everything between BEGIN and COMMIT."""
         session, load = self.session, self.load
         rows_in, high = self.staged or 0, None
         select = self._materialize_query()
@@ -178,8 +174,8 @@ class LoadTransaction:
             return LoadResult(rows_in=rows_in, duplicate=True)
         counts = self._run_steps(self._strategy_steps(select), rows_in)
         if not counted and self.staged is None:
-            rows_in = counts["insert"]  # asked once, so that what is counted is what was written
-        elif not counted and counts["insert"] != self.staged:  # a trigger's doing, or is staging not whole?
+            rows_in = counts["insert"]  # the query ran once, so the rows written are the rows read
+        elif not counted and counts["insert"] != self.staged:  # a trigger, or incomplete staging?
             require_all_staged_rows(load, self._count_incoming(select)[0], self.staged)
         refuse_shrink(load, counts)
         faults.point("apply.rows_written")
@@ -189,7 +185,7 @@ class LoadTransaction:
         return applied
 
     def _record_batch(self, key: str, applied: LoadResult) -> None:
-        """The ledger row and the watermark."""
+        """Write the ledger row and the watermark."""
         session, load = self.session, self.load
         high = applied.watermark
         began, ended = load.source_bounds(high)
@@ -260,7 +256,7 @@ class LoadTransaction:
 def count_incoming(
     dialect: SqlDialect, session: SqlSession, load: Load, select: exp.Expr
 ) -> tuple[int, Watermark | None]:
-    """How many rows come, and the highest watermark among them."""
+    """The number of incoming rows, and the highest watermark among them."""
     rows = with_alias(exp.Subquery(this=select.copy()), "m")
     if load.range is None:
         counted = session.fetch(dialect.render(exp.select(exp.Count(this=exp.Star())).from_(rows)))
@@ -284,7 +280,7 @@ def count_incoming(
 def count_tally(
     counts: dict[str, int], step: RowTally, rows_in: int, dialect: SqlDialect, session: SqlSession
 ) -> None:
-    """Ask how many rows had this fate, unless every row has had another."""
+    """Count the rows with this outcome, unless every row has another one."""
     found = 0
     if rows_in > counts.get("brought", 0):
         found = int(session.fetch(dialect.render(step.query))[0][0])
@@ -304,7 +300,7 @@ def incoming_rows(load: Load, select: exp.Expr) -> IncomingRows:
 
 def load_result(load: Load, rows_in: int, counts: Mapping[str, int], high: Watermark | None) -> LoadResult:
     outranked = counts.get("outranked", 0)
-    if "brought" in counts:  # by event time each row is counted by what became of it
+    if "brought" in counts:  # by event time each row is counted by its outcome
         unchanged = rows_in - counts["brought"] - outranked
     else:
         unchanged = count_unchanged_rows(load.mode, rows_in, counts["insert"], counts["update"])
@@ -320,18 +316,18 @@ def load_result(load: Load, rows_in: int, counts: Mapping[str, int], high: Water
 
 
 def count_unchanged_rows(mode: str, rows_in: int, inserted: int, updated: int) -> int:
-    """Rows that matched and changed nothing are those that were neither inserted nor updated."""
+    """The rows that were neither inserted nor updated: they matched and changed nothing."""
     written = {"merge": inserted + updated, "scd2": inserted}.get(mode, rows_in)
     return max(rows_in - written, 0)
 
 
 def require_all_staged_rows(load: Load, rows: int, staged: int | None) -> None:
-    """A database that crashed and came back may have emptied its staging: never load less than was read."""
+    """Fail when staging holds fewer rows than tasks wrote: a server that crashed may have emptied it."""
     if staged is not None and rows != staged:
         raise TargetFailed(
             f"staging of {load.table.label} holds {rows:,} rows, and {staged:,} were written to it",
             state=f"{load.table.label} is unchanged",
-            next_step="run it again; look into the server's log for a restart",
+            next_step="run it again; check the server's log for a restart",
         )
 
 

@@ -1,7 +1,7 @@
-"""A table made anew and renamed, for a database whose ALTER TABLE does not reach far enough.
+"""A new table that replaces the old one, for a database whose ALTER TABLE cannot make the change.
 
-The live CREATE TABLE is cut into its definitions. Those that change must be as we would have written them;
-all others, whatever they say, are taken over word by word.
+The live CREATE TABLE statement is split into its columns and constraints. Those that change must be written
+as ematix-flow writes them; all others are copied unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ematix_flow.strategies.sql import column, insert_into
 
 _TOKEN = re.compile(
     r"""
-    --[^\n]* | /\*.*?\*/ | \s+              # what says nothing
+    --[^\n]* | /\*.*?\*/ | \s+              # comments and space
   | "(?:[^"]|"")*" | `(?:[^`]|``)*` | \[[^\]]*\] | '(?:[^']|'')*'
   | \w+ | .
     """,
@@ -34,20 +34,20 @@ _CONSTRAINTS = ("constraint", "primary", "unique", "check", "foreign")
 
 @dataclass(frozen=True)
 class TableElement:
-    """A column or constraint of a CREATE TABLE: its text, and its words without quotes and case."""
+    """A column or constraint of a CREATE TABLE: its text, and its words in lower case without quotes."""
 
     text: str
     words: tuple[str, ...]
 
     @property
     def is_column(self) -> bool:
-        first = _TOKEN.match(self.text)  # quoted, it is a name
+        first = _TOKEN.match(self.text)  # a quoted word is a name
         return first is None or first[0].lower() not in _CONSTRAINTS
 
 
 @dataclass(frozen=True)
 class CreateTableStatement:
-    """A CREATE TABLE statement, cut up."""
+    """A parsed CREATE TABLE statement."""
 
     elements: tuple[TableElement, ...]
     tail: str
@@ -69,7 +69,7 @@ class CreateTableStatement:
                 if depth == 0:
                     break
         if not found:
-            raise CannotAlter("its definition has no columns in brackets. By hand: make the table anew")
+            raise CannotAlter("its definition has no list of columns. By hand: create the table again")
         return cls(tuple(found), sql[end:].strip().rstrip(";").strip())
 
     def mentions(self, word: str) -> bool:
@@ -83,7 +83,7 @@ def rebuild_changes(
     again: Sequence[str],
     before_rename: str = "",
 ) -> list[TableChange]:
-    """The statements, in order: make it aside, copy, drop, rename, and ``again`` what hung on it."""
+    """The statements in order: create a new table, copy, drop the old, rename, run ``again`` (indexes …)."""
     wanted = diff.wanted
     aside = internal_name(f"new_{wanted.name}")
     old, new = dialect.table(wanted.schema, wanted.name), dialect.table(wanted.schema, aside)
@@ -122,7 +122,7 @@ def _new_elements(dialect: SqlDialect, diff: TableDiff, created: CreateTableStat
         elif name in changed:
             _require_known_definition(dialect, diff, definition, live[name])
             item = changed[name]
-            if item in diff.relaxed and item not in diff.widened:  # its type stays as it is written
+            if item in diff.relaxed and item not in diff.widened:  # its type stays as written
                 columns.append(_without_not_null(definition))
             else:
                 columns.append(column_definition(dialect, _final_column(diff, item, live[name])))
@@ -131,7 +131,9 @@ def _new_elements(dialect: SqlDialect, diff: TableDiff, created: CreateTableStat
     columns += [column_definition(dialect, item) for item in diff.added]
     if diff.primary_key is not None:
         if any("primary" in d.words for d in created.elements if d.is_column):
-            raise CannotAlter("its primary key is written with a column. By hand: make the table anew")
+            raise CannotAlter(
+                "its primary key is part of a column definition. By hand: create the table again"
+            )
         constraints.append(f"PRIMARY KEY {column_list(dialect, diff.primary_key)}")
     _require_dropped(diff, created)
     return columns + constraints + [f"UNIQUE {column_list(dialect, group)}" for group in diff.add_unique]
@@ -151,7 +153,7 @@ def _with_limit(diff: TableDiff, found: ColumnSpec) -> ColumnSpec:
 def _require_known_definition(
     dialect: SqlDialect, diff: TableDiff, definition: TableElement, found: ColumnSpec
 ) -> None:
-    """A definition that changes must say nothing that we would drop."""
+    """A definition that changes must contain nothing that the new table would lose."""
     native = diff.live.native.get(found.name, "")
     kept = _with_limit(diff, found)
     types = {sql_words(native), sql_words(dialect.native_type(kept.type))}
@@ -164,25 +166,25 @@ def _require_known_definition(
     }
     if _without_punctuation(definition.words[1:]) not in {_without_punctuation(rest) for rest in rests}:
         raise CannotAlter(
-            f"column {found.name!r} is defined as  {definition.text}  and a rebuilt table could not keep all "
-            "of that. By hand: make the table anew with the declared column"
+            f"column {found.name!r} is defined as  {definition.text}  which a rebuilt table could not keep "
+            "completely. By hand: create the table again with the declared column"
         )
 
 
 def _require_dropped(diff: TableDiff, created: CreateTableStatement) -> None:
-    """Each key that must go was one of our own kind of definitions."""
+    """Each key to drop must be a constraint as ematix-flow writes it."""
     there = {_without_punctuation(d.words) for d in created.elements if not d.is_column}
     for group in diff.drop_keys:
         names = tuple(name.lower() for name in group)
         if ("unique", *names) not in there and ("primary", "key", *names) not in there:
             raise CannotAlter(
-                f"the table is unique in ({', '.join(group)}) by an index or a constraint of its own. "
-                "By hand: drop it"
+                f"the table is unique in ({', '.join(group)}) by an index, or by a constraint that "
+                "ematix-flow did not write. By hand: drop it"
             )
 
 
 def _without_not_null(definition: TableElement) -> str:
-    """The text without its NOT NULL; what is quoted or in brackets is none."""
+    """The text without its NOT NULL outside quotes and brackets."""
     depth, last = 0, None
     for token in _TOKEN.finditer(definition.text):
         word = token[0].lower()
@@ -227,5 +229,5 @@ def sql_words(sql: str) -> tuple[str, ...]:
 
 
 def _without_punctuation(words: Iterable[str]) -> tuple[str, ...]:
-    """Brackets and commas say nothing that the words do not, and each database writes its own."""
+    """The words without brackets and commas, which each database writes differently."""
     return tuple(word for word in words if word not in "(),")

@@ -1,6 +1,6 @@
-"""A table of plain rows that becomes one of versions (scd2): each row is the first version of its key.
+"""Conversion of a table of plain rows to scd2: each row becomes the first version of its key.
 
-It begins at the row's event, where the load knows one, else when the row was loaded.
+The version is valid from the row's event time when the load has one, else from the time it was loaded.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 
 def may_keep_versions(wanted: TableSpec) -> bool:
-    """Whether a load of this table means its versions, or declares their columns as its own."""
+    """Whether a load of this table keeps versions, or declares the version columns itself."""
     return wanted.keeps_versions or set(VERSION_COLUMNS) <= set(wanted.column_names)
 
 
@@ -45,7 +45,7 @@ def keeps_versions(live: LiveTable) -> bool:
 
 
 def needs_conversion(wanted: TableSpec, live: LiveTable) -> bool:
-    """Whether rows must become versions. A switch that was broken off half way is still due."""
+    """Whether rows must become versions. A conversion that was interrupted is still needed."""
     if not wanted.keeps_versions:
         return False
     return not keeps_versions(live) or (
@@ -54,16 +54,16 @@ def needs_conversion(wanted: TableSpec, live: LiveTable) -> bool:
 
 
 def marks_deleted_rows(wanted: TableSpec, live: LiveTable) -> bool:
-    """Whether a row of the table may carry our mark of deletion."""
+    """Whether rows of the table may be marked as deleted."""
     return any(c.name == DELETED_AT for c in live.columns) and DELETED_AT not in wanted.column_names
 
 
 def first_version_values(
     dialect: SqlDialect, wanted: TableSpec, live: LiveTable, matching: Matching
 ) -> Mapping[str, exp.Expr]:
-    """What the columns of versions hold for the rows that are there."""
+    """The values of the version columns for the existing rows."""
     there = {c.name for c in live.columns}
-    # rows of another program may know neither
+    # rows of another program may have neither
     moments: list[exp.Expr] = [column(LOADED_AT), dialect.literal(_EPOCH, _TIMESTAMP)]
     if matching.event is not None and matching.event in there:
         moments.insert(0, dialect.moment(column(matching.event), wanted.column(matching.event).type))
@@ -92,10 +92,10 @@ def first_version_values(
 def companion_deletes_sql(
     dialect: SqlDialect, table: TableSpec, companion: TableSpec, keys: Sequence[str], ends: exp.Expr
 ) -> str:
-    """The marks of deletion of the rows that are there, as deletes in the companion table.
+    """INSERT of the existing rows' deletion marks as delete events into the companion table.
 
-    ``ends`` is what `fills` gives as the end of a version. So the statement reads only what a plain row has,
-    and may run before the versions are filled and again after a crash.
+    ``ends`` is the end of a version from `first_version_values`. So the statement reads only columns of a
+    plain row: it may run before the versions are filled, and again after a crash.
     """
     names = (*keys, LOADED_AT, BATCH_ID)
     marked = (
@@ -123,7 +123,7 @@ def companion_deletes_sql(
 
 
 def live_row_hash(dialect: SqlDialect, wanted: TableSpec, live: LiveTable, names: Sequence[str]) -> exp.Expr:
-    """`row_hash` of the rows as they are, each value as its declared type; a new column is null."""
+    """`row_hash` of the existing rows, each value converted to its declared type; a new column is null."""
     there = {c.name: c.type for c in live.columns}
     values = []
     for name in names:
@@ -136,7 +136,7 @@ def live_row_hash(dialect: SqlDialect, wanted: TableSpec, live: LiveTable, names
 
 
 def revert_instructions(dialect: SqlDialect, wanted: TableSpec, live: LiveTable) -> str:
-    """Why versions never become plain rows by themselves, and how a person makes it so."""
+    """Why a load never turns versions into plain rows, and how a person does it by hand."""
     table = dialect.render(dialect.table(wanted.schema, wanted.name))
     current = f"{dialect.quote(IS_CURRENT)} = {dialect.render(dialect.literal(False, _BOOLEAN))}"
     key = [name for name in live.primary_key if name not in (VALID_FROM, EVENT_AT)]

@@ -1,4 +1,4 @@
-"""What a SQL database brings: its dialect for DDL and reading back, and a session with transactions."""
+"""What a SQL database provides: its dialect for DDL and results, and a session with transactions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ematix_flow.strategies.sql import StrategyDialect, column, identifier, tabl
 
 
 class SqlDialect(StrategyDialect, ABC):
-    """A strategy's dialect plus what DDL and reading back need."""
+    """A strategy's dialect, plus DDL and the reading of results."""
 
     @abstractmethod
     def native_type(self, data_type: DataType) -> str:
@@ -24,18 +24,18 @@ class SqlDialect(StrategyDialect, ABC):
 
     @abstractmethod
     def canonical_type(self, native: str) -> DataType | None:
-        """What a live column's type means; None when no canonical type holds it."""
+        """The canonical type of a live column's type; None when there is none."""
 
     @abstractmethod
     def to_python(self, value: Any, data_type: DataType) -> Any:
-        """A value as the driver returned it, as the canonical Python value (aware UTC datetimes …)."""
+        """The canonical Python value (aware UTC datetimes …) of a value that the driver returned."""
 
     def as_fetchable(self, value: exp.Expr, data_type: DataType) -> exp.Expr:
-        """The value in a form that the driver hands over unchanged, for `to_python`."""
+        """The value in a form that the driver returns unchanged, for `to_python`."""
         return value
 
     def can_hold(self, declared: DataType, live: DataType, native: str | None) -> bool:
-        """Whether a live column of this type takes every value of the declared one, unchanged."""
+        """Whether a live column of this type stores every value of the declared type unchanged."""
         stored = self.canonical_type(self.native_type(declared))
         return stored == (live if native is None else self.canonical_type(native))
 
@@ -69,17 +69,17 @@ class SqlDialect(StrategyDialect, ABC):
         )
 
     def analyze_sql(self, table: exp.Table) -> str | None:
-        """A statement that lets the optimiser know a work table that was just filled; None without one."""
+        """A statement that gives the optimiser statistics of a filled work table; None without one."""
         return None
 
     def upsert_clause(self, names: Sequence[str], key: Sequence[str]) -> str:
-        """The end of an INSERT of these columns that overwrites the row with the same key."""
+        """The clause that makes an INSERT overwrite the row with the same key."""
         quote = self.quote
         updates = ", ".join(f"{quote(n)} = excluded.{quote(n)}" for n in names if n not in key)
         return f" ON CONFLICT ({', '.join(quote(n) for n in key)}) DO UPDATE SET {updates}"
 
     def column_constraint(self, spec: ColumnSpec) -> str:
-        """An extra CHECK for a limit that the database would not enforce by itself."""
+        """A CHECK for a limit that the database does not enforce by itself."""
         return ""
 
     # -------------------------------------------------------------- changing a table
@@ -89,26 +89,26 @@ class SqlDialect(StrategyDialect, ABC):
         return " ".join(word for word in ("ADD COLUMN", *words, self.column_constraint(item)) if word)
 
     def change_type_clause(self, item: ColumnSpec) -> str:
-        """The column gets the type, and stays nullable or not as ``item`` is."""
+        """The clause that gives the column the type and nullability of ``item``."""
         return f"ALTER COLUMN {self.quote(item.name)} TYPE {self.native_type(item.type)}"
 
     def conversion_clause(self, item: ColumnSpec) -> str:
-        """The same for a person who knows that the values fit."""
+        """The same clause for a person who knows that the values fit."""
         return self.change_type_clause(item)
 
     def nullability_clause(self, item: ColumnSpec) -> str:
         return f"ALTER COLUMN {self.quote(item.name)} {'DROP' if item.nullable else 'SET'} NOT NULL"
 
     def manual_statement(self, table: str, clauses: str) -> str:
-        """What a person runs to change the table by these clauses."""
+        """The statement or instruction with which a person changes the table by these clauses."""
         return f"ALTER TABLE {table} {clauses}"
 
     def convert_value(self, value: exp.Expr, item: ColumnSpec) -> exp.Expr:
-        """A stored value as one of the declared type, which holds it."""
+        """A stored value converted to the declared type."""
         return exp.cast(value, self.native_type(item.type), dialect=self.name)
 
     def display_type(self, data_type: DataType) -> str:
-        """The type as a person reads it in a diff."""
+        """The type as a diff shows it."""
         return self.native_type(data_type)
 
     def render(self, tree: exp.Expr) -> str:
@@ -124,7 +124,7 @@ def _quote(dialect: str, name: str) -> str:
 
 
 class SqlSession(ABC):
-    """One open connection with explicit transactions. Raises FlowErrors, never a driver's own."""
+    """One open connection with explicit transactions. It raises FlowErrors, never a driver's errors."""
 
     @abstractmethod
     def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> int:
@@ -143,7 +143,7 @@ class SqlSession(ABC):
     def rollback(self) -> None: ...
 
     def check_deferred_constraints(self) -> None:
-        """Check now what the database would check at the commit; RowRejected as there."""
+        """Check deferred constraints now instead of at the commit; RowRejected when one fails."""
         return
 
 

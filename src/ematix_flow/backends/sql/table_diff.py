@@ -1,7 +1,6 @@
-"""A declared table compared with the live one: what to add, widen and relax, and what only a person may do.
+"""Compare a declared table with the live one: what to add, widen and relax, and what a person must do.
 
-Pure but for ``ask``, which answers a question about the rows. How the changes are made is the business of
-`alterations` and `rebuild`.
+Pure except for ``ask``, which queries the rows. `alterations` and `rebuild` turn the result into statements.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ class TableDiff:
     added: list[ColumnSpec] = field(default_factory=list)
     widened: list[ColumnSpec] = field(default_factory=list)
     relaxed: list[ColumnSpec] = field(default_factory=list)
-    tightened: list[ColumnSpec] = field(default_factory=list)  # once they are filled
-    primary_key: Group | None = None  # the one to have instead
+    tightened: list[ColumnSpec] = field(default_factory=list)  # NOT NULL after they are filled
+    primary_key: Group | None = None  # the new primary key
     drop_keys: list[Group] = field(default_factory=list)
     add_unique: list[Group] = field(default_factory=list)
     first_version_values: Mapping[str, exp.Expr] = field(
         default_factory=dict
-    )  # the first versions' own columns
-    rehash: exp.Expr | None = None  # row_hash of a table of versions, when a type changes it
+    )  # values of the version columns
+    rehash: exp.Expr | None = None  # new row_hash, when a changed type changes the hash
     converts_to_scd2: bool = False
     lines: list[DiffLine] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
@@ -119,7 +118,7 @@ def _compare_type(dialect: SqlDialect, diff: TableDiff, item: ColumnSpec, found:
     told = f"column {name!r} is {shown} in the table, declared as {item.type}"
     loose = meaning is None or not takes_exactly_or_rejects(
         meaning, item.type
-    )  # it would round or cut, or not take it
+    )  # it would round, cut or refuse values
     if meaning is None or not widens(meaning, item.type):
         table = dialect.render(dialect.table(diff.wanted.schema, diff.wanted.name))
         narrower = meaning is not None and widens(item.type, meaning)
@@ -127,7 +126,7 @@ def _compare_type(dialect: SqlDialect, diff: TableDiff, item: ColumnSpec, found:
         hint = dialect.manual_statement(table, dialect.conversion_clause(item))
         diff.refuse(name, f"{told} ({why}). By hand: {hint}", stops=loose)
     elif name in live.pinned:
-        diff.refuse(name, f"{told}; {live.pinned[name]}: drop that, load, and make it again", stops=loose)
+        diff.refuse(name, f"{told}; {live.pinned[name]}: drop that, load, and create it again", stops=loose)
     else:
         diff.widened.append(item)
         diff.lines.append(DiffLine("~", name, shown, dialect.display_type(item.type)))
@@ -145,7 +144,7 @@ def _compare_nulls(dialect: SqlDialect, diff: TableDiff, item: ColumnSpec, found
     if found.nullable == item.nullable:
         return
     if item.nullable:
-        if item.name not in diff.live.primary_key:  # that is told with the key
+        if item.name not in diff.live.primary_key:  # reported with the key
             diff.relaxed.append(item)
             diff.lines.append(DiffLine("~", item.name, "not null", "nullable"))
         return
@@ -242,11 +241,11 @@ def _refuse_other_primary_key(dialect: SqlDialect, diff: TableDiff) -> None:
 
 
 def _refuse_duplicates(dialect: SqlDialect, diff: TableDiff, group: Sequence[str], ask: FetchRows) -> bool:
-    """Rows that stand in the way of a unique key are told, not met half way."""
+    """Refuse a unique key that existing rows violate, and name some of them."""
     have = {c.name for c in diff.live.columns}
     known = [name for name in group if name in have]
     if not known or (len(known) < len(group) and not diff.converts_to_scd2):
-        return False  # a column that is added is null everywhere
+        return False  # an added column is null in every row
     if any(set(key) <= set(known) for key in (diff.live.primary_key, *diff.live.unique) if key):
         return False
     types = {c.name: c.type for c in diff.wanted.columns}
@@ -278,7 +277,7 @@ def _names(group: Sequence[str]) -> str:
 
 
 def _plan_rehash(dialect: SqlDialect, diff: TableDiff, matching: Matching) -> None:
-    """A widened column keeps its hashes, but not when a whole number becomes a ``Numeric``."""
+    """Hash rows again when an integer column becomes ``Numeric``; other widening keeps the hashes."""
     if diff.converts_to_scd2 or ROW_HASH not in {c.name for c in diff.live.columns}:
         return
     if ROW_HASH not in diff.wanted.column_names:

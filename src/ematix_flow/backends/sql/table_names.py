@@ -1,4 +1,4 @@
-"""Names of a declared table that a load could not keep apart: from our own, from each other, or once cut."""
+"""Refuse names of a declared table that are reserved, too long, or equal to one another in the target."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ematix_flow.spec.tables import COMPANION_COLUMNS, TableSpec
 
 
 def require_table_names(table: TableSpec, limit: int | None) -> None:
-    """Refuse names that are ours, and names longer than the ``limit`` of bytes that the database keeps."""
+    """Refuse reserved names, and names of more than ``limit`` bytes, which the database would cut."""
     refuse_reserved((table.name, *table.column_names), table.label, table.where)
     if limit is None:
         return
@@ -26,7 +26,7 @@ def require_table_names(table: TableSpec, limit: int | None) -> None:
 
 
 def refuse_reserved(names: Iterable[str], what: str, where: SourceLocation | None = None) -> None:
-    """NameRefused for a name that could equal one in the SQL that we generate. ``what`` has the names."""
+    """NameRefused for a name that could clash with generated SQL. ``what`` has the names."""
     name = first_reserved_name(names)
     if name is not None:
         raise NameRefused(
@@ -39,7 +39,7 @@ def refuse_reserved(names: Iterable[str], what: str, where: SourceLocation | Non
 
 
 def refuse_dotted_capital(names: Iterable[str], what: str, where: SourceLocation | None = None) -> None:
-    """NameRefused for the one letter that Spark does not find again: its small form is two characters."""
+    """NameRefused for the letter that Spark cannot look up, because its lower case is two characters."""
     for name in names:
         if "\u0130" in name:
             raise NameRefused(
@@ -51,12 +51,12 @@ def refuse_dotted_capital(names: Iterable[str], what: str, where: SourceLocation
 
 
 def ascii_lower(name: str) -> str:
-    """As SQLite and DuckDB fold names: only the letters A to Z."""
+    """The name in lower case as SQLite and DuckDB compare it: only A to Z change."""
     return "".join(c.lower() if c.isascii() else c for c in name)
 
 
 def require_distinct_names(table: TableSpec, system: str, folded: Callable[[str], str] = str.lower) -> None:
-    """Refuse columns that ``system`` takes for one; those that a load adds are among them."""
+    """Refuse columns that ``system`` takes for the same one, load columns included."""
     stored = table.with_load_columns().column_names
     kept_next_to = (*table.column_names, *COMPANION_COLUMNS) if table.keeps == "events" else ()
     for names in (stored, kept_next_to):

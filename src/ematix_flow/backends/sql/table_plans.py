@@ -1,4 +1,4 @@
-"""What was found about a table, as the plan that is shown, and that a load compares anew before it acts."""
+"""The plan of a table: shown to the user, and compared again before a load makes its changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def plan_from_diff(diff: TableDiff, alterations: Callable[[], list[TableChange]]
         try:
             changes = alterations()
         except CannotAlter as error:
-            told = f"{diff.wanted.label} cannot be changed without losing a part of it: {error}"
+            told = f"{diff.wanted.label} cannot be changed without losing something: {error}"
             diff.refuse("table", told)
     return TablePlan(
         tuple(changes),
@@ -32,7 +32,7 @@ def plan_from_diff(diff: TableDiff, alterations: Callable[[], list[TableChange]]
 
 
 def new_table_lines(dialect: SqlDialect, table: TableSpec) -> tuple[DiffLine, ...]:
-    """A table that is not there yet: everything is added."""
+    """The lines of a table that does not exist yet: everything is added."""
     lines = [
         DiffLine("+", c.name, now=dialect.display_type(c.type) + ("" if c.nullable else " NOT NULL"))
         for c in table.columns
@@ -45,10 +45,10 @@ def new_table_lines(dialect: SqlDialect, table: TableSpec) -> tuple[DiffLine, ..
 def join_plans(
     first: TablePlan, second: TablePlan, beside: str, *, before_fill: str | None = None
 ) -> TablePlan:
-    """The plans of a table and of the one beside it; their schema is made once.
+    """The plans of a table and of its companion as one; their schema is created once.
 
-    The second's changes come last; or before the last fill of the table that ``before_fill`` names, because
-    where each change commits by itself, that fill says that the switch is done.
+    The companion's changes come last, or before the last fill of the table that ``before_fill`` names:
+    when each change commits by itself, that fill marks the conversion as complete.
     """
     known = {change.sql for change in first.changes}
     extra = tuple(change for change in second.changes if change.sql not in known)
@@ -67,13 +67,13 @@ def join_plans(
 
 
 def matching_by_key(table: TableSpec) -> Matching:
-    """How rows are matched when no load says more: by the key, compared in all other columns."""
+    """The default matching: by the key, comparing all other columns."""
     keys = table.merge_keys or table.primary_key
     return Matching(keys=keys, compare=tuple(n for n in table.column_names if n not in keys))
 
 
 def remaining_changes(load: Load, found: TablePlan) -> Sequence[TableChange]:
-    """Of what was planned, the changes that nobody has made meanwhile."""
+    """The planned changes that no other process has made since the plan."""
     agreed, declined = (
         {(change.action, change.subject) for change in changes}
         for changes in (load.table_plan.changes, load.table_plan.declined)

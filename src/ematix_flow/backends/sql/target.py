@@ -1,7 +1,6 @@
-"""The commit protocol on a SQL database: what the SQL databases share.
+"""A SQL database as a target: plans tables, reads the ledger, and applies a load in one transaction.
 
-A target subclass brings a dialect, sessions, staging and a lock; this module owns the one transaction in
-which rows, ledger entry and watermark commit together.
+A subclass provides dialect, sessions, staging and lock.
 """
 
 from __future__ import annotations
@@ -66,16 +65,16 @@ class RelationalTarget(BatchTarget):
     """A SQL database as a target."""
 
     dialect: SqlDialect
-    transactional_ddl = True  # False where a change of a table commits what came before it
+    transactional_ddl = True  # False when a change of a table commits the open transaction
 
     # -------------------------------------------------------------- what a database brings
 
     @abstractmethod
     def session(self) -> AbstractContextManager[SqlSession]:
-        """Context manager of a `SqlSession`; closes it at the end."""
+        """A session that the context manager closes at the end."""
 
     def read_session(self) -> AbstractContextManager[SqlSession]:
-        """A session for questions: it changes nothing, and creates no database that is not there yet."""
+        """A session for reading: it changes nothing and does not create a database file that is missing."""
         return self.session()
 
     @abstractmethod
@@ -83,7 +82,7 @@ class RelationalTarget(BatchTarget):
 
     @abstractmethod
     def staged_select(self, session: SqlSession, rows: StagedRows, table: TableSpec) -> exp.Expr:
-        """SELECT of the declared columns, cast to their types, from the parts. Outside a transaction."""
+        """SELECT of the declared columns, cast to their types, from the parts. Not in a transaction."""
 
     def computed_select(self, session: SqlSession, sql: str, table: TableSpec) -> exp.Expr:
         """SELECT of the declared columns from SQL that the database computes itself."""
@@ -135,15 +134,15 @@ class RelationalTarget(BatchTarget):
         return TablePlan(tuple(changes), diff=new_table_lines(self.dialect, wanted))
 
     def create_sql(self, table: TableSpec) -> str:
-        """The statement that makes the table, safe when it is there."""
+        """The statement that creates the table unless it exists."""
         return create_table_sql(self.dialect, table)
 
     def alterations(self, session: SqlSession, diff: TableDiff) -> list[TableChange]:
-        """The statements that mend what can be mended; CannotAlter when this database has none."""
+        """The statements that make the changes of ``diff``; CannotAlter when this database has none."""
         return alter_table_changes(self.dialect, diff)
 
     def change_table(self, table: TableSpec, plan: TablePlan) -> None:
-        """Create what is missing, control tables included, in one transaction."""
+        """Make the changes and create the control tables, in one transaction."""
         with self.session() as session, transaction(session):
             for control in (LEDGER, WATERMARKS):
                 for change in self.schema_changes(session, control):
@@ -197,7 +196,7 @@ class RelationalTarget(BatchTarget):
     # -------------------------------------------------------------- the one transaction
 
     def apply_session(self, load: Load) -> AbstractContextManager[SqlSession]:
-        """The session of the load's transaction: a database may use the one that holds its lock."""
+        """The session of the load's transaction; a server uses the one that holds the pipeline's lock."""
         return self.session()
 
     def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> LoadResult:
@@ -219,13 +218,13 @@ class RelationalTarget(BatchTarget):
                         self.make_planned_changes(session, load)
                     applied = application.run()
                     if applied.duplicate or made_no_progress(load.range, applied):
-                        return applied  # not even a ledger row is written
+                        return applied  # no ledger row is written
                     faults.point("apply.before_commit")
         faults.point("apply.after_commit")
         return applied
 
     def make_planned_changes(self, session: SqlSession, load: Load) -> None:
-        """Make the table fit the load. One that is created has no rows of earlier loads, and no position."""
+        """Make the planned changes. Creating a table also deletes its old watermarks."""
         due = self.changes_to_make(session, load)
         created = ("create_table", load.table.label) in [(change.action, change.subject) for change in due]
         if created and self.control_table_exists(session, WATERMARKS):
@@ -236,7 +235,7 @@ class RelationalTarget(BatchTarget):
             faults.point("apply.table_changed")
 
     def changes_to_make(self, session: SqlSession, load: Load) -> Sequence[TableChange]:
-        """Compared again, in the transaction: another process may have done the same a moment ago."""
+        """Compare again inside the transaction: another process may have made the changes since the plan."""
         if not load.table_plan.changes:
             return ()
         self.lock_for_change(session, load)
@@ -244,18 +243,18 @@ class RelationalTarget(BatchTarget):
         return remaining_changes(load, self.plan_in_session(session, load.table, live, load.matching))
 
     def make_change(self, session: SqlSession, table: TableSpec, change: TableChange) -> None:
-        """One of the changes that were planned for the table."""
+        """Make one planned change of the table."""
         session.execute(change.sql)
 
     def lock_for_change(self, session: SqlSession, load: Load) -> None:
-        """What keeps the table as it is from here to the commit, where a transaction alone does not."""
+        """Lock the table until the commit, where the transaction alone does not protect it."""
 
     # -------------------------------------------------------------- work tables
 
     def create_work_table(self, session: SqlSession, load: Load, spec: TableSpec) -> exp.Table:
-        """A table that only this session sees, gone with it at the latest."""
+        """Create a temporary table, which ends with the session at the latest."""
         table = exp.Table(this=identifier(internal_name(spec.name)))
-        self.drop_work_table(session, table)  # a session that serves several loads may have kept it
+        self.drop_work_table(session, table)  # a session that serves several loads may still have it
         session.execute(f"CREATE TEMPORARY TABLE {self.dialect.render(table)} ({self.work_columns(spec)})")
         return table
 
@@ -270,10 +269,10 @@ class RelationalTarget(BatchTarget):
         session.execute(f"DROP TABLE IF EXISTS {self.dialect.render(table)}")
 
     def require_orderable(self, data_type: DataType) -> None:
-        """Refuse a type whose values this database cannot order."""
+        """Refuse a watermark type whose values this database cannot order."""
 
     def bind(self, value: Any, data_type: DataType) -> Any:
-        """A Python value as the driver takes it as a parameter."""
+        """A Python value in the form that the driver takes as a parameter."""
         return value
 
     def run_sql(self, sql: str) -> int:

@@ -1,4 +1,4 @@
-"""Which types hold every value of another: when a live column may become the declared one without loss."""
+"""Which type holds every value of another, so that a live column can be widened without loss."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _TEXTS = ("text", "string")
 
 
 def widens(narrow: DataType, wide: DataType) -> bool:
-    """Whether each value of ``narrow`` is one of ``wide``, and means the same there."""
+    """Whether each value of ``narrow`` is also a value of ``wide``, with the same meaning."""
     if narrow == wide:
         return True
     if narrow.kind in INTEGER_BITS and wide.kind in INTEGER_BITS:
@@ -27,7 +27,7 @@ def widens(narrow: DataType, wide: DataType) -> bool:
 
 
 def takes_exactly_or_rejects(live: DataType, declared: DataType) -> bool:
-    """Whether a live column takes a declared value exactly or not at all: nothing is rounded or cut."""
+    """Whether a live column stores each declared value exactly or refuses it, and never rounds or cuts."""
     if widens(declared, live):
         return True
     if declared.kind == "numeric" and live.kind == "numeric":

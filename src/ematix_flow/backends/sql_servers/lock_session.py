@@ -1,9 +1,10 @@
-"""The server session that holds a pipeline's lock: whose it is, and how it shows that its process lives.
+"""The server session that holds a pipeline's lock: which process owns it, and its heartbeats.
 
-A server does not always learn that a client died: something in between may keep the connection open. So the
-session's name tells its process, which makes one of this machine known to be dead; and the server ends the
-session when it has been silent for `LEASE_SECONDS`, while a thread sends a heartbeat as long as the process
-lives. The load commits in the same session: one that was ended commits nothing.
+A server does not always notice that a client died, because a proxy may keep the connection open. Therefore
+the session's name contains its process id and machine, so that another process on that machine can see that
+the owner is dead. The server also ends a session that was silent for `LEASE_SECONDS`; a thread sends
+heartbeats as long as the process lives. The load commits in the same session, so an ended session cannot
+commit.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ S = TypeVar("S", bound=SqlSession)
 
 
 def session_name(application: str, run_id: uuid.UUID) -> str:
-    """As in ``ematix-flow run 1a2b3c4d pid 4711 on 9f86d081884c``: short enough for every server."""
+    """For example ``ematix-flow run 1a2b3c4d pid 4711 on 9f86d081884c``: short enough for every server."""
     name = f"{application} run {str(run_id)[:8]}"
     return f"{name} pid {os.getpid()} on {_machine()}" if machine_id() else name
 
 
 def is_process_gone(name: str) -> bool:
-    """Whether a session of this name belongs to a process of this machine that does not exist any more."""
+    """Whether a session of this name belongs to a process of this machine that has ended."""
     found = _PROCESS.search(name)
     if found is None or not machine_id() or found[2] != _machine():
         return False
@@ -46,7 +47,7 @@ def _machine() -> str:
 
 
 class LockSession(Generic[S]):
-    """A session that one thread uses at a time; while none does, `keep_alive` sends heartbeats on it."""
+    """A session that one thread uses at a time; `keep_alive` sends heartbeats when no thread uses it."""
 
     def __init__(self, session: S) -> None:
         self._session = session
@@ -60,17 +61,17 @@ class LockSession(Generic[S]):
 
     @contextmanager
     def keep_alive(self, beat: Callable[[], object]) -> Iterator[None]:
-        """Call ``beat`` now and then while the block runs."""
+        """Call ``beat`` every `HEARTBEAT_SECONDS` while the block runs."""
         over = threading.Event()
 
         def send() -> None:
             while not over.wait(HEARTBEAT_SECONDS):
                 if not self._free.acquire(blocking=False):
-                    continue  # in use, which shows as well that the process lives
+                    continue  # in use, which keeps the session alive too
                 try:
                     beat()
                 except Exception:
-                    return  # the session is gone: who uses it next is told why
+                    return  # the session is gone: its next use raises the error
                 finally:
                     self._free.release()
                 self.heartbeats += 1

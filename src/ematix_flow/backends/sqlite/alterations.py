@@ -1,7 +1,7 @@
-"""Changing a live table in SQLite: columns are added in place, everything else is SQLite's own procedure.
+"""Changes of a live SQLite table: columns are added in place, any other change rebuilds the table.
 
-That is: a new table, a copy, a rename, and indexes and triggers made again, all in the load's transaction.
-Views and the foreign keys of other tables name the table and find it again.
+This is SQLite's documented procedure: create a new table, copy, rename, and create indexes and triggers
+again, all in the load's transaction. Views and foreign keys refer to the table by name and still work.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ def plan_alterations(session: SqlSession, dialect: SQLiteDialect, diff: TableDif
     found = session.fetch(_DEPENDENTS_SQL, {"name": name})
     created = next((sql for kind, sql in found if kind == "table"), "")
     if sql_words(created)[:2] != ("create", "table"):
-        raise CannotAlter("it is a virtual table. By hand: make it anew")
+        raise CannotAlter("it is a virtual table. By hand: create it again")
     parsed = CreateTableStatement.parse(created)
     if parsed.mentions("autoincrement"):
-        raise CannotAlter("its AUTOINCREMENT would forget its place. By hand: make it anew")
+        raise CannotAlter("its AUTOINCREMENT would lose its counter. By hand: create it again")
     hanging = [sql for kind, sql in found if kind != "table"]
-    # a rename looks at every view, and would not find the table that is just then away
+    # a rename checks every view, and would not find the dropped table
     return rebuild_changes(dialect, diff, parsed, [_STRICT, *hanging], _LENIENT)
 
 
 def checked_types(dialect: SQLiteDialect, created: str, columns: list[ColumnSpec]) -> dict[str, DataType]:
-    """Columns whose type is kept by a CHECK of ours, which a wider type must lift."""
+    """Columns whose type a generated CHECK limits; a wider type must replace the CHECK."""
     try:
         definitions = {d.words[0]: d.words for d in CreateTableStatement.parse(created).elements if d.words}
     except CannotAlter:

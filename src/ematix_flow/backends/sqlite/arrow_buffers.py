@@ -1,7 +1,7 @@
-"""Arrow columns made from Python values by their bytes.
+"""Arrow columns built from Python values through byte buffers.
 
-``pa.array`` and ``to_numpy`` first import pandas, which costs a fresh Spark worker more time than a small
-load does; these functions do not, and are as quick.
+``pa.array`` and ``to_numpy`` import pandas first, which costs a new Spark worker more time than a small load.
+These functions do not, and are as fast.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_EXACT = 2**53  # whole numbers up to here are exact as doubles
+_EXACT = 2**53  # integers up to here are exact as doubles
 _MAX_BYTES = 2**31 - 1  # an Arrow string column's offsets have 32 bits
 _NOTHING = type(None)
 
@@ -57,7 +57,7 @@ def decimal_column(unscaled: Any, wanted: pa.DataType, pattern: pa.Array) -> pa.
 
 
 def numpy_view(column: pa.Array, words: int = 1) -> Any:
-    """A fixed-width column as numpy 64-bit integers or doubles; what stands for a null may be anything."""
+    """A fixed-width column as numpy 64-bit integers or doubles; the value at a null is undefined."""
     import numpy as np
     import pyarrow.types as t
 
@@ -81,7 +81,7 @@ def _text_array(filled: Sequence[str], values: Sequence[Any], missing: bool) -> 
 
     joined = "".join(filled)
     data = joined.encode()
-    # as many bytes as characters: ASCII, whose lengths need no encoding of each value
+    # as many bytes as characters: ASCII, so no value needs encoding to know its length
     lengths = map(len, filled if len(data) == len(joined) else map(str.encode, filled))
     return _variable_width_array(pa.string(), data, lengths, values, missing)
 

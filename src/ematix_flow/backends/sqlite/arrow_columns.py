@@ -1,7 +1,7 @@
-"""Whole columns between SQLite and Arrow.
+"""Conversion of whole columns between SQLite and Arrow.
 
-Arrow's own casts where they give the same answer as `values.parse`; value by value where they do not,
-or where one value must be named in an error.
+It uses Arrow's own casts when they give the same result as `values.parse_value`, and converts value by value
+otherwise, or to name a value in an error.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _KINDS_TO_CHECK = (
     "timestamp",
     "timestamp_tz",
     "uuid",
-)  # kinds with values it lacks
+)  # have unstorable values
 _DAY = 86_400_000_000  # in microseconds
 
 
-# ------------------------------------------------------------------ out of SQLite
+# ------------------------------------------------------------------ from SQLite
 
 
 def to_arrow(values: Sequence[Any], name: str, data_type: DataType, offset: int) -> pa.Array:
@@ -66,7 +66,7 @@ def _parse_values(values: Sequence[Any], name: str, data_type: DataType, offset:
 
 
 def _cast_column(found: pa.Array, data_type: DataType) -> pa.Array | None:
-    """The whole column at once, or None when only `parse` knows."""
+    """The whole column in one cast, or None when only `parse_value` can convert it."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.types as t
@@ -96,7 +96,7 @@ def _cast_column(found: pa.Array, data_type: DataType) -> pa.Array | None:
 
 
 def _cast_timestamps(found: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Arrow reads text with a zone only as a zoned type, and without only as a zoneless one."""
+    """Arrow parses text with a zone only as a type with a zone, and text without only as one without."""
     import pyarrow as pa
 
     first = next((text for text in found.slice(0, 100).to_pylist() if text is not None), "")
@@ -105,7 +105,7 @@ def _cast_timestamps(found: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _cast_numbers(found: pa.Array, data_type: DataType) -> pa.Array | None:
-    """Doubles as decimals, when each is the double nearest to a decimal of this scale."""
+    """Doubles as decimals, if each is the nearest double of a decimal of this scale."""
     import numpy as np
 
     numbers = numpy_view(found)
@@ -117,12 +117,12 @@ def _cast_numbers(found: pa.Array, data_type: DataType) -> pa.Array | None:
     return decimal_column(unscaled.astype(np.int64), data_type.arrow(), found) if exact.all() else None
 
 
-# ------------------------------------------------------------------ into SQLite
+# ------------------------------------------------------------------ to SQLite
 
 
 @dataclass(frozen=True)
 class UnstorableValueCheck:
-    """Refuses rows that SQLite cannot keep: NaN, and times that no ISO text orders. Picklable."""
+    """Refuses values that SQLite cannot store: NaN, and times outside the years 1 to 9999. Picklable."""
 
     columns: tuple[tuple[str, DataType], ...]
 
@@ -133,7 +133,7 @@ class UnstorableValueCheck:
 
 
 def from_arrow(array: pa.Array, name: str, data_type: DataType, offset: int) -> list[Any]:
-    """An Arrow column of the type in the form SQLite keeps it; RowRejected for what it cannot keep."""
+    """An Arrow column in the form that SQLite stores; RowRejected for a value that it cannot store."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -161,7 +161,7 @@ def _to_numbers(array: pa.Array, data_type: DataType) -> list[Any]:
     if not len(array) or not is_exact_number(data_type):
         return [None if v is None else format(v, "f") for v in array.to_pylist()]
     unscaled = numpy_view(array, words=2)
-    # both are exact as doubles, so that the quotient is the double nearest to the decimal
+    # both are exact as doubles, so the quotient is the double nearest to the decimal
     kept = unscaled if not data_type.scale else unscaled / float(10**data_type.scale)
     out: list[Any] = kept.tolist()
     if array.null_count:
@@ -170,7 +170,7 @@ def _to_numbers(array: pa.Array, data_type: DataType) -> list[Any]:
 
 
 def _to_iso_text(array: pa.Array, name: str, data_type: DataType, offset: int) -> list[Any]:
-    """The years 1 to 9999, which text of one width can order."""
+    """ISO text of the years 1 to 9999, which sorts correctly as text."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

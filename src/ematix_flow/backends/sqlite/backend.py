@@ -39,7 +39,7 @@ class SQLiteBackend(Backend):
             return f"{product}, in memory"
         if not self.file.exists:
             self.file.require_folder()
-            return f"{product}, {self.file.path} (not there yet; the first load creates it)"
+            return f"{product}, {self.file.path} (does not exist yet; the first load creates it)"
         with source_connection(self.file):
             return f"{product}, {self.file.path}"
 
@@ -47,7 +47,7 @@ class SQLiteBackend(Backend):
         return self.file.identity()
 
     def query_context(self) -> Mapping[str, str]:
-        """Another hard link to the file has another name for the catalog, and another journal."""
+        """Another hard link to the file has another catalog name and another journal."""
         return {"file": str(self.file.path)}
 
     def source(self) -> BatchSource:

@@ -1,8 +1,8 @@
-"""SQL that makes a loosely kept value the one we would have written, inside the database.
+"""SQL that converts a loosely typed SQLite value to the canonical form, inside the database.
 
-A load that stays in the database meets the same rules as one that passes through Arrow: what is already
-in our form is taken as it is, by conditions that SQLite checks itself; anything else goes through
-`values.parse` in a function that every connection has, and is converted or refused there.
+A same-database load follows the rules of a load through Arrow. A value in canonical form is taken unchanged,
+by conditions that SQLite checks itself. Any other value goes through `values.parse_value` in a SQL function
+of the connection, which converts or refuses it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOMENT = f"{_DIGIT * 4}-{_DIGIT * 2}-{_DIGIT * 2} {_DIGIT * 2}:{_DIGIT * 2}:{_D
 
 
 def canonical_value(column: exp.Expr, data_type: DataType, name: str) -> exp.Expr:
-    """The column's value in the form in which SQLite keeps this type; NULL stays NULL."""
+    """The column's value in the canonical form of this type; NULL stays NULL."""
     call = exp.Anonymous(
         this=FUNCTION,
         expressions=[
@@ -37,7 +37,7 @@ def canonical_value(column: exp.Expr, data_type: DataType, name: str) -> exp.Exp
             true=column.copy(),
         )
     ]
-    if data_type.kind in ("timestamp", "timestamp_tz"):  # what SQLite's own datetime() gives
+    if data_type.kind in ("timestamp", "timestamp_tz"):  # the format of SQLite's datetime()
         zone = "+00:00" if data_type.kind == "timestamp_tz" else ""
         whole_seconds = fill_template("typeof(v) = 'text' AND v = datetime(v, '+0 days')", column, "sqlite")
         branches.append(
@@ -47,9 +47,9 @@ def canonical_value(column: exp.Expr, data_type: DataType, name: str) -> exp.Exp
 
 
 def _is_canonical(data_type: DataType) -> str:
-    """A condition on ``v`` that holds only for values in our own form, and for nearly all of them.
+    """A condition on ``v`` that is true only for values in canonical form, and for nearly all of them.
 
-    SQLite looks at the calendar only when it has to calculate, hence the ``+0 days``.
+    SQLite checks the calendar only when it calculates, hence the ``+0 days``.
     """
     kind = data_type.kind
     if kind in INTEGER_BITS:
@@ -74,4 +74,4 @@ def _is_canonical(data_type: DataType) -> str:
         "timestamp": f"v GLOB '{_MOMENT}' AND v LIKE datetime(v, '+0 days') || '%' AND v >= '0001'",
         "timestamp_tz": f"v GLOB '{_MOMENT}+00:00' AND v LIKE datetime(v, '+0 days') || '%' AND v >= '0001'",
         "uuid": f"v GLOB '{_UUID}'",
-    }.get(kind, "0")  # a long Numeric: only the function knows its text
+    }.get(kind, "0")  # a long Numeric: only the function can check its text

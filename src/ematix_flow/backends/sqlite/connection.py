@@ -1,4 +1,4 @@
-"""Connections to a SQLite file, and its errors turned into ours. Tasks import this module too."""
+"""Connections to a SQLite file, and translation of its errors. Tasks import this module too."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from ematix_flow.backends.sqlite import value_function
 from ematix_flow.errors import CannotConnect, FlowError, RowRejected, SourceFailed, TargetFailed
 
 BUSY_SECONDS = 30.0
-OpenConnection = tuple[
-    sqlite3.Connection, list[RowRejected]
-]  # a connection, and what our function refused on it
+OpenConnection = tuple[sqlite3.Connection, list[RowRejected]]  # with the rows that our function refused
 _STEPS_BETWEEN_CALLS = 100_000
 _CONSTRAINT = re.compile(r"(NOT NULL|UNIQUE|CHECK|FOREIGN KEY) constraint failed(?:: (.*))?", re.DOTALL)
 _NAMED = re.compile(r'near "(.+)": syntax error|no such (?:column|table|function): (.+)', re.DOTALL)
@@ -23,7 +21,7 @@ _NAMED = re.compile(r'near "(.+)": syntax error|no such (?:column|table|function
 
 @contextmanager
 def source_connection(file: DatabaseFile, *, compiled: bool = True) -> Iterator[OpenConnection]:
-    """Read-only, for a source. ``compiled``: also for SQL that we compiled, not only for the user's own."""
+    """A read-only connection for a source. ``compiled``: with the SQL functions that generated SQL needs."""
     file.require_existing()
     with open_connection(file, "ro", compiled=compiled) as found:
         yield found
@@ -36,7 +34,7 @@ def open_connection(
     failures: list[RowRejected] = []
     where = ":memory:" if mode is None else file_uri(str(file.path), mode)
     try:
-        # a task's iterator may be drawn from one thread after another
+        # one thread after another may read a task's iterator
         connection = sqlite3.connect(
             where, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
@@ -47,7 +45,7 @@ def open_connection(
             connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
         except sqlite3.Error as error:
             raise _locked_error(file) if "locked" in str(error) else open_error(error, file) from error
-        # a long statement looks up now and then, so that Ctrl-C is heard
+        # Python runs during a long statement, so that Ctrl-C works
         connection.set_progress_handler(_continue, _STEPS_BETWEEN_CALLS)
         value_function.register(connection, failures)
         if compiled:
@@ -74,12 +72,12 @@ def open_error(error: sqlite3.Error, file: DatabaseFile) -> CannotConnect:
     return CannotConnect(
         f"connection {file.connection!r}: SQLite cannot open {file.path}: {error}",
         state="nothing was read or written",
-        next_step="look at the path, its permissions and whether it is a SQLite database",
+        next_step="check the path, its permissions, and whether it is a SQLite database",
     )
 
 
 def target_error(error: sqlite3.Error, file: DatabaseFile, failures: list[RowRejected]) -> FlowError:
-    """What went wrong while writing; the open transaction is rolled back."""
+    """The error of a write; the open transaction is rolled back."""
     text = str(error)
     _raise_if_interrupted(text)
     refused = _find_rejection(text, failures)
@@ -94,7 +92,7 @@ def target_error(error: sqlite3.Error, file: DatabaseFile, failures: list[RowRej
         return TargetFailed(
             f"SQLite cannot write {file.path}: {text}",
             state=UNCHANGED,
-            next_step="look at the disk's free space and at the permissions of the file and its folder",
+            next_step="check the disk's free space and the permissions of the file and its folder",
         )
     return TargetFailed(f"SQLite refused a statement on {file.path}: {text}", state=UNCHANGED)
 
@@ -102,7 +100,7 @@ def target_error(error: sqlite3.Error, file: DatabaseFile, failures: list[RowRej
 def source_error(
     error: sqlite3.Error, file: DatabaseFile, sql: str, failures: list[RowRejected]
 ) -> FlowError:
-    """What went wrong while reading, with the place in the SQL where it can be told."""
+    """The error of a read, with the position in the SQL when it is known."""
     text = str(error)
     _raise_if_interrupted(text)
     refused = _find_rejection(text, failures)
@@ -110,19 +108,19 @@ def source_error(
         return refused
     if "locked" in text or "busy" in text:
         return SourceFailed(
-            f"{file.path} is locked by another process, for {BUSY_SECONDS:g} s now",
+            f"{file.path} has been locked by another process for {BUSY_SECONDS:g} s",
             next_step="wait until the other process has committed, then run it again",
         )
     if "unable to open" in text or "not a database" in text:
         return open_error(error, file)
     return SourceFailed(
-        f"SQLite on connection {file.connection!r} says: {text}{_position(text, sql)}",
+        f"SQLite on connection {file.connection!r} reports: {text}{_position(text, sql)}",
         next_step="correct the source SQL",
     )
 
 
 def _raise_if_interrupted(text: str) -> None:
-    """What SQLite makes of a Ctrl-C that it heard in mid-statement."""
+    """SQLite reports a Ctrl-C during a statement as this error."""
     if text == "interrupted":
         raise KeyboardInterrupt
 
@@ -144,25 +142,25 @@ def _constraint_error(text: str) -> RowRejected:
     what, step = {
         "NOT NULL": (f"{subject} would be null, and takes no nulls", "fill or filter them in the source SQL"),
         "UNIQUE": (
-            f"a row with the same {subject} is there already, or comes twice",
+            f"a row with the same {subject} exists already, or comes twice",
             "remove duplicates in the source SQL, or load with a mode that replaces rows",
         ),
-        "CHECK": (f"a value breaks the rule: {subject}", "mend or filter the value in the source SQL"),
-        "FOREIGN KEY": ("a row refers to one that is not there", "load the table it refers to first"),
-    }.get(kind, (f"SQLite refused a row: {text}", "mend or filter the row in the source SQL"))
+        "CHECK": (f"a value breaks the rule: {subject}", "correct or filter the value in the source SQL"),
+        "FOREIGN KEY": ("a row refers to a row that does not exist", "load the table it refers to first"),
+    }.get(kind, (f"SQLite refused a row: {text}", "correct or filter the row in the source SQL"))
     return RowRejected(what, state=UNCHANGED, next_step=step)
 
 
 def _locked_error(file: DatabaseFile) -> TargetFailed:
     return TargetFailed(
-        f"{file.path} is locked by another process, for {BUSY_SECONDS:g} s now",
+        f"{file.path} has been locked by another process for {BUSY_SECONDS:g} s",
         state=UNCHANGED,
         next_step="wait until the other process has committed, then run it again",
     )
 
 
 def _position(text: str, sql: str) -> str:
-    """Line and column of what SQLite names, when it stands in the SQL once."""
+    """Line and column of the word that SQLite names, when it occurs once in the SQL."""
     match = _NAMED.match(text)
     name = (match[1] or match[2]) if match else ""
     if not name or sql.count(name) != 1:

@@ -11,7 +11,7 @@ from ematix_flow.state.sql.sqlite import sqlite_engine
 def open_store(
     connection: SQLiteConnection, schema: str | None, table: str, max_attempts: int
 ) -> SqlDeadLetterStore:
-    """SQLite has no schemas: one becomes the first part of the table's name."""
+    """SQLite has no schemas: the schema becomes the first part of the table's name."""
     file = DatabaseFile.of("SQLite", connection.name, connection.path)
     file.require_shared("dead-letter store")
     file.require_folder()

@@ -1,4 +1,4 @@
-"""SQLite's SQL: names, types, typed constants, and the limits that SQLite does not enforce by itself."""
+"""SQLite's SQL dialect: names, types, typed constants, and CHECKs for limits that SQLite ignores."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ SEPARATOR = "__"
 
 
 def table_name(schema: str | None, name: str) -> str:
-    """SQLite has no schemas: theirs becomes the first part of the table's name, except ``main``."""
+    """SQLite has no schemas: the schema becomes the first part of the table's name, except ``main``."""
     return name if schema in (None, "main") else f"{schema}{SEPARATOR}{name}"
 
 
 class SQLiteDialect(SqlDialect):
-    """How strategies, DDL and control tables speak to SQLite."""
+    """SQL of strategies, DDL and control tables for SQLite."""
 
     name = "sqlite"
 
     def table(self, schema: str | None, name: str) -> exp.Table:
-        # named with its database, so that staging attached beside it can never be meant
+        # with its database, so that it never means an attached staging file
         return exp.Table(this=identifier(table_name(schema, name)), db=identifier("main"))
 
     def native_type(self, data_type: DataType) -> str:
@@ -56,7 +56,7 @@ class SQLiteDialect(SqlDialect):
             return exp.HexString(this=kept.hex())
         if isinstance(kept, int | float):
             return exp.Literal.number(repr(kept))
-        if "\x00" in kept:  # SQL text ends at a NUL
+        if "\x00" in kept:  # a NUL ends SQL text
             return exp.cast(exp.HexString(this=kept.encode().hex()), "TEXT", dialect=self.name)
         return exp.Literal.string(kept)
 
@@ -79,7 +79,7 @@ class SQLiteDialect(SqlDialect):
     def delete_from(
         self, target: exp.Table, source: exp.Table, on: Mapping[str, str], condition: exp.Expr | None
     ) -> exp.Expr:
-        """SQLite has no USING; a list of keys is looked up in the target's index."""
+        """SQLite has no USING: an IN list of keys uses the target's index."""
         found = exp.select(*[column_tree(theirs, "s") for theirs in on.values()]).from_(table_as(source, "s"))
         if condition is not None:
             found = found.where(condition)
@@ -117,14 +117,14 @@ class SQLiteDialect(SqlDialect):
         return canonical_value(value, item.type, item.name)
 
     def _check(self, told: str, condition: str, column: str) -> str:
-        """A constraint whose name is what SQLite says when it fails."""
+        """A constraint whose name is the error message when it fails."""
         quoted = self.quote(column)
         tested = condition.replace("{v}", quoted)
         return f"CONSTRAINT {self.quote(told)} CHECK ({quoted} IS NULL OR ({tested}))"
 
     def select_canonical(self, rows: exp.Subquery, columns: tuple[ColumnSpec, ...]) -> exp.Select:
-        """The declared columns of a subquery, each in our own form."""
-        # qualified, because SQLite takes an unknown "name" that stands alone for a text
+        """The declared columns of a subquery, each in canonical form."""
+        # qualified, because SQLite treats an unknown unqualified "name" as text
         chosen = [
             exp.alias_(canonical_value(column_tree(c.name, "rows"), c.type, c.name), c.name, quoted=True)
             for c in columns
@@ -133,7 +133,7 @@ class SQLiteDialect(SqlDialect):
 
 
 def require_orderable_type(data_type: DataType) -> None:
-    """A long Numeric is kept as text, whose order is not that of its numbers."""
+    """Refuse a long Numeric: it is stored as text, which does not sort as numbers."""
     if data_type.kind == "numeric" and not types.is_exact_number(data_type):
         raise Unsupported(
             f"SQLite keeps {data_type} as text, which it cannot order as numbers",
@@ -142,7 +142,7 @@ def require_orderable_type(data_type: DataType) -> None:
 
 
 def _number(value: decimal.Decimal, data_type: DataType) -> exp.Expr:
-    """SQLite's own reading of ``0.1`` may miss the nearest double; a quotient of whole numbers cannot."""
+    """SQLite may parse ``0.1`` to another than the nearest double; a quotient of integers is exact."""
     require_orderable_type(data_type)
     kept = to_stored(value, data_type)
     if isinstance(kept, int):

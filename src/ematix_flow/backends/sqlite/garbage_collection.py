@@ -1,7 +1,7 @@
-"""Python's cycle collector, put off while rows are made in bulk.
+"""Pauses Python's garbage collector while many rows are created.
 
-Every row is a tuple, and every few hundred tuples start a collection that walks the heap for cycles
-that rows cannot form: without it, reading takes a third less time.
+Every row is a tuple, and every few hundred tuples start a collection that searches the heap for cycles, which
+rows cannot form. Without it, reading takes a third less time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def pause_garbage_collection() -> Iterator[None]:
-    """For a short stretch. Threads may overlap: the collector is on again when the last has ended."""
+    """Use it for a short time. Threads may overlap: the collector is on again when the last one ends."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""SQL functions that a history needs and SQLite lacks: `row_hash`, and a moment some time later."""
+"""SQL functions that scd2 needs and SQLite lacks: `row_hash`, and a time shifted by an interval."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Sessions of a SQLite target.
 
-A session for writing creates the file when it is missing; one for reading never writes, and finds an
-empty database where there is no file yet.
+A write session creates a missing file. A read session never writes; without a file it sees an empty
+database.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ematix_flow.backends.embedded.database_file import DatabaseFile
 from ematix_flow.backends.sql.session import SqlSession
 from ematix_flow.backends.sqlite.connection import OpenConnection, file_uri, open_connection, target_error
 
-_CACHE_KIB = 64 << 10  # keys that come in no order touch many pages of an index
+_CACHE_KIB = 64 << 10  # keys in random order touch many pages of an index
 
 
 class SQLiteSession(SqlSession):
-    """One connection with explicit transactions, for a target."""
+    """One connection of a target, with explicit transactions."""
 
     def __init__(self, found: OpenConnection, file: DatabaseFile) -> None:
         self.connection, self.failures = found
@@ -40,11 +40,11 @@ class SQLiteSession(SqlSession):
         self.execute("COMMIT")
 
     def rollback(self) -> None:
-        if self.connection.in_transaction:  # a failed statement may have ended it already
+        if self.connection.in_transaction:  # a failed statement may have ended the transaction
             self.execute("ROLLBACK")
 
     def attach(self, path: str, name: str) -> None:
-        """Read another database under a name; outside a transaction."""
+        """Attach another database for reading; not inside a transaction."""
         self.execute(f'ATTACH :path AS "{name}"', {"path": file_uri(path, "ro")})
 
     @contextmanager
@@ -65,7 +65,7 @@ def open_write_session(file: DatabaseFile) -> Iterator[SQLiteSession]:
 
 @contextmanager
 def open_read_session(file: DatabaseFile) -> Iterator[SQLiteSession]:
-    """For questions to a target: what is not there yet reads as empty."""
+    """A read-only session; a missing database reads as empty."""
     file.require_folder()
     with open_connection(file, "ro" if file.exists else None) as found:
         yield SQLiteSession(found, file)

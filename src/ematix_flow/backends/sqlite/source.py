@@ -1,7 +1,6 @@
-"""SQLite as a source: what a query yields, and one split that reads it as Arrow batches.
+"""SQLite as a source: describes a query, and reads it as Arrow batches in one split.
 
-Several processes cannot share one moment of a SQLite file, so a query is one split, read inside one
-transaction.
+Several processes cannot share a snapshot of a SQLite file, so a query is one split, read in one transaction.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class SQLiteSource(BatchSource):
 
     def table_query(self, table: str, columns: Sequence[tuple[str, str]]) -> str:
         schema, _, name = table.rpartition(".")
-        # qualified, because SQLite takes an unknown "name" that stands alone for a text
+        # qualified, because SQLite treats an unknown unqualified "name" as text
         chosen = [exp.alias_(column(source, "t"), alias, quoted=True) for alias, source in columns]
         tree = with_alias(SQLiteDialect().table(schema or None, name), "t")
         return exp.select(*(chosen or [exp.Star()])).from_(tree).sql(dialect=self.dialect, identify=True)
@@ -76,8 +75,8 @@ class SQLiteSource(BatchSource):
 def restrict_to_range(query: SourceQuery, columns: Sequence[SourceColumn]) -> str:
     """The query's rows from the low bound on.
 
-    The bound is compared with each value in our own form, since text such as ``2024-01-01T10:00`` does
-    not order against ours. A coarser condition beside it lets SQLite use an index on the raw column.
+    The bound is compared with each value in canonical form, because text such as ``2024-01-01T10:00`` sorts
+    differently. An additional coarser condition lets SQLite use an index on the raw column.
     """
     source_range = query.range
     assert source_range is not None
@@ -95,11 +94,11 @@ def restrict_to_range(query: SourceQuery, columns: Sequence[SourceColumn]) -> st
 
 
 def _coarse_condition(low: Watermark, lean: str) -> exp.Expr | None:
-    """A condition that leaves out only what lies below the bound in any form; nulls and misfits stay."""
+    """A condition that excludes only values below the bound in any form; nulls and unfit values stay."""
     mark: exp.Expr = column(low.column, _RANGED)
     kind, numbers = low.type.kind, None
     if isinstance(low.value, dt.date):
-        # a zone moves a time by less than a day
+        # a zone shifts a time by less than a day
         day = low.value.date() if isinstance(low.value, dt.datetime) else low.value
         floor = (day - dt.timedelta(days=1)).isoformat() if day > dt.date(1, 1, 3) else ""
         bound: exp.Expr = exp.Literal.string(floor)

@@ -1,4 +1,4 @@
-"""Reading SQLite inside a task: one query as Arrow batches, under one transaction."""
+"""Reads SQLite inside a task: one query as Arrow batches, in one transaction."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _UNTYPED = DataType("text")
 
 @dataclass(frozen=True)
 class SQLiteSplit:
-    """A whole query, kept to its range."""
+    """A whole query, restricted to its range."""
 
     file: DatabaseFile
     sql: str
@@ -61,17 +61,17 @@ def _batches(cursor: sqlite3.Cursor, types: Sequence[tuple[str, DataType]]) -> I
 
 
 def _fetch_columns(cursor: sqlite3.Cursor, size: int) -> list[tuple[Any, ...]]:
-    """The next rows, column by column; empty at the end."""
+    """The next rows as columns; empty at the end."""
     with pause_garbage_collection():
         return list(zip(*cursor.fetchmany(size), strict=True))
 
 
 def describe_query(connection: sqlite3.Connection, sql: str) -> tuple[SourceColumn, ...]:
-    """Names and declared types, from a view that lives in this connection only."""
+    """Names and declared types of the result, from a temporary view."""
     connection.execute(f"CREATE TEMP VIEW {_VIEW} AS {sql}\n")
     try:
         found = connection.execute(f"SELECT name, type FROM pragma_table_info('{_VIEW}', 'temp')").fetchall()
-        if not found:  # the pragma says nothing about a view that is wrong; asking it does
+        if not found:  # the pragma returns nothing for an invalid view; a query raises the error
             connection.execute(f"SELECT * FROM {_VIEW} LIMIT 0")
     finally:
         connection.execute(f"DROP VIEW IF EXISTS temp.{_VIEW}")

@@ -1,4 +1,4 @@
-"""Staging for SQLite: each part a small SQLite file of its own beside the database.
+"""Staging for SQLite: each part is a small SQLite file next to the database.
 
 Tasks write parts without locking the database; the load's session attaches them read-only.
 """
@@ -29,7 +29,7 @@ TABLE = "part"
 
 @dataclass(frozen=True)
 class SQLiteStaging:
-    """One attempt's folder, and the columns its parts have."""
+    """The folder of one attempt, and the columns of its parts."""
 
     folder: str
     columns: tuple[tuple[str, DataType], ...]
@@ -52,13 +52,13 @@ class SQLiteStaging:
                 raise TargetFailed(
                     f"cannot write staging in {self.folder}: {error}",
                     state=UNCHANGED,
-                    next_step="make room on that disk, or make the folder writable",
+                    next_step="free space on that disk, or make the folder writable",
                 ) from error
             size = os.path.getsize(path)
         return StagedPart(part, rows, size)
 
     def _fill(self, connection: sqlite3.Connection, batches: Iterable[pa.RecordBatch]) -> int:
-        # a part that breaks off is never read: it needs neither a journal nor to be flushed
+        # an incomplete part is never read: it needs no journal and no flush
         for setting in ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE"):
             connection.execute(f"PRAGMA {setting}")
         connection.execute(part_table_sql(self.columns))
@@ -78,6 +78,6 @@ class SQLiteStaging:
 
 
 def part_table_sql(columns: tuple[tuple[str, DataType], ...]) -> str:
-    """Columns by number: a name may be anything. Their types are the target's, for the same affinity."""
+    """Columns are numbered, since a name may be anything. They have the target's types, for its affinity."""
     described = ", ".join(f"c{number} {native_type(kind)}" for number, (_, kind) in enumerate(columns))
     return f"CREATE TABLE {TABLE} ({described})"

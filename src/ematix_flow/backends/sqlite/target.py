@@ -1,4 +1,4 @@
-"""SQLite as a target: its catalog, its staging, and the select that a load applies."""
+"""SQLite as a target: its catalog and its staging."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class SQLiteTarget(EmbeddedTarget):
                 f"{table.label} is a {kind[0][0]} in {self.file.path}, not a table",
                 next_step="choose another name for the target",
             )
-        # names differ in case by accident
+        # names are compared without case
         declared = {c.name.lower(): c.name for c in table.with_load_columns().columns}
         columns: list[ColumnSpec] = []
         native, key = {}, {}
@@ -79,7 +79,7 @@ class SQLiteTarget(EmbeddedTarget):
         for found, type_name, not_null, position, default in session.fetch(sql, name):
             spelled = declared.get(found.lower(), found)
             meaning = canonical_type(type_name) or DataType("text")
-            # a column that fills itself asks nothing of a load that does not know it
+            # a load need not fill an undeclared column that has a default
             fills_itself = default is not None and found.lower() not in declared
             columns.append(
                 ColumnSpec(spelled, meaning, nullable=fills_itself or (not not_null and not position))
@@ -144,7 +144,7 @@ class SQLiteTarget(EmbeddedTarget):
         return selects[0] if len(selects) == 1 else exp.union(*selects, distinct=False)
 
     def _merge_parts(self, staging: SQLiteStaging, parts: tuple[StagedPart, ...]) -> str:
-        """One file of many parts, or of none; made anew each time."""
+        """Copy many parts, or none, into one new file."""
         path = staging.path("merged")
         if os.path.exists(path):
             os.unlink(path)
@@ -163,7 +163,7 @@ class SQLiteTarget(EmbeddedTarget):
     # -------------------------------------------------------------- the load
 
     def apply_session(self, load: Load) -> AbstractContextManager[SqlSession]:
-        # a rehearsal creates no database
+        # a dry run creates no database
         return (
             open_read_session(self.file)
             if load.dry_run and not self.file.exists
@@ -178,7 +178,7 @@ class SQLiteTarget(EmbeddedTarget):
 
 
 def _refuse_boolean_names(table: TableSpec) -> None:
-    """SQLite gives such a column another name as soon as it comes out of a subquery."""
+    """Refuse columns named true or false: SQLite renames them in the result of a subquery."""
     for name in table.column_names:
         if name.lower() in ("true", "false"):
             raise SchemaMismatch(

@@ -1,9 +1,9 @@
-"""SQLite's column types: what we declare, what a declaration means, and which affinity it gives.
+"""SQLite's column types: the names that we declare, what a declared name means, and its affinity.
 
-SQLite keeps any value in any column; a declared type only leans values towards a storage class. So the
-names we declare are chosen for an affinity that changes nothing: a ``Numeric`` of up to 15 digits is a
-number that SQLite can order and sum, and still exact (a double keeps 15 digits); a longer one, JSON
-and UUID are text, and their names end in ``_TEXT`` so that no digit is turned into a float.
+SQLite stores any value in any column; a declared type only sets a preferred storage class (affinity). The
+declared names are chosen for an affinity that changes no value. A ``Numeric`` of up to 15 digits is a number,
+which SQLite can sort and sum exactly (a double keeps 15 digits). A longer ``Numeric``, JSON and UUID are
+text, and their names end in ``_TEXT`` so that SQLite turns no digits into a float.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ _SIZED = re.compile(
     r"\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)"
 )
 _NUMERIC_NAMES = ("NUMERIC", "DECIMAL", "DECIMAL_TEXT")
-# SQLite keeps more in such a column than its name says
+# such a column may contain more than its type name says
 _SOURCE_TYPES = {"small_int": "big_int", "integer": "big_int", "float": "double", "string": "text"}
 
 
 def is_exact_number(data_type: DataType) -> bool:
-    """Whether this ``Numeric`` is kept as a number; else it is kept as text."""
+    """Whether this ``Numeric`` is stored as a number; a longer one is stored as text."""
     return data_type.kind == "numeric" and (data_type.precision or 0) <= EXACT_DIGITS
 
 
@@ -71,7 +71,7 @@ def native_type(data_type: DataType) -> str:
 
 
 def canonical_type(native: str) -> DataType | None:
-    """What a declared column type means; None when it says nothing certain."""
+    """The canonical type of a declared type name; None when it is not certain."""
     name = " ".join(native.upper().split())
     if name in _CANONICAL:
         return DataType(_CANONICAL[name])
@@ -87,9 +87,9 @@ def canonical_type(native: str) -> DataType | None:
 
 
 def source_type(native: str) -> DataType | None:
-    """The type to read a column of a source by: SQLite enforces neither a width nor a length.
+    """The type for reading a source column: SQLite enforces neither width nor length.
 
-    ``BLOB`` says nothing: newer versions of SQLite report it for expressions without a type too.
+    ``BLOB`` is unknown: newer versions of SQLite report it for untyped expressions too.
     """
     found = canonical_type(native)
     if found is None or found.kind == "bytes":
@@ -116,7 +116,7 @@ _INTEGERS = frozenset({"small_int", "integer", "big_int"})
 _FLOATS = frozenset({"float", "double"})
 _JSON = frozenset({"json", "jsonb"})
 _MOMENTS = frozenset({"date", "timestamp", "timestamp_tz"})
-# text that is no number stays text in a NUMERIC column
+# a NUMERIC column keeps text that is no number
 _KEPT_BY = {
     "INTEGER": _INTEGERS | {"boolean"},
     "NUMERIC": _INTEGERS | _MOMENTS | _JSON | {"boolean", "number", "uuid"},
@@ -128,7 +128,7 @@ _KEPT_BY = {
 
 
 def holds(declared: DataType, native: str) -> bool:
-    """Whether a live column keeps every value of the declared type as we write it."""
+    """Whether a live column stores every value of the declared type unchanged."""
     kind = declared.kind
     if kind == "numeric":
         kind = "number" if is_exact_number(declared) else "digits"
@@ -137,10 +137,10 @@ def holds(declared: DataType, native: str) -> bool:
     found = canonical_type(native)
     if found is None or found == canonical_type(native_type(declared)):
         return True
-    if found.kind == "text":  # takes any length, and whatever is written as text
+    if found.kind == "text":  # takes any text of any length
         return True
     if found.kind == "string":
         return declared.kind == "string" and (declared.length or 0) <= (found.length or 0)
-    if found.kind in _INTEGERS:  # 64 bits wide in SQLite; a SMALLINT is taken at its word
+    if found.kind in _INTEGERS:  # 64 bits in SQLite; only SMALLINT is treated as narrow
         return declared.kind in _INTEGERS and found.kind != "small_int"
     return any({declared.kind, found.kind} <= family for family in (_FLOATS, _JSON))

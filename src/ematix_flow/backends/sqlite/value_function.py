@@ -1,4 +1,4 @@
-"""The SQL function behind `canonical`: a loose value as we would have written it, or a refusal."""
+"""The SQL function behind `canonical_value`: converts a loosely typed value or refuses it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_SHOWN = 80
 
 
 def register(connection: sqlite3.Connection, failures: list[RowRejected]) -> None:
-    """Give the function to a connection. SQLite hides what it raises; ``failures`` receives it."""
+    """Register the function on a connection. SQLite hides its exceptions, so ``failures`` gets them."""
 
     def value(raw: Any, type_json: str, column: str) -> Any:
         data_type = _type(type_json)
@@ -28,7 +28,7 @@ def register(connection: sqlite3.Connection, failures: list[RowRejected]) -> Non
             failures.append(
                 RowRejected(
                     f"column {column!r}: {shown} {misfit}",
-                    next_step="mend the row in the source, filter it in the source SQL, "
+                    next_step="correct the row in the source, filter it in the source SQL, "
                     "or change the column's type or markers",
                 )
             )

@@ -1,6 +1,6 @@
-"""One value on its way out of or into SQLite, exact or refused.
+"""Conversion of single values from and to SQLite: exact, or refused.
 
-`parse` says what a stored value means as a canonical type, `stored` how a canonical value is kept.
+`parse_value` converts a stored value to a canonical type, `to_stored` a canonical value to the stored form.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _NUMBER = re.compile(r"\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\s*
 _MOMENT = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d)(?::(\d\d)(?:\.(\d+))?)?\s*(Z|[+-]\d\d(?::?\d\d)?)?)?"
 )
-_WIDE = decimal.Context(prec=3 * MAX_PRECISION)  # any number before it is found to be too long
+_WIDE = decimal.Context(prec=3 * MAX_PRECISION)  # wide enough for numbers that are too long
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
 class UnfitSQLiteValue(ValueError):
-    """Why a value does not fit; completes the sentence "'x' …"."""
+    """Why a value does not fit; the message completes the sentence "'x' …"."""
 
 
 def parse_value(value: Any, data_type: DataType) -> Any:
-    """A value as SQLite holds it, as the canonical Python value. Raises Misfit."""
+    """The canonical Python value of a stored value. Raises UnfitSQLiteValue."""
     if value is None:
         return None
     kind = data_type.kind
@@ -80,7 +80,7 @@ def _parse_float(value: Any, data_type: DataType) -> float:
 
 
 def _parse_decimal(value: Any, data_type: DataType) -> decimal.Decimal:
-    """0.1 means 0.1. A float that needs more than 15 digits is taken as SQLite prints it, with 15."""
+    """0.1 stays 0.1. A float that needs more than 15 digits is rounded to 15, as SQLite prints it."""
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         candidates = [value.strip()]
     elif isinstance(value, int):
@@ -123,7 +123,7 @@ def _parse_date(value: Any) -> dt.date:
 
 
 def _parse_timestamp(value: Any, data_type: DataType) -> dt.datetime:
-    """ISO 8601 text; without a zone it is UTC."""
+    """Parse ISO 8601 text; a time without a zone is UTC."""
     if not isinstance(value, str):
         kind = "binary" if isinstance(value, bytes) else "a number"
         raise UnfitSQLiteValue(
@@ -184,7 +184,7 @@ def _parse_text(value: Any, data_type: DataType) -> str:
 
 
 def to_stored(value: Any, data_type: DataType) -> Any:
-    """A canonical Python value in the form SQLite keeps it."""
+    """A canonical Python value in the form that SQLite stores."""
     if value is None:
         return None
     kind = data_type.kind
