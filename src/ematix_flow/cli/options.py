@@ -51,7 +51,7 @@ AlerterOption = Annotated[
     typer.Option(
         "--alerter",
         metavar="URL",
-        help="Who is told of failures; may be given several times. Without it: EMATIX_FLOW_ALERTERS, "
+        help="Where to send alerts; may be given several times. Without it: EMATIX_FLOW_ALERTERS, "
         "then [alerts] urls in .ematix-flow.toml.",
     ),
 ]
@@ -86,7 +86,7 @@ ExcludeOption = Annotated[
 ]
 WorkersOption = Annotated[
     int,
-    typer.Option("--workers", metavar="N", min=1, help="How many pipelines run side by side, 1 unless told."),
+    typer.Option("--workers", metavar="N", min=1, help="How many pipelines run in parallel."),
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="Every pipeline of the module.")]
 NamesArgument = Annotated[

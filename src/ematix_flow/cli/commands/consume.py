@@ -58,7 +58,7 @@ def consume(
         ),
     ] = None,
     restart_on_error: Annotated[
-        bool, typer.Option("--restart-on-error", help="Begin anew after a failure, with a growing pause.")
+        bool, typer.Option("--restart-on-error", help="Start again after a failure, with a growing pause.")
     ] = False,
     initial_backoff_ms: Annotated[
         int, typer.Option("--initial-backoff-ms", min=1, help="The first pause.")
@@ -72,7 +72,7 @@ def consume(
     ] = None,
     reset_backoff_after_secs: Annotated[
         float,
-        typer.Option("--reset-backoff-after-secs", min=0, help="A run of this length begins the count anew."),
+        typer.Option("--reset-backoff-after-secs", min=0, help="A run of this length resets the pause."),
     ] = 60,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors; no table.")] = False,
     alerter: AlerterOption = None,

@@ -62,7 +62,7 @@ def maintain(
     run_log: RunLogOption = None,
     output: OutputOption = "text",
 ) -> int:
-    """Compact small files of lake tables, remove those that nobody needs, tidy what lies beside them.
+    """Compact small files of lake tables, remove old ones, and tidy their journals and histories.
 
     Loads of a table wait while it is compacted. Readers notice nothing.
     """

@@ -56,7 +56,7 @@ def run_due(
     ] = 60.0,
     lease_seconds: Annotated[
         float,
-        typer.Option("--lease-seconds", help="After how long without a word a run counts as dead."),
+        typer.Option("--lease-seconds", help="After how long without a heartbeat a run counts as dead."),
     ] = 300.0,
     workers: WorkersOption = 1,
     dry_run: Annotated[

@@ -54,11 +54,14 @@ def scheduler(
         typer.Option("--interval", metavar="SECONDS", help="How far back a pipeline that never fired looks."),
     ] = 60.0,
     lease_seconds: Annotated[
-        float, typer.Option("--lease-seconds", help="After how long without a word a run counts as dead.")
+        float,
+        typer.Option("--lease-seconds", help="After how long without a heartbeat a run counts as dead."),
     ] = 300.0,
     leader_lease_seconds: Annotated[
         float,
-        typer.Option("--leader-lease-seconds", help="After how long without a word another scheduler leads."),
+        typer.Option(
+            "--leader-lease-seconds", help="After how long without a heartbeat another scheduler leads."
+        ),
     ] = 60.0,
     grace: Annotated[
         float, typer.Option("--grace", metavar="SECONDS", help="How long runs may go on after a stop.")

@@ -50,7 +50,7 @@ class _ReferenceTest:
 @app.command()
 def test(
     reference: Annotated[str, typer.Argument(metavar="REFERENCE", hidden=True)],
-    show: Annotated[bool, typer.Option("--show", help="Print the whole value. Mind who looks on.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Print the whole value, unmasked.")] = False,
     module: ModuleOption = None,
     output: OutputOption = "text",
 ) -> int:

@@ -1,0 +1,66 @@
+"""README, documentation, examples and help texts are written in plain words: old or vague ones stay out."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.unit.docs.test_site_pages import PAGES, REPOSITORY, reference_pages
+
+# What to write instead is in the second column
+REFUSED = {
+    r"mend(?:s|ed|ing)?": "fix",
+    r"anew": "again",
+    r"besides?": "next to, also",
+    r"of (?:its|their|your|his|her|our|my) own": "its own, separate",
+    r"whoever": "name the actor",
+    r"(?:told|tells?) of": "shows, reports, sends",
+    r"be it": "say which",
+    r"(?:without|with) a word": "without a heartbeat, silently",
+    r"heard of": "sends a heartbeat",
+    r"mind who": "say what to do",
+    r"unless told": "by default",
+}
+PATTERN = re.compile(rf"\b(?:{'|'.join(REFUSED)})\b", re.IGNORECASE)
+
+
+def prose(text: str) -> str:
+    """The text without code blocks and inline code; lines keep their numbers."""
+    blank = re.sub(r"^(```|~~~).*?^\1", lambda found: "\n" * found[0].count("\n"), text, flags=re.M | re.S)
+    return re.sub(r"`[^`\n]*`", "", blank)
+
+
+def findings(text: str) -> list[str]:
+    return [
+        f"{number}: {line.strip()}"
+        for number, line in enumerate(text.splitlines(), 1)
+        if PATTERN.search(line)
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(REPOSITORY).as_posix())
+def test_a_page_uses_plain_words(page) -> None:
+    assert findings(prose(page.read_text(encoding="utf-8"))) == []
+
+
+def test_help_texts_use_plain_words() -> None:
+    reference = reference_pages()
+    assert findings("\n".join(reference.cli_page())) == []
+
+
+def test_the_commands_of_the_makefile_are_described_in_plain_words() -> None:
+    assert findings((REPOSITORY / "Makefile").read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["It is loaded anew.", "a file beside it", "a store of your own", "Who is told of failures", "Mend it."],
+)
+def test_the_search_finds_what_it_looks_for(text: str) -> None:
+    assert findings(text)
+
+
+@pytest.mark.parametrize("text", ["its own process", "a recommended way", "beneath", "`--anew` starts again"])
+def test_the_search_leaves_other_text_alone(text: str) -> None:
+    assert not findings(prose(text))
