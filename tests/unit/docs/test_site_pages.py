@@ -121,3 +121,12 @@ def test_code_that_a_page_shows_from_an_example_is_the_example_s() -> None:
                 )
                 shown += 1
     assert shown >= 9
+
+
+def test_every_example_and_its_how_to_link_to_each_other() -> None:
+    how_tos = "".join(
+        page.read_text(encoding="utf-8") for page in (DOCS / "how-to").glob("*.md") if page.stem != "index"
+    )
+    for readme in (REPOSITORY / "examples").glob("*/README.md"):
+        assert f"examples/{readme.parent.name}/README.md" in how_tos
+        assert "](../../docs/how-to/" in readme.read_text(encoding="utf-8")
