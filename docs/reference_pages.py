@@ -222,14 +222,14 @@ def _class(name: str, value: type) -> Iterator[str]:
             continue
         plain = getattr(function, "__func__", function)
         if inspect.isfunction(plain):
-            yield from ("```text", f".{method}{_signature(plain)}", "```", "")
+            yield from ("```text", f".{method}{_signature(plain, ('self', 'cls'))}", "```", "")
             yield from (_prose(inspect.getdoc(plain) or ""), "")
 
 
-def _signature(value: Any) -> str:
-    """The signature without ``self``, one parameter a line when it is long."""
+def _signature(value: Any, hidden: tuple[str, ...] = ("where",)) -> str:
+    """The signature, one parameter a line when it is long."""
     signature = inspect.signature(value)
-    parameters = [p for p in signature.parameters.values() if p.name not in ("self", "cls", "where")]
+    parameters = [p for p in signature.parameters.values() if p.name not in hidden]
     if dataclasses.is_dataclass(value):
         signature = signature.replace(return_annotation=inspect.Signature.empty)
     text = str(signature.replace(parameters=parameters)).replace("'", "")

@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 
+from ematix_flow import ematix
 from ematix_flow.api.streaming import StreamingPipeline, run_streaming_pipeline, stream_spec
 from tests.docs.blocks import blocks_of
 
@@ -91,10 +92,21 @@ def test_the_page_of_the_api_has_every_public_name(generated: dict[Path, str]) -
     assert missing - modules == set()
 
 
-def test_the_page_on_streams_describes_every_option_once() -> None:
-    text = (DOCS / "reference" / "streams.md").read_text(encoding="utf-8")
+def described_options(text: str) -> list[str]:
+    """The names in the first column of the tables."""
     cells = re.findall(r"^\| (`[^|]*) \|", text, re.M)
-    shown = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
+    return [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
+
+
+def test_the_page_on_pipelines_describes_every_option_once() -> None:
+    text = (DOCS / "reference" / "pipelines.md").read_text(encoding="utf-8")
+    shown = described_options(text.partition("## Options")[2].partition("\n## ")[0])
+    aliases = {"incremental_column", "continue_on_failure"}
+    assert sorted(shown) == sorted(set(inspect.signature(ematix.pipeline).parameters) - aliases)
+
+
+def test_the_page_on_streams_describes_every_option_once() -> None:
+    shown = described_options((DOCS / "reference" / "streams.md").read_text(encoding="utf-8"))
     own = {"metrics", "observers", "together_with"}  # of streams that one process runs together
     options = {
         *(name for name in inspect.signature(stream_spec).parameters if name != "where"),
