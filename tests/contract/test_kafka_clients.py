@@ -76,12 +76,12 @@ def test_a_listener_that_wants_more_than_the_connection_gives_is_told(
 
 
 def test_tls_against_a_plain_listener_is_told(kafka: KafkaServer) -> None:
-    with pytest.raises(CannotConnect, match="does not speak TLS"):
+    with pytest.raises(CannotConnect, match="does not accept TLS"):
         backend(kafka, security_protocol="ssl").check()
 
 
 def test_a_login_at_a_listener_without_one_is_told(kafka: KafkaServer) -> None:
-    with pytest.raises(CannotConnect, match="does not take this way to log in"):
+    with pytest.raises(CannotConnect, match="does not support this login"):
         backend(kafka, sasl_plain_username=USER, sasl_plain_password=PASSWORD).check()
 
 

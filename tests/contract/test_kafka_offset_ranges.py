@@ -266,7 +266,7 @@ def test_a_topic_that_ends_too_soon_was_created_again(kafka: KafkaServer, kafka_
 def test_a_topic_that_is_gone_is_data_loss(kafka: KafkaServer) -> None:
     of, gone = source(kafka), "t-never-there"
     before, after = position({gone: {0: 0}}), position({gone: {0: 9}})
-    with pytest.raises(DataLost, match=f"{gone}/0 is not there any more"):
+    with pytest.raises(DataLost, match=f"{gone}/0 no longer exists"):
         by_tasks(of, before, after)
     assert by_tasks(of, before, after, fail_on_data_loss=False) == []
 

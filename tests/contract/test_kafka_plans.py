@@ -59,4 +59,4 @@ def test_a_group_with_another_member_is_told_with_the_remedy(
             source.report_committed(json.dumps({kafka_topic: {"0": 2}}))
     finally:
         other.close()
-    assert "give this connection a group_id of its own" in caplog.text
+    assert "give this connection its own group_id" in caplog.text

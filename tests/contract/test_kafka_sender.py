@@ -253,7 +253,7 @@ def test_a_position_that_does_not_fit_is_told_once(
         for batch in ("b1", "b2"):
             out.send([outgoing([b"x"])], token(batch, kafka_topic, wide))
     (told,) = [record.getMessage() for record in caplog.records if kafka_topic in record.getMessage()]
-    assert "if the checkpoint is lost, the stream goes on from the group's offsets" in told
+    assert "if the checkpoint is lost, the stream resumes from the group's offsets" in told
 
 
 def test_an_older_batch_of_the_same_query_is_there_already(kafka: KafkaServer, kafka_topic: str) -> None:
@@ -342,7 +342,7 @@ def test_an_older_attempt_is_fenced_by_a_newer_one(
 
     with pytest.raises(TargetFailed, match="has taken over topic") as failure:
         out.send(overtaken(), batch)
-    assert "stop the other" in str(failure.value.next_step)
+    assert "stop one of the two runs" in str(failure.value.next_step)
     assert values(kafka, kafka_topic) == [b"new"]
 
 
@@ -394,7 +394,7 @@ def test_another_programs_commit_in_our_group_is_not_taken_for_a_token(
     stranger = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": marker_group(batch)})
     stranger.commit(offsets=[TopicPartition(kafka_topic, 0, 3)], asynchronous=False)
     stranger.close()
-    with pytest.raises(TargetFailed, match="no token of ours"):
+    with pytest.raises(TargetFailed, match="commits of another program"):
         sender(kafka, kafka_topic).send([outgoing([b"x"])], batch)
 
 

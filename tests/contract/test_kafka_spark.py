@@ -196,7 +196,7 @@ def test_a_position_whose_messages_are_gone_is_data_loss(kafka: KafkaServer, kaf
         starting_offsets(cluster, lost)
     assert "fail_on_data_loss=False" in str(failure.value.next_step)
     ahead = ReadRequest(kafka_topic, resume=json.dumps({kafka_topic: {"0": 99, "4": 1}}))
-    with pytest.raises(SourceFailed, match=r"/4 is not there any more; .*/0 ends at 10, before 99"):
+    with pytest.raises(SourceFailed, match=r"/4 no longer exists; .*/0 ends at 10, before 99"):
         starting_offsets(cluster, ahead)
     assert starting_offsets(cluster, ReadRequest(**{**vars(ahead), "fail_on_data_loss": False})) == "earliest"
     dropped = ReadRequest(kafka_topic, resume=json.dumps({kafka_topic: {"0": 6}, "another-topic": {"0": 1}}))

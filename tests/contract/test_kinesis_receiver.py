@@ -282,7 +282,7 @@ def test_a_moment_is_where_reading_starts(kinesis: KinesisServer, kinesis_stream
 
 def test_any_other_start_is_refused(kinesis: KinesisServer, kinesis_stream: str) -> None:
     with (
-        pytest.raises(SourceFailed, match="'earliest', 'latest' or a moment"),
+        pytest.raises(SourceFailed, match="'earliest', 'latest' or a time"),
         receiving(kinesis, kinesis_stream, starting="yesterday"),
     ):
         pass
@@ -345,7 +345,7 @@ def test_a_quiet_shard_is_not_taken_for_a_loss(
 def test_a_position_that_is_damaged_is_refused(kinesis: KinesisServer, kinesis_stream: str) -> None:
     for text in ("", "abc", "12@yesterday"):
         with (
-            pytest.raises(SourceFailed, match="no position in a Kinesis shard"),
+            pytest.raises(SourceFailed, match="not a position in a Kinesis shard"),
             receiving(kinesis, kinesis_stream, {"shardId-000000000000": text}),
         ):
             pass
@@ -400,7 +400,7 @@ def test_a_missing_stream_says_how_to_create_it(kinesis: KinesisServer) -> None:
 
 @pytest.mark.parametrize("name", ["a b", "x" * 129, "a/b", "stream\n", "arn:aws:s3:::bucket"])
 def test_a_name_that_cannot_be_one_is_refused(kinesis: KinesisServer, name: str) -> None:
-    with pytest.raises(SourceFailed, match="no name of a Kinesis stream"):
+    with pytest.raises(SourceFailed, match="not a valid name of a Kinesis stream"):
         backend_of(kinesis, "any").stream_source().check(ReadRequest(name))
 
 

@@ -81,7 +81,7 @@ def test_compressed_and_broken_frames_and_unknown_schemas(glue: GlueServer) -> N
     reasons = [each.reason for each in decoded.bad]
     assert "cut off" in reasons[0]
     assert "cannot be unpacked" in reasons[1]
-    assert "compressed in a way that is not known (7)" in reasons[2]
+    assert "the compression of the payload is unknown (7)" in reasons[2]
     assert "begins with byte 0" in reasons[3]
     assert reasons[4] == f"schema id {unknown} is not in the registry"
     assert "too few" in reasons[5]

@@ -304,14 +304,14 @@ def test_an_import_cannot_leave_its_folder(name: str) -> None:
     from ematix_flow.backends.payloads.protobuf_schema import UnusableSchema
 
     reference = SchemaReference(name, RegisteredSchema(0, 'syntax = "proto3";', "PROTOBUF"))
-    with pytest.raises(UnusableSchema, match="is no name of a file"):
+    with pytest.raises(UnusableSchema, match="is not a file name"):
         compile_schema(RegisteredSchema(1, f'syntax = "proto3"; import "{name}";', "PROTOBUF", (reference,)))
 
 
 def test_a_schema_that_does_not_compile_is_said() -> None:
     from ematix_flow.backends.payloads.protobuf_schema import UnusableSchema
 
-    with pytest.raises(UnusableSchema, match=r"schema id 5 is no usable Protobuf file.*Missing"):
+    with pytest.raises(UnusableSchema, match=r"schema id 5 is not a usable Protobuf file.*Missing"):
         compile_schema(RegisteredSchema(5, 'syntax = "proto3"; message M { int32 x }', "PROTOBUF"))
 
 

@@ -93,7 +93,7 @@ def test_requests_are_no_larger_than_the_service_takes(pubsub: PubSubServer, pub
     [
         ((b"x" * 10_000_001, None, None), "message 1 has 10,000,"),
         ((None, None, None), "message 1 has no payload"),
-        ((b"x", b"\xff", None), "key of message 1 is no UTF-8"),
+        ((b"x", b"\xff", None), "key of message 1 is not UTF-8"),
         ((b"x", b"k" * 1025, None), "key of message 1 has 1,025 bytes"),
     ],
 )
@@ -155,8 +155,8 @@ def test_anonymous_access_to_the_service_itself_is_refused() -> None:
         (None, "cannot read"),
         ("no json", "no usable credentials"),
         ('{"type": "service_account", "private_key": "secret-of-mine"}', "no usable credentials"),
-        ('{"type": "other"}', "no key of a service account"),
-        ("[]", "no key of a service account"),
+        ('{"type": "other"}', "neither a service account key"),
+        ("[]", "neither a service account key"),
     ],
 )
 def test_credentials_that_cannot_be_used_are_told_without_showing_them(
@@ -181,7 +181,7 @@ def test_credentials_that_cannot_be_used_are_told_without_showing_them(
         (json.dumps({"n": "x" * 1025}), "1,025 bytes"),
         (json.dumps({"googclient": "x"}), "does not take"),
         (json.dumps({"": "x"}), "does not take"),
-        ('{"n": "\\ud800"}', "no valid text"),
+        ('{"n": "\\ud800"}', "not valid text"),
     ],
 )
 def test_a_row_whose_headers_the_service_cannot_hold_is_named(headers: str, words: str) -> None:

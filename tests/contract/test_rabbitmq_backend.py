@@ -44,7 +44,7 @@ def test_a_virtual_host_that_is_not_there_is_told(rabbitmq: RabbitMQServer) -> N
 
 
 def test_a_port_where_nobody_listens_is_told(rabbitmq: RabbitMQServer) -> None:
-    with pytest.raises(CannotConnect, match="nobody listens at amqp://127"):
+    with pytest.raises(CannotConnect, match="nothing listens at amqp://127"):
         backend(rabbitmq, amqp_url=f"amqp://u:p@127.0.0.1:{free_port()}").check()
 
 

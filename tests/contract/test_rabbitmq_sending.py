@@ -107,7 +107,7 @@ def test_an_exchange_routes_by_the_key_of_the_row_or_by_the_one_that_is_named(
     assert sender(rabbitmq, f"exchange:{exchange}/orders.all").send(outgoing(rows)) == 2
     with receiving(rabbitmq, rabbitmq_queue) as receiver:
         assert [m.key for m in polled(receiver, 2)] == [b"orders.eu", b"orders.all"]
-    with pytest.raises(TargetFailed, match=r"no queue takes 1 of 2 messages .* NO_ROUTE, routing key 'x'"):
+    with pytest.raises(TargetFailed, match=r"no queue accepts 1 of 2 messages .* NO_ROUTE, routing key 'x'"):
         sender(rabbitmq, f"exchange:{exchange}").send(
             outgoing([{"value": b"1", "key": b"x"}, {"value": b"2", "key": b"orders.us"}])
         )
@@ -120,7 +120,7 @@ def test_a_queue_that_is_not_there_is_told(rabbitmq: RabbitMQServer) -> None:
     with pytest.raises(TargetFailed, match="there is no queue 'nothing'") as refused:
         target.check_destination("nothing")
     assert "declare queue name=nothing" in str(refused.value.next_step)
-    with pytest.raises(TargetFailed, match="no queue takes 1 of 1 messages to 'nothing'"):
+    with pytest.raises(TargetFailed, match="no queue accepts 1 of 1 messages to 'nothing'"):
         target.sender("nothing", {}).send(outgoing([{"value": b"1"}]))
 
 
@@ -218,6 +218,6 @@ def test_a_broker_that_dies_while_it_is_sent_to_fails_the_batch(
         sender(rabbitmq, rabbitmq_queue).send(rows())
     killer.join()
     assert "sent again with the batch" in str(failure.value.state)
-    with pytest.raises(CannotConnect, match="nobody listens"):
+    with pytest.raises(CannotConnect, match="nothing listens"):
         sender(rabbitmq, rabbitmq_queue).send(outgoing([{"value": b"1"}]))
     rabbitmq.start()

@@ -1,7 +1,7 @@
-"""Incremental loads and their place in the ledger, the same for every target.
+"""Batch keys and watermark checks of incremental loads, the same for every target.
 
-A range alone does not name a batch: late rows at the bound give the same range again. What keeps an
-incremental load from counting twice is the watermark itself, compared inside the transaction.
+A range alone does not identify a batch: late rows at the bound give the same range again. The watermark,
+compared inside the transaction, keeps an incremental load from counting twice.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ematix_flow.spec.watermarks import SourceRange, Watermark
 
 
 def batch_key(load: Load, high: Watermark | None) -> str:
-    """The load's own key, or for an incremental one the range that it read and its run."""
+    """The load's own key; for an incremental load, a key made of the range that it read and its run."""
     if load.batch_key is not None:
         return load.batch_key
     low = load.range.low if load.range else None
@@ -23,7 +23,7 @@ def batch_key(load: Load, high: Watermark | None) -> str:
 
 
 def made_no_progress(source_range: SourceRange | None, applied: LoadResult) -> bool:
-    """Whether an incremental load wrote nothing and got no further."""
+    """Whether an incremental load wrote nothing and did not move the watermark."""
     if source_range is None or applied.rows_inserted or applied.rows_updated or applied.rows_deleted:
         return False
     low, high = source_range.low, applied.watermark
@@ -31,7 +31,7 @@ def made_no_progress(source_range: SourceRange | None, applied: LoadResult) -> b
 
 
 def require_unmoved_watermark(load: Load, current: Watermark | None) -> None:
-    """Refuse a load that was read from a position which another run has moved since."""
+    """Refuse a load whose starting watermark another run has moved since it was read."""
     if load.range is None:
         return
     low = load.range.low
@@ -39,7 +39,7 @@ def require_unmoved_watermark(load: Load, current: Watermark | None) -> None:
         return
     now, then = (mark.encode() if mark else "its beginning" for mark in (current, low))
     raise TargetFailed(
-        f"the watermark of {load.target} is at {now}, this run read from {then}: another run came between",
+        f"the watermark of {load.target} is at {now}, but this run read from {then}: another run moved it",
         state=f"{load.table.label} is as that run left it",
-        next_step="run it again: it reads on from where the other one ended",
+        next_step="run it again: it continues where the other run ended",
     )

@@ -29,10 +29,10 @@ LOST = (
             "Starting offset for my-topic-0 was 5 but consumer reset to 9.",
             "my-topic/0: 5 to 8 were deleted",
         ),
-        ("Partitions Set(my-topic-1, my-topic-2) have been deleted.", "my-topic/2 is not there any more"),
+        ("Partitions Set(my-topic-1, my-topic-2) have been deleted.", "my-topic/2 no longer exists"),
         (
             "Cannot find initial offsets for partitions Set(t-3). They may have been deleted.",
-            "t/3 is not there any more",
+            "t/3 no longer exists",
         ),
         ("Added partition t-4 starts from 7 instead of 0.", "t/4: 0 to 6 were deleted"),
         ("Something new.", "Something new."),

@@ -215,8 +215,8 @@ def test_a_store_that_cannot_be_written_is_never_silent(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("where", "said"),
     [
-        ("s3://bucket/x", "keeps no dead letters"),
-        ("kafka://localhost:1", "in which topic"),
+        ("s3://bucket/x", "cannot store dead letters"),
+        ("kafka://localhost:1", "no topic is named"),
         ("nothing://x", "cannot be told"),
     ],
 )

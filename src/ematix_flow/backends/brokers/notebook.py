@@ -1,8 +1,8 @@
-"""A broker used directly, without a pipeline: messages as Arrow batches in, Arrow batches as messages out.
+"""A broker used from a notebook or script, without a pipeline: reads and sends messages as Arrow batches.
 
-What is the same for every broker is here: gathering messages into batches, decoding them into columns that
-stay the same from batch to batch, encoding, and remembering what may be acknowledged. A broker's own
-`notebook` module brings a `Receiver`, a `Sender` and the ``open`` that takes its connection's fields.
+This module has what all brokers share: gathering messages into batches, decoding them into columns that stay
+the same from batch to batch, encoding, and remembering what to acknowledge. The `notebook` module of a broker
+adds a `Receiver`, a `Sender` and an ``open`` that takes the fields of its connection.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Self = TypeVar("Self", bound="MessageBackend")
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """When a batch is full: by messages, by bytes, by seconds since its first; and when reading ends."""
+    """When a batch is full: messages, bytes, seconds since the first one; and when reading ends."""
 
     size: int
     size_bytes: int
@@ -53,8 +53,8 @@ class BatchLimits:
 class MessageBackend(ABC):
     """One broker, for a notebook or a script; used from one thread.
 
-    Delivery is at least once: `commit_offsets` acknowledges what `iter_arrow_stream` has yielded before,
-    and what is never committed comes again to who opens the broker next.
+    Delivery is at least once: `commit_offsets` acknowledges what `iter_arrow_stream` has yielded, and
+    messages that are never committed are delivered again to the next reader.
     """
 
     batch_size: int = BATCH_SIZE  # a broker's own default
@@ -66,26 +66,26 @@ class MessageBackend(ABC):
         self._receivers: dict[str, Receiver] = {}
         self._pending: dict[str, list[Any]] = {}
 
-    # -------------------------------------------------------------- what a broker brings
+    # -------------------------------------------------------------- implemented by each broker
 
     @abstractmethod
     def ping(self) -> str:
-        """Connect for real and say to what; CannotConnect when it fails."""
+        """Connect, and describe the server; CannotConnect when it fails."""
 
     @abstractmethod
     def _open_receiver(self, place: str) -> Receiver:
-        """Open what messages of that topic, queue or subscription are polled from."""
+        """Open a receiver for that topic, queue or subscription."""
 
     @abstractmethod
     def _sender(self, place: str) -> Sender:
-        """What sends messages there."""
+        """A sender to that topic, queue or stream."""
 
     def _receipts(self, messages: Sequence[Message]) -> Sequence[Any]:
-        """What acknowledges all of these; fewer where a later receipt covers the ones before it."""
+        """The receipts that acknowledge all of these; fewer where a later receipt covers earlier ones."""
         return [message.receipt for message in messages]
 
     def _close_others(self) -> None:
-        """Close what else is open."""
+        """Close what the broker has opened besides its receivers."""
         return
 
     # -------------------------------------------------------------- reading
@@ -101,7 +101,7 @@ class MessageBackend(ABC):
         columns: Sequence[ColumnSpec] | None = None,
         bad: str = "fail",
     ) -> Iterator[pa.RecordBatch]:
-        """Batches of ``place`` until nothing has come for ``idle_timeout`` seconds.
+        """Read batches of ``place`` until no message has come for ``idle_timeout`` seconds.
 
         All batches have the same columns: ``columns``, or what the registry says, or for JSON what the
         first batch shows. ``bad="skip"`` leaves out messages that cannot be read, with a warning; else
@@ -142,7 +142,7 @@ class MessageBackend(ABC):
                 yield decoded.rows
 
     def commit_offsets(self) -> None:
-        """Acknowledge every batch that was yielded so far."""
+        """Acknowledge all batches that were yielded so far."""
         for place, receipts in self._pending.items():
             if receipts:
                 self._receivers[place].acknowledge(receipts)
@@ -161,7 +161,7 @@ class MessageBackend(ABC):
         batches: Iterable[pa.RecordBatch] | pa.Table | pa.RecordBatchReader | pa.RecordBatch,
         message_key_column: str | None = None,
     ) -> int:
-        """Send every row as a message; how many, when the broker has confirmed them all."""
+        """Send every row as a message, wait until the broker has confirmed all, and return their number."""
         payload = replace(self._payload, topic=place)
         return self._sender(place).send(
             encode_batches(as_record_batches(batches), payload, message_key_column)
@@ -170,7 +170,7 @@ class MessageBackend(ABC):
     # -------------------------------------------------------------- ending
 
     def close(self) -> None:
-        """Close all that is open; what was not committed stays unacknowledged."""
+        """Close all connections; messages that were not committed stay unacknowledged."""
         receivers, self._receivers = self._receivers, {}
         self._pending.clear()
         for receiver in receivers.values():
@@ -188,7 +188,7 @@ class MessageBackend(ABC):
 
 
 def gather_batch(receiver: Receiver, until: BatchLimits) -> tuple[list[Message], bool]:
-    """The messages of one batch, and whether the source has gone quiet."""
+    """The messages of one batch, and whether the source has been idle for too long."""
     found: list[Message] = []
     held = 0
     now = kept = time.monotonic()
@@ -211,7 +211,7 @@ def gather_batch(receiver: Receiver, until: BatchLimits) -> tuple[list[Message],
 
 
 def messages_to_arrow(messages: Sequence[Message]) -> pa.RecordBatch:
-    """Messages in the columns of `streams.message_schema`."""
+    """Messages as a batch with the columns of `message_schema`."""
     import pyarrow as pa
 
     schema = message_schema()
@@ -228,7 +228,7 @@ def choose_decoder(
     *,
     numeric_positions: bool,
 ) -> Decoder:
-    """A decoder for ``columns``; without any, for what the registry or the messages at hand show."""
+    """A decoder for ``columns``, else for the registered columns, else for those that these messages show."""
     from ematix_flow.backends.payloads.codecs import decoder_for, describe_subject, infer_json_columns
     from ematix_flow.backends.payloads.raw import VALUE_COLUMN
 
@@ -250,7 +250,7 @@ def choose_decoder(
 def encode_batches(
     batches: Iterable[pa.RecordBatch], payload: PayloadSpec, key_column: str | None
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of `streams.outgoing_schema`: a row's payload, and its key from a column of it."""
+    """Batches of `outgoing_schema`: the payload of each row, and its key from ``key_column``."""
     import pyarrow as pa
 
     from ematix_flow.backends.payloads.codecs import encoder_for
@@ -273,7 +273,7 @@ def encode_batches(
 def as_record_batches(
     given: Iterable[pa.RecordBatch] | pa.Table | pa.RecordBatchReader | pa.RecordBatch,
 ) -> Iterator[pa.RecordBatch]:
-    """Whatever of Arrow was handed over, as batches."""
+    """The batches of a batch, a table, a reader or an iterable of batches."""
     import pyarrow as pa
 
     if isinstance(given, pa.RecordBatch):

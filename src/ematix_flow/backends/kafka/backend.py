@@ -13,7 +13,7 @@ from ematix_flow.spec.connections.brokers import KafkaConnection
 
 
 class KafkaStreamBackend(Backend):
-    """Topics are followed by streams and sent to; a batch pipeline has nothing to read or load here."""
+    """Streams follow topics and send to them; batch pipelines cannot use Kafka."""
 
     kind = "kafka"
     capabilities = Capabilities()
@@ -25,10 +25,10 @@ class KafkaStreamBackend(Backend):
             raise ConfigError(f"connection {connection.name!r} is {connection.kind}, not kafka")
         self.cluster = KafkaCluster(connection)
         if connection.msk_iam_region:
-            self.jar_groups = ("kafka", "msk", "s3")  # the last for the AWS SDK that both share
+            self.jar_groups = ("kafka", "msk", "s3")  # s3 brings the AWS SDK that both share
 
     def check(self) -> str:
-        """Kafka tells a client no version of its own; the cluster's id and size are what it says."""
+        """Kafka tells clients no version; this shows the cluster's id and size."""
         there = self.cluster.metadata()
         count = len(there.brokers)
         brokers = "1 broker" if count == 1 else f"{count} brokers"

@@ -1,4 +1,4 @@
-"""Certificates and keys as Java's client wants them: text in PEM form, the key as PKCS#8."""
+"""Certificates and keys as the Java client reads them: PEM text, the key as PKCS#8."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SECONDS = 5.0
 
 
 def pem_text(path: Path) -> str:
-    """The certificates of a file, without the remarks that openssl writes between them."""
+    """The certificates of a file, without the comments that openssl writes between them."""
     text = _read_text(path)
     blocks = [found[0] for found in _BLOCK.finditer(text) if "CERTIFICATE" in found[1]]
     if not blocks:
@@ -30,7 +30,7 @@ def pem_text(path: Path) -> str:
 
 
 def pem_key(path: Path, connection: str, password: str) -> str:
-    """The private key of a file as PKCS#8, which alone Java reads; decrypted where it cannot do that."""
+    """The private key of a file as PKCS#8, the only form Java reads; decrypted where Java cannot do it."""
     for found in _BLOCK.finditer(_read_text(path)):
         if found[1] == "PRIVATE KEY":
             return found[0]
@@ -46,7 +46,7 @@ def pem_key(path: Path, connection: str, password: str) -> str:
 
 
 def _uses_pbes2(block: str) -> bool:
-    """Whether it is encrypted as openssl does since long and Kafka's Java client cannot undo."""
+    """Whether it is encrypted with PBES2, openssl's default, which Kafka's Java client cannot decrypt."""
     body = "".join(line for line in block.splitlines() if "-----" not in line)
     with suppress(ValueError):
         return _PBES2 in base64.b64decode(body)
@@ -75,7 +75,7 @@ def _decrypt(block: str, path: Path, connection: str, password: str) -> str:
 
 
 def server_certificates(connection: KafkaConnection) -> str:
-    """The certificates that the bootstrap servers and the brokers behind them show now, unchecked."""
+    """The certificates that the bootstrap servers and their brokers present now, unchecked."""
     found: dict[str, None] = {}
     reached: set[str] = set()
     for address in (*_split_addresses(connection.bootstrap_servers), *_broker_addresses(connection)):

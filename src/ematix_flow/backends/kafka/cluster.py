@@ -1,4 +1,4 @@
-"""A cluster as the driver asks about it: topics, offsets, groups. Every question is bounded in time."""
+"""Queries about a cluster: topics, offsets, groups. Every query is bounded in time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ematix_flow.errors import SourceFailed
 from ematix_flow.spec.connections.brokers import KafkaConnection
 
 REQUEST_SECONDS = 15.0
-_SILENT_SECONDS = 4.0  # brokers that end every connection for so long will not take one
+_SILENT_SECONDS = 4.0  # brokers that close every connection for so long will not accept one
 Partition = tuple[str, int]
 T = TypeVar("T")
 K = TypeVar("K")
@@ -35,15 +35,15 @@ _UNSTABLE = (KafkaError.UNSTABLE_OFFSET_COMMIT,)
 _MAX_CONSUMERS = 4
 _RETRY_SECONDS = 0.2
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # all zeros
-_ASK_SECONDS = 10.0  # then a new client asks: one may wait for a coordinator that is there again
+_ASK_SECONDS = 10.0  # then try a new client: an old one may keep waiting for a coordinator that is back
 
 
 class TransactionStillOpen(SourceFailed):
-    """A transaction that commits what was asked for is still open."""
+    """A transaction that commits these offsets is still open."""
 
 
 class KafkaCluster:
-    """Opens a client when it is first asked. Holds threads of librdkafka: never pickled."""
+    """Opens a client with the first query. Owns threads of librdkafka: never pickled."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class KafkaCluster:
         seconds: float = REQUEST_SECONDS,
         patience: float = PATIENCE_SECONDS,
     ) -> None:
-        """A broker that is away is given ``seconds``, one that is there but not ready ``patience``."""
+        """``seconds`` to wait for an unreachable broker, ``patience`` for one that is up but not ready."""
         self.connection = connection
         self._seconds, self._patience = seconds, patience
         self._client_errors = ClientErrors()
@@ -72,7 +72,7 @@ class KafkaCluster:
             return self._client
 
     def close(self) -> None:
-        """Let go of the clients; the next question opens new ones."""
+        """Close the clients; the next query opens new ones."""
         with self._consumers_lock:
             members, self._group_consumers = self._group_consumers, {}
             for member in members.values():
@@ -81,7 +81,7 @@ class KafkaCluster:
             self._client = None
 
     def metadata(self) -> ClusterMetadata:
-        """Brokers and topics. CannotConnect, soon, when every broker is known to be away."""
+        """Brokers and topics. CannotConnect, quickly, when every broker is known to be unreachable."""
         admin, deadline = self.admin, time.monotonic() + self._seconds
         told = self._client_errors
         told.clear()
@@ -105,9 +105,9 @@ class KafkaCluster:
         return {name: sorted(topic.partitions) for name, topic in there.items()}
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """The id of each topic: one that is deleted and created again under its name gets another.
+        """The id of each topic. A topic that is deleted and created again gets another id.
 
-        A topic that is not there is left out, and so are all on brokers before Kafka 2.8, which give no ids.
+        Missing topics are left out, as are all topics on brokers before Kafka 2.8, which have no ids.
         """
         wanted = sorted(set(topics))
         if not wanted:
@@ -121,14 +121,14 @@ class KafkaCluster:
         return {topic: id for topic, id in ids.items() if id != _NO_ID}
 
     def end_offsets(self, partitions: Iterable[Partition], *, committed: bool = True) -> dict[Partition, int]:
-        """The offset after the last message, by default as readers of committed messages see it."""
+        """The offset after the last message, by default the last committed one."""
         return self._offsets(partitions, OffsetSpec.latest(), committed=committed)
 
     def start_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         return self._offsets(partitions, OffsetSpec.earliest(), committed=False)
 
     def offsets_at(self, partitions: Iterable[Partition], milliseconds: int) -> dict[Partition, int]:
-        """The first offset at or after a moment; -1 where there is none."""
+        """The first offset at or after a time; -1 where there is none."""
         return self._offsets(partitions, OffsetSpec.for_timestamp(milliseconds), committed=False)
 
     def _offsets(
@@ -153,11 +153,11 @@ class KafkaCluster:
         stable: bool = False,
         patience: float | None = None,
     ) -> dict[Partition, tuple[int, str]]:
-        """What a group has committed there: offset and metadata where there is one.
+        """The committed offset and metadata of a group, for each partition that has one.
 
-        With ``stable`` a transaction that commits offsets of the group is waited for; Unstable when it
-        is still open after ``patience`` seconds. Asked as a member would: the admin client of librdkafka
-        2.16 ends the process when a group's coordinator has moved.
+        With ``stable`` this waits for a transaction that commits offsets of the group; TransactionStillOpen
+        when it is open after ``patience`` seconds. It asks with a consumer, because the admin client of
+        librdkafka 2.16 ends the process when a group's coordinator has moved.
         """
         asked = [TopicPartition(topic, number) for topic, number in partitions]
         if not asked:
@@ -177,7 +177,7 @@ class KafkaCluster:
                     continue
                 if stable and said.code() in (*_UNSTABLE, KafkaError._TIMED_OUT) and self._is_reachable():
                     raise TransactionStillOpen(
-                        f"cannot {doing}: a transaction is open, or the coordinator of the group is silent"
+                        f"cannot {doing}: a transaction is open, or the group's coordinator does not answer"
                     ) from error
                 raise self._source_failure(doing, said) from error
         for each in found:
@@ -186,12 +186,12 @@ class KafkaCluster:
         return {(p.topic, p.partition): (p.offset, p.metadata or "") for p in found if p.offset >= 0}
 
     def _is_reachable(self) -> bool:
-        """Whether the cluster is there at all; CannotConnect when it is not."""
+        """Whether the cluster has brokers; CannotConnect when it does not answer."""
         return bool(self.metadata().brokers)
 
     @contextmanager
     def _group_consumer(self, group: str, stable: bool) -> Iterator[Consumer]:
-        """A consumer that never joins; the last few stay open, for one question after another."""
+        """A consumer that never joins the group; the last few stay open for further queries."""
         level = "read_committed" if stable else "read_uncommitted"
         with self._consumers_lock:
             member = self._group_consumers.pop((group, stable), None)
@@ -219,9 +219,9 @@ class KafkaCluster:
     def ask_all(
         self, ask: Callable[[], Mapping[K, Future[Any]]], doing: str, left_out: Container[int] = ()
     ) -> dict[K, Any]:
-        """What a broker answers to each part of a question, without those it refuses with these codes.
+        """The broker's answers by key, without those that it refuses with the codes in ``left_out``.
 
-        Asked again while it refuses one for a reason that passes by itself.
+        The query is repeated while a refusal is transient.
         """
         deadline = time.monotonic() + self._patience
         while True:
@@ -243,7 +243,7 @@ class KafkaCluster:
             time.sleep(_RETRY_SECONDS)
 
     def wait_for(self, future: Future[Any], doing: str) -> Any:
-        """What a broker answers; an error of ours when it refuses or does not."""
+        """Wait for a broker's answer; one of our errors when it refuses or does not answer."""
         try:
             return future.result(self._seconds + 1)
         except KafkaException as error:
@@ -260,7 +260,7 @@ class KafkaCluster:
 
 
 def by_topic(offsets: Mapping[Partition, T]) -> dict[str, dict[int, T]]:
-    """The same, topic by topic."""
+    """The same values, grouped by topic."""
     out: dict[str, dict[int, T]] = {}
     for (topic, number), value in offsets.items():
         out.setdefault(topic, {})[number] = value

@@ -1,8 +1,8 @@
-"""The consumer group that shows how far a pipeline is, and from which it goes on without any other position.
+"""The consumer group that shows how far a pipeline is, and where it resumes without any other position.
 
-Pipelines of one connection share the name of a group, and none may go on where another one stands: what is
-committed carries the mark of its pipeline. Who finds another's mark keeps its own group,
-``<group_id>.<pipeline>``. Offsets without a mark are another tool's, as of an operator who sets them.
+Pipelines of one connection share a group name, but must not resume from each other's offsets. So each commit
+carries a mark of its pipeline. A pipeline that finds another pipeline's mark uses its own group,
+``<group_id>.<pipeline>``. Offsets without a mark come from other tools, such as an operator's reset.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CommittedOffsets = Mapping[Partition, tuple[int, str]]  # offset and metadata
 
 
 class PipelineGroup:
-    """The group of one pipeline; of who names no pipeline, the connection's as it is."""
+    """The group of one pipeline; without a pipeline, the connection's group."""
 
     def __init__(self, cluster: KafkaCluster, pipeline: str = "") -> None:
         self.pipeline = pipeline
@@ -38,17 +38,17 @@ class PipelineGroup:
         self._lock = threading.Lock()
 
     def offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Where this pipeline stands, in those partitions in which it stands anywhere."""
+        """The committed offsets of this pipeline, for the partitions that have one."""
         with self._lock:
             return self._offsets(list(partitions))
 
     def commit(self, wanted: Mapping[Partition, int]) -> None:
-        """Show that everything before these offsets is done; never backwards."""
+        """Commit that everything before these offsets is done; never moves back."""
         with self._lock:
             if not self._is_group_chosen:
                 self._offsets(list(wanted))
             there = self._committed_offsets(self.name, wanted)
-            if self.name == self._shared_name and self._other_pipelines(there):  # one that has begun after us
+            if self.name == self._shared_name and self._other_pipelines(there):  # another one has begun
                 self._switch_to_own_group(self._other_pipelines(there))
                 there = self._committed_offsets(self.name, wanted)
             due = [
@@ -86,7 +86,7 @@ class PipelineGroup:
         return self._cluster.committed_offsets(group, partitions)
 
     def _other_pipelines(self, there: CommittedOffsets) -> list[str]:
-        """The pipelines beside this one that have committed."""
+        """The other pipelines that have committed."""
         marks = {mark for _, mark in there.values() if mark.startswith(_MARK) and mark != self._mark}
         return sorted(mark.removeprefix(_MARK) for mark in marks) if self.pipeline else []
 
@@ -99,7 +99,7 @@ class PipelineGroup:
             self._consumer = None
         if others:
             _log.warning(
-                "group %r shows how far pipeline %s is: pipeline %r keeps its own progress in group %r",
+                "group %r has the progress of pipeline %s: pipeline %r keeps its own progress in group %r",
                 self._shared_name,
                 ", ".join(map(repr, others)),
                 self.pipeline,
@@ -107,7 +107,7 @@ class PipelineGroup:
             )
 
     def _open_consumer(self) -> Consumer:
-        """Who commits; it never joins, and connects once."""
+        """The consumer that commits; it never joins the group, and connects once."""
         if self._consumer is None:
             settings = {
                 **client_settings(self._cluster.connection),
@@ -119,7 +119,7 @@ class PipelineGroup:
 
 
 def bounded_name(name: str) -> str:
-    """A name as long as an id in Kafka should be at most; two that differ stay different."""
+    """A name that is short enough for an id in Kafka; different names stay different."""
     if len(name.encode()) <= _NAME_BYTES:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:24]

@@ -1,4 +1,4 @@
-"""Data loss as Spark's connector reports it, found in the text of what it raises."""
+"""Recognises data loss in the error texts of Spark's Kafka connector."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _MOVED = re.compile(
 
 
 def explain_data_loss(said: str) -> SourceFailed | None:
-    """The error of a stream that met data loss: which messages, and what to do. None for any other."""
+    """Our error for a stream that met data loss: which messages, and what to do. None for other errors."""
     lost = _find_losses(said)
     if lost:
         return data_lost_error(lost)
     if _DATA_LOSS_TEXT in said:
         reason = said.partition("Reason:")[2].strip().splitlines()
-        return data_lost_error([reason[0] if reason else "Spark does not say which"])
+        return data_lost_error([reason[0] if reason else "Spark does not say which messages"])
     if _MOVED.search(said):
         return SourceFailed(
             "the topic's partitions changed while the stream was reading",
@@ -39,7 +39,7 @@ def explain_data_loss(said: str) -> SourceFailed | None:
 
 
 def _find_losses(said: str) -> list[str]:
-    """What is gone, a line each; the same thing is often said twice in one error."""
+    """A line for each loss, without repetitions."""
     found = [f"{m[3]}/{m[4]}: {m[1]} to {int(m[2]) - 1} were deleted" for m in _RANGE.finditer(said)]
     found += [
         f"{m[1]}/{m[2]} ends at {m[4]}, before {m[3]}: it was created again" for m in _CHANGED.finditer(said)
@@ -52,7 +52,7 @@ def _find_losses(said: str) -> list[str]:
     for pattern in (_DELETED, _NOT_FOUND):
         for match in pattern.finditer(said):
             names = [name.strip() for name in match[1].split(",") if name.strip()]
-            found += [f"{'/'.join(name.rsplit('-', 1))} is not there any more" for name in names]
+            found += [f"{'/'.join(name.rsplit('-', 1))} no longer exists" for name in names]
     if not found:
         found = [f"{m[1]}/{m[2]}: {m[3]} is out of range" for m in _OUT_OF_RANGE.finditer(said)]
     return list(dict.fromkeys(found))

@@ -1,8 +1,8 @@
-"""Dead letters as messages of a topic, and what a whole topic of them says.
+"""Dead letters as messages of a topic, and the state of all letters in a topic.
 
-A letter is a message with the original payload, key and headers, and with our own headers beside. Nothing
-in a log can be changed, so what becomes of a letter is told by further messages without a payload. All of
-one letter are in one partition, whose order decides. `LetterView` folds both kinds. Knows no client.
+A letter is a message with the original payload, key and headers, and our own headers in addition. A topic
+cannot be updated, so further messages without a payload record each change of a letter. All messages of one
+letter are in one partition, whose order decides. `LetterView` folds both kinds. Has no Kafka client.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ematix_flow.state.dead_letters.base import DeadLetter, LetterStatus
 
 PREFIX = "ematix-dlq-"
 
-# of which status a letter is that can be parked or purged
+# the statuses from which a letter can be parked or purged
 _CHANGEABLE_FROM = {"parked": ("pending",), "purged": ("pending", "parked", "replayed")}
 
 Headers = list[tuple[str, bytes | None]]
@@ -39,11 +39,11 @@ _HEADER_FIELDS = {
 
 @dataclass(frozen=True)
 class LetterChange:
-    """What becomes of one letter from here on. ``operation`` names whoever asked.
+    """A change of one letter. ``operation`` identifies the call that wrote it.
 
-    With ``lease`` it counts only while the letter is that replay's. ``leased`` counts when nobody has the
-    letter at that moment and its status is one of ``takes``; ``parked`` and ``purged`` when nobody has it;
-    ``pending`` without a lease when it was replayed or purged before.
+    With ``lease`` it takes effect only while that replay holds the letter. ``leased`` takes effect when no
+    replay holds the letter at that time and its status is one of ``from_statuses``; ``parked`` and ``purged``
+    when no replay holds it; ``pending`` without a lease when it was replayed or purged before.
     """
 
     id: str
@@ -63,7 +63,7 @@ class LetterChange:
 
 @dataclass
 class LetterEntry:
-    """What is known of one letter; ``letter`` has neither payload nor key."""
+    """The state of one letter; ``letter`` has neither payload nor key."""
 
     letter: DeadLetter | None = None
     topic_offset: TopicOffset | None = None
@@ -71,7 +71,7 @@ class LetterEntry:
     status: str = "pending"
     lease: str | None = None
     until: dt.datetime | None = None
-    last_change: LetterChange | None = None  # the last that changed reason and attempt
+    last_change: LetterChange | None = None  # the last change of reason and attempt
 
     def is_free(self, now: dt.datetime) -> bool:
         return self.lease is None or self.until is None or self.until <= now
@@ -92,7 +92,7 @@ class LetterEntry:
 
 
 class LetterView:
-    """What a topic says of its letters, as far as it was read."""
+    """The state of all letters of a topic, as far as it was read."""
 
     def __init__(self) -> None:
         self.entries: dict[str, LetterEntry] = {}
@@ -100,7 +100,7 @@ class LetterView:
         self._awaited: dict[str, set[str]] = {}
 
     def read_message(self, place: TopicOffset, headers: Headers | None) -> None:
-        """The next message of a partition. What is none of ours is left out."""
+        """Apply the next message of a partition. Messages of other programs are ignored."""
         ours = own_headers(headers)
         if "id" not in ours:
             return
@@ -113,15 +113,15 @@ class LetterView:
             if counts and ours["operation"] in self._awaited:
                 self._awaited[ours["operation"]].add(ours["id"])
         except (ValueError, KeyError, TypeError):
-            return  # somebody else's headers that begin like ours
+            return  # another program's headers with our prefix
 
     def visible_entries(self) -> Iterable[LetterEntry]:
-        """Letters in the order of their arrival."""
+        """The letters in the order of their arrival, without purged ones."""
         found = [e for e in self.entries.values() if e.letter is not None and e.status != "purged"]
         return sorted(found, key=lambda entry: (entry.seq, entry.topic_offset))
 
     def await_operation(self, operation: str) -> set[str]:
-        """The ids whose change by this operation counted, filled as the topic is read."""
+        """A set that reading the topic fills with the ids whose change by this operation took effect."""
         return self._awaited.setdefault(operation, set())
 
     def forget_operation(self, operation: str) -> None:
@@ -129,7 +129,7 @@ class LetterView:
 
     def _add_letter(self, letter: DeadLetter, seq: int, place: TopicOffset) -> bool:
         entry = self.entries.setdefault(letter.id, LetterEntry())
-        entry.topic_offset = place  # the newest stays the longest
+        entry.topic_offset = place  # retention removes the newest copy last
         if entry.letter is not None:
             return False
         reason = self._reasons.setdefault(letter.reason, letter.reason)  # many have the same
@@ -174,7 +174,7 @@ class LetterView:
 
 
 def own_headers(headers: Headers | None) -> dict[str, str]:
-    """Ours, without their prefix."""
+    """Our headers, without their prefix."""
     return {
         name.removeprefix(PREFIX): (value or b"").decode("utf-8", "replace")
         for name, value in headers or ()
@@ -195,12 +195,12 @@ def letter_headers(letter: DeadLetter, operation: str, seq: int) -> Headers:
     }
     original = _original_headers(letter.headers)
     if letter.headers is not None and (not original or _as_json(original) != letter.headers):
-        texts["headers"] = letter.headers  # what a message's headers cannot say the same way
+        texts["headers"] = letter.headers  # message headers cannot hold it exactly
     return [*original, *_encode_headers(texts)]
 
 
 def parse_letter(ours: Mapping[str, str], headers: Headers) -> tuple[DeadLetter, int]:
-    """The letter without payload and key, and its place in the order."""
+    """The letter without payload and key, and its sequence number."""
     values: dict[str, Any] = {field: ours.get(name) for name, field in _HEADER_FIELDS.items()}
     original = [(name, value) for name, value in headers if not name.startswith(PREFIX)]
     letter = DeadLetter(
@@ -260,7 +260,7 @@ def _encode_headers(texts: Mapping[str, str | None]) -> Headers:
 
 
 def _original_headers(text: str | None) -> Headers:
-    """Headers of a JSON object of texts, without those that would be taken for ours."""
+    """Headers from a JSON object of texts, without those that have our prefix."""
     try:
         read = json.loads(text) if text else {}
     except ValueError:

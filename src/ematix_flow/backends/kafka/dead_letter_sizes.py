@@ -1,4 +1,4 @@
-"""How large a dead letter is as a message, and what is left of it where the topic takes less."""
+"""The size of a dead letter as a message, and how it is cut to fit the topic's limit."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import replace
 from ematix_flow.backends.kafka.dead_letter_records import Headers, letter_headers
 from ematix_flow.state.dead_letters.base import DeadLetter
 
-_FRAME = 128  # of a batch of one message, and of the message in it
+_FRAME = 128  # overhead of a batch of one message, and of the message in it
 _HEADER_OVERHEAD = 10  # its two lengths
-_REMARK = 160  # what the reason says of the cut
-_NUMBERS = ("0" * 32, 10**19)  # an operation and a place in the order, as long as they get
+_REMARK = 160  # the text that the cut adds to the reason
+_NUMBERS = ("0" * 32, 10**19)  # the longest operation and sequence number
 
 
 def message_size(payload: bytes, key: bytes | None, headers: Headers) -> int:
-    """The bytes of a message at most, before compression."""
-    beside = sum(len(name.encode()) + len(value or b"") + _HEADER_OVERHEAD for name, value in headers)
-    return _FRAME + len(payload) + len(key or b"") + beside
+    """The maximum size of a message, before compression."""
+    header_bytes = sum(len(name.encode()) + len(value or b"") + _HEADER_OVERHEAD for name, value in headers)
+    return _FRAME + len(payload) + len(key or b"") + header_bytes
 
 
 def fit_letter(letter: DeadLetter, allowed: int, longest_payload: int) -> DeadLetter:
-    """The letter as a message of ``allowed`` bytes holds it.
+    """The letter, cut where needed to fit into a message of ``allowed`` bytes.
 
-    The payload is cut first; where all of it is not enough, the headers go, then what is too much of the key,
-    and at last of the reason. What is cut cannot be replayed.
+    The payload is cut first; if that is not enough, the headers are dropped, then the key is cut, and last
+    the reason. A letter that is cut cannot be replayed.
     """
     if _letter_size(letter) <= allowed and len(letter.payload) <= longest_payload:
         return letter

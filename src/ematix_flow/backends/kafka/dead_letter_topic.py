@@ -1,4 +1,4 @@
-"""One topic of dead letters: reading all of it once and then what is new, and writing to it."""
+"""Reads one topic of dead letters, first as a whole and then its new messages, and writes to it."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ GROUP = "ematix-flow.dlq"
 MAX_LETTERS = 1_000_000
 
 _MAX_CONSUME = 500
-_PATIENCE = 30.0  # without any message, though there must be some
-_GAP = 200  # so many messages are read over rather than sought over
+_PATIENCE = 30.0  # seconds without any message, though there must be some
+_GAP = 200  # a gap of at most so many messages is read through; a larger one is skipped by seeking
 _DEFAULT_MAX_BYTES = 1_000_000
 
 _log = logging.getLogger(__name__)
@@ -48,9 +48,9 @@ FetchedPayloads = dict[TopicOffset, tuple[bytes, bytes | None]]  # payload and k
 
 
 class LetterTopic:
-    """A topic that is there, with its view. Used by one thread at a time.
+    """An existing topic, with the state of its letters. Used by one thread at a time.
 
-    ``read_up_to`` is what the view has read, by partition.
+    ``read_up_to`` is the next offset to read, by partition.
     """
 
     def __init__(self, connection: KafkaConnection, topic: str) -> None:
@@ -74,7 +74,7 @@ class LetterTopic:
         self.view, self.read_up_to = LetterView(), {}
 
     def max_message_bytes(self) -> int:
-        """How many bytes the topic takes in one message."""
+        """The maximum size of a message in the topic."""
         resource = ConfigResource(ResourceType.TOPIC, self.topic)
         answer = self._cluster.admin.describe_configs([resource])[resource]
         try:
@@ -82,13 +82,13 @@ class LetterTopic:
                 self._cluster.wait_for(answer, f"look at {self.label}")["max.message.bytes"].value
             )
         except FlowError:
-            self._max_bytes = _DEFAULT_MAX_BYTES  # this user may not ask
+            self._max_bytes = _DEFAULT_MAX_BYTES  # this user may not read the topic's settings
         return self._max_bytes
 
     # ------------------------------------------------------------------ writing
 
     def send_letters(self, letters: Sequence[DeadLetter], operation: str, first: int) -> None:
-        """``first`` is the number of the first in the order of all."""
+        """Write letters; ``first`` is the sequence number of the first."""
         self._send(
             {
                 "value": letter.payload,
@@ -111,7 +111,7 @@ class LetterTopic:
         )
 
     def _partition_of(self, id: str) -> int:
-        """All of one letter goes to one partition, whose order decides, though others may be added."""
+        """The partition for all messages of a letter, which stays the same when partitions are added."""
         entry = self.view.entries.get(id)
         if entry is not None and entry.topic_offset is not None:
             return entry.topic_offset[0]
@@ -119,12 +119,12 @@ class LetterTopic:
         return int.from_bytes(id.encode("utf-8")[:8], "big") % partitions
 
     def _send(self, messages: Iterable[dict[str, Any]]) -> None:
-        outbox, self._producer = self._producer, None  # one that fails is not used again
+        outbox, self._producer = self._producer, None  # a producer that fails is not used again
         for message in messages:
             if outbox is None:
                 options = {
                     "batch.size": str(min(_DEFAULT_MAX_BYTES, self._max_bytes))
-                }  # what is sent at once is one
+                }  # a batch has the same limit
                 settings = KafkaSender(self.connection, self.topic, options).producer_settings()
                 outbox = _LetterProducer(self.connection, self.topic, settings)
             outbox.produce(message)
@@ -133,7 +133,7 @@ class LetterTopic:
         self._producer = outbox
 
     def commit(self, group: str, offsets: Mapping[int, int]) -> None:
-        """Say where a group stands. Nothing relies on it, so a user who may not is no failure."""
+        """Commit a group's offsets. Nothing relies on it, so a missing right is no failure."""
         places = [TopicPartition(self.topic, number, offset) for number, offset in offsets.items()]
         if not places:
             return
@@ -142,12 +142,12 @@ class LetterTopic:
             answers = self._cluster.admin.alter_consumer_group_offsets(asked)
             self._cluster.wait_for(answers[group], f"commit offsets of group {group!r}")
         except (FlowError, KafkaException, ValueError) as error:
-            _log.info("the progress of group %s is not shown: %s", group, error)
+            _log.info("cannot commit the progress of group %s: %s", group, error)
 
     # ------------------------------------------------------------------ reading
 
     def read_new_messages(self) -> None:
-        """Let the view read what the topic has now."""
+        """Read all messages that the topic has now into the view."""
         partitions = self._partitions()
         ends = self._end_offsets(partitions)
         consumer = self._view_consumer(partitions)
@@ -172,7 +172,7 @@ class LetterTopic:
             )
 
     def _end_offsets(self, partitions: Sequence[int]) -> dict[int, int]:
-        """Asked again while the topic is not known everywhere, as one that was only just made."""
+        """The end offsets. Retries while brokers do not know the topic yet, as after its creation."""
         deadline = time.monotonic() + _PATIENCE
         while True:
             try:
@@ -187,7 +187,7 @@ class LetterTopic:
                 time.sleep(0.1)
 
     def fetch_payloads(self, places: set[TopicOffset]) -> FetchedPayloads:
-        """Payload and key of these messages, where they are still there."""
+        """Payload and key of these messages, without those that no longer exist."""
         found: FetchedPayloads = {}
         if not places:
             return found
@@ -199,11 +199,11 @@ class LetterTopic:
                 while wanted:
                     self._fetch(self._fetcher, number, wanted, found)
         finally:
-            self._fetcher.unassign()  # so that it fetches nothing until it is asked again
+            self._fetcher.unassign()  # so that it fetches nothing until the next call
         return found
 
     def _fetch(self, consumer: Consumer, number: int, left: list[int], found: FetchedPayloads) -> None:
-        """Read from the smallest offset on, until the next one wanted is far; takes away what it passes."""
+        """Read from the smallest offset in ``left`` up to a large gap, and remove what was passed."""
         at = left[-1]
         consumer.assign([TopicPartition(self.topic, number, at)])
         last = time.monotonic()
@@ -214,7 +214,7 @@ class LetterTopic:
                     self._raise_if_permanent(message.error())
                     if message.error().code() != KafkaError._PARTITION_EOF:
                         continue
-                    left.clear()  # the rest is not there any more
+                    left.clear()  # the rest no longer exists
                     return
                 at = message.offset()
                 while left and left[-1] < at:
@@ -226,22 +226,24 @@ class LetterTopic:
             last = self._check_silence(last, any(_is_progress(message) for message in messages))
 
     def _raise_if_permanent(self, error: KafkaError) -> None:
-        """Raise what does not pass by itself; what does is waited for."""
+        """Raise an error that is not transient."""
         if error.code() != KafkaError._PARTITION_EOF and not is_transient(error):
             raise broker_refusal(self.connection, f"read {self.label}", error)
 
     def _partitions(self) -> list[int]:
         partitions = self._cluster.topics().get(self.topic, [])
         if not partitions:
-            raise TargetFailed(f"{self.label} is gone", next_step="create it again, or name another store")
+            raise TargetFailed(
+                f"{self.label} no longer exists", next_step="create it again, or name another store"
+            )
         return partitions
 
     def _view_consumer(self, partitions: Sequence[int]) -> Consumer:
-        """The view's consumer, at what comes next of every partition."""
+        """The view's consumer, at the next unread message of every partition."""
         if self._consumer is None:
             self._consumer = self._new_consumer()
         if set(partitions) != set(self.read_up_to):
-            self._producer = None  # its producer learns of new partitions only after a while
+            self._producer = None  # an old producer learns of new partitions only after a while
             for number in partitions:
                 self.read_up_to.setdefault(number, 0)
             places = [(number, self.read_up_to[number] or OFFSET_BEGINNING) for number in partitions]
@@ -253,7 +255,7 @@ class LetterTopic:
             **client_settings(self.connection),
             "group.id": GROUP,
             "enable.auto.commit": False,
-            "isolation.level": "read_uncommitted",  # a stranger's open transaction would hide the rest
+            "isolation.level": "read_uncommitted",  # a foreign open transaction would hide the rest
             "queued.max.messages.kbytes": 16 * 1024,
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
@@ -266,7 +268,7 @@ class LetterTopic:
 
     def _consume(self, consumer: Consumer) -> list[Any]:
         try:
-            first = consumer.consume(1, timeout=0.5)  # of more it would wait for the last
+            first = consumer.consume(1, timeout=0.5)  # asking for more would wait for the last one
             return first + consumer.consume(_MAX_CONSUME, timeout=0) if first else first
         except KafkaException as error:
             raise broker_refusal(self.connection, f"read {self.label}", error.args[0]) from error
@@ -279,7 +281,7 @@ class LetterTopic:
 
 
 def _is_progress(message: Any) -> bool:
-    """Whether it is a message, or the end of a partition, and no error that passes."""
+    """Whether it is a message or the end of a partition, not a transient error."""
     return message.error() is None or message.error().code() == KafkaError._PARTITION_EOF
 
 

@@ -1,9 +1,9 @@
 """Dead letters in a Kafka topic.
 
-The topic holds the letters as messages that any consumer can read. What became of them is told by further
-messages of the same topic, so this store reads all of it when it is opened and from then on what is new.
-The topic must keep its messages for as long as letters are wanted, and must not be compacted. Consumer
-group ``ematix-flow.dlq.<pipeline>`` stands at the oldest letter that is pending, for lag tools.
+The topic holds the letters as messages that any consumer can read. Further messages in the same topic record
+how the status of a letter changes, so this store reads the whole topic when it is opened, and then only new
+messages. The topic must keep its messages for as long as the letters are needed, and must not be compacted.
+Consumer group ``ematix-flow.dlq.<pipeline>`` points at the oldest pending letter, for lag tools.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def open_store(connection: KafkaConnection, topic: str, max_attempts: int) -> Ka
 
 
 class KafkaDeadLetters(DeadLetterStore):
-    """Letters in one topic. Used by one thread at a time; others wait."""
+    """The letters in one topic. A lock admits one thread at a time."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class KafkaDeadLetters(DeadLetterStore):
     # ------------------------------------------------------------------ adding
 
     def add(self, letters: Sequence[DeadLetter]) -> int:
-        once = {letter.id: letter for letter in reversed(letters)}  # of equal ids the first stays
+        once = {letter.id: letter for letter in reversed(letters)}  # of equal ids keep the first
         if not once:
             return 0
         with self._lock:
@@ -97,7 +97,7 @@ class KafkaDeadLetters(DeadLetterStore):
             ]
             return len(self._write(operation, reopened, letters=[*new, *again], first=first))
 
-    # ------------------------------------------------------------------ looking
+    # ------------------------------------------------------------------ reading
 
     def list(
         self,
@@ -230,13 +230,13 @@ class KafkaDeadLetters(DeadLetterStore):
             ]
             return self._write(operation, changes)
 
-    # ------------------------------------------------------------------ tidying
+    # ------------------------------------------------------------------ parking and purging
 
     def park(self, pipeline: str, selection: LetterSelection) -> int:
         return self._change_status(pipeline, selection, "parked", ("pending",))
 
     def purge(self, pipeline: str, selection: LetterSelection) -> int:
-        """The messages stay in the topic until its retention ends; here they are forgotten."""
+        """Hide the letters. Their messages stay in the topic until its retention ends."""
         purged = self._change_status(pipeline, selection, "purged", ("pending", "parked", "replayed"))
         self._commit_progress({pipeline})
         return purged
@@ -258,7 +258,7 @@ class KafkaDeadLetters(DeadLetterStore):
         with self._lock:
             self._topic.close()
 
-    # ------------------------------------------------------------------ choosing
+    # ------------------------------------------------------------------ selecting
 
     def _entries_of(self, pipeline: str | None) -> Iterable[LetterEntry]:
         wanted = None if pipeline is None else storable_text(pipeline)
@@ -291,7 +291,7 @@ class KafkaDeadLetters(DeadLetterStore):
         letters: Sequence[DeadLetter] = (),
         first: int = 0,
     ) -> set[str]:
-        """Write letters and what becomes of letters; the ids for which it counted, as the log orders it."""
+        """Write letters and changes, and return the ids whose change took effect."""
         if not letters and not changes:
             return set()
         view = self._topic.view
@@ -305,7 +305,7 @@ class KafkaDeadLetters(DeadLetterStore):
             view.forget_operation(operation)
 
     def _with_payloads(self, entries: Sequence[LetterEntry]) -> builtins.list[DeadLetter]:
-        """The letters with payload and key; those that retention has removed meanwhile are left out."""
+        """The letters with payload and key, without those that retention has removed."""
         found = self._topic.fetch_payloads(
             {entry.topic_offset for entry in entries if entry.topic_offset is not None}
         )
@@ -318,7 +318,7 @@ class KafkaDeadLetters(DeadLetterStore):
         ]
 
     def _commit_progress(self, pipelines: Iterable[str]) -> None:
-        """For lag tools: where the oldest pending letter of each pipeline is. Nothing relies on it."""
+        """Commit the offset of each pipeline's oldest pending letter, for lag tools. Nothing relies on it."""
         for pipeline in pipelines:
             with self._lock:
                 offsets = dict(self._topic.read_up_to)
@@ -335,5 +335,5 @@ def _letter_of(entry: LetterEntry) -> DeadLetter:
 
 
 def _fold_ascii(text: str) -> str:
-    """With ASCII letters in lower case, as databases do it at least."""
+    """The text with ASCII letters in lower case, which all databases do."""
     return "".join(c.lower() if c.isascii() else c for c in text)

@@ -1,8 +1,8 @@
-"""Which errors of Kafka and of librdkafka pass by themselves, so that asking again is all there is to do.
+"""Which errors of Kafka and librdkafka are transient, so that a retry may succeed.
 
-The broker's are those that Kafka's own clients retry, and a few more that a broker answers while it starts,
-stops or hands over. The reader of one asks again for `PATIENCE_SECONDS`. A topic that is not there is none of
-them: it has its own error, as has an offset that is out of range.
+Transient broker errors are those that Kafka's own clients retry, and some more that a broker gives while it
+starts, stops or hands over. Callers retry for `PATIENCE_SECONDS`. A missing topic is not transient, nor is an
+offset out of range.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError
 
 PATIENCE_SECONDS = 60.0
 
-# No broker answers: who only asks says so sooner than who waits for messages.
+# No broker answers: queries report it sooner than readers that wait for messages.
 UNREACHABLE = frozenset(
     {
         KafkaError._TRANSPORT,
@@ -93,10 +93,10 @@ TRANSIENT = (
 
 
 def is_transient(error: KafkaError) -> bool:
-    """Whether the same request may well succeed in a while."""
+    """Whether the same request may succeed later."""
     return not error.fatal() and (error.retriable() or error.code() in TRANSIENT)
 
 
 def is_unreachable(error: KafkaError) -> bool:
-    """Whether it says that no broker answers."""
+    """Whether the error means that no broker answers."""
     return error.code() in UNREACHABLE

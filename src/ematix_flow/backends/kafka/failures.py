@@ -1,4 +1,4 @@
-"""What a broker or librdkafka refuses, as an error that says what to do."""
+"""Turns refusals of brokers and errors of librdkafka into our errors, with the next step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_SPECIFIC_CODES = (
 
 
 class ClientErrors:
-    """What a client says of its connections, as its ``error_cb``; each thing once."""
+    """The connection errors that a client reports to its ``error_cb``, each once."""
 
     def __init__(self) -> None:
         self._errors: dict[tuple[int, str], KafkaError] = {}
@@ -46,7 +46,7 @@ class ClientErrors:
 
     @property
     def reason(self) -> tuple[int, str] | None:
-        """The most telling of all: a refused login before a broken connection."""
+        """The most specific error: a refused login comes before a broken connection."""
         for wanted in _MOST_SPECIFIC_CODES:
             for code, text in self._errors:
                 if code == wanted:
@@ -55,7 +55,7 @@ class ClientErrors:
 
 
 def cannot_connect(connection: KafkaConnection, told: ClientErrors, seconds: float) -> CannotConnect:
-    """Why no broker of the connection answered."""
+    """The error that explains why no broker of the connection answered."""
     name, servers = connection.name, connection.bootstrap_servers
     code, text = told.reason or (None, "")
     text = _BROKER.sub("", text)
@@ -82,17 +82,17 @@ def cannot_connect(connection: KafkaConnection, told: ClientErrors, seconds: flo
     if "refused" in lowered:
         return CannotConnect(
             f"nothing listens at {servers}: connection refused",
-            next_step=f"start Kafka, or mend bootstrap_servers of connection {name!r}",
+            next_step=f"start Kafka, or fix bootstrap_servers of connection {name!r}",
         )
     if "plaintext broker listener" in lowered or (text and connection.protocol.endswith("ssl")):
         return CannotConnect(
-            f"the Kafka broker at {servers} does not speak TLS with us: {text}",
+            f"the Kafka broker at {servers} does not accept TLS: {text}",
             next_step="check the port, and security_protocol (plaintext, ssl, sasl_plaintext, sasl_ssl)",
         )
     if told.all_brokers_down and not text:
         return CannotConnect(
-            f"the Kafka broker at {servers} ends the connection without an answer, as one that wants TLS or "
-            "a login does",
+            f"the Kafka broker at {servers} closes the connection without an answer, like one that needs TLS "
+            "or a login",
             next_step=f"connection {name!r} speaks {connection.protocol}: check the port, and "
             "security_protocol (plaintext, ssl, sasl_plaintext, sasl_ssl)",
         )
@@ -107,9 +107,9 @@ def _login_refusal(connection: KafkaConnection, text: str) -> CannotConnect:
     user = connection.sasl_plain_username or connection.sasl_scram_username
     if "handshake" in text:  # the mechanism, before any user was named
         return CannotConnect(
-            f"the Kafka broker at {connection.bootstrap_servers} does not take this way to log in: {text}",
-            next_step="check the port, security_protocol and the way to log in (sasl_plain_*, sasl_scram_* "
-            f"with its mechanism) of connection {connection.name!r}",
+            f"the Kafka broker at {connection.bootstrap_servers} does not support this login: {text}",
+            next_step="check the port, security_protocol and the login (sasl_plain_*, sasl_scram_* with its "
+            f"mechanism) of connection {connection.name!r}",
         )
     who = f"user {user!r}" if user else f"the login of connection {connection.name!r}"
     return CannotConnect(
@@ -119,14 +119,14 @@ def _login_refusal(connection: KafkaConnection, text: str) -> CannotConnect:
 
 
 def invalid_settings(connection: KafkaConnection, error: Exception) -> FlowError:
-    """A client that could not even be made: its settings are wrong."""
+    """The error for a client that cannot be created because of its settings."""
     text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
     unknown = _UNKNOWN_PROPERTY.search(text)
     if unknown:
         return ConfigError(
             f"connection {connection.name!r} names the property {unknown[1]!r}, "
             "which librdkafka does not know",
-            next_step=f'write  "java.{unknown[1]}"  if it is for Spark\'s client alone, or mend the name',
+            next_step=f'write  "java.{unknown[1]}"  if it is for Spark\'s client alone, or fix the name',
         )
     field = next((f for key, f in _SETTING_FIELDS.items() if key in text), None)
     if field == "tls_key_path" and "PEM" in text:
@@ -136,7 +136,7 @@ def invalid_settings(connection: KafkaConnection, error: Exception) -> FlowError
         )
     said = _plain_tls(text.partition("failed: ")[2] or text)
     about = f"{field} of connection {connection.name!r}" if field else f"connection {connection.name!r}"
-    return ConfigError(f"{about} cannot be used: {said}", next_step="mend the connection's settings")
+    return ConfigError(f"{about} cannot be used: {said}", next_step="fix the settings of the connection")
 
 
 _SETTING_FIELDS = {
@@ -148,7 +148,7 @@ _SETTING_FIELDS = {
 
 
 def broker_refusal(connection: KafkaConnection, doing: str, error: KafkaError) -> FlowError:
-    """What a broker answers when it does not do what it was asked."""
+    """The error for a request that a broker refuses; ``doing`` says what was requested."""
     code, said = error.code(), _STATE.sub("", error.str())
     user = connection.sasl_plain_username or connection.sasl_scram_username or "of the connection"
     rights = {
@@ -164,23 +164,23 @@ def broker_refusal(connection: KafkaConnection, doing: str, error: KafkaError) -
         )
     if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
         return TargetFailed(
-            f"the topic to write to is not there ({doing}): {said}", next_step=create_command(connection)
+            f"the topic to write to does not exist ({doing}): {said}", next_step=create_command(connection)
         )
     if code == KafkaError._UNKNOWN_PARTITION:
         return TargetFailed(
             f"a message names a partition that the topic does not have ({doing}): {said}",
-            next_step="mend what the partition is computed from, or add partitions",
+            next_step="fix what the partition is computed from, or add partitions",
         )
     if code == KafkaError.MSG_SIZE_TOO_LARGE:
         return TargetFailed(
             f"a message is larger than the topic takes ({doing}): {said}",
             next_step="raise max.message.bytes of the topic (kafka-configs --alter), or send less in one",
         )
-    return TargetFailed(f"Kafka did not let us {doing}: {said}", next_step="run it again once Kafka works")
+    return TargetFailed(f"Kafka refused to {doing}: {said}", next_step="run it again once Kafka works")
 
 
 def create_command(connection: KafkaConnection, topic: str = "<topic>", partitions: int = 3) -> str:
-    """The command that creates a topic; we never do."""
+    """The command that creates a topic; the product never creates one."""
     return (
         f"create it:  kafka-topics --bootstrap-server {connection.bootstrap_servers.split(',')[0]} --create "
         f"--topic {topic} --partitions {partitions}"
@@ -188,21 +188,21 @@ def create_command(connection: KafkaConnection, topic: str = "<topic>", partitio
 
 
 def error_summary(errors: Sequence[KafkaError]) -> str:
-    """Some errors in one line, each once."""
+    """The first errors in one line, each once."""
     return "; ".join(dict.fromkeys(_STATE.sub("", error.str()) for error in errors[:5]))
 
 
 def commit_refusal(error: KafkaError) -> str:
-    """Why a group's offsets were refused. Who never joined a group may commit only while nobody is in it."""
+    """Why a commit was refused. A consumer that has not joined may commit only to a group without members."""
     said = error_summary([error])
     if error.code() not in _TAKEN_GROUP:
         return said
     return (
-        f"{said}: another consumer is a member of that group; give this connection a group_id of its own. "
-        "The stream goes on all the same"
+        f"{said}: another consumer is a member of that group; give this connection its own group_id. "
+        "The stream continues"
     )
 
 
 def _plain_tls(text: str) -> str:
-    """OpenSSL's words without its numbers."""
+    """OpenSSL's error text without its codes."""
     return re.sub(r"error:[0-9A-F]+:", "", text).replace("routines::", "").strip()

@@ -1,7 +1,7 @@
-"""Ranges of offsets: what lies between two positions, cut into shares, and read by librdkafka.
+"""Ranges of offsets between two positions: splits them into shares, and reads them with librdkafka.
 
-Who reads knows where it begins and ends, so no group is joined and nothing is committed. Offsets have gaps
-where a topic was compacted or a transaction ended, so an end is never found by counting.
+A reader knows where its range begins and ends, so it joins no group and commits nothing. Offsets have gaps
+where a topic was compacted or a transaction ended, so counting messages cannot find the end.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from ematix_flow.spec.connections.brokers import KafkaConnection
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MIN_SPLIT_OFFSETS = 50_000  # offsets: fewer are not worth a task of their own
-BATCH_ROWS, BATCH_BYTES = 8_192, 8 << 20  # of one batch of Arrow
+MIN_SPLIT_OFFSETS = 50_000  # fewer offsets are not worth a separate task
+BATCH_ROWS, BATCH_BYTES = 8_192, 8 << 20  # of one Arrow batch
 _MAX_CONSUME = 1_000
 _POLL_SECONDS = 0.5
-_SUSPECT_SECONDS = 5.0  # a broker that has just come up may not know all of its messages yet
+_SUSPECT_SECONDS = 5.0  # a broker that has just started may not know all of its messages yet
 _RETRY_SECONDS = 0.2
 _LOGIN_SECONDS = 10.0
 _ASK_SECONDS = 5.0
 
-# A fetch never waits for more than is there, and what is fetched ahead is bounded whatever its size.
+# A fetch does not wait for more messages, and prefetched bytes are bounded.
 CONSUMER_SETTINGS: Mapping[str, Any] = {
     "isolation.level": "read_committed",
     "fetch.wait.max.ms": 20,
     "queued.max.messages.kbytes": 16 * 1024,
     "queued.min.messages": 20_000,
-    "fetch.queue.backoff.ms": 2,  # who has read what was queued does not wait a second for more
+    "fetch.queue.backoff.ms": 2,  # after the queue is read, fetch more at once, not after a second
     "receive.message.max.bytes": 1_000_000_000,
     "topic.metadata.propagation.max.ms": 5_000,
-    "max.poll.interval.ms": 86_400_000,  # who reads a batch may take its time between two of Arrow's
+    "max.poll.interval.ms": 86_400_000,  # the reader of a batch may pause between two Arrow batches
 }
 
 
@@ -70,9 +70,10 @@ class OffsetRange:
 def ranges_between(
     before: Mapping[Partition, int], after: Mapping[Partition, int], *, strict: bool
 ) -> list[OffsetRange]:
-    """The ranges from one position to another. A partition that is new begins at its first offset.
+    """The ranges from one position to another. A new partition begins at its first offset.
 
-    One that ends before it began was created again: data loss with ``strict``, and nothing to read without.
+    A partition whose end is before its beginning was created again: that is data loss with ``strict``, and
+    an empty range without.
     """
     found = [OffsetRange(*place, before.get(place, 0), end) for place, end in sorted(after.items())]
     lost = [_recreated_text(each, each.end, each.begin) for each in found if each.end < each.begin]
@@ -84,9 +85,9 @@ def ranges_between(
 def split_ranges(
     ranges: Sequence[OffsetRange], most: int, *, whole: bool = False
 ) -> list[tuple[OffsetRange, ...]]:
-    """The ranges in at most ``most`` shares of about one size, none of which names a partition twice.
+    """The ranges in at most ``most`` shares of similar size, with each partition at most once per share.
 
-    ``whole``: no partition is cut, so that who sends on what it reads keeps the order of a key.
+    With ``whole`` no partition is cut, so that a task that forwards its messages keeps the order of a key.
     """
     if whole:
         return _assign_whole_partitions(ranges, most)
@@ -109,7 +110,7 @@ def split_ranges(
 
 
 def _assign_whole_partitions(ranges: Sequence[OffsetRange], most: int) -> list[tuple[OffsetRange, ...]]:
-    """The largest first, each to the share that has least."""
+    """Give each range, the largest first, to the smallest share."""
     out: list[list[OffsetRange]] = [[] for _ in range(min(most, len(ranges)))]
     for each in sorted(ranges, key=lambda each: each.begin - each.end):
         min(out, key=lambda share: sum(r.end - r.begin for r in share)).append(each)
@@ -118,7 +119,7 @@ def _assign_whole_partitions(ranges: Sequence[OffsetRange], most: int) -> list[t
 
 @dataclass(frozen=True, repr=False)
 class RangeReader:
-    """How ranges are read. Picklable; ``settings`` are librdkafka's, and hold secrets."""
+    """The settings to read ranges with. Picklable; ``settings`` are librdkafka's and contain secrets."""
 
     connection: KafkaConnection
     settings: Mapping[str, Any]
@@ -134,7 +135,7 @@ class RangeReader:
 
 @dataclass(frozen=True)
 class RangeSplit:
-    """A share of a batch, read inside a task."""
+    """A share of a batch that a task reads."""
 
     ranges: tuple[OffsetRange, ...]
     reader: RangeReader
@@ -148,7 +149,7 @@ class RangeSplit:
 
 
 class OpenRangeReader:
-    """A consumer for range after range, of one thread at a time."""
+    """A consumer that reads one set of ranges after another, in one thread at a time."""
 
     def __init__(self, how: RangeReader) -> None:
         self.reader = how
@@ -164,7 +165,7 @@ class OpenRangeReader:
         }
         self._next_offsets: dict[
             str, int
-        ] = {}  # by partition, what is fetched next; also over aborted messages
+        ] = {}  # by partition, the next offset to fetch, also over aborted messages
         self._seen_offsets: dict[str, int] = {}
         try:
             self._consumer = Consumer(settings)
@@ -172,10 +173,10 @@ class OpenRangeReader:
             raise invalid_settings(how.connection, error) from error
 
     def read(self, ranges: Iterable[OffsetRange]) -> Generator[pa.RecordBatch, None, None]:
-        """Their messages, those of a partition in order; no partition is named twice.
+        """The messages of the ranges, in order within a partition; no partition may appear twice.
 
-        DataLost when some are gone, unless the reader takes what is there; CannotConnect or SourceFailed
-        when nothing comes for as long as its patience.
+        DataLost when some were deleted, unless the reader allows it; CannotConnect or SourceFailed when
+        nothing arrives for as long as the reader's patience.
         """
         self._client_errors.clear()
         left = {each.topic_partition: _RangeProgress(each) for each in ranges}
@@ -216,7 +217,7 @@ class OpenRangeReader:
                 self._consumer.unassign()
 
     def close(self) -> None:
-        with suppress(RuntimeError):  # it is closed already
+        with suppress(RuntimeError):  # already closed
             self._consumer.close()
 
     def _record_fetch_offsets(self, statistics: str) -> None:
@@ -229,12 +230,12 @@ class OpenRangeReader:
         }
 
     def _has_fetched_more(self) -> bool:
-        """Whether something came since the last question, be it none of the messages that count."""
+        """Whether the fetch position has moved since the last call, even over aborted messages."""
         seen, self._seen_offsets = self._seen_offsets, self._next_offsets
         return any(offset > seen.get(place, offset) for place, offset in self._next_offsets.items())
 
     def _poll(self) -> list[KafkaMessage]:
-        """What is fetched already, waiting for the first only: no more than what is queued comes at once."""
+        """The messages that are fetched already; waits only for the first."""
         first = self._consumer.poll(_POLL_SECONDS)
         return [] if first is None else [first, *self._consumer.consume(_MAX_CONSUME, 0)]
 
@@ -242,7 +243,7 @@ class OpenRangeReader:
         self._consumer.assign([TopicPartition(*each, place.next_offset) for each, place in left.items()])
 
     def _finish_partition(self, place: _RangeProgress, left: dict[Partition, _RangeProgress]) -> None:
-        """Done with a partition: nothing more of it is fetched."""
+        """Stop fetching a partition whose range is read."""
         del left[place.range.topic_partition]
         if left:
             self._consumer.incremental_unassign([TopicPartition(*place.range.topic_partition)])
@@ -257,9 +258,9 @@ class OpenRangeReader:
         left: dict[Partition, _RangeProgress],
     ) -> None:
         code = error.code()
-        if place is None:  # what is no partition's shows as silence
+        if place is None:  # an error without a partition shows as silence
             return
-        if is_transient(error):  # so does this, if it does not pass
+        if is_transient(error):  # a transient error that stays shows as silence too
             place.suspect()
             place.stalled = True
             return
@@ -279,7 +280,7 @@ class OpenRangeReader:
             raise SourceFailed(failure.what, next_step=failure.next_step)
 
     def _verify_suspects(self, left: dict[Partition, _RangeProgress]) -> None:
-        """Ask what the broker holds of partitions that seem to end too soon."""
+        """Ask the broker what it has of partitions that seem to end too early."""
         for place in list(left.values()):
             if place.suspected_since is None:
                 continue
@@ -289,7 +290,7 @@ class OpenRangeReader:
             try:
                 lost, first = self._find_loss(place, sure=old)
             except KafkaException:
-                return  # nobody answers now: patience ends, or it is asked again
+                return  # no broker answers: ask again later, until patience ends
             if lost is not None:
                 if self.reader.fail_on_data_loss:
                     raise data_lost_error([lost])
@@ -299,17 +300,17 @@ class OpenRangeReader:
                 place.next_offset, place.suspected_since = first, None
             elif old and not (place.stuck or place.stalled):
                 place.suspected_since = time.monotonic()
-                continue  # all of it is there: a stretch of aborted messages may be long
+                continue  # everything exists: a sequence of aborted messages may be long
             else:
                 time.sleep(_RETRY_SECONDS)
             place.stuck = place.stalled = False
             self._assign(left)
 
     def _find_loss(self, place: _RangeProgress, *, sure: bool) -> tuple[str | None, int | None]:
-        """What is gone of the rest of a range, in words, and where it goes on; None and None for nothing."""
+        """A sentence about lost messages of a range, and the next offset; None and None without loss."""
         wanted = place.range
         if not self._partition_exists(wanted):
-            return (f"{wanted} is not there any more", None) if sure else (None, None)
+            return (f"{wanted} no longer exists", None) if sure else (None, None)
         low, high = self._consumer.get_watermark_offsets(
             TopicPartition(*wanted.topic_partition), timeout=_ASK_SECONDS, cached=False
         )
@@ -324,7 +325,7 @@ class OpenRangeReader:
         return topic is not None and wanted.partition in topic.partitions
 
     def _check_silence(self, left: Mapping[Partition, _RangeProgress], seconds: float) -> None:
-        """Nothing new has come for so long."""
+        """Check what to do when nothing new has arrived for so many seconds."""
         if seconds >= _SUSPECT_SECONDS:
             for place in left.values():
                 place.suspect()
@@ -336,9 +337,9 @@ class OpenRangeReader:
             raise cannot_connect(how.connection, self._client_errors, how.patience)
         place = next(iter(left.values()))
         raise CannotConnect(
-            f"Kafka sends nothing of {place.range} at offset {place.next_offset} for "
+            f"Kafka has sent nothing of {place.range} at offset {place.next_offset} for "
             f"{how.patience:g} seconds",
-            next_step="check that its leader is there (kafka-topics --describe), and run it again",
+            next_step="check that the partition has a leader (kafka-topics --describe), and run it again",
         )
 
     def _is_reachable(self) -> bool:
@@ -349,13 +350,13 @@ class OpenRangeReader:
 
 
 class _RangeProgress:
-    """How far a range is read."""
+    """The reading progress of a range."""
 
     def __init__(self, wanted: OffsetRange) -> None:
         self.range, self.next_offset = wanted, wanted.begin
-        self.suspected_since: float | None = None  # since when it seems to end too soon
-        self.stuck = False  # librdkafka fetches no more of it by itself
-        self.stalled = False  # a passing error came, and no message since
+        self.suspected_since: float | None = None  # since when it seems to end too early
+        self.stuck = False  # librdkafka has stopped fetching it
+        self.stalled = False  # no message since a transient error
 
     def suspect(self) -> None:
         if self.suspected_since is None:
@@ -363,7 +364,7 @@ class _RangeProgress:
 
 
 def _size(message: KafkaMessage) -> int:
-    """The bytes that a message brings, all parts of it."""
+    """The size of a message with all its parts."""
     headers: Any = message.headers() or ()
     return len(message) + len(message.key() or b"") + sum(len(n) + len(v or b"") for n, v in headers)
 
@@ -376,7 +377,7 @@ def _recreated_text(wanted: OffsetRange, ends: int, before: int) -> str:
 
 
 def messages_to_batch(messages: Sequence[KafkaMessage]) -> pa.RecordBatch:
-    """Messages in the columns of all streams, as `spark._COLUMNS` makes them of Spark's rows."""
+    """Messages with the columns of all streams, like `spark._COLUMNS` for Spark's rows."""
     import pyarrow as pa
 
     moments = pa.array([message.timestamp()[1] for message in messages], pa.timestamp("ms", tz="UTC"))
@@ -396,7 +397,7 @@ def messages_to_batch(messages: Sequence[KafkaMessage]) -> pa.RecordBatch:
 
 
 def header_text(pairs: Any) -> str | None:
-    """A JSON object, of several headers with one name the last, where that stands; None without any."""
+    """The headers as a JSON object; the last of several with one name wins. None without headers."""
     if not pairs:
         return None
     texts: dict[str, str | None] = {}

@@ -1,4 +1,4 @@
-"""Positions in topics: Spark's JSON of them, and where a stream that has none begins."""
+"""Positions in topics: their JSON form in Spark, and where a stream without a position starts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EARLIEST, LATEST = -2, -1  # in Spark's JSON
 
 @dataclass(frozen=True)
 class TopicQuery:
-    """What a query names: topics, or with a leading ``^`` a pattern that whole names match."""
+    """The topics of a query: names, or with a leading ``^`` a pattern that matches whole names."""
 
     query: str
 
@@ -34,25 +34,25 @@ class TopicQuery:
         return tuple(dict.fromkeys(name.strip() for name in self.query.split(",") if name.strip()))
 
     def spark_option(self) -> tuple[str, str]:
-        """How Spark's connector is told."""
+        """The option of Spark's connector that selects these topics."""
         if self.is_pattern:
             return "subscribePattern", self.query.strip()
         return "subscribe", ",".join(self.names)
 
     def find_topics(self, cluster: KafkaCluster) -> dict[str, list[int]]:
-        """The topics that are there, with their partitions; SourceFailed when one is missing."""
+        """The existing topics with their partitions; SourceFailed when a named topic is missing."""
         there = cluster.topics()
         if self.is_pattern:
             try:
                 wanted = re.compile(self.query.strip())
             except re.error as error:
                 raise SourceFailed(
-                    f"the pattern of topics {self.query!r} is wrong: {error}",
+                    f"the topic pattern {self.query!r} is invalid: {error}",
                     next_step="it is a regular expression that the whole name matches, as in  ^orders-.*",
                 ) from error
             return {name: parts for name, parts in there.items() if wanted.fullmatch(name)}
         if not self.names:
-            raise SourceFailed("a stream of Kafka needs a topic", next_step='source_query = "events"')
+            raise SourceFailed("a Kafka stream needs a topic", next_step='source_query = "events"')
         for name in self.names:
             if name not in there:
                 shown = [each for each in there if not each.startswith("__")]
@@ -65,7 +65,7 @@ class TopicQuery:
 
 
 def parse_position(position: str) -> dict[Partition, int]:
-    """Spark's ``{"topic": {"0": 123}}``, without the ids that a ledger keeps with it."""
+    """The offsets of Spark's ``{"topic": {"0": 123}}``, without the topic ids that a ledger adds."""
     try:
         read = json.loads(position)
         return {
@@ -82,7 +82,7 @@ def parse_position(position: str) -> dict[Partition, int]:
 
 
 def position_text(offsets: Mapping[Partition, int]) -> str:
-    """The JSON that Spark takes and gives, in one order."""
+    """Spark's JSON form of offsets, in a fixed order."""
     topics = by_topic(offsets)
     ordered = {
         topic: {str(number): topics[topic][number] for number in sorted(topics[topic])}
@@ -92,7 +92,7 @@ def position_text(offsets: Mapping[Partition, int]) -> str:
 
 
 def topic_ids_in(position: str | None) -> dict[str, str | None]:
-    """The ids of the topics that a position is of, as far as it says; None for one that is in doubt."""
+    """The topic ids in a position; None for a topic on which ledgers disagree."""
     if position is None:
         return {}
     found = json.loads(position).get(RESOURCE_IDS)
@@ -100,7 +100,7 @@ def topic_ids_in(position: str | None) -> dict[str, str | None]:
 
 
 def with_topic_ids(position: str, ids: Mapping[str, str | None]) -> str:
-    """A position together with the ids of its topics."""
+    """A position with the ids of its topics added."""
     offsets = parse_position(position)
     known = {topic: ids[topic] for topic in sorted({topic for topic, _ in offsets}) if topic in ids}
     if not known:
@@ -109,7 +109,7 @@ def with_topic_ids(position: str, ids: Mapping[str, str | None]) -> str:
 
 
 def recreated_topics(before: Mapping[str, str | None], now: Mapping[str, str]) -> dict[str, str]:
-    """The topics that are others than before under the same name, each with what to say of it."""
+    """The topics that were deleted and created again, each with a sentence about it."""
     return {
         topic: f"topic {topic!r} was deleted and created again (its id is {now[topic]}, and was "
         f"{known or 'not the same for all targets'})"
@@ -119,9 +119,9 @@ def recreated_topics(before: Mapping[str, str | None], now: Mapping[str, str]) -
 
 
 def starting_offsets(cluster: KafkaCluster, reading: ReadRequest, group: PipelineGroup | None = None) -> str:
-    """Spark's ``startingOffsets``: resume, else what the group has committed, else as it is asked for.
+    """Spark's ``startingOffsets``: ``resume``, else the group's commits, else the requested start.
 
-    One word where it says all: a partition that appears in this moment is then no contradiction.
+    A single word where it covers all partitions, so that a partition that appears now cannot contradict it.
     """
     begins = _first_offsets(cluster, reading, group)
     kinds = set(begins.values())
@@ -131,7 +131,7 @@ def starting_offsets(cluster: KafkaCluster, reading: ReadRequest, group: Pipelin
 
 
 def seek_offsets(cluster: KafkaCluster, reading: ReadRequest) -> dict[Partition, int]:
-    """The same as offsets that a consumer seeks to."""
+    """The same start as offsets that a consumer can seek to."""
     begins = _first_offsets(cluster, reading)
     first = cluster.start_offsets([each for each, offset in begins.items() if offset == EARLIEST])
     last = cluster.end_offsets([each for each, offset in begins.items() if offset == LATEST])
@@ -148,7 +148,7 @@ def _first_offsets(
     begun = {topic for topic, _ in known}
     known |= group.offsets([each for each in partitions if each[0] not in begun])
     begun = {topic for topic, _ in known}
-    new = [each for each in partitions if each[0] not in begun]  # of topics nobody has read yet
+    new = [each for each in partitions if each[0] not in begun]  # of topics that were never read
     there = [each for each in partitions if each[0] in begun]
     held = _resumed_offsets(cluster, reading, known, there) if known else {}
     return {**held, **_offsets_without_position(cluster, reading, new, group.name)}
@@ -157,11 +157,11 @@ def _first_offsets(
 def _offsets_without_position(
     cluster: KafkaCluster, reading: ReadRequest, partitions: list[Partition], group: str
 ) -> dict[Partition, int]:
-    """Where to begin without any position."""
+    """The requested start, for partitions without a position."""
     moment = reading.starting
     if isinstance(moment, dt.datetime):
         offsets = cluster.offsets_at(partitions, int(moment.timestamp() * 1000))
-        late = [each for each, offset in offsets.items() if offset < 0]  # nothing is that new yet
+        late = [each for each, offset in offsets.items() if offset < 0]  # no message is that new yet
         return {**offsets, **cluster.end_offsets(late, committed=False)}
     policy = moment if moment != "earliest" else cluster.connection.auto_offset_reset or "earliest"
     if policy == "error" and partitions:
@@ -171,17 +171,17 @@ def _offsets_without_position(
             f"with  kafka-consumer-groups --group {group} --reset-offsets",
         )
     if policy not in ("earliest", "latest", "error"):
-        raise SourceFailed(f"a stream starts at earliest, at latest or at a moment, not at {policy!r}")
+        raise SourceFailed(f"a stream starts at earliest, at latest or at a time, not at {policy!r}")
     return {each: LATEST if policy == "latest" else EARLIEST for each in partitions}
 
 
 def _resumed_offsets(
     cluster: KafkaCluster, reading: ReadRequest, wanted: Mapping[Partition, int], partitions: list[Partition]
 ) -> dict[Partition, int]:
-    """Positions to go on from, every partition named; what the broker no longer has is data loss."""
+    """Offsets to resume from, for every partition; messages that the broker has deleted are data loss."""
     known = set(partitions)
     gone = sorted(each for each in wanted if each not in known and is_requested(reading, each[0]))
-    lost = [f"{topic}/{number} is not there any more" for topic, number in gone]
+    lost = [f"{topic}/{number} no longer exists" for topic, number in gone]
     before = {topic: id for topic, id in topic_ids_in(reading.resume).items() if is_requested(reading, topic)}
     replaced = recreated_topics(before, cluster.topic_ids(before))
     lost += replaced.values()
@@ -204,23 +204,23 @@ def _resumed_offsets(
     if lost and reading.fail_on_data_loss:
         raise data_lost_error(lost)
     if lost:
-        _log.warning("messages are lost, as fail_on_data_loss=False allows: %s", "; ".join(lost))
+        _log.warning("messages are lost, which fail_on_data_loss=False allows: %s", "; ".join(lost))
     return held
 
 
 def data_lost_error(lost: list[str]) -> DataLost:
-    """Messages between a position and what the broker still has are gone."""
+    """The error for messages that the broker deleted before they were read."""
     shown = "; ".join(lost[:5]) + (f" and {len(lost) - 5} more" if len(lost) > 5 else "")
     return DataLost(
         f"Kafka no longer has messages that this stream has not read: {shown}",
         state="nothing was read past the last committed batch",
-        next_step="run it once with  fail_on_data_loss=False  to go on with what is there, or start again "
+        next_step="run it once with  fail_on_data_loss=False  to continue with what is left, or start again "
         "from earliest; then keep messages longer (retention.ms of the topic)",
     )
 
 
 def is_requested(reading: ReadRequest, topic: str) -> bool:
-    """Whether the query still names the topic of a position; one that it dropped is no loss."""
+    """Whether the query includes the topic. A topic that was removed from the query is no loss."""
     topics = TopicQuery(reading.query)
     return (
         re.fullmatch(reading.query.strip(), topic) is not None if topics.is_pattern else topic in topics.names

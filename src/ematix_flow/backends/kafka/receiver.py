@@ -1,7 +1,7 @@
-"""Messages of one topic polled by librdkafka, for who reads without Spark.
+"""Polls the messages of one topic with librdkafka, for reading without Spark.
 
-All partitions are read, from where the group has committed; the group is never joined, so that nobody's
-partitions are taken away, and two readers of one group read the same.
+It reads all partitions from the group's committed offsets. It never joins the group, so it takes no
+partitions from its members, and two readers of one group read the same messages.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class KafkaReceiver(Receiver):
         return found
 
     def acknowledge(self, receipts: Sequence[Any]) -> None:
-        """Commit what was received to the group; SourceFailed when others are members of it."""
+        """Commit the received offsets to the group; SourceFailed when the group has members."""
         offsets: dict[tuple[str, int], int] = {}
         for topic, number, after in receipts:
             offsets[topic, number] = max(after, offsets.get((topic, number), 0))
@@ -76,7 +76,7 @@ class KafkaReceiver(Receiver):
             raise self._commit_failure(error.args[0]) from error
 
     def close(self) -> None:
-        with suppress(RuntimeError):  # it is closed already
+        with suppress(RuntimeError):  # already closed
             self._consumer.close()
 
     def _raise_error(self, error: KafkaError) -> None:
@@ -84,14 +84,14 @@ class KafkaReceiver(Receiver):
             return
         if error.code() in OUT_OF_RANGE:
             raise SourceFailed(
-                f"Kafka no longer has the messages at which reading was: {error.str()}",
+                f"Kafka no longer has the next messages to read: {error.str()}",
                 next_step="open it with another group_id, or commit a newer position",
             )
         failure = broker_refusal(self._cluster.connection, "read messages", error)
         raise SourceFailed(failure.what, next_step=failure.next_step)
 
     def _raise_if_unreachable(self, failure: CannotConnect) -> None:
-        """A connection that comes back by itself is no failure: asked once more, it answers."""
+        """Raise the failure if the cluster is still unreachable: a connection may have recovered."""
         try:
             self._cluster.metadata()
         except CannotConnect:

@@ -1,7 +1,7 @@
-"""Sends messages from inside a task by librdkafka; back only when every replica in sync has them.
+"""Sends messages from inside a task with librdkafka, and returns when every in-sync replica has them.
 
-Without a token a retry may send a message twice only when the whole task is run again. With one, the
-messages and the token commit in one transaction: see `transactions`.
+Without a token, messages are sent twice only if the whole task runs again. With a token, messages and token
+commit in one transaction: see `transactions`.
 """
 
 from __future__ import annotations
@@ -39,30 +39,30 @@ _UNREACHABLE = (
     KafkaError._ALL_BROKERS_DOWN,
 )
 FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
-_BATCH_SIZE = 1_000_000  # what librdkafka itself puts together at most
-_BATCH_BYTES, _RECORD_BYTES = 61, 3  # of the protocol itself; a record has flags, time and offset
+_BATCH_SIZE = 1_000_000  # librdkafka's own maximum
+_BATCH_BYTES, _RECORD_BYTES = 61, 3  # protocol overhead; a record has flags, time and offset
 _PRODUCER: Mapping[str, Any] = {
     "enable.idempotence": True,
     "acks": "all",
     "linger.ms": 20,
     "compression.type": "lz4",
-    "partitioner": "murmur2_random",  # as Java's producers: a key has one partition, whoever sends it
+    "partitioner": "murmur2_random",  # as Java's producers: a key has the same partition for all senders
     "delivery.timeout.ms": _DELIVERY_MS,
     "queue.buffering.max.kbytes": 64 * 1024,
     "queue.buffering.max.messages": 100_000,
-    "message.max.bytes": 256 * 1024 * 1024,  # what a topic takes is the broker's to say
+    "message.max.bytes": 256 * 1024 * 1024,  # the broker enforces the topic's own limit
     "topic.metadata.propagation.max.ms": 5_000,
 }
 
 
 @dataclass(frozen=True, repr=False)
 class KafkaSender:
-    """Messages to one topic. ``options`` are settings of librdkafka's producer that win over ours."""
+    """Sends to one topic. ``options`` are settings of librdkafka's producer that override ours."""
 
     connection: KafkaConnection
     topic: str
     options: Mapping[str, str] = field(default_factory=dict)
-    max_message_bytes: int | None = None  # bytes of a message that the topic takes, when the broker tells
+    max_message_bytes: int | None = None  # the topic's limit, when the broker tells it
     partitions: int | None = None  # how many the topic has
 
     def __repr__(self) -> str:
@@ -83,7 +83,7 @@ class KafkaSender:
             partition = message.get("partition")
             if partition is not None and self.partitions is not None and partition >= self.partitions:
                 raise RowRejected(
-                    f"a message names partition {partition}, and topic {self.topic!r} has {self.partitions}",
+                    f"a message names partition {partition}, but topic {self.topic!r} has {self.partitions}",
                     next_step="fix what the partition is computed from, or add partitions",
                 )
             size = _batch_size(message)
@@ -106,14 +106,14 @@ class KafkaSender:
 
     def producer_settings(self) -> dict[str, Any]:
         ours = dict(_PRODUCER)
-        if self.max_message_bytes is not None:  # the topic limits a batch as it limits a message
+        if self.max_message_bytes is not None:  # the topic's limit applies to a batch too
             ours["batch.size"] = min(self.max_message_bytes, _BATCH_SIZE)
         settings = {**client_settings(self.connection, ours), **self.options}
         return {**settings, "delivery.report.only.error": True}
 
 
 class OpenKafkaSender:
-    """Sends batch after batch by one producer: a new one waits half a second for its id."""
+    """Sends many batches with one producer, because a new producer waits half a second for its id."""
 
     def __init__(self, sender: KafkaSender) -> None:
         self._sender = sender
@@ -139,7 +139,7 @@ class OpenKafkaSender:
 
 
 class TopicProducer:
-    """An open producer for one topic, with what it could not deliver."""
+    """An open producer for one topic, with its delivery failures."""
 
     def __init__(self, connection: KafkaConnection, topic: str, settings: Mapping[str, Any]) -> None:
         self.connection, self.topic = connection, topic
@@ -151,7 +151,7 @@ class TopicProducer:
             raise invalid_settings(connection, error) from error
 
     def produce_all(self, batches: Iterable[pa.RecordBatch]) -> int:
-        """Hand all messages to the producer, waiting while it has too many; how many."""
+        """Give all messages to the producer, waiting while its queue is full; return their number."""
         sent = 0
         for batch in batches:
             for message in _produce_arguments(batch):
@@ -162,7 +162,7 @@ class TopicProducer:
         return sent
 
     def confirm(self) -> None:
-        """Wait until the broker has confirmed everything; TargetFailed with its words when it did not."""
+        """Wait until the broker has confirmed everything; TargetFailed with its error otherwise."""
         deadline = time.monotonic() + _DELIVERY_MS / 1000 + 10
         while self._poll_producer(self.producer.flush, 1.0) > 0:
             self._raise_failures()
@@ -172,19 +172,19 @@ class TopicProducer:
         self._raise_failures()
 
     def discard_unsent(self) -> None:
-        """Forget what is not sent yet, so that the producer ends at once."""
+        """Discard unsent messages, so that the producer ends at once."""
         self.producer.purge()
 
     @property
     def fencing_error(self) -> KafkaError | None:
-        """What says that another producer with the same transactional id has begun."""
+        """The error that says that another producer with the same transactional id has started."""
         return next(
             (error for error in (*self._failures, *self._client_errors.errors) if error.code() in FENCED),
             None,
         )
 
     def failure(self, errors: list[KafkaError]) -> FlowError:
-        """Why messages did not arrive."""
+        """The error for messages that were not delivered."""
         first = errors[0] if errors else None
         doing = f"send to topic {self.topic!r}"
         state = "some messages may have arrived; the same batch sent again may double them"
@@ -205,7 +205,7 @@ class TopicProducer:
             try:
                 self.producer.produce(self.topic, on_delivery=self._on_delivery, **message)
                 return
-            except BufferError:  # the broker takes them more slowly than we bring them
+            except BufferError:  # the broker is slower than we are
                 self._poll_producer(self.producer.poll, 0.5)
                 self._raise_failures()
                 if time.monotonic() >= deadline:
@@ -217,7 +217,7 @@ class TopicProducer:
                 raise self.failure([error.args[0]]) from error
 
     def _poll_producer(self, call: Callable[[float], int], seconds: float) -> int:
-        """Let the producer tell what has happened; what ends it for good is among the failures then."""
+        """Let the producer run its callbacks; record an error that ends it."""
         try:
             return call(seconds)
         except (KafkaException, SystemError) as error:
@@ -236,9 +236,9 @@ class TopicProducer:
 
 
 def kafka_error_of(error: KafkaException | SystemError) -> KafkaError:
-    """What a client says in an exception.
+    """The KafkaError in a client's exception.
 
-    It raises a fatal error by itself while it calls ``error_cb``, of which Python makes a SystemError.
+    A fatal error raised while the client calls ``error_cb`` reaches us as a SystemError.
     """
     said = error if isinstance(error, KafkaException) else error.__cause__
     if not isinstance(said, KafkaException):
@@ -248,7 +248,7 @@ def kafka_error_of(error: KafkaException | SystemError) -> KafkaError:
 
 
 def _produce_arguments(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Keyword arguments of ``produce``, a message each."""
+    """The keyword arguments of ``produce`` for each message."""
     values, keys = batch.column("value").to_pylist(), batch.column("key").to_pylist()
     partitions = batch.column("partition").to_pylist()
     headers = batch.column("headers").to_pylist()
@@ -266,7 +266,7 @@ def _produce_arguments(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 def _batch_size(message: Mapping[str, Any]) -> int:
-    """The bytes of a batch that holds this message alone, which is what a topic limits."""
+    """The size of a batch with this message only, which the topic limits."""
     headers = message.get("headers", ())
     texts = [message.get("key") or b"", message["value"] or b""]
     for name, value in headers:
@@ -276,12 +276,12 @@ def _batch_size(message: Mapping[str, Any]) -> int:
 
 
 def _length_bytes(length: int) -> int:
-    """How many bytes Kafka writes a length in: seven bits each, of twice the number."""
+    """The size of a length in Kafka's format: a zigzag varint with seven bits per byte."""
     return max(1, -(-(2 * length).bit_length() // 7))
 
 
 def _compressed_size(message: Mapping[str, Any]) -> int:
-    """The bytes of a message as it travels."""
+    """The size of a batch with this message only, compressed."""
     import pyarrow as pa
 
     value = message["value"] or b""
@@ -289,11 +289,11 @@ def _compressed_size(message: Mapping[str, Any]) -> int:
 
 
 def header_pairs(text: str) -> list[tuple[str, bytes | None]]:
-    """Headers of a JSON object: texts as they are, null without a value, all else as JSON."""
+    """Headers from a JSON object: texts unchanged, null without a value, all else as JSON."""
     try:
         read = json.loads(text)
         if not isinstance(read, dict):
-            raise ValueError("it is no object")
+            raise ValueError("it is not an object")
     except ValueError as error:
         raise RowRejected(f"headers of a message are not a JSON object: {text[:200]} ({error})") from error
     return [

@@ -1,7 +1,7 @@
-"""One connection as settings of the two clients: librdkafka's, and Java's as Spark's ``kafka.*`` options.
+"""The settings of a connection for both clients: librdkafka, and Java's as Spark's ``kafka.*`` options.
 
-``properties`` of a connection go to both under the name that the client knows them by; one that begins with
-``java.`` or ``librdkafka.`` goes to that client alone. What is set there wins over all else.
+``properties`` of a connection go to both clients, under the name that each of them uses; a property that
+begins with ``java.`` or ``librdkafka.`` goes to that client only. Properties override all other settings.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ematix_flow.spec.connections.brokers import KafkaConnection
 
 DEFAULT_GROUP = "ematix-flow"
 _CLIENT_ID = "ematix-flow"
-_QUIET = 0  # what matters comes as an error of ours
+_QUIET = 0  # important messages become our errors
 
-# Java's name -> librdkafka's; None where librdkafka has nothing like it.
+# Java's name -> librdkafka's name; None where librdkafka has no such setting.
 _LIBRDKAFKA_NAMES: Mapping[str, str | None] = {
     "fetch.max.wait.ms": "fetch.wait.max.ms",
     "max.request.size": "message.max.bytes",
@@ -48,8 +48,8 @@ _LIBRDKAFKA_NAMES: Mapping[str, str | None] = {
     "metric.reporters": None,
     "auto.include.jmx.reporter": None,
 }
-# librdkafka's name -> Java's, where Java's means the same; all other names are the same in both or unknown
-# to Java, which warns of them in its log and goes on.
+# librdkafka's name -> Java's name for the same setting; all other names are the same in both, or unknown to
+# Java, which logs a warning and ignores them.
 _JAVA_NAMES: Mapping[str, str | None] = {
     **{ours: java for java, ours in _LIBRDKAFKA_NAMES.items() if ours is not None},
     "sasl.mechanisms": "sasl.mechanism",
@@ -63,7 +63,7 @@ _JAVA_NAMES: Mapping[str, str | None] = {
     "debug": None,
     "log_level": None,
 }
-# What Spark's connector sets itself and refuses from others.
+# Settings that Spark's connector sets itself and refuses.
 _SPARK_REFUSES = (
     "auto.offset.reset",
     "key.deserializer",
@@ -75,7 +75,7 @@ _SPARK_REFUSES = (
     "group.id",
 )
 
-# What Spark's connector plans by, and reads nothing by.
+# Options that Spark's connector uses for planning only, not for reading.
 _PLANNING_OPTIONS = (
     "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger",
@@ -93,12 +93,12 @@ _PEM_TEXTS = {
 
 
 def group_of(connection: KafkaConnection) -> str:
-    """The consumer group in which a stream's progress is shown."""
+    """The consumer group that shows a stream's progress."""
     return connection.group_id or DEFAULT_GROUP
 
 
 def client_settings(connection: KafkaConnection, role: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """librdkafka's settings; ``role`` are defaults of one client. Secrets are among them: never show them."""
+    """librdkafka's settings, with the defaults ``role`` of a client. They hold secrets: never show them."""
     settings: dict[str, Any] = {
         "bootstrap.servers": connection.bootstrap_servers,
         "client.id": connection.client_id or _CLIENT_ID,
@@ -106,7 +106,7 @@ def client_settings(connection: KafkaConnection, role: Mapping[str, Any] | None 
         "socket.connection.setup.timeout.ms": 10_000,
         "reconnect.backoff.max.ms": 2_000,
         "log_level": _QUIET,
-        "log.queue": True,  # which nobody reads: else its lines come on stderr
+        "log.queue": True,  # nobody reads the queue; otherwise the lines go to stderr
     }
     if connection.sasl_plain_username:
         settings["sasl.mechanism"] = "PLAIN"
@@ -133,18 +133,18 @@ def client_settings(connection: KafkaConnection, role: Mapping[str, Any] | None 
 
 
 def portable_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The same for another machine: certificates and key as text, in place of this one's paths."""
+    """The same settings for another machine: certificates and key as text instead of local paths."""
     carried = dict(settings)
     for name, text in _PEM_TEXTS.items():
-        if name in carried and Path(carried[name]).is_file():  # and not a folder, or the word "probe"
+        if name in carried and Path(carried[name]).is_file():  # not a folder or the word "probe"
             carried[text] = Path(carried.pop(name)).read_text()
     return carried
 
 
 def librdkafka_options(options: Mapping[str, str]) -> dict[str, str] | None:
-    """Spark's options of a reading as librdkafka's settings; None when one of them is for Spark alone.
+    """Spark's source options as librdkafka's settings; None when one of them has no equivalent.
 
-    Those by which Spark plans batches are none of the reader's.
+    Options that only plan batches are left out.
     """
     found: dict[str, str] = {}
     for name, value in options.items():
@@ -159,7 +159,7 @@ def librdkafka_options(options: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def spark_options(connection: KafkaConnection) -> dict[str, str]:
-    """Options of Spark's connector for Java's client. Secrets are among them: never to be shown."""
+    """The options of Spark's connector for Java's client. They contain secrets: never show them."""
     settings = {
         "bootstrap.servers": connection.bootstrap_servers,
         "client.id": connection.client_id or _CLIENT_ID,
@@ -198,13 +198,13 @@ def spark_options(connection: KafkaConnection) -> dict[str, str]:
 
 
 def jaas_line(module: str, **options: str) -> str:
-    """A login module's line; any text is a value, quotes and backslashes too."""
+    """The JAAS line of a login module; values may contain quotes and backslashes."""
     given = "".join(f" {name}={_quote(value)}" for name, value in options.items())
     return f"{module} required{given};"
 
 
 def msk_token(region: str, _config: str) -> tuple[str, float]:
-    """A token by which a broker of Amazon's knows the AWS identity of this process, and when it ends."""
+    """A token that shows this process's AWS identity to an Amazon MSK broker, and its expiry time."""
     from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
 
     token, ends_ms = MSKAuthTokenProvider.generate_auth_token(region)
@@ -241,10 +241,10 @@ def _librdkafka_tls(connection: KafkaConnection) -> dict[str, Any]:
 
 
 def _java_tls(connection: KafkaConnection) -> dict[str, str]:
-    """Certificates and key as text: a path of this machine means nothing to an executor."""
+    """Certificates and key as text: executors cannot read paths of this machine."""
     settings: dict[str, str] = {}
     if not connection.tls_verify:
-        # Java's client cannot be told to trust anybody: it trusts whom we meet now
+        # Java's client cannot skip verification, so it trusts the certificates that the servers present now
         settings["ssl.truststore.type"] = "PEM"
         settings["ssl.truststore.certificates"] = server_certificates(connection)
         settings["ssl.endpoint.identification.algorithm"] = ""
@@ -264,7 +264,7 @@ def _java_tls(connection: KafkaConnection) -> dict[str, str]:
 
 
 def _librdkafka_value(name: str, value: str) -> str:
-    """Java turns the check of host names off by an empty text, librdkafka by a word."""
+    """Java disables host name checks with an empty text, librdkafka with the word ``none``."""
     return value or "none" if name == "ssl.endpoint.identification.algorithm" else value
 
 
@@ -272,7 +272,7 @@ def _existing_file(connection: KafkaConnection, field: str) -> Path:
     path = Path(getattr(connection, field)).expanduser()
     if not path.is_file():
         raise ConfigError(
-            f"{field} of connection {connection.name!r} is {path}, which is no file",
-            next_step=f"mend the path, or put the file there; this machine must be able to read {field}",
+            f"{field} of connection {connection.name!r} is {path}, which is not a file",
+            next_step=f"fix the path, or put the file there; this machine must be able to read {field}",
         )
     return path

@@ -24,21 +24,21 @@ _STREAM_OPTIONS = {
     "subscribePattern": "write the pattern into source_query=, as in  ^orders-.*",
     "assign": "name the topics in source_query=",
     "startingOffsets": "starting= says where a stream begins",
-    "startingTimestamp": "starting= takes a moment",
-    "startingOffsetsByTimestamp": "starting= takes a moment",
-    "startingOffsetsByTimestampStrategy": "starting= takes a moment",
+    "startingTimestamp": "starting= takes a time",
+    "startingOffsetsByTimestamp": "starting= takes a time",
+    "startingOffsetsByTimestampStrategy": "starting= takes a time",
     "endingOffsets": "leave it out: a stream has no end; --once ends at what is there now",
     "endingTimestamp": "leave it out: a stream has no end; --once ends at what is there now",
     "endingOffsetsByTimestamp": "leave it out: a stream has no end; --once ends at what is there now",
-    "failOnDataLoss": "fail_on_data_loss= says it",
+    "failOnDataLoss": "set fail_on_data_loss= instead",
     "includeHeaders": "leave it out: headers are there, as _headers",
 }
 
 
 def source_options(given: Mapping[str, str]) -> dict[str, str]:
-    """What is given, as Spark calls it. ``kafka.*`` goes to the consumer as it is.
+    """The given options under Spark's names. ``kafka.*`` goes to the consumer unchanged.
 
-    Raises DeclarationError for an option that Spark does not have, or that is the stream's own.
+    Raises DeclarationError for an option that Spark does not have, or that the stream sets itself.
     """
     consumer = {key: str(value) for key, value in given.items() if key.lower().startswith("kafka.")}
     rest = {key: value for key, value in given.items() if key not in consumer}

@@ -1,4 +1,4 @@
-"""Topics followed by Spark's own connector, which plans the batches; their messages are read by ours."""
+"""Topics as a stream source: Spark's connector plans the batches, and we read their messages."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ _COLUMNS = (
 class KafkaSource(SparkStreamSource):
     """One or more topics, by name or by a pattern.
 
-    Spark's consumers belong to groups whose names begin with the connection's ``group_id``, so that a
-    right on that prefix is all they need; they commit nothing. The group itself shows what all targets
-    have committed: see `committed`. Readings of one source are of one pipeline.
+    Spark's consumers use groups whose names begin with the connection's ``group_id``, so that they need a
+    right on that prefix only; they commit nothing. The group itself shows what all targets have committed:
+    see `report_committed`. All requests to one source are from one pipeline.
     """
 
     def __init__(self, cluster: KafkaCluster) -> None:
@@ -80,7 +80,7 @@ class KafkaSource(SparkStreamSource):
         self._lock = threading.Lock()
         self._read_lock = threading.Lock()
         self._readers: dict[tuple[tuple[tuple[str, str], ...], bool], RangeReader | None] = {}
-        self._open_reader: OpenRangeReader | None = None  # of this process, batch after batch
+        self._open_reader: OpenRangeReader | None = None  # of this process, kept open between batches
 
     def check(self, reading: ReadRequest) -> None:
         self._group_for(reading)
@@ -92,7 +92,7 @@ class KafkaSource(SparkStreamSource):
 
     def streaming_frame(self, spark: SparkSession, reading: ReadRequest) -> DataFrame:
         options = self._options(reading)
-        # a query that goes on by its checkpoint begins there, and where its group stands is no concern
+        # a query with a checkpoint starts there, whatever its group has committed
         begins = (
             "earliest"
             if reading.begun
@@ -105,7 +105,7 @@ class KafkaSource(SparkStreamSource):
         return spark.readStream.format("kafka").options(**options).load().selectExpr(*_COLUMNS)
 
     def continues_checkpoint(self, planned: str, remembered: str | None, reading: ReadRequest) -> bool:
-        """Not when a topic was taken out, or was read before and is back: Spark knows neither."""
+        """False when a topic was removed, or was read before and is back: Spark handles neither."""
         known = {topic for topic, _ in parse_position(planned)}
         before = {topic for topic, _ in parse_position(remembered)} if remembered is not None else set()
         if not all(is_requested(reading, topic) for topic in known):
@@ -188,7 +188,7 @@ class KafkaSource(SparkStreamSource):
         return ranges_between(began, ended, strict=reading.fail_on_data_loss)
 
     def _reader(self, reading: ReadRequest) -> RangeReader | None:
-        """None when an option of the reading means something to Spark's client alone."""
+        """None when the request has an option that only Spark's client understands."""
         key = (tuple(sorted(reading.options.items())), reading.fail_on_data_loss)
         with self._lock:
             if key not in self._readers:
@@ -210,7 +210,7 @@ class KafkaSource(SparkStreamSource):
         return reader
 
     def report_committed(self, position: str) -> None:
-        """Tell the group, for whoever watches its lag; never backwards. A failure is a warning."""
+        """Commit the position to the group, for lag tools; never moves back. A failure is a warning."""
         try:
             self._group.commit(parse_position(position))
         except (FlowError, KafkaException) as error:
@@ -229,13 +229,13 @@ class KafkaSource(SparkStreamSource):
         return explain_data_loss(said)
 
     def lag(self, position: str) -> Mapping[str, int]:
-        """How many messages wait after a position, by ``topic/partition``."""
+        """The number of messages after a position, by ``topic/partition``."""
         wanted = parse_position(position)
         ends = self._cluster.end_offsets(wanted)
         return {f"{topic}/{n}": max(0, ends[topic, n] - wanted[topic, n]) for topic, n in sorted(wanted)}
 
     def _group_for(self, reading: ReadRequest) -> PipelineGroup:
-        """The group of whoever reads, the same for all queries of a stream."""
+        """The group of the pipeline that reads, the same for all queries of a stream."""
         with self._lock:
             if self._group.pipeline != reading.pipeline:
                 self._group = PipelineGroup(self._cluster, reading.pipeline)
@@ -246,7 +246,7 @@ class KafkaSource(SparkStreamSource):
         return {
             "groupIdPrefix": group_of(self._cluster.connection),
             "kafka.isolation.level": "read_committed",
-            # a task knows how far it reads: it need not wait half a second for more
+            # a task knows its end offset, so it need not wait half a second for more
             "kafka.fetch.max.wait.ms": "20",
             **spark_options(self._cluster.connection),
             **source_options(reading.options),

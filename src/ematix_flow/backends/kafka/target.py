@@ -1,4 +1,4 @@
-"""Topics as targets."""
+"""Topics as message targets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class KafkaTarget(MessageTarget):
-    """A batch arrives once for readers of committed messages when its sender is given a token."""
+    """Readers of committed messages see a batch exactly once when its sender has a token."""
 
     transactions = True
 
@@ -48,15 +48,15 @@ class KafkaTarget(MessageTarget):
         )
 
     def _max_message_bytes(self, place: str) -> int | None:
-        """How many bytes a message of the topic has at most; None when we may not ask."""
+        """The maximum size of a message in the topic; None when we may not ask."""
         topic = ConfigResource(ResourceType.TOPIC, place)
         try:
             answer = self._cluster.admin.describe_configs([topic], request_timeout=REQUEST_SECONDS)[topic]
             found = self._cluster.wait_for(answer, f"look at topic {place!r}")
         except FlowError as error:
-            _log.debug("what topic %s takes is not known: %s", place, error.what)
+            _log.debug("the message limit of topic %s is unknown: %s", place, error.what)
             return None
-        largest = found.get("max.message.bytes")  # what speaks Kafka's protocol may leave it out
+        largest = found.get("max.message.bytes")  # Kafka-compatible brokers may leave it out
         return int(largest.value) if largest is not None and largest.value else None
 
     def last_token(self, pipeline: str, target: str) -> tuple[str, str | None] | None:

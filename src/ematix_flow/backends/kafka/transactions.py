@@ -1,10 +1,10 @@
-"""Messages and the token of their batch in one transaction of Kafka.
+"""Commits messages and the token of their batch in one Kafka transaction.
 
-The token is the committed offset of a group of ours, ``ematix-flow.eos.<pipeline>.<target>``, in partition 0
-of the topic: the offset counts batches, its metadata names the last one. Batches of a query come one after
-another, so that the last one tells whether a batch is there. Replays of dead letters, whose batch keys begin
-with ``dlq:``, have an id and a group of their own that end with ``.dlq``. Who begins a transaction fences
-whoever had the same id before.
+The token is the committed offset of our group ``ematix-flow.eos.<pipeline>.<target>`` in partition 0 of the
+topic: the offset counts batches, and its metadata names the last one. The batches of a query come in order,
+so the last one tells whether a batch has arrived. Replays of dead letters, whose batch keys begin with
+``dlq:``, use their own id and group, which end with ``.dlq``. A producer that starts a transaction fences
+earlier producers with the same id.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ if TYPE_CHECKING:
 
 TRANSACTION_MS = 300_000
 _METADATA_BYTES = 4_096
-_COMMIT_SECONDS = 5.0  # seconds in which a commit that is under way ends
+_COMMIT_SECONDS = 5.0  # seconds in which a running commit ends
 _ABORTED = "the transaction is aborted: readers of committed messages see nothing of the batch"
 _ATTEMPT_SECONDS, _PATIENCE = 30.0, 180.0
 _STREAM_KEY = re.compile(r"stream:(.*):([0-9]+)", re.DOTALL)
 
 _log = logging.getLogger(__name__)
-_warned_too_long: set[tuple[str, str]] = set()  # each is told once in a process
+_warned_too_long: set[tuple[str, str]] = set()  # warned once per process
 
 
 @dataclass(frozen=True)
 class BatchMarker:
-    """The newest batch that a target holds. ``number`` counts its batches."""
+    """The newest batch of a target. ``number`` counts its batches."""
 
     number: int
     batch_key: str
     position: str | None
 
     def covers(self, batch_key: str) -> bool:
-        """Whether the target holds that batch: it is this one, or an older one of the same query."""
+        """Whether the target has that batch: it is this one, or an older one of the same query."""
         ours, asked = _parse_stream_key(self.batch_key), _parse_stream_key(batch_key)
         if ours is None or asked is None or ours[0] != asked[0]:
             return batch_key == self.batch_key
@@ -78,7 +78,7 @@ def _parse_stream_key(batch_key: str) -> tuple[str, int] | None:
 
 
 def recover_marker(cluster: KafkaCluster, pipeline: str, target: str) -> BatchMarker | None:
-    """The last committed token of a stream; a transaction that a dead run left open is aborted."""
+    """The last committed token of a stream; aborts a transaction that a dead run left open."""
     stream = BatchToken(pipeline, target, "")
     try:
         return read_marker(cluster, stream, patience=_COMMIT_SECONDS)
@@ -88,9 +88,10 @@ def recover_marker(cluster: KafkaCluster, pipeline: str, target: str) -> BatchMa
 
 
 def read_marker(cluster: KafkaCluster, of: BatchToken, patience: float | None = None) -> BatchMarker | None:
-    """The last committed token where this one goes; an open transaction is waited for, Unstable if in vain.
+    """The last committed token of this token's target.
 
-    A target that was moved to another topic has one in each: the batches count on, so the newest shows.
+    Waits for an open transaction; TransactionStillOpen when it does not end. A target that was moved to
+    another topic has a token in each; the batch number keeps counting, so the highest one is the newest.
     """
     group = marker_group(of)
     places = [(topic, 0) for topic in cluster.topics()]
@@ -103,16 +104,16 @@ def read_marker(cluster: KafkaCluster, of: BatchToken, patience: float | None = 
         return BatchMarker(number, str(read["batch_key"]), read.get("position"))
     except (ValueError, KeyError, TypeError) as error:
         raise TargetFailed(
-            f"consumer group {group!r} holds no token of ours: {metadata[:200]!r}",
-            next_step="another program commits in that group: give it another name, or delete the group "
-            "when you know which batches the topic holds",
+            f"consumer group {group!r} has commits of another program: {metadata[:200]!r}",
+            next_step="give the other program another group, or delete the group when you know which batches "
+            "the topic holds",
         ) from error
 
 
 class TransactionalSender:
-    """One producer and what it knows of its target: it fences whoever had its id before.
+    """A producer that knows the last batch of its target. It fences earlier producers with its id.
 
-    Whoever comes later fences this one. After an error it is of no more use.
+    A later producer fences this one. It cannot be used again after an error.
     """
 
     def __init__(self, sender: KafkaSender, stream: BatchToken) -> None:
@@ -121,7 +122,7 @@ class TransactionalSender:
         self._last_marker = read_marker(KafkaCluster(sender.connection), stream, patience=_PATIENCE)
 
     def send(self, batches: Iterable[pa.RecordBatch], token: BatchToken) -> int:
-        """All messages and the token, or nothing; 0 when the token is there already."""
+        """Send all messages and the token, or nothing; 0 when the token is committed already."""
         transaction, last = self._transaction, self._last_marker
         outbox = transaction.topic_producer
         if last is not None and last.covers(token.batch_key):
@@ -147,7 +148,7 @@ class TransactionalSender:
 
 
 class _KafkaTransaction:
-    """The steps of one transaction, each tried again while its failure passes."""
+    """The steps of a transaction; each is retried while its error is transient."""
 
     def __init__(self, sender: KafkaSender, token: BatchToken) -> None:
         settings: dict[str, Any] = {
@@ -159,10 +160,10 @@ class _KafkaTransaction:
         self._token, self._producer = token, self.topic_producer.producer
         self._timeout_seconds = int(settings["transaction.timeout.ms"]) / 1000
         self._group_member: Consumer | None = None
-        self._opened_at: float | None = None  # when the broker began to count at the earliest
+        self._opened_at: float | None = None  # the earliest time at which the broker began to count
 
     def fence_others(self) -> None:
-        """Fence whoever had the id before; what it left open is aborted."""
+        """Fence earlier producers with this id; their open transaction is aborted."""
         self.retry_step("begin", self._producer.init_transactions)
 
     def open(self) -> None:
@@ -176,7 +177,7 @@ class _KafkaTransaction:
             yield batch
 
     def store_token(self, number: int, token: BatchToken) -> None:
-        """The token, which counts batches."""
+        """Add the token, which counts batches, to the transaction."""
         place = TopicPartition(self.topic_producer.topic, 0, number, _token_metadata(token))
         group = marker_group(token)
         if self._group_member is None:
@@ -192,9 +193,10 @@ class _KafkaTransaction:
         self.retry_step("commit", self._producer.commit_transaction)
 
     def abort(self) -> KafkaError | None:
-        """Best done at once; a transaction that nobody ends is aborted by the broker after its time.
+        """Abort now; otherwise the broker aborts the transaction after its timeout.
 
-        What led here is the better story than a failure of this, unless that says that we are fenced.
+        A failure to abort is ignored, because its cause is the better error. It is returned only if it says
+        that this producer is fenced.
         """
         try:
             self._producer.purge()
@@ -221,13 +223,13 @@ class _KafkaTransaction:
                     self.abort()
                     raise self._step_failure(what, said, _ABORTED) from error
                 if not is_transient(said) or time.monotonic() >= deadline:
-                    state = "whether the batch arrived is told by its token: the next run looks"
+                    state = "the next run checks by its token whether the batch arrived"
                     raise self._step_failure(what, said, state) from error
 
     def fenced_error(self, said: KafkaError | None) -> TargetFailed | None:
-        """The error of a run that another one has overtaken, or whose transaction took too long.
+        """The error for a run that another run has fenced, or whose transaction took too long.
 
-        The broker ends both in the same way, and says the same of them.
+        The broker reports both in the same way.
         """
         if said is None:
             return None
@@ -247,7 +249,7 @@ class _KafkaTransaction:
             f"{self.topic_producer.topic!r}: "
             f"{said.str()}",
             state="nothing of this batch was committed by this run",
-            next_step="let one of the two run: stop the other, then run it again",
+            next_step="stop one of the two runs, then run it again",
         )
 
     def _step_failure(self, what: str, said: KafkaError, state: str) -> TargetFailed:
@@ -260,7 +262,7 @@ class _KafkaTransaction:
 
 
 def _group_consumer(connection: KafkaConnection, group: str) -> Consumer:
-    """A consumer that never joins: only what names its group is wanted."""
+    """A consumer that never joins; it only provides the group's metadata."""
     settings = {**client_settings(connection), "group.id": group, "enable.auto.commit": False}
     return Consumer(settings)
 
@@ -274,7 +276,7 @@ def _token_metadata(token: BatchToken) -> str:
         _warned_too_long.add((token.pipeline, token.target))
         _log.warning(
             "the position of pipeline %r takes %d bytes, more than a batch of target %r can carry (%d): "
-            "if the checkpoint is lost, the stream goes on from the group's offsets, and may send again what "
+            "if the checkpoint is lost, the stream resumes from the group's offsets, and may send again what "
             "the target holds",
             token.pipeline,
             size,

@@ -1,1 +1,1 @@
-"""AWS Kinesis Data Streams: streams that are followed shard by shard, and sent messages to."""
+"""AWS Kinesis Data Streams: reads streams shard by shard, and sends messages to them."""

@@ -1,4 +1,4 @@
-"""One Kinesis stream, and the account it lies in, behind a connection."""
+"""The backend of a Kinesis connection: one stream and its account."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ematix_flow.spec.connections import Connection
 
 
 class KinesisStreamBackend(Backend):
-    """Followed by streams and sent messages to; batch pipelines have nothing to query here."""
+    """A source and target of streams; batch pipelines cannot use it."""
 
     kind = "kinesis"
     capabilities = Capabilities(same_db=False, schemas=False)

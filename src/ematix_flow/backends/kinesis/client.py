@@ -1,4 +1,4 @@
-"""A client of boto3 for a connection, with bounded times; and which stream a name means."""
+"""boto3 clients with timeouts for a connection; and the names of streams."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ematix_flow.spec.connections import Connection, KinesisConnection
 from ematix_flow.spec.redaction import remember_secret
 
 CONNECT_SECONDS, READ_SECONDS = 5, 20
-ATTEMPTS = 3  # with growing pauses that last some seconds in all
+ATTEMPTS = 3  # with growing pauses of some seconds in total
 DEFAULT_REGION = "us-east-1"
 
 
@@ -27,7 +27,7 @@ def kinesis_connection(connection: Connection) -> KinesisConnection:
 
 
 def kinesis_client(connection: KinesisConnection, *, attempts: int = ATTEMPTS, connections: int = 10) -> Any:
-    """Safe for threads; who makes it closes it."""
+    """A new client. Safe for threads; the caller closes it."""
     for secret in (connection.secret_access_key, connection.session_token):
         remember_secret(secret)
     config = Config(
@@ -61,13 +61,13 @@ def kinesis_client(connection: KinesisConnection, *, attempts: int = ATTEMPTS, c
     if not connection.verify_tls:
         import urllib3
 
-        # the connection asks for it; a warning for each request would tell nobody anything
+        # the connection asks for it; a warning for each request would not help
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     return client
 
 
 def shared_client(connection: KinesisConnection, *, attempts: int) -> Any:
-    """One for this process, which nobody closes: to make one takes longer than many a batch."""
+    """One client per process, never closed: creating one takes longer than many batches."""
     return _cached_client(os.getpid(), connection, attempts)
 
 
@@ -77,7 +77,7 @@ def _cached_client(process: int, connection: KinesisConnection, attempts: int) -
 
 
 def stream_argument(stream: str) -> dict[str, str]:
-    """The argument that names a stream: by its name, or by its ARN."""
+    """The request argument that names a stream, by name or by ARN."""
     return {"StreamARN": stream} if stream.startswith("arn:") else {"StreamName": stream}
 
 

@@ -1,4 +1,4 @@
-"""What Kinesis or its client refuses, as an error that says what to do."""
+"""Turns errors of Kinesis and boto3 into our errors, with the next step."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def is_denied(error: object) -> bool:
 
 
 def is_unreachable(error: object) -> bool:
-    """Whether the server was not reached, or is not well itself."""
+    """Whether the server was not reached, or answered with a server error."""
     if isinstance(error, e.SSLError):
         return False
     if isinstance(error, (e.ConnectionError, e.HTTPClientError)):
@@ -70,10 +70,7 @@ def translate_errors(
     *,
     away: type[FlowError] = CannotConnect,
 ) -> Iterator[None]:
-    """What boto3 raises becomes an error of ours.
-
-    ``failed`` is what a refusal becomes, ``away`` that the service was not reached.
-    """
+    """Turn errors of boto3 into ours: ``failed`` for a refusal, ``away`` when the service is unreachable."""
     try:
         yield
     except (e.ClientError, e.BotoCoreError) as error:
@@ -105,7 +102,7 @@ def _refusal(
     if code in _EXPIRED_KEYS:
         return CannotConnect(
             f"the AWS credentials of connection {name!r} are no longer valid: {words}",
-            next_step="get new ones (a session token lives some hours only), and run it again",
+            next_step="get new ones (a session token expires after some hours), and run it again",
         )
     if code in _DENIED:
         return failed(
@@ -116,7 +113,7 @@ def _refusal(
     if is_unreachable(error):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         return away(
-            f"Kinesis is not well ({doing}): it answered {status} {words}",
+            f"Kinesis has an error ({doing}): it answered {status} {words}",
             next_step="run it again once the service works",
         )
     return failed(f"Kinesis refused: {doing}: {words} ({code})", next_step=f"flow connections check {name}")
@@ -130,7 +127,7 @@ def unreachable_error(
     if isinstance(error, e.SSLError):
         return CannotConnect(
             f"cannot trust the certificate of {where}: {words}",
-            next_step=f"let AWS_CA_BUNDLE name its authority's file, or verify_tls = false of {name!r}",
+            next_step=f"set AWS_CA_BUNDLE to its authority's file, or verify_tls = false in {name!r}",
         )
     if isinstance(error, (e.NoCredentialsError, e.PartialCredentialsError)):
         return CannotConnect(
@@ -141,7 +138,7 @@ def unreachable_error(
     if isinstance(error, (e.ProfileNotFound, e.CredentialRetrievalError, e.TokenRetrievalError, e.SSOError)):
         return CannotConnect(
             f"cannot get the AWS credentials of connection {name!r}: {words}",
-            next_step="mend the profile, or sign in again, and run it again",
+            next_step="fix the profile, or sign in again, and run it again",
         )
     if isinstance(error, (e.ConnectionError, e.HTTPClientError)):
         return away(
@@ -150,5 +147,5 @@ def unreachable_error(
         )
     return CannotConnect(
         f"connection {name!r} cannot be used: {words}",
-        next_step="mend its stream_name, region or endpoint",
+        next_step="fix its stream_name, region or endpoint",
     )

@@ -1,7 +1,6 @@
-"""Records that Amazon's producer library (KPL) has packed: many messages in one record.
+"""Unpacks records of Amazon's producer library (KPL), which puts many messages into one record.
 
-The record is a magic number, a Protobuf message and the MD5 of that. A record that does not keep to this
-is what it is: one message.
+Such a record is a magic number, a Protobuf message and the MD5 of that. Any other record is one message.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 @dataclass(frozen=True)
 class PackedMessage:
-    """One message of a packed record; ``index`` is its place in it."""
+    """One message of a packed record; ``index`` is its number in it."""
 
     index: int
     key: str
@@ -29,8 +28,8 @@ class PackedMessage:
 def unpack_record(data: bytes, shard: Shard) -> list[PackedMessage] | None:
     """The messages of a packed record that belong to this shard; None when the record is not packed.
 
-    After a split the producer may have packed messages of several shards by an old map. It sends those
-    that went to the wrong shard once more, so that they count only where they belong.
+    After a split, a producer with an old shard map may pack messages of several shards together. It sends
+    those that went to the wrong shard again, so only the messages of this shard count.
     """
     if not data.startswith(_MAGIC) or len(data) <= len(_MAGIC) + _DIGEST_BYTES:
         return None
@@ -48,7 +47,7 @@ def unpack_record(data: bytes, shard: Shard) -> list[PackedMessage] | None:
 
 
 def _parse_messages(body: bytes) -> list[tuple[str, int, bytes]]:
-    """Partition key, hash and data of each message. ValueError or IndexError when it is none."""
+    """Partition key, hash and data of each message. ValueError or IndexError if ``body`` is not packed."""
     keys: list[str] = []
     hashes: list[int] = []
     records: list[bytes] = []
@@ -72,12 +71,12 @@ def _parse_messages(body: bytes) -> list[tuple[str, int, bytes]]:
 
 
 def _hash_of(key: str) -> int:
-    """Where in the range of hashes Kinesis puts a partition key."""
+    """The hash by which Kinesis assigns a partition key to a shard."""
     return int.from_bytes(hashlib.md5(key.encode(), usedforsecurity=False).digest(), "big")
 
 
 def _parse_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Numbers and values of a Protobuf message."""
+    """The field numbers and values of a Protobuf message."""
     at = 0
     while at < len(data):
         tag, at = _read_varint(data, at)
@@ -91,7 +90,7 @@ def _parse_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
         elif kind in (_FIXED64, _FIXED32):
             size = 8 if kind == _FIXED64 else 4
         else:
-            raise ValueError(f"no kind of field: {kind}")
+            raise ValueError(f"unknown kind of field: {kind}")
         if at + size > len(data):
             raise ValueError("cut off")
         yield tag >> 3, data[at : at + size]
@@ -108,4 +107,4 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
             return value, at
         shift += 7
         if shift > 63:
-            raise ValueError("no varint")
+            raise ValueError("not a varint")

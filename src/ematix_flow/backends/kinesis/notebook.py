@@ -1,4 +1,4 @@
-"""Kinesis without a pipeline: ``KinesisBackend.open(stream_name)``."""
+"""Kinesis in a notebook or script: ``KinesisBackend.open(stream_name)``."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ CONNECTION_NAME = "notebook"
 
 
 class KinesisBackend(MessageBackend):
-    """The streams of one account and region; a place that is empty is the stream it was opened with.
+    """The streams of one account and region; an empty place means the stream it was opened with.
 
-    Kinesis keeps no positions for its readers. `commit_offsets` remembers them in this object, and
-    `committed_positions` tells them, to be given to the next ``open``.
+    Kinesis stores no positions of readers. `commit_offsets` stores them in this object, and
+    `committed_positions` returns them for the next ``open``.
     """
 
     batch_size = 1000
@@ -56,7 +56,7 @@ class KinesisBackend(MessageBackend):
         batch_bytes: int | None = None,
         idle_poll_ms: int = 250,
     ) -> KinesisBackend:
-        """Connects to nothing yet. ``positions``, from `committed_positions`, win over ``starting``."""
+        """Does not connect yet. ``positions``, from `committed_positions`, override ``starting``."""
         connection = KinesisConnection(
             name=CONNECTION_NAME,
             stream_name=stream_name,
@@ -83,13 +83,13 @@ class KinesisBackend(MessageBackend):
         return self._stream.check()
 
     def commit_offsets(self) -> None:
-        """Remember how far every batch that was yielded so far has come."""
+        """Store the positions of all batches that were yielded so far."""
         for receipts in self._pending.values():
             self._committed.update(receipts)
         super().commit_offsets()
 
     def committed_positions(self) -> dict[str, str]:
-        """How far each shard was read and committed."""
+        """The committed position of each shard."""
         return dict(self._committed)
 
     def _open_receiver(self, place: str) -> Receiver:
@@ -97,7 +97,7 @@ class KinesisBackend(MessageBackend):
         return self._stream.stream_source().receiver(reading, self._committed)
 
     def _receipts(self, messages: Sequence[Message]) -> Sequence[Any]:
-        """The last of each shard covers the ones before it."""
+        """The last message of each shard; it covers the earlier ones."""
         last = {message.partition: message for message in messages}
         return [
             (shard, str(ShardPosition((message.position or "").partition(":")[0], message.timestamp)))

@@ -1,8 +1,8 @@
-"""How far a shard was read, as it is stored: ``progress`` of a receiver, by shard.
+"""The stored position of a shard: ``progress`` of a receiver, by shard.
 
-``<sequence number>@<moment>`` is the last record that was read, and until when it is known that nothing
-else had come. ``@<moment>`` is where a shard begins that nothing was read of yet. ``SHARD_END`` is a shard
-that was closed by a split or a merge and is read to its end.
+``<sequence number>@<time>`` is the last record that was read, and the time up to which no other record had
+arrived. ``@<time>`` is the start of a shard that was not read yet. ``SHARD_END`` is a shard that a split or a
+merge has closed and that is read to its end.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class ShardPosition:
             when = dt.datetime.fromisoformat(moment) if moment else None
         except ValueError as error:
             raise SourceFailed(
-                f"{text!r} is no position in a Kinesis shard",
-                next_step="the stream's state is damaged or of another source: reset it",
+                f"{text!r} is not a position in a Kinesis shard",
+                next_step="the stream's state is damaged or from another source: reset it",
             ) from error
         return cls(sequence or None, when)
 
 
 def to_utc(moment: dt.datetime) -> dt.datetime:
-    """The same moment, told in UTC."""
+    """The same time in UTC."""
     return moment.astimezone(dt.timezone.utc)

@@ -1,8 +1,8 @@
-"""One stream, read shard by shard; positions are the caller's to store, together with the messages.
+"""Reads one stream shard by shard; the caller stores the positions together with the messages.
 
-Every shard is asked at most five times a second, as the service allows. Shards are asked side by side by a
-few threads; all state belongs to the thread that polls. Shards are listed when one has ended, and now and
-then, between two reads and never with records in hand. Enhanced fan-out is not used.
+Every shard is read at most five times a second, as the service allows. A few threads read shards in parallel;
+all state belongs to the thread that polls. Shards are listed when one has ended and at intervals, always
+between two reads and before their records are taken. Enhanced fan-out is not used.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from ematix_flow.spec.connections import KinesisConnection
 
 RECORDS_AT_ONCE = 10_000
 AT_ONCE = 8
-PATIENCE = 60.0  # how long the service may be away
+PATIENCE = 60.0  # seconds that the service may be unreachable
 LIST_EVERY = 30.0  # seconds between two listings of shards
-_LIST_AGAIN = 1.0  # and while children are missing
+_LIST_AGAIN = 1.0  # while children are missing
 _LONGEST_PAUSE = 5.0
-_KNOWN_FOR = dt.timedelta(hours=1)  # how old a stored position of a quiet shard may become
-_CLOCKS_DIFFER = dt.timedelta(minutes=10)  # by less than this, ours and the service's
+_KNOWN_FOR = dt.timedelta(hours=1)  # the maximum age of the stored position of an idle shard
+_CLOCKS_DIFFER = dt.timedelta(minutes=10)  # the maximum difference between our clock and the service's
 _POSITION_REFUSED = ("InvalidArgumentException", "ResourceNotFoundException")
 
 
@@ -58,15 +58,15 @@ class _ShardReader:
     shard: Shard
     position: ShardPosition | None  # None: from the oldest record
     iterator: str | None = None
-    due: float = 0.0  # not to be asked before
+    due: float = 0.0  # the next read is not before this time
     throttled: int = 0  # times in a row
     behind: int | None = None
-    at_end: bool = False  # the last read found all that was there
+    at_end: bool = False  # the last read returned all records
 
 
 @dataclass(frozen=True)
 class _ShardRead:
-    """What one read of a shard brought: records, or why not."""
+    """The result of one read of a shard: records, or the error."""
 
     reader: _ShardReader
     asked_at: float
@@ -79,7 +79,7 @@ class _ShardRead:
 
 
 class KinesisReceiver(Receiver):
-    """A poll may bring more than was asked for by what one packed record holds."""
+    """A poll may return more messages than requested, by the size of one packed record."""
 
     acknowledges = False
     lag_unit: LagUnit = "milliseconds"
@@ -96,7 +96,7 @@ class KinesisReceiver(Receiver):
         self._idle_every = idle_seconds(reading.options)
         self._readers: dict[str, _ShardReader] = {}
         self._changed: dict[str, str] = {}
-        self._pending: dict[str, str] = {}  # changed since the last poll began
+        self._pending: dict[str, str] = {}  # changed since the last poll started
         self._failure: FlowError | None = None
         self._away_since: float | None = None
         self._unlisted_since: float | None = None  # the first listing that did not succeed
@@ -117,17 +117,17 @@ class KinesisReceiver(Receiver):
         self._start_shards(shards)
         self._list_due = time.monotonic() + LIST_EVERY
         if not progress and self._reading.starting == "latest":
-            for reader in self._readers.values():  # what comes after now, to the record
+            for reader in self._readers.values():  # exactly the records after this point
                 reader.iterator = self._shard_iterator(reader, "LATEST")
 
     def _start_shards(self, shards: Mapping[str, Shard]) -> None:
-        """Read from every shard that can be read now, each where it was left."""
+        """Start reading every shard that can be read now, each at its position."""
         ended = {id for id, position in self._positions.items() if position.ended}
         for shard in readable_shards(shards.values(), ended):
             if shard.id not in self._readers:
                 self._readers[shard.id] = _ShardReader(shard, self._positions.get(shard.id))
         for id, reader in self._readers.items():
-            reader.shard = shards.get(id, reader.shard)  # it may be closed by now
+            reader.shard = shards.get(id, reader.shard)  # it may be closed now
 
     # -------------------------------------------------------------- receiving
 
@@ -136,7 +136,7 @@ class KinesisReceiver(Receiver):
         try:
             return self._poll_until(max_messages, time.monotonic() + timeout)
         except FlowError:
-            self._pending = self._changed  # nothing was handed over: it is told with the next
+            self._pending = self._changed  # no message was returned: report them with the next poll
             raise
 
     def _poll_until(self, max_messages: int, deadline: float) -> Sequence[Message]:
@@ -153,7 +153,7 @@ class KinesisReceiver(Receiver):
                 except FlowError as error:
                     if not found:
                         raise
-                    self._failure = error  # told by the next poll: what was read is not lost
+                    self._failure = error  # raised by the next poll, so that read messages are not lost
             moment = time.monotonic()
             if found or moment >= deadline:
                 return found
@@ -164,7 +164,7 @@ class KinesisReceiver(Receiver):
         return dict(self._changed)
 
     def _read_due_shards(self, max_messages: int) -> Sequence[_ShardRead]:
-        """Read every shard that is due, the ones that waited longest first, as far as there is room."""
+        """Read the shards that are due, those that waited longest first, up to the limit."""
         moment = time.monotonic()
         due = sorted((r for r in self._readers.values() if r.due <= moment), key=lambda r: r.due)
         due = due[: max(1, max_messages)]
@@ -174,7 +174,7 @@ class KinesisReceiver(Receiver):
         return list(self._pool.map(lambda reader: self._read_shard(reader, limit), due))
 
     def _read_shard(self, reader: _ShardReader, limit: int) -> _ShardRead:
-        """In a thread: changes nothing."""
+        """Read one shard. Runs in a thread, and changes no state."""
         asked = time.monotonic()
         iterator = reader.iterator
         try:
@@ -228,7 +228,7 @@ class KinesisReceiver(Receiver):
         self._changed[reader.shard.id] = str(position)
 
     def _refresh_idle_position(self, reader: _ShardReader) -> None:
-        """Nothing came. Say now and then that it was looked for, so that it does not count as lost."""
+        """Refresh the time in an idle shard's position, so that it does not count as data loss later."""
         position = reader.position
         if position is None or position.moment is None:
             return
@@ -236,13 +236,13 @@ class KinesisReceiver(Receiver):
             self._record_position(reader, ShardPosition(position.sequence, now() - _CLOCKS_DIFFER))
 
     def _finish_shard(self, reader: _ShardReader) -> None:
-        """The shard was closed and is read: its children may be begun, once they are known."""
+        """Record that a closed shard is read to its end, so that its children can start."""
         del self._readers[reader.shard.id]
         self._record_position(reader, ShardPosition(ended=True))
         self._list_due = 0.0
 
     def _list_shards(self) -> None:
-        """Begin the shards that are new. A service that is busy or away is asked again soon."""
+        """List the shards, and start new ones. Retries soon if the service is busy or unreachable."""
         moment = time.monotonic()
         try:
             shards = list_shards(self._client, self._stream)
@@ -262,7 +262,7 @@ class KinesisReceiver(Receiver):
         self._list_due = moment + (LIST_EVERY if waits else _LIST_AGAIN)
 
     def _reads_all_keys(self) -> bool:
-        """Whether the shards that are written to now are read; else some are not known or not begun."""
+        """Whether all open shards are being read; else some are unknown or not started."""
         return cover_all_keys(reader.shard for reader in self._readers.values())
 
     def _handle_failure(self, answer: _ShardRead, failure: ClientError | BotoCoreError) -> None:
@@ -280,7 +280,7 @@ class KinesisReceiver(Receiver):
             if moment - self._away_since >= PATIENCE:
                 doing = f"read stream {short_name(self._stream)!r}"
                 raise explain_error(self._connection, doing, CannotConnect, failure) from failure
-            reader.iterator = None  # some servers answer so to an iterator that they do not know
+            reader.iterator = None  # some servers answer like this to an unknown iterator
             reader.due = moment + min(1.0, PATIENCE / 4)
         elif code in _POSITION_REFUSED and self._position_is_gone(reader):
             pass
@@ -289,7 +289,7 @@ class KinesisReceiver(Receiver):
             raise explain_error(self._connection, doing, SourceFailed, failure) from failure
 
     def _position_is_gone(self, reader: _ShardReader) -> bool:
-        """Whether the shard is there and its stored position is not: then reading begins at the oldest."""
+        """Whether the shard exists without its stored position; then reading starts at the oldest record."""
         position = reader.position
         if reader.iterator is not None or position is None or position.sequence is None:
             return False
@@ -298,7 +298,7 @@ class KinesisReceiver(Receiver):
         ):
             if reader.shard.id not in list_shards(self._client, self._stream):
                 return False
-        if position.moment is None:  # else it was found at the opening that nothing can be lost
+        if position.moment is None:  # otherwise the check at the start found that nothing is lost
             what = f"the record with sequence number {position.sequence}, nor perhaps some after it"
             report_data_loss(self._reading, self._stream, reader.shard.id, what)
         reader.position = None
@@ -323,10 +323,10 @@ class KinesisReceiver(Receiver):
             for key, data, position in contents
         ]
 
-    # -------------------------------------------------------------- telling
+    # -------------------------------------------------------------- state
 
     def acknowledge(self, receipts: Sequence[Any]) -> bool | None:
-        """There is nothing to tell the service: it deletes a record when its time has come."""
+        """Does nothing: Kinesis has no acknowledgements, and deletes records after their retention time."""
         return True
 
     def is_drained(self) -> bool | None:
@@ -334,7 +334,7 @@ class KinesisReceiver(Receiver):
         return settled and all(reader.at_end for reader in self._readers.values())
 
     def lag(self) -> Mapping[str, int]:
-        """By how many milliseconds each shard is behind: the service does not count messages."""
+        """How many milliseconds each shard is behind; the service does not count messages."""
         stream = short_name(self._stream)
         return {
             f"{stream}/{id}": reader.behind

@@ -1,8 +1,8 @@
-"""Messages to a stream, in requests as large as the service takes.
+"""Sends messages to a stream, in requests as large as the service takes.
 
-At least once. A request is repeated for the records that it refused, before the next one is made: records
-of one key may then change places within a request, which is what ``PutRecords`` promises. Kinesis knows no
-headers: they are not sent.
+Delivery is at least once. Refused records of a request are sent again before the next request, so records of
+one key may change their order within a request, as ``PutRecords`` documents. Kinesis has no headers, so they
+are not sent.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 REQUEST_RECORDS = 500
-REQUEST_BYTES = 5 * 1024 * 1024  # partition keys among them
-RECORD_BYTES = 1024 * 1024  # with its partition key
+REQUEST_BYTES = 5 * 1024 * 1024  # including partition keys
+RECORD_BYTES = 1024 * 1024  # including its partition key
 LONGEST_KEY = 256
 LONGEST_PREFIX = 200
-ATTEMPTS = 6  # of a request that fails as a whole
+ATTEMPTS = 6  # for a request that fails as a whole
 _RETRIED = THROTTLED | {"InternalFailure", "ServiceUnavailable"}
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 
 
 @dataclass(frozen=True)
 class KinesisSender:
-    """Picklable. ``patience`` is for how many seconds refused records are tried without any getting in."""
+    """Picklable. ``patience`` is how many seconds refused records are retried while none is accepted."""
 
     connection: KinesisConnection
     stream: str
@@ -45,7 +45,7 @@ class KinesisSender:
     patience: float = 60.0
 
     def keep_open(self) -> KinesisSender:
-        return self  # each batch connects anew
+        return self  # each batch opens its own connection
 
     def check(self, batch: pa.RecordBatch) -> None:
         for _ in self._requests([batch]):
@@ -82,7 +82,7 @@ class KinesisSender:
             yield request
 
     def _partition_key(self, key: bytes | None) -> str:
-        """The message's key; one that is too long or no text goes by its hash, one without any by chance."""
+        """The message's key; its hash when it is too long or not text; a random key when there is none."""
         if not key:
             return f"{self.partition_key_prefix}{uuid.uuid4().hex}"
         try:
@@ -92,7 +92,7 @@ class KinesisSender:
         return text if len(text) <= LONGEST_KEY else hashlib.sha256(key).hexdigest()
 
     def _put_records(self, client: Any, records: Sequence[dict[str, Any]]) -> None:
-        """Until the service has taken every record."""
+        """Send records until the service has accepted every one."""
         left = list(records)
         refused, gives_up = 0, time.monotonic() + self.patience
         while left:
@@ -120,10 +120,10 @@ class KinesisSender:
         counts = Counter(each["ErrorCode"] for each in told)
         codes = ", ".join(f"{count} × {code}" for code, count in counts.most_common())
         final = [each for each in told if each["ErrorCode"] not in _RETRIED]
-        words = (final or told)[0].get("ErrorMessage") or "no reason is given"
-        step = f"aws kinesis update-shard-count --stream-name {short_name(self.stream)} …  gives it more room"
+        words = (final or told)[0].get("ErrorMessage") or "no reason given"
+        step = f"aws kinesis update-shard-count --stream-name {short_name(self.stream)} …  adds capacity"
         return TargetFailed(
             f"Kinesis stream {short_name(self.stream)!r} did not take {len(told)} records ({codes}): {words}",
             state="records that were sent before stay; a new attempt sends all again",
-            next_step="look at the first of them" if final else step,
+            next_step="check the first of them" if final else step,
         )

@@ -1,6 +1,6 @@
-"""The shards of a stream and their descent: a split or a merge closes parents and opens children.
+"""The shards of a stream and their parents: a split or a merge closes parents and opens children.
 
-The records of a key stay in order when a child is begun only after all its parents are read to their end.
+The records of a key stay in order if a child is read only after all its parents are read to their end.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from ematix_flow.backends.kinesis.client import stream_argument
 
 _LISTED_AT_ONCE = 1000
-_KEYS = 2**128  # the hashes that a key can have
+_KEYS = 2**128  # the number of possible hashes of a key
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Shard:
 
 
 def list_shards(client: Any, stream: str) -> dict[str, Shard]:
-    """All shards that have not passed out of retention, by id."""
+    """All shards within the retention time, by id."""
     found: dict[str, Shard] = {}
     request: dict[str, Any] = {**stream_argument(stream), "MaxResults": _LISTED_AT_ONCE}
     while True:
@@ -48,7 +48,7 @@ def list_shards(client: Any, stream: str) -> dict[str, Shard]:
 
 
 def readable_shards(shards: Iterable[Shard], ended: Collection[str]) -> list[Shard]:
-    """Those whose parents are all read to their end, or gone with all that they held."""
+    """The shards whose parents are all read to their end, or no longer exist."""
     known = {shard.id: shard for shard in shards}
     return [
         shard
@@ -58,5 +58,5 @@ def readable_shards(shards: Iterable[Shard], ended: Collection[str]) -> list[Sha
 
 
 def cover_all_keys(shards: Iterable[Shard]) -> bool:
-    """Whether every key has an open shard among these, as it has in a stream at any time."""
+    """Whether the open shards among these cover every key, as those of a whole stream do."""
     return sum(shard.last_hash - shard.first_hash + 1 for shard in shards if not shard.closed) >= _KEYS

@@ -1,4 +1,4 @@
-"""A stream as something that is followed."""
+"""A Kinesis stream as a stream source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ematix_flow.spec.connections import KinesisConnection
 
 
 class KinesisSource(ReceivedSource):
-    """What is followed is named by the query: a stream's name or ARN; empty means the connection's own."""
+    """The query is the name or ARN of a stream; an empty query means the connection's stream."""
 
     def __init__(self, connection: KinesisConnection) -> None:
         self._connection = connection

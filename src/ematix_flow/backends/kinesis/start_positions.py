@@ -1,6 +1,6 @@
-"""Where each shard of a stream is begun: anew, or where an earlier process has stopped.
+"""Where reading of each shard starts: at the requested start, or where an earlier process stopped.
 
-Also finds what was lost meanwhile: records that passed out of retention before they were read.
+Also finds data loss: records whose retention ended before they were read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ematix_flow.backends.kinesis.shards import Shard
 from ematix_flow.backends.messages.contract import ReadRequest
 from ematix_flow.errors import ConfigError, SourceFailed
 
-READ_EVERY = 0.2  # seconds between two reads of a shard, of which the service allows five a second
+READ_EVERY = 0.2  # seconds between two reads of a shard; the service allows five reads a second
 _IDLE_MILLISECONDS = "250"
 
 _log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ def idle_seconds(options: Mapping[str, str]) -> float:
 
 
 def first_positions(reading: ReadRequest, shards: Mapping[str, Shard]) -> dict[str, ShardPosition]:
-    """Who has no position yet begins by ``starting``. A shard without an entry begins at its oldest."""
+    """The start by ``starting``, without stored positions. A shard without an entry starts at its oldest."""
     starting = reading.starting
     if isinstance(starting, dt.datetime):
         return {shard: ShardPosition(moment=to_utc(starting)) for shard in shards}
@@ -48,15 +48,15 @@ def first_positions(reading: ReadRequest, shards: Mapping[str, Shard]) -> dict[s
         moment = ShardPosition(moment=now())
         return {id: ShardPosition(ended=True) if shard.closed else moment for id, shard in shards.items()}
     raise SourceFailed(
-        f"a Kinesis stream starts at 'earliest', 'latest' or a moment, not at {starting!r}",
-        next_step="mend where the stream starts",
+        f"a Kinesis stream starts at 'earliest', 'latest' or a time, not at {starting!r}",
+        next_step="fix where the stream starts",
     )
 
 
 def stored_positions(
     client: Any, stream: str, reading: ReadRequest, shards: Mapping[str, Shard], progress: Mapping[str, str]
 ) -> dict[str, ShardPosition]:
-    """The positions of an earlier process, as far as their shards still have what follows."""
+    """The stored positions of an earlier process, for the shards that still have the next records."""
     kept = _retention(client, stream)
     found: dict[str, ShardPosition] = {}
     for id, text in progress.items():
@@ -69,7 +69,7 @@ def stored_positions(
                 reading,
                 stream,
                 id,
-                f"the records after {_last_read_text(position)}: the shard itself is gone",
+                f"the records after {_last_read_text(position)}: the shard no longer exists",
             )
             found[id] = ShardPosition(ended=True)
         elif position.sequence and int(position.sequence) < shards[id].first_sequence:
@@ -94,22 +94,22 @@ def _is_too_old(position: ShardPosition, kept: dt.timedelta | None) -> bool:
 
 
 def _given_start(reading: ReadRequest) -> ShardPosition | None:
-    """The position of who begins at a moment and has found nothing yet: that was never promised."""
+    """The position of a stream that starts at a time and has read nothing yet: older records do not count."""
     return (
         ShardPosition(moment=to_utc(reading.starting)) if isinstance(reading.starting, dt.datetime) else None
     )
 
 
 def report_data_loss(reading: ReadRequest, stream: str, shard: str, what: str) -> None:
-    """Records can no longer be read: SourceFailed, or a warning where that is allowed."""
+    """Report records that can no longer be read: SourceFailed, or a warning where loss is allowed."""
     words = f"shard {shard} of Kinesis stream {short_name(stream)!r} no longer has {what}"
     if not reading.fail_on_data_loss:
-        _log.warning("%s; reading goes on with the oldest that is there", words)
+        _log.warning("%s; reading continues with the oldest record that is left", words)
         return
     raise SourceFailed(
         words,
         state="nothing was read; the positions are as before",
-        next_step="to go on with what is there, set fail_on_data_loss = false; to keep records for longer:  "
+        next_step="to continue with what is left, set fail_on_data_loss = false; to keep records longer:  "
         f"aws kinesis increase-stream-retention-period --stream-name {short_name(stream)} "
         "--retention-period-hours 168",
     )
@@ -121,7 +121,7 @@ def _last_read_text(position: ShardPosition) -> str:
 
 
 def _retention(client: Any, stream: str) -> dt.timedelta | None:
-    """For how long the stream keeps a record; None when we may not ask."""
+    """The retention time of the stream; None when we may not ask."""
     try:
         answer = client.describe_stream_summary(**stream_argument(stream))
     except ClientError as error:

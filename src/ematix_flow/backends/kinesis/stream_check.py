@@ -1,4 +1,4 @@
-"""Whether a stream is there, asked before anything is read or sent."""
+"""Checks that a stream exists, before anything is read or sent."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _ARN = re.compile(r"arn:aws[a-z-]*:kinesis:[a-z0-9-]*:\d*:stream/[A-Za-z0-9_.\-]
 def describe_stream(
     connection: KinesisConnection, client: Any, stream: str, failed: type[FlowError]
 ) -> dict[str, Any] | None:
-    """What the service says of a stream; None when this user may not ask.
+    """The service's description of a stream; None when this user may not ask.
 
-    ``failed`` is raised when it does not say, and `SourceMissing` or `TargetMissing` when there is none.
+    Raises ``failed`` when the request fails, and `SourceMissing` or `TargetMissing` when there is no stream.
     """
     absent = _MISSING.get(failed, failed)
     if not (_NAME.fullmatch(stream) or _ARN.fullmatch(stream)):
         raise absent(
-            f"{stream!r} is no name of a Kinesis stream",
+            f"{stream!r} is not a valid name of a Kinesis stream",
             next_step="a name has 1 to 128 of letters, digits and  _ . -;  or it is an ARN of a stream",
         )
     with translate_errors(connection, f"look at stream {short_name(stream)!r}", failed):
@@ -42,7 +42,7 @@ def describe_stream(
             raise absent(
                 f"there is no Kinesis stream {short_name(stream)!r} in region {region}",
                 next_step=f"aws kinesis create-stream --stream-name {short_name(stream)} --shard-count 1 "
-                f"--region {region};  or mend the region of connection {connection.name!r}",
+                f"--region {region};  or fix the region of connection {connection.name!r}",
             ) from error
     summary: dict[str, Any] = answer["StreamDescriptionSummary"]
     return summary

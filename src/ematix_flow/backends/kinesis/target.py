@@ -1,4 +1,4 @@
-"""A stream as something that messages are sent to."""
+"""A Kinesis stream as a message target."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OPTIONS = ("partition_key_prefix",)
 
 
 class KinesisTarget(MessageTarget):
-    """At least once: a record that the service has taken without our hearing of it is sent again."""
+    """At least once: a record is sent again when its confirmation is lost."""
 
     def __init__(self, connection: KinesisConnection) -> None:
         self._connection = connection
@@ -34,13 +34,13 @@ class KinesisTarget(MessageTarget):
             )
 
     def sender(self, place: str, options: Mapping[str, str]) -> Sender:
-        """``partition_key_prefix`` is what the partition keys of messages without a key begin with."""
+        """``partition_key_prefix`` starts the partition keys of messages without a key."""
         unknown = sorted(set(options) - set(_OPTIONS))
         if unknown:
             raise ConfigError(f"a Kinesis target has no option {unknown[0]!r}; it has  partition_key_prefix")
         prefix = options.get("partition_key_prefix", "")
         if len(prefix) > LONGEST_PREFIX:
             raise ConfigError(
-                f"partition_key_prefix has {len(prefix)} letters; it has {LONGEST_PREFIX} at most"
+                f"partition_key_prefix has {len(prefix)} letters; the maximum is {LONGEST_PREFIX}"
             )
         return KinesisSender(self._connection, place or self._connection.stream_name, prefix)

@@ -1,10 +1,10 @@
-"""What a backend fulfils to be followed by a stream, and to be sent messages by one.
+"""The contracts of stream sources and message targets.
 
-A stream is run by Spark's Structured Streaming. A source either is followed by Spark itself (`SparkStream`:
-Kafka, Delta), or it is received by us (`Received`: RabbitMQ, Pub/Sub, Kinesis, files), put into a spool
-that Spark follows, and acknowledged when every target has committed. Both bring messages of one shape, or
-rows that are columns already. What Spark has planned, a source may read by itself (`SparkStream.splits`).
-What is pickled into a Spark task is only a `Split` or a `Sender`.
+Spark's Structured Streaming runs a stream. Either Spark follows a source itself (`SparkStreamSource`: Kafka,
+Delta), or we receive its messages (`ReceivedSource`: RabbitMQ, Pub/Sub, Kinesis, files), put them into a
+spool that Spark follows, and acknowledge them when every target has committed. Both give messages of one
+shape, or rows that have columns already. A source may read what Spark has planned by itself
+(`SparkStreamSource.splits`). Only a `Split` or a `Sender` is pickled into a Spark task.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
     from ematix_flow.backends.base import Split
 
-RESOURCE_IDS = "place ids"  # in a position: the ids of its places, next to places that never have this name
+RESOURCE_IDS = "place ids"  # in a position: the ids of its topics; no topic has this name
 LagUnit = Literal["messages", "milliseconds"]
 
-# The columns in which messages of every source travel.
+# The columns of the messages of every source.
 VALUE, KEY, TOPIC, PARTITION, POSITION, TIMESTAMP, HEADERS = (
     "value",
     "key",
@@ -63,7 +63,7 @@ def message_schema() -> pa.Schema:
 
 
 def collect_up_to(batches: Iterable[pa.RecordBatch], most: int) -> list[pa.RecordBatch] | None:
-    """Everything, when it is no more than so many bytes; else None, with little more than that held."""
+    """All batches, when they have at most ``most`` bytes; else None, after reading little more than that."""
     found, size = [], 0
     for batch in batches:
         size += batch.nbytes
@@ -75,12 +75,12 @@ def collect_up_to(batches: Iterable[pa.RecordBatch], most: int) -> list[pa.Recor
 
 @dataclass(frozen=True)
 class ReadRequest:
-    """How a stream follows its source: from where, and how much at once.
+    """What a stream reads from its source: from where, and how much at once.
 
     ``query`` names what is followed: a topic, a queue, a subscription, a folder, a table. ``starting`` is
-    ``earliest``, ``latest`` or a moment with a zone, for who has no position yet. ``resume`` is the position
-    that a target has committed, which wins. ``pipeline`` names who reads, where a broker keeps positions of
-    readers; empty for who reads by hand.
+    ``earliest``, ``latest`` or a time with a zone; it applies without a position. ``resume`` is the position
+    that a target has committed, and takes precedence. ``pipeline`` names the reader for brokers that
+    keep the positions of readers; it is empty outside of pipelines.
     """
 
     query: str
@@ -91,7 +91,7 @@ class ReadRequest:
     options: Mapping[str, str] = field(default_factory=dict)
     files: FileOptions = field(default_factory=FileOptions)
     pipeline: str = ""
-    begun: bool = False  # a checkpoint says where it goes on
+    begun: bool = False  # a checkpoint says where reading continues
 
     def __post_init__(self) -> None:
         require_time_zone(self.starting)
@@ -99,7 +99,7 @@ class ReadRequest:
 
 @dataclass(frozen=True)
 class Message:
-    """One received message. ``receipt`` is what its source acknowledges it by; opaque to all others."""
+    """One received message. ``receipt`` identifies it to its source for acknowledging."""
 
     value: bytes | None
     key: bytes | None = None
@@ -109,57 +109,57 @@ class Message:
     timestamp: dt.datetime | None = None  # with a zone
     headers: str | None = None  # a JSON object of texts
     receipt: Any = None
-    redelivered: bool = False  # the source says that somebody had it before
+    redelivered: bool = False  # the source says that it was delivered before
 
 
 class Receiver(ABC):
     """An open subscription, used from one thread.
 
-    Whoever polls stores the messages durably together with `progress`, and acknowledges them when all
-    targets have committed. What is not acknowledged when the connection ends comes again, and then equals
-    what came before in all but ``receipt`` and ``redelivered``. All messages of one poll are of one
-    generation, the one in force when it returns.
+    The caller of `poll` stores the messages durably together with `progress`, and acknowledges them when all
+    targets have committed. Messages that are not acknowledged when the connection ends are delivered again,
+    and equal the first delivery in all but ``receipt`` and ``redelivered``. All messages of one poll are of
+    one generation, the current one when it returns.
     """
 
-    acknowledges: bool = True  # False: positions are in `progress`, and nothing comes again by itself
-    lag_unit: LagUnit = "messages"  # what `lag` counts; milliseconds are those behind the newest message
-    flags_redelivery: bool = False  # True: a message that is not marked ``redelivered`` never came before
-    generation: int = 0  # another number whenever all receipts given before have become void
+    acknowledges: bool = True  # False: positions are in `progress`, and nothing is delivered again
+    lag_unit: LagUnit = "messages"  # what `lag` counts; milliseconds behind the newest message
+    flags_redelivery: bool = False  # True: messages not marked ``redelivered`` are first deliveries
+    generation: int = 0  # changes whenever all earlier receipts become void
 
     @abstractmethod
     def poll(self, max_messages: int, timeout: float) -> Sequence[Message]:
-        """What is there, waiting at most ``timeout`` seconds for the first; reconnects by itself.
+        """The available messages, waiting at most ``timeout`` seconds for the first; reconnects by itself.
 
-        CannotConnect when the server stays away, SourceFailed when it refuses.
+        CannotConnect when the server stays unreachable, SourceFailed when it refuses.
         """
 
     def progress(self) -> Mapping[str, str]:
-        """What has changed in the positions by the last poll, by name (a shard, a file)."""
+        """The positions that the last poll changed, by name (a shard, a file)."""
         return {}
 
     @abstractmethod
     def acknowledge(self, receipts: Sequence[Any]) -> bool | None:
-        """Tell the source that these are done. Receipts of a connection that is gone are ignored.
+        """Tell the source that these messages are done. Receipts of a lost connection are ignored.
 
-        True when the source has answered that it knows, so that none of this generation comes again;
-        anything else when it may not have heard.
+        True when the source has confirmed it, so that none of them is delivered again in this generation;
+        anything else when the source may not know it.
         """
 
     def reject(self, receipts: Sequence[Any]) -> bool | None:
-        """As `acknowledge`, for messages that cannot be used: where the source has a place for them, it
+        """As `acknowledge`, for messages that cannot be used. A source that has a dead-letter destination
         moves them there."""
         return self.acknowledge(receipts)
 
     def keep_alive(self) -> None:
-        """Called about once a second while messages wait, for who must ask for more time."""
+        """Called about once a second while messages wait, for heartbeats and longer leases."""
         return
 
     def is_drained(self) -> bool | None:
-        """Whether everything that was there is received; None where the source cannot tell."""
+        """Whether all available messages were received; None where the source cannot tell."""
         return None
 
     def lag(self) -> Mapping[str, int]:
-        """How much waits in each ``topic/partition``, in `lag_unit`, as far as the source tells."""
+        """The lag of each ``topic/partition`` in `lag_unit`, as far as the source reports it."""
         return {}
 
     @abstractmethod
@@ -169,103 +169,103 @@ class Receiver(ABC):
 class StreamSource(ABC):
     """A system that a stream can follow."""
 
-    kind_of_rows: str = "messages"  # or "columns": rows come typed, there is no payload to decode
+    kind_of_rows: str = "messages"  # or "columns": rows are typed, there is no payload to decode
 
     @abstractmethod
     def check(self, reading: ReadRequest) -> None:
-        """Whether it can be followed; a missing topic or queue is SourceFailed with the next step."""
+        """Check that the source can be followed; SourceFailed for a missing topic or queue."""
 
     def report_committed(self, position: str) -> None:
-        """All targets hold everything up to this position: tell whoever watches the lag."""
+        """Report the position up to which all targets hold everything, for tools that watch the lag."""
         return
 
     def close(self) -> None:
-        """Let go of what was opened; the next question opens it again."""
+        """Close what was opened; the next call opens it again."""
         return
 
     def explain_failure(self, reading: ReadRequest, said: str) -> FlowError | None:
-        """The error of ours for what Spark says of a query over this source; None when it says no more."""
+        """Our error for what Spark reports about a query on this source; None when we know nothing better."""
         return None
 
 
 class SparkStreamSource(StreamSource):
-    """A source that Spark follows by itself; a batch's position is what its checkpoint says."""
+    """A source that Spark follows itself; the position of a batch is in Spark's checkpoint."""
 
     @abstractmethod
     def streaming_frame(self, spark: SparkSession, reading: ReadRequest) -> DataFrame:
-        """A streaming frame: of `MESSAGE_DDL`, or of columns."""
+        """A streaming frame with the columns of `MESSAGE_DDL`, or with the rows' own columns."""
 
     def continues_checkpoint(self, planned: str, remembered: str | None, reading: ReadRequest) -> bool:
-        """Whether a checkpoint that has planned so far is of what is asked for now.
+        """Whether a checkpoint that has planned up to ``planned`` still fits this request.
 
-        ``remembered`` is the last position in a ledger, which may know places that the checkpoint does not.
+        ``remembered`` is the last position in a ledger, which may have topics that the checkpoint lacks.
         """
         return True
 
     def dropped_position(self, position: str, reading: ReadRequest) -> str | None:
-        """The part of a position that is not asked for now, kept for when it is asked for again."""
+        """The part of a position that this request does not read, kept for when it is requested again."""
         return None
 
     def with_dropped_position(self, position: str, left: str) -> str:
         return position
 
     def resource_ids(self, reading: ReadRequest, position: str | None = None) -> Mapping[str, str]:
-        """The ids that places have now, by name: those of a position, or those that are asked for.
+        """The current ids of topics, by name: of those in a position, or of those that are requested.
 
-        A place that is deleted and created again under its name has another id, so that a position in the
-        one is none in the other. One that is not there, or has no id, is left out.
+        A topic that is deleted and created again under the same name has another id, and old positions mean
+        nothing in it. A topic that does not exist, or has no id, is left out.
         """
         return {}
 
     def resource_ids_in(self, position: str) -> Mapping[str, str | None]:
-        """The ids that `with_ids` has put into a position; None for one on which ledgers do not agree."""
+        """The ids that `with_resource_ids` put into a position; None where the ledgers disagree."""
         return {}
 
     def with_resource_ids(self, position: str, ids: Mapping[str, str | None]) -> str:
-        """The position as a ledger keeps it, together with the ids of its places."""
+        """The position as a ledger stores it, together with the ids of its topics."""
         return position
 
     def describe_recreated(
         self, before: Mapping[str, str | None], now: Mapping[str, str], reading: ReadRequest
     ) -> Sequence[str]:
-        """What to say of each place whose id is another than before; DataLost unless loss is allowed."""
+        """A sentence for each topic whose id has changed; DataLost unless loss is allowed."""
         return ()
 
     def count_between(self, before: str, after: str) -> int | None:
-        """How many messages lie between two positions at most; None when that is not known."""
+        """The maximum number of messages between two positions; None when it is unknown."""
         return None
 
     def splits(
         self, reading: ReadRequest, before: str, after: str, most: int, *, whole: bool = False
     ) -> Sequence[Split] | None:
-        """The messages between two positions for our own tasks, at most so many; None when Spark is to read.
+        """At most ``most`` splits of the messages between two positions; None when Spark must read them.
 
-        They are those that Spark's frame would hold, in batches of `message_schema`. With ``whole`` all of a
-        partition is in one of them, in order.
+        They hold the same messages as Spark's frame, in batches of `message_schema`. With ``whole`` all
+        messages of a partition are in one split, in order.
         """
         return None
 
     def read_small_batch(
         self, reading: ReadRequest, before: str, after: str, most: int
     ) -> list[pa.RecordBatch] | None:
-        """The same, read here and now; None when they are more than ``most`` bytes. Asked after `splits`."""
+        """The same messages, read now in this process; None when they exceed ``most`` bytes. See `splits`."""
         return None
 
 
 class ReceivedSource(StreamSource):
-    """A source that we receive ourselves."""
+    """A source whose messages we receive ourselves."""
 
     @abstractmethod
     def receiver(self, reading: ReadRequest, progress: Mapping[str, str]) -> Receiver:
-        """Open it where ``progress`` (all that was ever stored) ends."""
+        """Open a receiver where ``progress`` (all stored positions) ends."""
 
     def max_batch_messages(self, reading: ReadRequest) -> int | None:
-        """How many messages one batch holds at most; None for as many as there are."""
+        """The maximum number of messages of one batch; None for no limit."""
         return reading.max_rows
 
 
 class ReceivedFileSource(ReceivedSource):
-    """Files that come into a folder: a message is the path of one, and its rows are read by Spark."""
+    """Files that arrive in a folder: a message is the path of a file, and Spark reads its rows."""
 
     kind_of_rows = "columns"
 
@@ -279,22 +279,22 @@ class ReceivedFileSource(ReceivedSource):
     ) -> DataFrame:
         """The rows of exactly these files, which messages have named.
 
-        With ``columns``, these and no others, in their order and types, whatever the files hold: one that
-        they lack is null, and a value that is not of its type is refused. Without, as a batch reads them.
-        SourceFailed names a file that cannot be read, here or when the rows are computed; then whoever
-        asks for one file at a time finds out which.
+        With ``columns``, the rows have these columns only, in their order and types, whatever the files hold:
+        a missing column is null, and a value of another type is refused. Without, they are as a batch reads
+        them. SourceFailed names a file that cannot be read, here or when the rows are computed; a caller that
+        reads one file at a time finds out which.
         """
 
     @abstractmethod
     def describe(self, spark: SparkSession, reading: ReadRequest) -> tuple[ColumnSpec, ...] | None:
-        """The columns of the files that are there now; None when there are none yet."""
+        """The columns of the current files; None when there are no files yet."""
 
 
 # ------------------------------------------------------------------ messages out
 
 
 def outgoing_schema() -> pa.Schema:
-    """What a sender takes: ``headers`` is a JSON object, ``partition`` is the sink's own number or null."""
+    """The columns of outgoing messages: ``headers`` is a JSON object, ``partition`` a number or null."""
     import pyarrow as pa
 
     return pa.schema(
@@ -304,7 +304,7 @@ def outgoing_schema() -> pa.Schema:
 
 @dataclass(frozen=True)
 class BatchToken:
-    """Names a batch for a sender that commits messages and token together."""
+    """Identifies a batch, for senders that commit messages and token together."""
 
     pipeline: str
     target: str
@@ -313,20 +313,20 @@ class BatchToken:
 
 
 class Sender(Protocol):
-    """Picklable. Sends from inside a Spark task; back only when the broker has confirmed everything."""
+    """Picklable. Sends from inside a Spark task, and returns when the broker has confirmed everything."""
 
     def send(self, batches: Iterable[pa.RecordBatch], token: BatchToken | None = None) -> int:
-        """How many were sent. With a token all or nothing, and 0 when the token is there already."""
+        """Send all messages, and return their number. With a token all or none; 0 if it is committed."""
         ...
 
     def check(self, batch: pa.RecordBatch) -> None:
-        """RowRejected for a message that the broker would refuse for what it is. Sends nothing."""
+        """Raise RowRejected for a message that the broker would refuse for its content. Sends nothing."""
         ...
 
     def keep_open(self) -> Sender:
-        """For one process that sends batch after batch: what it opens stays open. Not picklable.
+        """A sender for a process that sends many batches: it keeps its connection open. Not picklable.
 
-        After an error it is of no more use.
+        It cannot be used again after an error.
         """
         ...
 
@@ -334,15 +334,15 @@ class Sender(Protocol):
 class MessageTarget(ABC):
     """A broker as a target."""
 
-    transactions: bool = False  # takes tokens: a batch arrives once, as seen by readers of committed messages
+    transactions: bool = False  # takes tokens: a reader of committed messages sees a batch exactly once
 
     @abstractmethod
     def check_destination(self, place: str) -> None:
-        """Whether that topic, queue or stream takes messages; TargetMissing says how to create it."""
+        """Check that the topic, queue or stream takes messages; TargetMissing says how to create it."""
 
     @abstractmethod
     def sender(self, place: str, options: Mapping[str, str]) -> Sender: ...
 
     def last_token(self, pipeline: str, target: str) -> tuple[str, str | None] | None:
-        """Batch key and position of the newest batch that committed; None when there is none."""
+        """Batch key and position of the newest committed batch; None when there is none."""
         return None

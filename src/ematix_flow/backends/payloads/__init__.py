@@ -1,1 +1,1 @@
-"""Payloads of messages: JSON, raw bytes, Avro and Protobuf, with and without a registry."""
+"""Message payloads: JSON, raw bytes, Avro and Protobuf, with and without a schema registry."""

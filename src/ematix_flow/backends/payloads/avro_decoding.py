@@ -1,9 +1,9 @@
-"""Avro payloads that name their schema in a registry.
+"""Decodes Avro payloads that name their schema in a registry.
 
-A message is read with the schema that it was written with; its fields are matched to columns by name. A
-column that the writer's schema lacks gets the default that the subject's latest schema has for it, else
-null. Several schemas in one batch are fine. Enums are text, times of day are text, records, lists and maps
-are JSON; what else becomes of a value is written in `values`.
+A message is read with its writer's schema, and its fields are matched to columns by name. A column that the
+writer's schema lacks gets the default of the subject's latest schema, else null. A batch may have several
+schemas. Enums and times of day become text; records, lists and maps become JSON. `value_conversion` has the
+rules for all other values.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _parsed_schemas: LruCache[tuple[int, int, SchemaId], Any] = LruCache(
 
 @dataclass(frozen=True)
 class AvroDecoder:
-    """Reads payloads into these columns. Its payload holds the registry's secrets."""
+    """Reads payloads into these columns. ``payload`` contains the registry's secrets."""
 
     payload: PayloadSpec
     columns: tuple[ColumnSpec, ...]
@@ -83,7 +83,7 @@ class AvroDecoder:
         return DecodedBatch(batch, pa.array(kept, pa.int64()), tuple(bad), empty)
 
     def _reader_for(self, registry: SchemaRegistry, schema_id: SchemaId) -> _AvroReader | str:
-        """What reads payloads of a schema, or why none can be read."""
+        """The reader for payloads of a schema, or the reason why they cannot be read."""
         schema = registry.schema(schema_id)
         if schema is None:
             return f"schema id {schema_id} is not in the registry"
@@ -95,12 +95,12 @@ class AvroDecoder:
             return str(error)
         there = {field["name"] for field in fields_of(writer)}
         if not there and not (isinstance(writer, dict) and writer.get("type") == "record"):
-            return f"schema id {schema_id} is no record, and has no fields"
+            return f"schema id {schema_id} is not a record, and has no fields"
         missing = [c.name for c in self.columns if c.name not in there]
         return _AvroReader(writer, self._defaults(registry, writer, missing))
 
     def _defaults(self, registry: SchemaRegistry, writer: Any, missing: list[str]) -> dict[str, Any]:
-        """Values of the latest schema for fields that the writer's did not have yet."""
+        """Defaults of the latest schema for fields that the writer's schema lacks."""
         if not missing or not (self.payload.topic or self.payload.subject_strategy == "record_name"):
             return {}
         subject = subject_of(self.payload, lambda: record_name(writer))
@@ -115,7 +115,7 @@ class AvroDecoder:
 
 
 class UnreadablePayload(Exception):
-    """Bytes that are not what the schema says."""
+    """A payload whose bytes do not match its schema."""
 
 
 @dataclass(frozen=True)
@@ -130,19 +130,19 @@ class _AvroReader:
         stream.seek(at)
         try:
             found = schemaless_reader(stream, self.writer, None)
-        except Exception as error:  # of any kind: the bytes decide what the reader stumbles over
+        except Exception as error:  # any kind of error: it depends on the bytes
             words = str(error) or type(error).__name__
-            raise UnreadablePayload(f"the payload is not what its schema says: {words[:200]}") from None
+            raise UnreadablePayload(f"the payload does not match its schema: {words[:200]}") from None
         left = len(data) - stream.tell()
         if left:
-            raise UnreadablePayload(f"the payload has {left} bytes more than its schema says")
+            raise UnreadablePayload(f"the payload has {left} bytes more than its schema describes")
         if not isinstance(found, dict):
-            raise UnreadablePayload("the payload is no record")
+            raise UnreadablePayload("the payload is not a record")
         return {**self.defaults, **found} if self.defaults else found
 
 
 def load_schema(registry: SchemaRegistry, schema: RegisteredSchema) -> Any:
-    """The parsed schema, from the memory of this process; raises UnusableSchema."""
+    """The parsed schema, cached in this process; raises UnusableSchema."""
     key = (os.getpid(), id(registry), schema.id)
     known = _parsed_schemas.get(key)
     if known is None:
@@ -150,14 +150,14 @@ def load_schema(registry: SchemaRegistry, schema: RegisteredSchema) -> Any:
         known = parse_avro_schema(schema)
         if has_zero_byte_items(known):
             raise UnusableSchema(
-                f"schema id {schema.id} has a list of values without bytes, which could grow without end"
+                f"schema id {schema.id} has a list of zero-byte values, which could grow without limit"
             )
         _parsed_schemas.put(key, known)
     return known
 
 
 def _register_nanosecond_types() -> None:
-    """fastavro leaves these as numbers, which a column would take for milliseconds."""
+    """Make fastavro read nanosecond timestamps; as numbers, columns would read them as milliseconds."""
     from fastavro.read import LOGICAL_READERS
 
     LOGICAL_READERS.setdefault("long-timestamp-nanos", _utc_timestamp)

@@ -1,4 +1,4 @@
-"""Rows as Avro payloads, with a schema that a registry knows."""
+"""Encodes rows as Avro payloads, with a registered schema."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AvroEncoder:
-    """Writes with a schema that is decided: a worker needs no registry."""
+    """Writes with a schema that was chosen on the driver, so that a worker needs no registry."""
 
     schema: RegisteredSchema
     columns: tuple[ColumnSpec, ...]
@@ -65,14 +65,14 @@ class AvroEncoder:
             if column.name in coarse and isinstance(value, dt.datetime) and value.microsecond % 1000:
                 raise RowRejected(
                     f"row {at + 1}, column {column.name!r}: {value.isoformat()} has microseconds, and schema"
-                    f" id {self.schema.id} holds milliseconds",
+                    f" id {self.schema.id} has milliseconds",
                     state="nothing of this batch was sent",
                     next_step="round the values to milliseconds, or send to a topic whose schema has"
                     " timestamp-micros",
                 )
 
     def _record(self, values: Sequence[Any], nested: set[str]) -> dict[str, Any]:
-        """A null is left out where the field has a default for it; JSON becomes what it says."""
+        """The record of a row; JSON text becomes the value that it describes."""
         record: dict[str, Any] = {}
         for column, value in zip(self.columns, values, strict=True):
             if value is not None and column.name in nested and column.type.kind in ("json", "jsonb"):
@@ -82,7 +82,7 @@ class AvroEncoder:
 
 
 def avro_encoder(payload: PayloadSpec, columns: tuple[ColumnSpec, ...]) -> AvroEncoder:
-    """Asks the registry, and registers when it must and may."""
+    """An encoder with the schema from the registry; registers a new schema if needed and allowed."""
 
     def why_not(latest: RegisteredSchema) -> str:
         try:
@@ -100,7 +100,7 @@ def avro_encoder(payload: PayloadSpec, columns: tuple[ColumnSpec, ...]) -> AvroE
                 return f"its field {column.name!r} is {field.type}, and the column is {null}{column.type}"
         for other in fields_of(schema):
             if other["name"] in there and "default" not in other:
-                return f"it wants a field {other['name']!r}, and there is no such column"
+                return f"it requires a field {other['name']!r}, and there is no such column"
         return ""
 
     def derived(_: RegisteredSchema | None) -> str:

@@ -1,4 +1,4 @@
-"""Avro schemas and columns: what columns a schema describes, and what schema describes columns."""
+"""Converts Avro schemas to columns, and columns to Avro schemas."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ _WRITTEN: dict[str, Any] = {
 
 
 class UnusableSchema(Exception):
-    """A registered schema that payloads cannot be read with; the text says why."""
+    """A registered schema that cannot be used to read or write payloads; the text says why."""
 
 
 def parse_avro_schema(schema: RegisteredSchema) -> Any:
-    """The schema as fastavro takes it, with what it refers to; raises UnusableSchema."""
+    """The schema in fastavro's form, with its references; raises UnusableSchema."""
     from fastavro import parse_schema
 
     if schema.flaw:
@@ -71,11 +71,11 @@ def parse_avro_schema(schema: RegisteredSchema) -> Any:
         _parse_references(schema, named)
         return parse_schema(json.loads(schema.text), named_schemas=named)
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise UnusableSchema(f"schema id {schema.id} is no usable Avro schema: {error}") from None
-    except Exception as error:  # fastavro's own, which share no base
+        raise UnusableSchema(f"schema id {schema.id} is not a usable Avro schema: {error}") from None
+    except Exception as error:  # fastavro's own errors, which have no common base
         if not type(error).__module__.startswith("fastavro"):
             raise
-        raise UnusableSchema(f"schema id {schema.id} is no usable Avro schema: {error}") from None
+        raise UnusableSchema(f"schema id {schema.id} is not a usable Avro schema: {error}") from None
 
 
 def _parse_references(schema: RegisteredSchema, named: dict[str, Any]) -> None:
@@ -87,7 +87,7 @@ def _parse_references(schema: RegisteredSchema, named: dict[str, Any]) -> None:
 
 
 def fields_of(schema: Any) -> list[dict[str, Any]]:
-    """The fields of a record, and none of any other schema."""
+    """The fields of a record; empty for any other schema."""
     if isinstance(schema, dict) and schema.get("type") == "record":
         return list(schema.get("fields", ()))
     return []
@@ -98,9 +98,9 @@ def record_name(schema: Any) -> str:
 
 
 def columns_of(schema: Any) -> tuple[ColumnSpec, ...]:
-    """A column for each field; raises UnusableSchema when the schema is no record."""
+    """A column for each field; raises UnusableSchema when the schema is not a record."""
     if not isinstance(schema, dict) or schema.get("type") != "record":
-        raise UnusableSchema("the schema is no record, and has no columns")
+        raise UnusableSchema("the schema is not a record, and has no columns")
     return tuple(ColumnSpec(f["name"], *_column_type(f["type"])) for f in fields_of(schema))
 
 
@@ -135,11 +135,11 @@ def _kind(declared: Any) -> str:
 
 
 def default_value(field: dict[str, Any]) -> Any:
-    """A field's default as a payload would bring it: a schema says it without its logical type."""
+    """A field's default as a decoded value; a schema has defaults without their logical type."""
     from fastavro import schemaless_reader, schemaless_writer
 
     default, declared = field["default"], field["type"]
-    if isinstance(declared, list):  # a default is of the first branch
+    if isinstance(declared, list):  # a default belongs to the first branch
         declared = declared[0]
     if default is None or not isinstance(declared, dict):
         return default.encode("latin-1") if declared == "bytes" else default
@@ -153,7 +153,7 @@ def default_value(field: dict[str, Any]) -> Any:
 
 
 def schema_for_columns(columns: Sequence[ColumnSpec], name: str) -> dict[str, Any]:
-    """The record that holds these columns; SchemaMismatch when Avro has no such name for one."""
+    """The record schema for these columns; SchemaMismatch for a name that Avro does not allow."""
     for column in columns:
         if not _NAME.fullmatch(column.name):
             raise SchemaMismatch(
@@ -188,20 +188,20 @@ def _field(column: ColumnSpec) -> dict[str, Any]:
 
 
 def is_millisecond_type(declared: Any) -> bool:
-    """Whether a field holds moments in milliseconds, which have fewer digits than ours."""
+    """Whether a field has timestamps in milliseconds; ours have microseconds."""
     if isinstance(declared, list):
         return any(map(is_millisecond_type, declared))
     logical = declared.get("logicalType") if isinstance(declared, dict) else None
     return logical in ("timestamp-millis", "local-timestamp-millis")
 
 
-# ------------------------------------------------------------------ lists of nothing
+# ------------------------------------------------------------------ lists of zero-byte items
 
 
 def has_zero_byte_items(schema: Any) -> bool:
-    """Whether it has a list whose items take no bytes, of which a few bytes can claim billions.
+    """Whether it has a list whose items take no bytes, so that a short payload can claim billions of them.
 
-    ``schema`` is parsed: it brings the types that it names, those of other schemas too.
+    ``schema`` is parsed, so it contains the types that it names, those of other schemas too.
     """
     named = schema.get("__named_schemas", {}) if isinstance(schema, dict) else {}
     return any(_has_zero_byte_list(each, named) for each in (schema, *named.values()))
@@ -221,7 +221,7 @@ def _has_zero_byte_list(schema: Any, named: Mapping[str, Any]) -> bool:
 
 
 def _is_zero_byte(schema: Any, named: Mapping[str, Any], within: frozenset[str]) -> bool:
-    """``within`` are the types that are being looked at: one that holds itself adds nothing by that."""
+    """``within`` are the types being checked; a type that contains itself adds no bytes by that."""
     if isinstance(schema, str):
         if schema not in named:
             return schema == "null"

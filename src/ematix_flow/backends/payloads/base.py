@@ -1,7 +1,7 @@
-"""What turns payloads into columns and back. Knows no broker.
+"""The contracts of decoders and encoders, which turn payloads into columns and back.
 
-A decoder is built on the driver and pickled into tasks; it never raises for what a message holds: a
-message that it cannot read is answered with its reason, and the rest goes on.
+They are independent of brokers. A decoder is built on the driver and pickled into tasks. It never raises for
+the content of a message: it returns a message that it cannot read with the reason, and reads the others.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ if TYPE_CHECKING:
 
 FORMATS = ("json", "raw_bytes", "avro", "protobuf")
 
-# Columns that every message has beside its payload, for tables and SQL that name them.
+# Columns that every message has in addition to its payload, for tables and SQL that name them.
 META_COLUMNS = ("_key", "_topic", "_partition", "_offset", "_event_ts", "_headers")
 
 
 @dataclass(frozen=True)
 class PayloadSpec:
-    """How the payloads of one topic are written. ``registry`` is expanded: it holds secrets."""
+    """How the payloads of one topic are encoded. ``registry`` is expanded: it contains secrets."""
 
     format: str = "json"
     registry: Connection | None = None
-    topic: str = ""  # of it the registry's subject is made
+    topic: str = ""  # the registry's subject is made from it
     subject_strategy: str = "topic_name"  # topic_name | record_name | topic_record_name
-    message: str = ""  # Protobuf: the message's full name, when the file has several
-    register: bool = True  # an encoder may register its schema; else it uses what is there
-    registry_seconds: float = 10.0  # how long a registry may take to answer, all tries together
+    message: str = ""  # Protobuf: the full name of the message, if the file has several
+    register: bool = True  # whether an encoder may register a schema; else it uses the latest
+    registry_seconds: float = 10.0  # the registry's time to answer, with all retries
 
 
 @dataclass(frozen=True)
 class BadMessage:
-    """A message that could not be read: its index in the batch, and why in words."""
+    """A message that cannot be read: its index in the batch, and the reason."""
 
     index: int
     reason: str
-    stage: str = "decode"  # or "write": it was read, and the table refuses it
+    stage: str = "decode"  # or "write": it was read, but the table refuses it
 
 
 @dataclass(frozen=True)
 class DecodedBatch:
-    """``rows`` has one row a readable message, which is the one at ``taken`` of the batch, in order."""
+    """``rows`` has one row per readable message, in order; ``indexes`` are their numbers in the batch."""
 
     rows: pa.RecordBatch
     indexes: pa.Array  # int64
@@ -54,15 +54,15 @@ class DecodedBatch:
 
 
 class PayloadDecoder(Protocol):
-    """Picklable. Reads payloads alone, of one format; what a message has beside it is `metadata`'s."""
+    """Picklable. Reads only the payloads, of one format; `metadata` reads the rest of a message."""
 
     def read(self, values: pa.Array) -> DecodedBatch:
-        """``values`` are binary, one a message."""
+        """``values`` are binary, one per message."""
         ...
 
 
 class Decoder(Protocol):
-    """Picklable. ``messages`` has the columns of `streams.message_schema`."""
+    """Picklable. ``messages`` has the columns of `message_schema`."""
 
     def decode(self, messages: pa.RecordBatch) -> DecodedBatch: ...
 
@@ -71,5 +71,5 @@ class Encoder(Protocol):
     """Picklable."""
 
     def encode(self, rows: pa.RecordBatch) -> pa.Array:
-        """One payload a row, as binary. RowRejected names the row that the schema cannot hold."""
+        """One binary payload per row. RowRejected names a row that does not fit the schema."""
         ...

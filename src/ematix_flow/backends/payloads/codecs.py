@@ -1,4 +1,4 @@
-"""Decoders, encoders and columns for a topic's payloads: what the rest of the product asks for."""
+"""Decoders, encoders and columns for the payloads of a topic; the entry point of this package."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 
 def decoder_for(payload: PayloadSpec, columns: Sequence[ColumnSpec], *, numeric_positions: bool) -> Decoder:
-    """What reads messages into these columns, those of `META_COLUMNS` among them.
+    """A decoder of messages into these columns, including those of `META_COLUMNS`.
 
     ``numeric_positions`` says that partitions and positions of the source are numbers, as Kafka's are.
     """
@@ -58,7 +58,7 @@ def _payload_decoder(payload: PayloadSpec, columns: tuple[ColumnSpec, ...]) -> P
 
 
 def encoder_for(payload: PayloadSpec, columns: Sequence[ColumnSpec]) -> Encoder:
-    """What writes rows of these columns. Avro's and Protobuf's ask the registry now, and register."""
+    """An encoder for rows of these columns. Avro and Protobuf ask the registry now, and may register."""
     wanted = tuple(columns)
     if not wanted:
         raise SchemaMismatch("there is no column to write payloads from")
@@ -101,7 +101,7 @@ def describe_subject(payload: PayloadSpec) -> tuple[ColumnSpec, ...] | None:
         )
     if latest.type.lower() != payload.format:
         raise SchemaMismatch(
-            f"subject {subject!r} is {latest.type.title()} in the registry, and the payloads are said to be"
+            f"subject {subject!r} is {latest.type.title()} in the registry, but the payloads are declared as"
             f" {payload.format}",
             next_step=f'write  payload_format="{latest.type.lower()}"',
         )
@@ -112,14 +112,14 @@ def describe_subject(payload: PayloadSpec) -> tuple[ColumnSpec, ...] | None:
 
 
 def has_registered_schema(payload: PayloadSpec) -> bool:
-    """Whether a registry knows the columns of the payloads."""
+    """Whether a registry has the columns of the payloads."""
     return payload.registry is not None and payload.format in ("avro", "protobuf")
 
 
 def columns_of_schemas(payload: PayloadSpec, ids: Iterable[SchemaId]) -> list[ColumnSpec]:
-    """The columns of these schemas, one after another; of one that cannot be used none.
+    """The columns of these schemas, one after another, without schemas that cannot be used.
 
-    Whoever decodes a message with such a schema says what is wrong with it.
+    Decoding a message with such a schema gives the reason.
     """
     from ematix_flow.backends.payloads.registry import registry_of
 
@@ -133,7 +133,7 @@ def columns_of_schemas(payload: PayloadSpec, ids: Iterable[SchemaId]) -> list[Co
 
 
 def _columns_of(payload: PayloadSpec, schema: RegisteredSchema) -> tuple[ColumnSpec, ...]:
-    """Raises ValueError with the words for a schema that cannot be used."""
+    """The columns of a schema; ValueError with the reason for a schema that cannot be used."""
     if payload.format == "avro":
         from ematix_flow.backends.payloads import avro_schema
 
@@ -158,6 +158,6 @@ def _require_registry(payload: PayloadSpec) -> None:
         )
     if payload.registry is None:
         raise ConfigError(
-            f"{payload.format} payloads need a schema registry, and none is given",
+            f"{payload.format} payloads need a schema registry, but none is given",
             next_step="give the connection  schema_registry=  or  schema_registry_url=",
         )

@@ -1,4 +1,4 @@
-"""What a connection says of the payloads that come and go over it, and of the registry that knows them."""
+"""The payload format and schema registry that a connection declares."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ematix_flow.spec.connections import Connection, SchemaRegistryConnection
 
 
 def payload_of(connection: Connection, topic: str = "") -> PayloadSpec:
-    """How an expanded connection says that the payloads of a topic are written; JSON when it does not."""
+    """The payload format of a topic, as an expanded connection declares it; JSON by default."""
     return PayloadSpec(
         format=getattr(connection, "payload_format", "") or "json",
         registry=_registry(connection),
@@ -19,7 +19,7 @@ def payload_of(connection: Connection, topic: str = "") -> PayloadSpec:
 
 
 def _registry(connection: Connection) -> Connection | None:
-    """The schema registry that it names, in its long or its short form, expanded."""
+    """The schema registry of the connection, in its long or short form, expanded."""
     named = getattr(connection, "schema_registry", None)
     if named:
         return resolve_for_use(named)

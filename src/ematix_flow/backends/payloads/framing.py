@@ -1,8 +1,8 @@
-"""The few bytes that name a payload's schema before the payload itself.
+"""The prefix of a payload that names its schema.
 
-Confluent's: a zero, the schema's id in four bytes, and for Protobuf the path to the message in its file.
-Glue's: a three, a byte for the compression, the id of the schema's version in sixteen bytes, and for
-Protobuf the number of the message among all of the file, by name.
+Confluent's prefix: a zero byte, the schema's id in four bytes, and for Protobuf the path to the message in
+its file. Glue's prefix: a three, a byte for the compression, the id of the schema version in sixteen bytes,
+and for Protobuf the number of the message among all of its file, sorted by name.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import zlib
 from dataclasses import dataclass
 
 SchemaId = int | str
-MAX_BYTES = 256 * 1024 * 1024  # of a payload, unpacked
+MAX_BYTES = 256 * 1024 * 1024  # of an uncompressed payload
 _CONFLUENT, _GLUE, _PLAIN, _ZLIB = 0, 3, 0, 5
 _MAX_INDEXES = 64
-CONFLUENT_BYTES, GLUE_BYTES = 5, 18  # up to the end of the id
+CONFLUENT_BYTES, GLUE_BYTES = 5, 18  # including the id
 
 
 class FrameError(Exception):
-    """A payload that does not begin as its registry's payloads do."""
+    """A payload without a valid prefix of its registry."""
 
 
 @dataclass(frozen=True)
 class FramedPayload:
-    """``at`` is where the payload itself begins in ``data``."""
+    """The payload itself begins at ``start`` of ``data``."""
 
     schema: SchemaId
     data: bytes
@@ -33,19 +33,19 @@ class FramedPayload:
 
 
 def parse_frame(value: bytes, *, glue: bool) -> FramedPayload:
-    """The schema's id and the rest; raises Unframed."""
+    """The schema id of a payload and the rest; raises FrameError."""
     return _parse_glue(value) if glue else _parse_confluent(value)
 
 
 def read_schema_id(value: bytes, *, glue: bool) -> SchemaId | None:
-    """The id that the first bytes of a payload name; None when they name none."""
+    """The schema id in the first bytes of a payload; None without a valid prefix."""
     if glue:
         return str(uuid.UUID(bytes=value[2:18])) if len(value) >= 18 and value[0] == _GLUE else None
     return int.from_bytes(value[1:5], "big") if len(value) >= 5 and value[0] == _CONFLUENT else None
 
 
 def frame_prefix(schema: SchemaId) -> bytes:
-    """What to write before a payload of this schema."""
+    """The prefix for payloads of this schema."""
     if isinstance(schema, int):
         return struct.pack(">BI", _CONFLUENT, schema)
     return bytes((_GLUE, _PLAIN)) + uuid.UUID(schema).bytes
@@ -68,16 +68,16 @@ def _parse_glue(value: bytes) -> FramedPayload:
     if value[1] == _PLAIN:
         return FramedPayload(schema, value, 18)
     if value[1] != _ZLIB:
-        raise FrameError(f"the payload is compressed in a way that is not known ({value[1]})")
+        raise FrameError(f"the compression of the payload is unknown ({value[1]})")
     unpack = zlib.decompressobj()
     try:
         data = unpack.decompress(value[18:], MAX_BYTES)
     except zlib.error as error:
-        raise FrameError(f"the payload cannot be unpacked: {error}") from None
+        raise FrameError(f"the payload cannot be decompressed: {error}") from None
     if unpack.unconsumed_tail:
-        raise FrameError(f"the payload has more than {MAX_BYTES} bytes when unpacked")
+        raise FrameError(f"the decompressed payload has more than {MAX_BYTES} bytes")
     if not unpack.eof:
-        raise FrameError("the payload cannot be unpacked: it is cut off")
+        raise FrameError("the payload cannot be decompressed: it is truncated")
     return FramedPayload(schema, data, 0)
 
 
@@ -85,7 +85,7 @@ def _parse_glue(value: bytes) -> FramedPayload:
 
 
 def read_message_path(frame: FramedPayload) -> tuple[tuple[int, ...], int]:
-    """Confluent's path to the message, and where the message begins; raises Unframed."""
+    """Confluent's path to the message, and where the message begins; raises FrameError."""
     count, at = _read_signed(frame.data, frame.start)
     if count == 0:
         return (0,), at
@@ -99,7 +99,7 @@ def read_message_path(frame: FramedPayload) -> tuple[tuple[int, ...], int]:
 
 
 def read_message_number(frame: FramedPayload) -> tuple[int, int]:
-    """Glue's number of the message, and where the message begins; raises Unframed."""
+    """Glue's number of the message, and where the message begins; raises FrameError."""
     return _read_varint(frame.data, frame.start)
 
 

@@ -1,8 +1,7 @@
-"""Many JSON payloads at once, by Arrow's own reader: the fast half of `json_payload`.
+"""Reads many JSON payloads at once with Arrow's reader: the fast path of `json_decoding`.
 
-It answers only when every payload of the block is one plain JSON object with values as the columns want
-them; for anything else it gives up, and the payloads are read one by one. It never answers differently
-from what reading them one by one would give.
+It works only when every payload of the block is one plain JSON object with values of the columns' types.
+Otherwise it gives up, and the payloads are read one by one. Both ways always give the same result.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _SAMPLE_ROWS = 20
-_DEEP = 500  # opening brackets in one payload; the other half counts levels in its own way
+_DEEP = 500  # opening brackets in one payload; the slow path counts levels differently
 _NUMBERS = ("small_int", "integer", "big_int")
 _FLOATS = ("float", "double")
 _TEXTS = ("text", "string")
 _MOMENTS = ("timestamp", "timestamp_tz")
-# an object's end that is followed by something else than a comma, a closing bracket or the end
+# the end of an object that is not followed by a comma, a closing bracket or the end of the text
 _SECOND_VALUE = r"\}\s*[^\s,\]}]"
 _CLOCK = r"^[1-8]\d{3}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?"
 _ZONE = r"(Z|[+-](0\d|1[0-4]):[0-5]\d)$"
@@ -37,11 +36,11 @@ _MILLIS = 200_000_000_000_000  # years 1 to 8307
 
 
 class _BlockUnreadable(Exception):
-    """The block holds something that must be looked at payload by payload."""
+    """The block must be read payload by payload."""
 
 
 def read_block(values: pa.Array, columns: Sequence[ColumnSpec]) -> list[pa.Array] | None:
-    """One array a column, or None. ``values`` are binary, none of them null or empty."""
+    """One array per column, or None. ``values`` are binary, none of them null or empty."""
     import pyarrow as pa
 
     if not columns or any(c.type.kind in ("json", "jsonb") for c in columns):
@@ -55,17 +54,17 @@ def read_block(values: pa.Array, columns: Sequence[ColumnSpec]) -> list[pa.Array
 
 
 def _require_plain_lines(values: pa.Array) -> None:
-    """Each is one object on one line, in UTF-8: what the reader's rows can be counted by.
+    """Require one object on one line, in UTF-8, from each payload, so that rows can be counted.
 
-    The reader of Arrow 26 crashes the process when the first value of a file is ``null``, so that nothing
-    but objects may come to it.
+    The reader of Arrow 26 crashes the process when the first value of a file is ``null``, so it must get
+    objects only.
     """
     import pyarrow.compute as pc
 
     text = values.cast("string")  # raises when it is not UTF-8
     if not pc.all(pc.starts_with(text, "{")).as_py() or not pc.all(pc.ends_with(text, "}")).as_py():
         raise _BlockUnreadable
-    for pattern in (_SECOND_VALUE, "\n"):  # as a pattern it is found faster than as a text
+    for pattern in (_SECOND_VALUE, "\n"):  # a pattern is faster here than a plain text
         if pc.any(pc.match_substring_regex(text, pattern)).as_py():
             raise _BlockUnreadable
     if pc.max(pc.binary_length(values)).as_py() > _DEEP:
@@ -94,10 +93,10 @@ def _read_table(values: pa.Array, columns: Sequence[ColumnSpec]) -> pa.Table:
 
 
 def _sample(values: pa.Array) -> Mapping[str, Any]:
-    """For each field the first value that some of the first payloads have."""
+    """The first value of each field among the first payloads."""
     found: dict[str, Any] = {}
     for value in values.slice(0, _SAMPLE_ROWS).to_pylist():
-        payload = orjson.loads(value)  # a ValueError gives up
+        payload = orjson.loads(value)  # the caller handles a ValueError
         if not isinstance(payload, dict):
             raise _BlockUnreadable
         for name, field in payload.items():
@@ -107,7 +106,7 @@ def _sample(values: pa.Array) -> Mapping[str, Any]:
 
 
 def _read_type(column: ColumnSpec, sample: Any) -> pa.DataType:
-    """The type to read a field in: that of JSON's own values, made the column's afterwards."""
+    """The type to read a field with: that of its JSON values, converted to the column's type later."""
     import pyarrow as pa
 
     kind = column.type.kind
@@ -148,7 +147,7 @@ def _convert_column(read: pa.ChunkedArray, column: ColumnSpec) -> pa.Array:
     if kind == "bytes":
         return pa.array([None if v is None else _decode_base64(v) for v in array.to_pylist()], wanted)
     if kind == "numeric":
-        array.validate(full=True)  # the reader forgets the precision when it adds digits to fill the scale
+        array.validate(full=True)  # the reader ignores the precision when it adds digits to fill the scale
     if kind == "string" and not column.normalizers:
         longest = pc.max(pc.utf8_length(array)).as_py()
         if longest is not None and column.type.length is not None and longest > column.type.length:
@@ -172,7 +171,7 @@ def _parse_timestamps(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _require_match(array: pa.Array, pattern: str) -> pa.Array:
-    """The array, when every value matches."""
+    """The array, if every value matches."""
     import pyarrow.compute as pc
 
     if pc.all(pc.match_substring_regex(array, pattern)).as_py() is False:

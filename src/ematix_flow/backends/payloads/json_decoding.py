@@ -1,15 +1,15 @@
-"""JSON payloads: one object a message, a field a column.
+"""Decodes JSON payloads: one object per message, one field per column.
 
-What becomes of each value is written in `values`. Beside it:
+`value_conversion` has the rules for values. In addition:
 
-- a field that no column wants is ignored, and of a field that comes twice the last wins;
-- a payload that is no object, no valid UTF-8, cut off, or nested beyond what Python follows (some hundred
-  levels) is bad; so is a text with half a surrogate pair in a field that a column wants;
-- ``NaN`` and ``Infinity`` are taken for Float and Double columns, and for text as these words;
+- a field without a column is ignored, and the last of several fields with one name wins;
+- a payload is bad if it is not an object, not valid UTF-8, truncated, or nested deeper than Python's limit
+  (some hundred levels); so is half a surrogate pair in a text that a column needs;
+- ``NaN`` and ``Infinity`` are accepted for Float and Double columns, and for text as these words;
 - no payload, or an empty one, is a tombstone: it gives no row.
 
-Payloads are read in blocks by Arrow (`json_block`); where a block cannot be read as a whole, in small
-blocks, and where such a one cannot, one by one, so that a poisoned message among many costs little.
+Arrow reads payloads in blocks (`json_block`). A block that cannot be read as a whole is read in small blocks,
+and such a block, if needed, payload by payload, so that one bad message among many costs little.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 _BLOCK_BYTES = 4 * 1024 * 1024
 _SMALL_ROWS = 1_000
-# numbers that a double cannot tell from their neighbours, or not at all
+# numbers that a double may not hold exactly, or at all
 _LONG_NUMBER = re.compile(rb"[0-9.]{16}|[0-9][eE][+-]?[0-9]{3}")
 _EXACT = json.JSONDecoder(parse_float=JsonNumber, parse_constant=JsonNumber)
 _AS_WRITTEN = json.JSONDecoder(parse_int=JsonNumber, parse_float=JsonNumber, parse_constant=JsonNumber)
 
 
 class NotJsonObject(Exception):
-    """A payload that is no JSON object; the text says what it is."""
+    """A payload that is not a JSON object; the text says what it is."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class JsonDecoder:
     columns: tuple[ColumnSpec, ...]
 
     def read(self, values: pa.Array) -> DecodedBatch:
-        """``values`` are binary, one a message."""
+        """``values`` are binary, one per message."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -94,7 +94,7 @@ class JsonDecoder:
     def read_rows(
         self, values: Sequence[bytes], indexes: Sequence[int]
     ) -> tuple[pa.RecordBatch, list[int], list[BadMessage]]:
-        """The payloads one by one."""
+        """Read the payloads one by one."""
         texts = tuple(c.name for c in self.columns if c.type.kind in ("text", "string"))
         rows: list[dict[str, Any]] = []
         kept: list[int] = []
@@ -110,7 +110,7 @@ class JsonDecoder:
 
 
 def _parse_fields(value: bytes, texts: Sequence[str]) -> dict[str, Any]:
-    """The object's fields; a number is an int, a double that lost no digit, or a Number."""
+    """The object's fields; a number is an int, an exact double, or a JsonNumber."""
     payload: Any
     if _LONG_NUMBER.search(value):
         payload = parse_exact_fields(value, _EXACT)
@@ -118,18 +118,18 @@ def _parse_fields(value: bytes, texts: Sequence[str]) -> dict[str, Any]:
         try:
             payload = orjson.loads(value)
         except ValueError:
-            payload = parse_exact_fields(value, _EXACT)  # it takes some more, and says what is wrong
+            payload = parse_exact_fields(value, _EXACT)  # it accepts more, and gives the reason
         if not isinstance(payload, dict):
             _raise_not_object(payload)
     for name in texts:
         field = payload.get(name)
-        if type(field) is float or field == 0:  # a text column gets 1.50 and -0 as they stand
+        if type(field) is float or field == 0:  # a text column gets 1.50 and -0 as written
             return parse_exact_fields(value)
     return payload  # type: ignore[no-any-return]
 
 
 def parse_exact_fields(value: bytes, decoder: json.JSONDecoder = _AS_WRITTEN) -> dict[str, Any]:
-    """The object's fields, every number a `Number` unless the decoder makes it an int; raises NoObject."""
+    """The object's fields, with numbers as `JsonNumber` or, by the decoder, int; raises NotJsonObject."""
     try:
         payload = decoder.decode(value.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -138,7 +138,7 @@ def parse_exact_fields(value: bytes, decoder: json.JSONDecoder = _AS_WRITTEN) ->
         raise NotJsonObject(f"the payload is no valid JSON: {error.msg} at character {error.pos}") from None
     except RecursionError:
         raise NotJsonObject("the payload is nested too deeply") from None
-    except ValueError:  # an int of more digits than Python makes one of
+    except ValueError:  # an int with more digits than Python converts
         return parse_exact_fields(value)
     if not isinstance(payload, dict):
         _raise_not_object(payload)
@@ -151,7 +151,7 @@ def _raise_not_object(payload: Any) -> NoReturn:
 
 
 def _blocks(values: pa.Array) -> list[tuple[int, int]]:
-    """Starts and counts of pieces that are neither too long nor too many."""
+    """The start and length of blocks of about the same size in bytes."""
     rows = len(values)
     if not rows:
         return []

@@ -1,8 +1,8 @@
-"""Rows as JSON payloads: one object a row, every column a field, nulls spelt out.
+"""Encodes rows as JSON payloads: one object per row, one field per column, with explicit nulls.
 
-Decimals are numbers with all their digits, times are ISO 8601 (moments in UTC with a Z), bytes are base64,
-json columns are embedded as what they hold, and floats that JSON lacks are the texts ``NaN``, ``Infinity``
-and ``-Infinity``. `json_payload` reads all of it back as it was.
+Decimals are numbers with all their digits, timestamps are ISO 8601 (with a time zone as UTC with a Z), bytes
+are base64, json columns are embedded as JSON, and floats that JSON lacks are the texts ``NaN``, ``Infinity``
+and ``-Infinity``. `json_decoding` reads the same values back.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class JsonEncoder:
 
 
 def _json_values(array: pa.Array, column: ColumnSpec) -> list[Any]:
-    """The column's values as orjson writes them."""
+    """The column's values in a form that orjson writes."""
     import pyarrow as pa
 
     kind = column.type.kind
@@ -49,7 +49,7 @@ def _json_values(array: pa.Array, column: ColumnSpec) -> list[Any]:
     if kind in ("timestamp", "timestamp_tz"):
         times = _format_times(array.cast(pa.timestamp("us")), "Z" if kind == "timestamp_tz" else "")
         return list(times.to_pylist())
-    if kind == "numeric":  # Arrow writes all digits, some with an exponent, which JSON has too
+    if kind == "numeric":  # Arrow writes all digits, some with an exponent, which JSON allows
         return _map_values(array.cast(pa.string()).to_pylist(), orjson.Fragment)
     values: list[Any] = array.to_pylist()
     if kind in ("float", "double"):
@@ -62,7 +62,7 @@ def _json_values(array: pa.Array, column: ColumnSpec) -> list[Any]:
 
 
 def _format_times(array: pa.Array, zone: str) -> pa.Array:
-    """ISO 8601 of times in UTC, a column at a time: one by one it takes ten times as long."""
+    """ISO 8601 texts of a whole column of UTC times; one by one takes ten times as long."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

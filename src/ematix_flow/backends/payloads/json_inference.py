@@ -1,4 +1,4 @@
-"""Columns from what JSON payloads look like, for topics that nobody has declared."""
+"""Infers columns from JSON payloads, for topics without declared columns."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def infer_json_columns(values: Iterable[bytes | None]) -> tuple[ColumnSpec, ...]
 
     Whole numbers are BigInt, beyond its range Numeric; with fractions among them Double. A text whose every
     sample is a full ISO 8601 timestamp with a zone is TimestampTZ. Nested values are JSON. Fields of which
-    samples disagree are Text. What is no JSON object says nothing. Of names that differ in case only, which
-    SQL cannot tell apart, the one that most samples have is a column, and a warning names the others.
+    samples disagree are Text. Payloads that are not JSON objects are ignored. Of names that differ in case
+    only, which SQL does not distinguish, the most frequent one becomes a column, and a warning names the
+    others.
     """
     seen: dict[str, set[str]] = {}
     times: Counter[str] = Counter()
@@ -60,7 +61,7 @@ def _drop_case_variants(names: Mapping[str, object], times: Mapping[str, int]) -
     left = [f"{name!r} (as {chosen[name.casefold()]!r})" for name in names if name not in kept]
     if left:
         _log.warning(
-            "fields whose names differ in case only are one column, and these spellings are not loaded: %s; "
+            "fields whose names differ only in case are one column, and these spellings are not loaded: %s; "
             "declare source_columns= to choose",
             ", ".join(left),
         )

@@ -1,6 +1,6 @@
-"""Nested and odd values as JSON text, with every digit.
+"""Writes values of any type as JSON text, with all digits.
 
-Decimals and numbers kept as text are written as numbers; times are ISO 8601, moments in UTC with a Z;
+Decimals and `JsonNumber` are written as numbers; timestamps are ISO 8601, with a time zone as UTC with a Z;
 bytes are base64; numbers that JSON lacks are the texts ``NaN``, ``Infinity`` and ``-Infinity``.
 """
 
@@ -26,11 +26,11 @@ class JsonNumber(str):
 
 
 class NestedTooDeeply(ValueError):
-    """More levels than a reader can be expected to follow."""
+    """More levels than readers support."""
 
 
 def json_text(value: Any) -> str:
-    """The value as JSON. NestedTooDeeply, UnicodeEncodeError, or ValueError when there is no text for it."""
+    """The value as JSON. NestedTooDeeply, UnicodeEncodeError or ValueError when that is not possible."""
     return json_bytes(value).decode()
 
 
@@ -49,14 +49,14 @@ def json_bytes(value: Any) -> bytes:
 
 
 def finite_or_word(value: float) -> float | str:
-    """The number, or its word when JSON has no such number."""
+    """The number, or its name as text when JSON has no such number."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _as_writable(value: Any) -> Any:
-    """The same value in what orjson writes by itself."""
+    """The same value, made of types that orjson writes."""
     kind = type(value)
     if kind in _PLAIN:
         return value if kind is not int or -(1 << 63) <= value < 1 << 64 else orjson.Fragment(str(value))
@@ -88,7 +88,7 @@ def _key_text(key: Any) -> str:
 
 
 def iso_text(value: dt.datetime) -> str:
-    """ISO 8601; a moment in UTC with a Z, a time without a zone as it is."""
+    """ISO 8601; a time with a zone as UTC with a Z, a time without a zone unchanged."""
     if value.tzinfo is None:
         return value.isoformat()
     return f"{value.astimezone(dt.timezone.utc).replace(tzinfo=None).isoformat()}Z"

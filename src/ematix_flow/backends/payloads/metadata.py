@@ -1,7 +1,7 @@
-"""What a message has beside its payload, as columns: key, topic, partition, position, time and headers.
+"""Columns from message metadata: key, topic, partition, position, time and headers.
 
-A column is filled so when its name is one of `META_COLUMNS`. ``_event_ts`` is the payload's own field of
-that name where there is one and it is not null, and the message's time otherwise.
+A column whose name is one of `META_COLUMNS` is filled from the metadata. ``_event_ts`` is the payload's field
+of that name if it exists and is not null, otherwise the message's time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MESSAGE_FIELDS = {
 def meta_columns(
     names: Iterable[str] = META_COLUMNS, *, numeric_positions: bool = False
 ) -> tuple[ColumnSpec, ...]:
-    """These columns as they are when nobody declares them; ``numeric_positions`` is Kafka's way."""
+    """The default types of these columns; with ``numeric_positions``, as Kafka has them."""
     kinds = {
         "_key": "bytes",
         "_topic": "text",
@@ -48,7 +48,7 @@ def meta_columns(
 
 
 def payload_columns(columns: Sequence[ColumnSpec]) -> tuple[ColumnSpec, ...]:
-    """The columns that a payload is asked for, of all that are wanted."""
+    """The columns that come from the payload."""
     return tuple(
         replace(c, nullable=True) if c.name == EVENT_TS else c
         for c in columns
@@ -58,7 +58,7 @@ def payload_columns(columns: Sequence[ColumnSpec]) -> tuple[ColumnSpec, ...]:
 
 @dataclass(frozen=True)
 class MessageDecoder:
-    """Reads payloads with ``inner`` and puts ``columns`` together, in their order."""
+    """Reads payloads with ``inner``, and adds metadata columns, in the order of ``columns``."""
 
     inner: PayloadDecoder
     columns: tuple[ColumnSpec, ...]
@@ -83,20 +83,20 @@ class MessageDecoder:
                 there = there.take(decoded.indexes)
             array, reasons = self._fill_column(column, there, own)
             arrays.append(array)
-            bad = {**reasons, **bad}  # the first column that does not fit says why
+            bad = {**reasons, **bad}  # the first column that does not fit gives the reason
         return self._drop_bad_rows(decoded, arrays, bad)
 
     def _fill_column(
         self, column: ColumnSpec, there: pa.Array, own: pa.Array | None
     ) -> tuple[pa.Array, dict[int, str]]:
-        """The column, and why it has no value where it must have one."""
+        """The column, and the reason for each row whose required value is missing."""
         import pyarrow.compute as pc
 
         bad: dict[int, str] = {}
         array = _convert_column(there, column, self.numeric_positions, bad)
         if own is not None:
             for at in [at for at in bad if own[at].is_valid]:
-                del bad[at]  # the payload says it, and the message is not asked
+                del bad[at]  # the payload has a value, so the metadata is not needed
             array = pc.coalesce(own, array)
         if not column.nullable and array.null_count:
             for at in pc.indices_nonzero(pc.is_null(array)).to_pylist():
@@ -108,7 +108,7 @@ class MessageDecoder:
     def _drop_bad_rows(
         self, decoded: DecodedBatch, arrays: Sequence[pa.Array], bad: dict[int, str]
     ) -> DecodedBatch:
-        """The rows that are left, with the reasons of all that are not."""
+        """The remaining rows, with the reasons for the dropped ones."""
         import pyarrow as pa
 
         if not bad:
@@ -124,11 +124,11 @@ class MessageDecoder:
 def _convert_column(
     array: pa.Array, column: ColumnSpec, numeric_positions: bool, bad: dict[int, str]
 ) -> pa.Array:
-    """What the message has, in the column's type; where it does not fit, a null and a reason."""
+    """The metadata in the column's type; a null and a reason where it does not fit."""
     import pyarrow as pa
 
     kind, wanted = column.type.kind, column.type.arrow()
-    is_json = kind in ("json", "jsonb") and column.name != "_headers"  # those are JSON already
+    is_json = kind in ("json", "jsonb") and column.name != "_headers"  # headers are JSON already
     if array.type == wanted and kind not in ("uuid", "string") and not is_json:
         return array
     if kind == "timestamp" and column.name == EVENT_TS:
@@ -137,12 +137,12 @@ def _convert_column(
         try:
             return array.cast(wanted)
         except pa.ArrowInvalid:
-            pass  # one is no number after all: below it is found
+            pass  # one is not a number: the loop below finds it
     elif kind == "text" or (kind == "bytes" and pa.types.is_string(array.type)):
         try:
             return array.cast(wanted)
         except pa.ArrowInvalid:
-            pass  # a key that is no UTF-8: below it is found
+            pass  # a key is not UTF-8: the loop below finds it
     return _convert_values(array, column, bad)
 
 
@@ -164,7 +164,7 @@ def _convert_values(array: pa.Array, column: ColumnSpec, bad: dict[int, str]) ->
 
 
 def _as_field(value: Any, column: ColumnSpec) -> Any:
-    """Bytes as the text they are, and a text that is JSON as its value where JSON is wanted."""
+    """Bytes as text, and JSON text as its value for a JSON column."""
     if isinstance(value, bytes) and column.type.kind != "bytes":
         value = value.decode()
     if isinstance(value, str) and column.type.kind in ("json", "jsonb"):

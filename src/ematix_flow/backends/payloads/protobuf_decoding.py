@@ -1,9 +1,9 @@
-"""Protobuf payloads that name their schema in a registry.
+"""Decodes Protobuf payloads that name their schema in a registry.
 
-A message is read with the schema that it was written with; its fields are matched to columns by name. A
-field with presence that is not set is null; one without presence has its type's default. Enums are their
-names, ``google.protobuf.Timestamp`` is a moment, wrappers are their values, and lists, maps and messages
-are JSON with fields by the names of the file; what else becomes of a value is written in `values`.
+A message is read with its writer's schema, and its fields are matched to columns by name. A field with
+presence that is not set is null; one without presence has its type's default. Enums become their names,
+``google.protobuf.Timestamp`` a timestamp, wrappers their values, and lists, maps and messages become JSON
+with the field names of the file. `value_conversion` has the rules for all other values.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ _JSON_TYPES = frozenset(
 )
 
 Getter = Callable[[Any], Any]
-Getters = tuple[Any, tuple[tuple[str, Getter], ...]]  # a message's class, and what takes its fields
+Getters = tuple[Any, tuple[tuple[str, Getter], ...]]  # a message's class, and the getters of its fields
 _getters: LruCache[tuple[int, int, SchemaId, object, tuple[str, ...]], Getters] = LruCache(_CACHE_SIZE)
 
 
 class UnreadablePayload(Exception):
-    """Bytes that are not what the schema says."""
+    """A payload whose bytes do not match its schema."""
 
 
 @dataclass(frozen=True)
 class ProtobufDecoder:
-    """Reads payloads into these columns. Its payload holds the registry's secrets."""
+    """Reads payloads into these columns. ``payload`` contains the registry's secrets."""
 
     payload: PayloadSpec
     columns: tuple[ColumnSpec, ...]
@@ -99,7 +99,7 @@ class ProtobufDecoder:
             found = message.FromString(frame.data[at:])
             return {name: get(found) for name, get in getters}
         except (DecodeError, UnicodeDecodeError) as error:
-            raise UnreadablePayload(f"the payload is not what its schema says: {str(error)[:200]}") from None
+            raise UnreadablePayload(f"the payload does not match its schema: {str(error)[:200]}") from None
         except RecursionError:
             raise UnreadablePayload("the payload is nested too deeply") from None
 
@@ -121,7 +121,7 @@ class ProtobufDecoder:
 
 
 def _compile_schema(registry: SchemaRegistry, schema_id: SchemaId) -> ProtoFile | str:
-    """The schema's file, or why there is none."""
+    """The schema's file, or the reason why it cannot be used."""
     schema = registry.schema(schema_id)
     if schema is None:
         return f"schema id {schema_id} is not in the registry"
@@ -179,7 +179,7 @@ def _identity(value: Any) -> Any:
 
 
 def _message_value(message: Any) -> Any:
-    """A message as a value: of a well-known type its own, of any other a dictionary of its fields."""
+    """The value of a message: for well-known types their own, for others a dictionary of fields."""
     from google.protobuf import json_format
 
     descriptor = message.DESCRIPTOR
@@ -195,7 +195,7 @@ def _message_value(message: Any) -> Any:
         try:
             return json_format.MessageToDict(message)
         except (json_format.Error, ValueError, AttributeError) as error:
-            raise UnreadablePayload(f"the payload holds a {descriptor.name} that is none: {error}") from None
+            raise UnreadablePayload(f"the payload has an invalid {descriptor.name}: {error}") from None
     if name == "google.protobuf.Any":
         return {"@type": message.type_url, "value": message.value}
     return {

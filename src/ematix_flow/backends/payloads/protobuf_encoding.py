@@ -1,7 +1,7 @@
-"""Rows as Protobuf payloads, with a schema that a registry knows.
+"""Encodes rows as Protobuf payloads, with a registered schema.
 
-Types that Protobuf lacks are written as text: numerics in digits, dates, times without a zone and UUIDs as
-usual, JSON as it is. A null is a field that is not set.
+Types that Protobuf lacks are written as text: numerics as digits, dates, times without a zone and UUIDs in
+their usual form, JSON unchanged. A null is a field that is not set.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _AS_TEXT = ("numeric", "date", "timestamp", "json", "jsonb", "uuid")
 
 @dataclass(frozen=True)
 class ProtobufEncoder:
-    """Writes with a schema that is decided: a worker needs neither registry nor compiler."""
+    """Writes with a schema that was chosen on the driver; a worker needs neither registry nor compiler."""
 
     schema_id: SchemaId
     serialized: bytes  # the compiled file
@@ -101,7 +101,7 @@ def _setter(field: Any, column: ColumnSpec) -> Callable[[Any, Any], None]:
 
 
 def _value_writer(field: Any, kind: str) -> Callable[[Any], Any]:
-    """What makes the value of a plain field from that of a column of this kind."""
+    """A function that converts values of a column of this kind for a plain field."""
     if field.type == field.TYPE_STRING:
         return _text_value if kind in _AS_TEXT else _identity
     return _whole_number if kind == "numeric" else _identity
@@ -127,7 +127,7 @@ def _enum_number(numbers: dict[str, int], value: str) -> int:
 
 def _whole_number(value: Decimal) -> int:
     if value != int(value):
-        raise ValueError(f"{value} is no whole number")
+        raise ValueError(f"{value} is not a whole number")
     return int(value)
 
 
@@ -142,7 +142,7 @@ def _text_value(value: Any) -> str:
 
 
 def protobuf_encoder(payload: PayloadSpec, columns: tuple[ColumnSpec, ...]) -> ProtobufEncoder:
-    """Asks the registry, and registers when it must and may."""
+    """An encoder with the schema from the registry; registers a new schema if needed and allowed."""
 
     def why_not(latest: RegisteredSchema) -> str:
         try:
@@ -184,6 +184,6 @@ def protobuf_encoder(payload: PayloadSpec, columns: tuple[ColumnSpec, ...]) -> P
 
 def _fits_field(column: ColumnSpec, field_kind: str) -> bool:
     kind = column.type.kind
-    if kind == "numeric" and field_kind == "numeric":  # Protobuf's own are whole
+    if kind == "numeric" and field_kind == "numeric":  # Protobuf's numeric fields are integers
         return not column.type.scale
     return fits_without_loss(kind, field_kind) or (field_kind == "text" and kind in _AS_TEXT)

@@ -1,6 +1,6 @@
-"""Protobuf files and columns: from a registered text to message classes, and from columns to a text.
+"""Converts registered Protobuf files to message classes and columns, and columns to Protobuf files.
 
-A file is compiled by protoc in a process of its own, once for each schema, because its text is foreign.
+protoc compiles each schema once, in a separate process, because its text is not trusted.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _LONGEST_NAME = 255
 _CACHE_SIZE = 200
 _MAIN = "ematix_flow_payload.proto"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SLOW_SECONDS = 600  # for so long a file that took too long is not tried again
+_SLOW_SECONDS = 600  # seconds until a file that took too long is compiled again
 _files: LruCache[str, ProtoFile] = LruCache(_CACHE_SIZE)
-_failures: LruCache[str, tuple[str, float]] = LruCache(_CACHE_SIZE)  # why, and until when that holds
+_failures: LruCache[str, tuple[str, float]] = LruCache(_CACHE_SIZE)  # the reason, and how long it holds
 
 # field types of descriptor.proto
 _DOUBLE, _FLOAT, _INT64, _UINT64, _INT32, _FIXED64, _FIXED32, _BOOL, _STRING = 1, 2, 3, 4, 5, 6, 7, 8, 9
@@ -76,30 +76,30 @@ _WRITTEN = {
 
 
 class UnusableSchema(Exception):
-    """A registered schema that payloads cannot be read with; the text says why."""
+    """A registered schema that cannot be used to read or write payloads; the text says why."""
 
 
 class _CompileTimeout(UnusableSchema):
-    """It may have been the machine."""
+    """The compiler took too long, perhaps because the machine was busy."""
 
 
 @dataclass(frozen=True)
 class ProtoFile:
-    """A compiled file: its descriptor, and the serialized set that a worker makes it from again."""
+    """A compiled file: its descriptor, and the serialized set from which a worker restores it."""
 
     descriptor: Any
     serialized: bytes
 
     def messages(self) -> list[Any]:
-        """All messages of the file, nested ones too, in the order of their full names (Glue's)."""
+        """All messages of the file, nested ones too, sorted by full name (Glue's order)."""
         return sorted(_all_messages(self.top_level_messages()), key=lambda message: message.full_name)
 
     def top_level_messages(self) -> list[Any]:
-        """The messages of the first level, in the order of the file."""
+        """The top-level messages, in the order of the file."""
         return list(self.descriptor.message_types_by_name.values())
 
     def message_at(self, path: Sequence[int]) -> Any | None:
-        """The message that Confluent's indexes lead to."""
+        """The message at a path of Confluent's indexes."""
         among, found = self.top_level_messages(), None
         for index in path:
             if not 0 <= index < len(among):
@@ -109,7 +109,7 @@ class ProtoFile:
         return found
 
     def find_message(self, name: str) -> Any:
-        """The message of this full or short name, or the first; raises UnusableSchema."""
+        """The message with this full or short name, or else the first; raises UnusableSchema."""
         top = self.top_level_messages()
         if not name:
             if not top:
@@ -137,7 +137,7 @@ def message_class(message: Any) -> Any:
 
 
 def compile_schema(schema: RegisteredSchema) -> ProtoFile:
-    """The schema's file, from the memory of this process; raises UnusableSchema."""
+    """The compiled file of a schema, cached in this process; raises UnusableSchema."""
     if schema.flaw:
         raise UnusableSchema(schema.flaw)
     key = hashlib.sha256(repr((schema.text, schema.references)).encode()).hexdigest()
@@ -156,7 +156,7 @@ def compile_schema(schema: RegisteredSchema) -> ProtoFile:
 
 
 def load_file(serialized: bytes) -> ProtoFile:
-    """The file of a serialized set, from the memory of this process."""
+    """The file of a serialized set, cached in this process."""
     key = hashlib.sha256(serialized).hexdigest()
     known = _files.get(key)
     return known if known is not None else _files.put(key, _load(serialized))
@@ -190,29 +190,29 @@ def _compile(schema: RegisteredSchema) -> ProtoFile:
             raise _CompileTimeout(f"schema id {schema.id} took too long to compile") from None
         if done.returncode or not output.is_file():
             words = " ".join(done.stderr.replace(_MAIN, "schema").split())[-300:]
-            raise UnusableSchema(f"schema id {schema.id} is no usable Protobuf file: {words}")
+            raise UnusableSchema(f"schema id {schema.id} is not a usable Protobuf file: {words}")
         return _load(output.read_bytes())
 
 
 def _write_sources(folder: Path, name: str, schema: RegisteredSchema) -> None:
-    """The text and all that it imports, below the folder and nowhere else."""
+    """Write the schema and its imports as files below the folder, and nowhere else."""
     place = PurePosixPath(name)
     if place.is_absolute() or ".." in place.parts or "\x00" in name or "\\" in name or not place.parts:
-        raise UnusableSchema(f"schema id {schema.id} imports {name!r}, which is no name of a file")
+        raise UnusableSchema(f"schema id {schema.id} imports {name!r}, which is not a file name")
     path = folder / place
     if any(len(part.encode("utf-8", "replace")) > _LONGEST_NAME for part in place.parts):
-        raise UnusableSchema(f"schema id {schema.id} imports {name[:50]!r}…, which is no name of a file")
+        raise UnusableSchema(f"schema id {schema.id} imports {name[:50]!r}…, which is not a file name")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(schema.text, encoding="utf-8")
     except (FileExistsError, NotADirectoryError, IsADirectoryError, UnicodeEncodeError) as error:
-        raise UnusableSchema(f"schema id {schema.id} cannot be laid out as files: {error}") from None
+        raise UnusableSchema(f"schema id {schema.id} cannot be written as files: {error}") from None
     for reference in schema.references:
         _write_sources(folder, reference.name, reference.schema)
 
 
 def _parse_serialized(text: str) -> Any | None:
-    """The file when it was registered serialized, in base64, as Confluent's Python library does it."""
+    """The file, if it was registered in serialized form (base64), as Confluent's Python library does."""
     from google.protobuf import descriptor_pb2
     from google.protobuf.message import DecodeError
 
@@ -226,7 +226,7 @@ def _parse_serialized(text: str) -> Any | None:
 
 
 def _collect_imports(file: Any, schema: RegisteredSchema, imported: dict[str, Any]) -> None:
-    """Put all that a serialized file imports, each before who needs it, into ``imported``."""
+    """Put the imports of a serialized file into ``imported``, each before the files that need it."""
     from google.protobuf import descriptor_pb2
 
     references = {reference.name: reference.schema for reference in schema.references}
@@ -270,7 +270,7 @@ def _as_set(files: Sequence[Any]) -> bytes:
 
 
 def _load(serialized: bytes) -> ProtoFile:
-    """A pool of its own for each file, so that two schemas may use the same names."""
+    """Load a file into its own pool, so that two schemas may use the same names."""
     from google.protobuf import descriptor_pb2, descriptor_pool
 
     pool = descriptor_pool.DescriptorPool()
@@ -293,7 +293,7 @@ def _all_messages(messages: Sequence[Any]) -> Iterator[Any]:
 
 
 def columns_of(message: Any) -> tuple[ColumnSpec, ...]:
-    """A column for each field, all nullable: an older writer may not know the field."""
+    """A column for each field, all nullable: an older writer may lack the field."""
     fields = sorted(message.fields, key=lambda field: field.index)
     return tuple(ColumnSpec(field.name, _column_type(field), nullable=True) for field in fields)
 
@@ -307,9 +307,9 @@ def _column_type(field: Any) -> DataType:
 
 
 def proto_text(columns: Sequence[ColumnSpec], name: str, numbers: Mapping[str, int]) -> str:
-    """The file that holds these columns, under the numbers that some have already.
+    """The Protobuf file for these columns; ``numbers`` are existing field numbers to keep.
 
-    SchemaMismatch when Protobuf has no such name for one.
+    SchemaMismatch for a name that Protobuf does not allow.
     """
     package, _, short = name.rpartition(".")
     lines = ['syntax = "proto3";']
@@ -327,7 +327,7 @@ def proto_text(columns: Sequence[ColumnSpec], name: str, numbers: Mapping[str, i
             )
         number = numbers.get(column.name)
         if number is None:
-            number, free = free, free + 1 if free != 18_999 else 20_000  # those between are Protobuf's own
+            number, free = free, free + 1 if free != 18_999 else 20_000  # Protobuf reserves those between
         lines.append(f"  optional {_WRITTEN.get(column.type.kind, 'string')} {column.name} = {number};")
     return "\n".join([*lines, "}", ""])
 

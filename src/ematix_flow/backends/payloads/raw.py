@@ -1,4 +1,4 @@
-"""Raw payloads: the bytes of a message as one column, and back."""
+"""Decodes and encodes raw payloads: the bytes of a message are one column."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _RAW_KINDS = ("bytes", "text", "string")
 
 
 def raw_column(columns: Sequence[ColumnSpec]) -> ColumnSpec | None:
-    """The column that the payload goes into or comes from; None when none is wanted."""
+    """The column that holds the payload; None when there is none."""
     own = [c for c in columns if c.name not in META_COLUMNS]
     named = next((c for c in own if c.name == VALUE_COLUMN), None)
     chosen = own[0] if len(own) == 1 else named
     if len(own) > 1:
         others = ", ".join(repr(c.name) for c in own if c is not chosen)
         raise SchemaMismatch(
-            f"a raw payload is one column of bytes, and there is no value for {others}",
+            f"a raw payload is one column of bytes, so there is no value for {others}",
             next_step='declare one column of Bytes or Text, or give  payload_format="json"',
         )
     if chosen is not None and chosen.type.kind not in _RAW_KINDS:
@@ -39,7 +39,7 @@ def raw_column(columns: Sequence[ColumnSpec]) -> ColumnSpec | None:
 
 @dataclass(frozen=True)
 class RawDecoder:
-    """The payload as it is; as text it must be UTF-8. An empty payload is a value, only null is none."""
+    """The unchanged payload; as text it must be UTF-8. An empty payload is a value, only null is none."""
 
     column: ColumnSpec | None
 
@@ -73,7 +73,7 @@ def _as_text(values: pa.Array, indexes: pa.Array, column: ColumnSpec) -> tuple[p
         if longest is None or not len(whole) or pc.max(pc.utf8_length(whole)).as_py() <= longest:
             return whole, []
     except pa.ArrowInvalid:
-        pass  # some payload is no UTF-8: below it is found
+        pass  # some payload is not UTF-8: the loop below finds it
     texts: list[str | None] = []
     bad: list[BadMessage] = []
     for index, value in zip(indexes.to_pylist(), values.to_pylist(), strict=True):

@@ -1,7 +1,7 @@
-"""Schema registries as a decoder and an encoder see them: a schema by its id, the latest of a subject.
+"""The contract of schema registries: a schema by its id, and the latest schema of a subject.
 
-A registry that is down raises CannotConnect, because the batch must come again; an id that it does not
-know is an answer. Schemas never change, so those that are known are served from memory, which is bounded.
+A registry that is down raises CannotConnect, so that the batch is repeated; an unknown id is a valid answer.
+Schemas never change, so known schemas come from a bounded cache.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ematix_flow.spec.connections.registries import GlueSchemaRegistryConnection
 
 AVRO, PROTOBUF = "AVRO", "PROTOBUF"
 _MAX_CACHED_SCHEMAS = 1_000
-_MISSING_SECONDS = 10.0  # a schema that was not there may be registered a moment later
+_MISSING_SECONDS = 10.0  # a missing schema may be registered shortly after
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -31,7 +31,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class SchemaReference:
-    """A file that a schema imports, by the name it imports it with."""
+    """A schema that another one imports, with the name it is imported by."""
 
     name: str
     schema: RegisteredSchema
@@ -39,9 +39,9 @@ class SchemaReference:
 
 @dataclass(frozen=True)
 class RegisteredSchema:
-    """A registered schema: its text, whether AVRO or PROTOBUF or another, and what it refers to.
+    """A registered schema: its text, its type (AVRO, PROTOBUF or another) and its references.
 
-    ``flaw`` says why the registry itself cannot bring it whole; nothing is read with such a schema.
+    ``flaw`` says why the registry cannot return it completely; such a schema is not used.
     """
 
     id: SchemaId
@@ -52,7 +52,7 @@ class RegisteredSchema:
 
 
 class LruCache(Generic[Key, Value]):
-    """A memory of limited size that forgets what was used least recently. Safe among threads."""
+    """A cache of limited size that drops the least recently used entry. Thread-safe."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -80,7 +80,7 @@ class LruCache(Generic[Key, Value]):
 
 
 class SchemaRegistry(ABC):
-    """One registry. Every call answers in bounded time, or raises CannotConnect."""
+    """One registry. Every call returns in bounded time, or raises CannotConnect."""
 
     is_glue: bool = False
 
@@ -91,7 +91,7 @@ class SchemaRegistry(ABC):
         )
 
     def schema(self, schema_id: SchemaId) -> RegisteredSchema | None:
-        """The schema of an id, None when the registry has none; it may have a flaw."""
+        """The schema with an id, perhaps with a flaw; None when the registry has none."""
         known = self._schemas.get(schema_id)
         if known is not None:
             return known
@@ -112,12 +112,12 @@ class SchemaRegistry(ABC):
         """The newest schema of a subject, None when there is no such subject."""
 
     def forget_latest(self) -> None:
-        """What was the latest may not be it any more: ask again."""
+        """Drop cached latest schemas, so that the next call asks the registry."""
         return
 
     @abstractmethod
     def register(self, subject: str, text: str, kind: str) -> SchemaId:
-        """The id under which it is registered now; SchemaMismatch when the registry refuses it."""
+        """Register a schema, and return its id; SchemaMismatch when the registry refuses it."""
 
     @abstractmethod
     def subject_name(self, topic: str, record: str, strategy: str) -> str:
@@ -129,11 +129,11 @@ _lock = threading.Lock()
 
 
 def registry_of(payload: PayloadSpec) -> SchemaRegistry:
-    """The registry of this process for the payload's connection; a forked process gets its own."""
+    """The registry client of this process for the payload's connection; a forked process gets its own."""
     connection = payload.registry
     if connection is None:
         raise ConfigError(
-            f"{payload.format} payloads need a schema registry, and none is given",
+            f"{payload.format} payloads need a schema registry, but none is given",
             next_step="give the connection  schema_registry=  or  schema_registry_url=",
         )
     key = (os.getpid(), payload.registry_seconds, connection)
@@ -158,7 +158,7 @@ def _open_registry(connection: Connection, seconds: float) -> SchemaRegistry:
 
 
 def subject_of(payload: PayloadSpec, record: Callable[[], str]) -> str:
-    """The subject of the payload's topic; ``record`` is asked only when the strategy needs it."""
+    """The subject of the payload's topic; ``record`` is called only when the strategy needs it."""
     strategy = payload.subject_strategy
     if strategy not in ("topic_name", "record_name", "topic_record_name"):
         raise ConfigError(
@@ -172,5 +172,5 @@ def subject_of(payload: PayloadSpec, record: Callable[[], str]) -> str:
             next_step="give the record's full name as  message=",
         )
     if strategy != "record_name" and not payload.topic:
-        raise SchemaMismatch(f"the subject strategy {strategy} needs a topic, and none is known")
+        raise SchemaMismatch(f"the subject strategy {strategy} needs a topic, but none is known")
     return registry_of(payload).subject_name(payload.topic, name, strategy)

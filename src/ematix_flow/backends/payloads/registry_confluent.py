@@ -1,4 +1,4 @@
-"""A registry with Confluent's interface (also Apicurio's), by the client of confluent_kafka."""
+"""A registry with Confluent's API (also Apicurio's), through the client of confluent_kafka."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ematix_flow.spec.redaction import remember_secret
 
 _MAX_SHOWN = 500
 _MAX_DEPTH = 32  # levels of references
-_MISSING = (40400, 40401, 40402, 40403)  # no such thing, subject, version, schema
+_MISSING = (40400, 40401, 40402, 40403)  # nothing, subject, version or schema not found
 _INCOMPATIBLE, _INVALID = 409, 422
 
 Answer = TypeVar("Answer")
 
 
 class _MissingReference(Exception):
-    """What a schema refers to cannot be had; the text says why."""
+    """A schema's reference cannot be loaded; the text says why."""
 
 
 class ConfluentRegistry(SchemaRegistry):
-    """``seconds`` is how long one call may take, with a second try and all addresses of the connection."""
+    """``seconds`` limits one call, including a retry and all addresses of the connection."""
 
     def __init__(self, connection: SchemaRegistryConnection, seconds: float) -> None:
         super().__init__()
@@ -59,10 +59,10 @@ class ConfluentRegistry(SchemaRegistry):
             conf["basic.auth.user.info"] = f"{connection.basic_auth_user}:{connection.basic_auth_password}"
         try:
             return SchemaRegistryClient.new_client(conf)
-        except (OSError, ValueError) as error:  # a certificate that is not there, or is none
+        except (OSError, ValueError) as error:  # a missing or invalid certificate
             raise CannotConnect(
                 f"connection {self._name!r} to the schema registry cannot be used: {error}",
-                next_step="mend its url, certificates or login",
+                next_step="fix its url, certificates or login",
             ) from error
 
     def subject_name(self, topic: str, record: str, strategy: str) -> str:
@@ -97,13 +97,13 @@ class ConfluentRegistry(SchemaRegistry):
             raise self._refusal(error) from error
 
     def _fetch(self, schema_id: SchemaId) -> RegisteredSchema | None:
-        if not isinstance(schema_id, int) or schema_id > 0x7FFFFFFF:  # ids are Java's ints
+        if not isinstance(schema_id, int) or schema_id > 0x7FFFFFFF:  # ids are 32-bit signed integers
             return None
         found = self._ask_or_none(lambda: self._client.get_schema(schema_id))
         return None if found is None else self._resolve_schema(schema_id, found)
 
     def _resolve_schema(self, schema_id: SchemaId, found: Any) -> RegisteredSchema:
-        """The schema with all that it refers to; with a flaw when something of that is not there."""
+        """The schema with its references; with a flaw when a reference is missing."""
         try:
             return self._with_references(schema_id, found, 0)
         except _MissingReference as error:
@@ -120,7 +120,7 @@ class ConfluentRegistry(SchemaRegistry):
             other = self._ask_or_none(partial(self._client.get_version, subject, version))
             if other is None:
                 raise _MissingReference(
-                    f"schema {schema_id} refers to version {version} of {subject!r}, which is not there"
+                    f"schema {schema_id} refers to version {version} of {subject!r}, which does not exist"
                 )
             references.append(
                 SchemaReference(
@@ -131,10 +131,10 @@ class ConfluentRegistry(SchemaRegistry):
             schema_id, found.schema_str or "", found.schema_type or AVRO, tuple(references)
         )
 
-    # ------------------------------------------------------------------ asking
+    # ------------------------------------------------------------------ requests
 
     def _ask_or_none(self, ask: Callable[[], Answer]) -> Answer | None:
-        """The answer; None when the registry says that it has no such thing."""
+        """The answer; None when the registry reports that it does not exist."""
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
         try:
@@ -145,14 +145,14 @@ class ConfluentRegistry(SchemaRegistry):
             raise self._refusal(error) from error
 
     def _ask(self, ask: Callable[[], Answer]) -> Answer:
-        """What the registry answers; that it cannot be reached is CannotConnect."""
+        """The registry's answer; CannotConnect when it is unreachable."""
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
         try:
             return ask()
         except SchemaRegistryError:
             raise
-        except Exception as error:  # of its HTTP client, of TLS, of an answer that is no JSON
+        except Exception as error:  # from its HTTP client, TLS, or an answer that is not JSON
             words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             raise CannotConnect(
                 f"cannot reach the schema registry at {self._url}: {words[:_MAX_SHOWN]}",

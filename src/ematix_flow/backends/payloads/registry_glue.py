@@ -1,4 +1,4 @@
-"""AWS Glue's schema registry, by boto3."""
+"""AWS Glue's schema registry, through boto3."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ematix_flow.errors import CannotConnect, SchemaMismatch
 from ematix_flow.spec.connections.registries import GlueSchemaRegistryConnection
 from ematix_flow.spec.redaction import remember_secret
 
-_COMPATIBILITY = "BACKWARD"  # as Confluent's registry has it
+_COMPATIBILITY = "BACKWARD"  # as in Confluent's registry
 _UNKNOWN = ("EntityNotFoundException", "InvalidInputException", "ValidationException")
 _PAUSE = 0.2
 
 
 class GlueRegistry(SchemaRegistry):
-    """``seconds`` is how long one call may take, with a second try."""
+    """``seconds`` limits one call, including a retry."""
 
     is_glue = True
 
@@ -52,11 +52,11 @@ class GlueRegistry(SchemaRegistry):
         except (BotoCoreError, ValueError) as error:
             raise CannotConnect(
                 f"connection {connection.name!r} to Glue cannot be used: {error}",
-                next_step="mend its region, endpoint or profile",
+                next_step="fix its region, endpoint or profile",
             ) from error
 
     def subject_name(self, topic: str, record: str, strategy: str) -> str:
-        """Glue's own clients name a schema as its topic, without a suffix."""
+        """Glue's own clients name a schema like its topic, without a suffix."""
         return {"topic_name": topic, "record_name": record, "topic_record_name": f"{topic}-{record}"}[
             strategy
         ]
@@ -105,7 +105,7 @@ class GlueRegistry(SchemaRegistry):
         return version
 
     def _wait_until_available(self, version: str, status: str) -> bool:
-        """Whether Glue takes the version; it looks at it for a moment."""
+        """Whether Glue accepts the version; waits while Glue checks it."""
         end = time.monotonic() + self._seconds
         while status == "PENDING" and time.monotonic() < end:
             time.sleep(_PAUSE)
@@ -117,13 +117,13 @@ class GlueRegistry(SchemaRegistry):
         return {"RegistryName": self._connection.registry_name, "SchemaName": subject}
 
     def _call(self, method: str, **arguments: Any) -> dict[str, Any] | None:
-        """The answer; None when Glue says that there is no such thing."""
+        """The answer; None when Glue reports that it does not exist."""
         from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
         try:
             return dict(getattr(self._client, method)(**arguments))
         except ParamValidationError:
-            return None  # no schema can have such a name
+            return None  # such a name is not possible
         except ClientError as error:
             told = error.response.get("Error", {})
             code, message = str(told.get("Code", "")), str(told.get("Message", ""))

@@ -1,4 +1,4 @@
-"""Rows of field values as Arrow columns; a row with a value that its column cannot hold is answered apart."""
+"""Builds Arrow columns from rows of field values; rows with a value that does not fit are returned apart."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Rows = Sequence[Mapping[str, Any]]
 def assemble_rows(
     columns: Sequence[ColumnSpec], rows: Rows, indexes: Sequence[int]
 ) -> tuple[pa.RecordBatch, list[int], list[BadMessage]]:
-    """The good rows, the indexes they have, and why the others are bad. ``indexes`` has one a row."""
+    """The good rows, their indexes, and the bad rows with a reason. ``indexes`` has one index per row."""
     bad: dict[int, str] = {}
     gathered = [_build_column(column, rows, bad) for column in columns]
     kept = [at for at in range(len(rows)) if at not in bad] if bad else None
@@ -40,7 +40,7 @@ def empty_batch(columns: Sequence[ColumnSpec]) -> pa.RecordBatch:
 
 
 def _build_column(column: ColumnSpec, rows: Rows, bad: dict[int, str]) -> pa.Array:
-    """An array with a null in the place of a bad value."""
+    """An array with a null instead of each bad value."""
     import pyarrow as pa
 
     values = [row.get(column.name) for row in rows]
@@ -49,7 +49,7 @@ def _build_column(column: ColumnSpec, rows: Rows, bad: dict[int, str]) -> pa.Arr
         try:
             return _array(values, column)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
-            pass  # some value is out of range: below it is found
+            pass  # some value is out of range: the loop below finds it
     convert = converter(column)
     out: list[Any] = [None] * len(values)
     for at, value in enumerate(values):
@@ -63,27 +63,23 @@ def _build_column(column: ColumnSpec, rows: Rows, bad: dict[int, str]) -> pa.Arr
 
 
 def _case_hint(name: str, row: Mapping[str, Any]) -> str:
-    """The field that was meant, when its name differs in case alone."""
+    """A hint at the field whose name differs only in case."""
     if name in row:
         return ""
     meant = next((field for field in row if field.casefold() == name.casefold()), None)
-    return (
-        f"; the payload has {display_value(meant)}: names are compared with their case"
-        if meant is not None
-        else ""
-    )
+    return f"; the payload has {display_value(meant)}: names are case-sensitive" if meant is not None else ""
 
 
 def _array(values: list[Any], column: ColumnSpec) -> pa.Array:
     import pyarrow as pa
 
-    if column.type.kind == "float":  # by way of a double, as the whole block does it
+    if column.type.kind == "float":  # through double, like the block reader
         return pa.array(values, pa.float64()).cast(pa.float32())
     return pa.array(values, column.type.arrow())
 
 
 def build_batch(columns: Sequence[ColumnSpec], arrays: Sequence[pa.Array], rows: int) -> pa.RecordBatch:
-    """The columns as one batch; a batch without columns still has its rows."""
+    """The columns as one batch; a batch without columns keeps its number of rows."""
     import pyarrow as pa
 
     schema = pa.schema([(c.name, c.type.arrow()) for c in columns])

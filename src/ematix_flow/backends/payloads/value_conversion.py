@@ -1,9 +1,9 @@
-"""One value of a payload as a value of a column, for payloads of every format.
+"""Converts a value of a payload to a value of a column, for all payload formats.
 
-The rules, the same whichever way a payload is written:
+The rules are the same for all formats:
 
-- a missing field and a null are null, which a column that takes no nulls refuses;
-- integers take whole numbers in their range, also as ``5.0`` or as the text ``"5"``; no digit is lost;
+- a missing field and a null are null, which a column without nulls refuses;
+- integers take whole numbers in their range, also as ``5.0`` or as the text ``"5"``, without loss;
 - floats take any number and the texts ``NaN``, ``Infinity`` and ``-Infinity``; a number too large for the
   column is refused, not made infinite;
 - numerics take numbers and texts of numbers exactly; digits beyond the scale are refused, not rounded;
@@ -11,7 +11,7 @@ The rules, the same whichever way a payload is written:
 - text takes text, any other scalar as its JSON text, and nested values as JSON text;
 - json and jsonb take any value as JSON text;
 - timestamps take ISO 8601 text, and numbers as milliseconds since 1970 in UTC. Text without a zone is UTC;
-  a Timestamp gets the moment's UTC clock. Digits below a microsecond are cut off;
+  a Timestamp gets the UTC time. Digits below a microsecond are cut off;
 - dates take ISO 8601 text (``2024-02-29``);
 - bytes take bytes, and base64 text; UUIDs take their usual text, in any case.
 """
@@ -45,7 +45,7 @@ _DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)", re.ASCII)
 _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}", re.ASCII)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _FLOAT_WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_LONGEST_NUMBER = 1_000  # characters; beyond it no column can hold the value anyway
+_LONGEST_NUMBER = 1_000  # characters; no column can hold a longer number
 _FLOAT32_LIMIT = 3.4028235677973366e38  # at and above it the nearest float is infinity
 _WIDE = Context(prec=2 * _LONGEST_NUMBER)
 _SCALARS = (str, int, float, Decimal)
@@ -54,15 +54,15 @@ Convert = Callable[[Any], Any]
 
 
 class UnfitField(Exception):
-    """A value that its column cannot hold; the text says which field, what it is, and what was wanted."""
+    """A value that its column cannot hold; the text has the field, the value and the column's type."""
 
 
 class MissingField(UnfitField):
-    """No value for a column that takes no nulls."""
+    """No value for a column without nulls."""
 
 
 def converter(column: ColumnSpec) -> Convert:
-    """What turns a value of the payload into one that Arrow takes for the column; raises Unfit."""
+    """A function that converts a payload value for the column's Arrow type; it raises UnfitField."""
     convert = _KINDS[column.type.kind](column)
     name, nullable = column.name, column.nullable
 
@@ -77,7 +77,7 @@ def converter(column: ColumnSpec) -> Convert:
 
 
 def display_value(value: Any) -> str:
-    """A value as an error may show it: short, on one line, printable."""
+    """A value for an error text: short, on one line, printable."""
     if isinstance(value, JsonNumber):
         text = str(value)
     elif isinstance(value, bool):
@@ -99,7 +99,7 @@ def _mismatch(column: ColumnSpec, value: Any) -> UnfitField:
 
 
 def _exact_number(column: ColumnSpec, value: Any) -> Decimal:
-    """The number behind a value, with all its digits."""
+    """The value as a number with all its digits."""
     if isinstance(value, Decimal):
         return value
     if isinstance(value, bool) or not isinstance(value, _SCALARS):
@@ -215,7 +215,7 @@ def _text(column: ColumnSpec) -> Convert:
 
 
 def _as_json_text(column: ColumnSpec, value: Any) -> str:
-    """A value that is no text as the text that JSON has for it, without quotes around scalars."""
+    """A value that is not text, as JSON text, without quotes around scalars."""
     if isinstance(value, JsonNumber):
         return str(value)
     text = _json(column)(value)
@@ -247,7 +247,7 @@ def _json(column: ColumnSpec) -> Convert:
 
 
 def parse_timestamp(text: str) -> dt.datetime | None:
-    """The moment of an ISO 8601 text, in UTC, or None; without a zone it is taken as UTC."""
+    """The time of an ISO 8601 text in UTC, or None; a text without a zone is UTC."""
     found = _MOMENT.fullmatch(text)
     if found is None:
         return None
@@ -267,7 +267,7 @@ def parse_timestamp(text: str) -> dt.datetime | None:
 
 
 def has_zone(text: str) -> bool:
-    """Whether it is a full ISO 8601 timestamp that says its zone."""
+    """Whether it is a full ISO 8601 timestamp with a zone."""
     found = _MOMENT.fullmatch(text)
     return bool(found and found[6] and (found[8] or found[9]) and parse_timestamp(text))
 
@@ -374,9 +374,9 @@ _KINDS: dict[str, Callable[[ColumnSpec], Convert]] = {
 
 @functools.cache
 def plain_types(kind: str) -> frozenset[type]:
-    """Types of Python whose values Arrow takes for a column of this kind just as `converter` would.
+    """Python types that Arrow converts for a column of this kind exactly as `converter` does.
 
-    What is out of range there makes Arrow complain, and is then looked at value by value.
+    Arrow raises for a value out of range, and then the values are converted one by one.
     """
     none = type(None)
     by_kind: dict[str, tuple[type, ...]] = {

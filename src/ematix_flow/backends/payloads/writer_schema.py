@@ -1,7 +1,7 @@
-"""What Avro and Protobuf encoders share: which schema of the registry they write with.
+"""Chooses the registered schema that Avro and Protobuf encoders write with.
 
-The subject's latest schema, when it holds the columns; one made from the columns when there is none or it
-does not hold them, and registration is allowed. Decided once, on the driver.
+That is the subject's latest schema if it holds the columns. Otherwise, if registration is allowed, it is a
+new one made from the columns. The choice is made once, on the driver.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ematix_flow.errors import SchemaMismatch
 
 
 def target_record_name(payload: PayloadSpec) -> str:
-    """The full name of the record that columns of this topic are written as."""
+    """The full name of the record that rows of this topic are written as."""
     return payload.message or f"ematix_flow.{payload.topic or 'record'}"
 
 
@@ -24,7 +24,7 @@ def choose_schema(
     why_not: Callable[[RegisteredSchema], str],
     derived: Callable[[RegisteredSchema | None], str],
 ) -> RegisteredSchema:
-    """The schema to write with. ``why_not`` says why the latest does not hold the columns, or nothing."""
+    """The schema to write with. ``why_not`` returns why the latest cannot hold the columns, or nothing."""
     registry = registry_of(payload)
     subject = subject_of(payload, lambda: target_record_name(payload))
     latest = registry.latest_schema(subject)
@@ -43,7 +43,7 @@ def choose_schema(
     return RegisteredSchema(registry.register(subject, text, kind), text, kind)
 
 
-# a column of the first kind goes into a field of any of the others without loss
+# a column of the first kind fits into a field of any of the others without loss
 WIDER_KINDS = {
     "small_int": ("integer", "big_int", "float", "double"),
     "integer": ("big_int", "double"),

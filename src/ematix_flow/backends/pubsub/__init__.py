@@ -1,1 +1,1 @@
-"""Google Cloud Pub/Sub: subscriptions that a stream follows, and topics that it sends messages to."""
+"""Google Cloud Pub/Sub: reads subscriptions, and sends messages to topics."""

@@ -1,4 +1,4 @@
-"""Until when each unacknowledged message is ours. Counts time only; asks nobody."""
+"""The acknowledgement deadlines of received messages. Only keeps times; makes no requests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 class AckDeadlines:
-    """Receipts by the moment from which on their deadline should be moved: half of what it was given."""
+    """When to extend the deadline of each receipt: after half of its time."""
 
     def __init__(self) -> None:
         self._renew_at: dict[str, float] = {}
@@ -15,7 +15,7 @@ class AckDeadlines:
         return len(self._renew_at)
 
     def start(self, receipts: Iterable[str], now: float, seconds: float) -> None:
-        """They are ours for so many seconds from now on."""
+        """Start deadlines of so many seconds."""
         for receipt in receipts:
             self._renew_at[receipt] = now + seconds / 2
 

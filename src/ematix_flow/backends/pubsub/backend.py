@@ -1,4 +1,4 @@
-"""One project of Google Cloud Pub/Sub behind a connection."""
+"""The backend of a Pub/Sub connection: one Google Cloud project."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ematix_flow.spec.connections import Connection
 
 
 class PubSubStreamBackend(Backend):
-    """Followed by streams and sent messages to; batch pipelines have nothing to query here."""
+    """A source and target of streams; batch pipelines cannot use it."""
 
     kind = "pubsub"
     capabilities = Capabilities(same_db=False, schemas=False)
@@ -42,7 +42,7 @@ class PubSubStreamBackend(Backend):
             request = {"project": f"projects/{project}", "page_size": 1}
             try:
                 client.list_topics(request=request, retry=short_retry(), timeout=CALL_SECONDS)
-            except PermissionDenied:  # an account that may only read one subscription is a good one
+            except PermissionDenied:  # an account that may only read one subscription is fine
                 return f"{where} (this account may not list its topics)"
         return where
 

@@ -1,7 +1,7 @@
-"""Clients of one project: made from a connection, closed by who made them.
+"""Creates the clients of a connection; the caller closes them.
 
-The generated clients are used, not the ones with threads of their own: what is sent and when, and what
-happens to a failure, is decided here.
+These are Google's generated clients, not the higher-level ones with their own threads, so that we decide what
+is sent when, and how failures are handled.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from google.api_core.retry import Retry
     from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-EMULATOR = "PUBSUB_EMULATOR_HOST"  # Google's own libraries go there when it is set, and so do we
+EMULATOR = "PUBSUB_EMULATOR_HOST"  # Google's own libraries use it too
 SERVICE = "pubsub.googleapis.com"
 CALL_SECONDS = 10.0
 RETRY_SECONDS = 10.0
 _SCOPES = ("https://www.googleapis.com/auth/pubsub",)
 _CHANNEL = [
-    ("grpc.max_receive_message_length", -1),  # a pull may bring more than the 4 MiB that gRPC expects
+    ("grpc.max_receive_message_length", -1),  # a pull may return more than gRPC's default of 4 MiB
     ("grpc.max_send_message_length", -1),
-    ("grpc.keepalive_time_ms", 30_000),  # a server that is gone without a word is noticed
+    ("grpc.keepalive_time_ms", 30_000),  # notices a server that disappears
     ("grpc.keepalive_timeout_ms", 10_000),
 ]
 
@@ -40,18 +40,18 @@ def pubsub_connection(connection: Connection) -> PubSubConnection:
 
 
 def address_of(connection: PubSubConnection) -> str:
-    """Where the server is: as the connection says, else the emulator's variable, else Google."""
+    """The server's address: the connection's endpoint, else the emulator's variable, else Google's."""
     given = connection.endpoint or os.environ.get(EMULATOR) or SERVICE
     return given.partition("://")[2].rstrip("/") or given if "://" in given else given
 
 
 def is_emulator(connection: PubSubConnection) -> bool:
-    """Whether no account is shown and nothing is encrypted."""
+    """Whether to connect without credentials and encryption."""
     return connection.anonymous_auth or bool(os.environ.get(EMULATOR) and not connection.endpoint)
 
 
 def short_retry(seconds: float | None = None) -> Retry:
-    """Try again while the server is away, for so long in all."""
+    """Retries transient errors for at most ``seconds`` in total."""
     from google.api_core import exceptions as e
     from google.api_core.retry import Retry, if_exception_type
 
@@ -78,7 +78,7 @@ def publisher_client(connection: PubSubConnection) -> PublisherClient:
 
 
 def close_client(client: SubscriberClient | PublisherClient) -> None:
-    """End its connections, and every call that still waits."""
+    """Close the client's connections, and end all waiting calls."""
     transport: Any = client.transport
     transport.close()
 
@@ -88,7 +88,7 @@ def _channel(connection: PubSubConnection, transport: Any) -> Any:
     if is_emulator(connection):
         if address == SERVICE:
             raise CannotConnect(
-                f"connection {connection.name!r} has anonymous_auth, which Google's service does not take",
+                f"connection {connection.name!r} has anonymous_auth, which Google's service does not accept",
                 next_step=f"give the emulator's address as endpoint or in {EMULATOR}, or leave the field out",
             )
         import grpc
@@ -107,7 +107,7 @@ def _channel(connection: PubSubConnection, transport: Any) -> Any:
 
 
 def _credentials(connection: PubSubConnection) -> Any:
-    """Those of the named file; None stands for the application's default ones."""
+    """The credentials of the named file; None means the application's default credentials."""
     path = connection.credentials_path
     if not path:
         return None
@@ -115,7 +115,7 @@ def _credentials(connection: PubSubConnection) -> Any:
 
     account: Any = service_account.Credentials  # they have no types
     user: Any = credentials.Credentials
-    step = f"mend credentials_path of connection {connection.name!r}"
+    step = f"fix credentials_path of connection {connection.name!r}"
     try:
         content = json.loads(Path(path).expanduser().read_text())
         kind = content.get("type") if isinstance(content, dict) else None
@@ -125,11 +125,11 @@ def _credentials(connection: PubSubConnection) -> Any:
             made = user.from_authorized_user_info(content, scopes=_SCOPES)
         else:
             raise CannotConnect(
-                f"{path} is no key of a service account and no user's credentials",
+                f"{path} is neither a service account key nor user credentials",
                 next_step=f"{step}; other kinds are found through GOOGLE_APPLICATION_CREDENTIALS",
             )
     except OSError as error:
         raise CannotConnect(f"cannot read {path}: {error.strerror}", next_step=step) from error
-    except ValueError as error:  # also what the library says of a broken key; its text may quote the file
+    except ValueError as error:  # also from the library for a broken key; its text may quote the file
         raise CannotConnect(f"{path} holds no usable credentials", next_step=step) from error
     return made

@@ -1,4 +1,4 @@
-"""What the service or its client refuses, as an error that says what to do."""
+"""Turns errors of Pub/Sub and its client into our errors, with the next step."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def translate_errors(
     away: type[FlowError] = CannotConnect,
     state: str | None = None,
 ) -> Iterator[None]:
-    """What Google's libraries raise becomes an error of ours.
+    """Turn errors of Google's libraries into ours.
 
-    ``failed`` is what a refusal becomes, ``away`` that the service was not reached.
+    ``failed`` is raised for a refusal, ``away`` when the service is unreachable.
     """
     try:
         yield

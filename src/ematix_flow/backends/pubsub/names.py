@@ -1,4 +1,4 @@
-"""Names of topics and subscriptions: short as people write them, whole as the service wants them."""
+"""Names of topics and subscriptions: short for users, full paths for the service."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def topic_path(project: str, name: str, refusal: type[FlowError]) -> str:
 
 
 def is_topic_path(name: str) -> bool:
-    """Whether it is written as a topic, which is never what is read from."""
+    """Whether it is the path of a topic, which cannot be read from."""
     found = _WHOLE.fullmatch(name)
     return found is not None and found[1] == "topics"
 
@@ -34,8 +34,8 @@ def _path(project: str, kind: str, name: str, refusal: type[FlowError]) -> str:
         return name
     if _SHORT.fullmatch(name) is None:
         raise refusal(
-            f"{name!r} is no name of a Pub/Sub {kind[:-1]}",
+            f"{name!r} is not a valid name of a Pub/Sub {kind[:-1]}",
             next_step="a name begins with a letter and has 3 to 255 of letters, digits and  - _ . ~ + %;"
-            f"  or it is whole, as in  projects/{project}/{kind}/name",
+            f"  or it is a path like  projects/{project}/{kind}/name",
         )
     return f"projects/{project}/{kind}/{name}"

@@ -1,4 +1,4 @@
-"""Pub/Sub without a pipeline: ``PubSubBackend.open(project_id)``."""
+"""Pub/Sub in a notebook or script: ``PubSubBackend.open(project_id)``."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ CONNECTION_NAME = "notebook"
 
 
 class PubSubBackend(MessageBackend):
-    """One project. Places are subscriptions to read, and topics to write.
+    """One project. Places are subscriptions to read from, and topics to write to.
 
-    While a batch is worked on, nobody asks for more time: what takes longer than a minute to be committed,
-    or longer than the subscription's deadline when it is the first batch, may come again.
+    Deadlines are not extended while your code works on a batch: messages that are committed after more than a
+    minute, or in the first batch after more than the subscription's deadline, may be delivered again.
     """
 
     batch_size = 1000
@@ -37,7 +37,7 @@ class PubSubBackend(MessageBackend):
         batch_size: int | None = None,
         batch_bytes: int | None = None,
     ) -> PubSubBackend:
-        """Connects to nothing yet. ``endpoint`` and ``anonymous_auth`` are for the emulator."""
+        """Does not connect yet. ``endpoint`` and ``anonymous_auth`` are for the emulator."""
         connection = PubSubConnection(
             name=CONNECTION_NAME,
             project_id=project_id,
@@ -54,9 +54,9 @@ class PubSubBackend(MessageBackend):
         return self._project.check()
 
     def nack_pending(self) -> int:
-        """Give back what was yielded and not committed; how many messages.
+        """Give back the messages that were yielded and not committed, and return their number.
 
-        They come again, or go where the subscription's dead-letter policy says.
+        They are delivered again, or go where the subscription's dead-letter policy says.
         """
         count = 0
         for place, receipts in self._pending.items():
@@ -68,7 +68,7 @@ class PubSubBackend(MessageBackend):
         return count
 
     def pending_count(self) -> int:
-        """How many messages were yielded and not committed."""
+        """The number of messages that were yielded and not committed."""
         return sum(len(receipts) for receipts in self._pending.values())
 
     def _open_receiver(self, place: str) -> Receiver:

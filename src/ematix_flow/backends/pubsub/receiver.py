@@ -1,7 +1,7 @@
-"""One subscription, pulled from. Nothing is acknowledged but by `acknowledge`.
+"""Pulls messages from one subscription. Only `acknowledge` acknowledges them.
 
-A pull runs in a thread of its own, at most one at a time, and is never cut short: messages that a server
-has already handed to a call that is given up would come again only when their deadline has passed.
+A pull runs in its own thread, at most one at a time, and is never cancelled: messages that the server has
+already given to a cancelled call would be delivered again only after their deadline.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from ematix_flow.errors import CannotConnect, SourceFailed
 from ematix_flow.spec.connections import PubSubConnection
 
 MAX_PULLED = 1000
-PULL_SECONDS = 20.0  # how long the service may look for a first message
-LEASE_SECONDS = 60  # what a deadline is moved by; also how late a crash's messages come again at most
-MAX_RECEIPTS = 1000  # receipts in a request, which may have 512 KiB
-PATIENCE = 60.0  # how long the service may be away
+PULL_SECONDS = 20.0  # how long the service may wait for a first message
+LEASE_SECONDS = 60  # the new deadline; also the maximum delay of redelivery after a crash
+MAX_RECEIPTS = 1000  # receipts in a request, whose limit is 512 KiB
+PATIENCE = 60.0  # seconds that the service may be unreachable
 _PAUSES = (0.1, 0.5, 1.0, 2.0)
 
 _UTC = dt.timezone.utc
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 class PubSubReceiver(Receiver):
-    """Receipts outlive the connection; a message that comes again has its old id and a new receipt."""
+    """Receipts stay valid without the connection; a redelivered message has its old id and a new receipt."""
 
     acknowledges = True
 
@@ -56,7 +56,7 @@ class PubSubReceiver(Receiver):
         self._puller = ThreadPoolExecutor(1, thread_name_prefix="pubsub-pull")
         self._pulling: Future[tuple[float, list[Any]]] | None = None
         self._away_since: float | None = None
-        self._found_nothing = False  # the last pull, and it was answered
+        self._found_nothing = False  # by the last pull, which was answered
         self._closed = threading.Event()
 
     # -------------------------------------------------------------- receiving
@@ -76,17 +76,17 @@ class PubSubReceiver(Receiver):
             wait([self._pulling], max(0.0, min(left, 1.0)))
 
     def _pull(self, count: int) -> tuple[float, list[Any]]:
-        """What the service hands out, and when it was asked: leases run from then on."""
+        """The time of the request, from which deadlines count, and the messages."""
         asked = time.monotonic()
         request = {"subscription": self._subscription.path, "max_messages": count}
         try:
             answer = self._client.pull(request=request, retry=None, timeout=PULL_SECONDS)
-        except e.DeadlineExceeded:  # it looked for all that time, and there was none
+        except e.DeadlineExceeded:  # no message came in that time
             return asked, []
         return asked, list(PullResponse.pb(answer).received_messages)
 
     def _collect_pull(self) -> None:
-        """Take what a finished pull has brought."""
+        """Take the messages of a finished pull."""
         if self._pulling is None or not self._pulling.done():
             return
         finished, self._pulling = self._pulling, None
@@ -104,7 +104,7 @@ class PubSubReceiver(Receiver):
         self._ready.extend(self._as_message(each) for each in received)
 
     def _wait_while_unreachable(self, error: e.GoogleAPICallError) -> None:
-        """Wait a little; CannotConnect when it has been away for too long."""
+        """Wait a little; CannotConnect when the service has been unreachable for too long."""
         now = time.monotonic()
         self._found_nothing = False
         self._away_since = self._away_since or now
@@ -124,33 +124,33 @@ class PubSubReceiver(Receiver):
             timestamp=published.replace(tzinfo=_UTC) if published else None,
             headers=_as_json(message.attributes),
             receipt=received.ack_id,
-            redelivered=received.delivery_attempt > 1,  # told only where there is a dead-letter policy
+            redelivered=received.delivery_attempt > 1,  # known only with a dead-letter policy
         )
 
     # -------------------------------------------------------------- acknowledging
 
     def acknowledge(self, receipts: Sequence[Any]) -> bool | None:
-        """True where the subscription delivers exactly once; else what is done may still come again.
+        """True where the subscription delivers exactly once; else messages may still be delivered again.
 
-        What a service that is away was not told comes again for certain.
+        If the service is unreachable, the messages will be delivered again.
         """
         with translate_errors(self._connection, "acknowledge messages", SourceFailed):
             try:
                 done = self._send_receipts(receipts, self._client.acknowledge)
             except UNREACHABLE as error:
-                _log.warning("Pub/Sub was not told that %d messages are done: %s", len(receipts), error)
+                _log.warning("could not acknowledge %d messages to Pub/Sub: %s", len(receipts), error)
                 done = False
         self._deadlines.remove(receipts)
         return done and self._subscription.exactly_once
 
     def nack(self, receipts: Sequence[Any]) -> None:
-        """Give messages back: they come again, until a dead-letter policy moves them to its topic."""
+        """Give messages back: they are delivered again, until a dead-letter policy moves them."""
         with translate_errors(self._connection, "give messages back", SourceFailed):
             self._send_receipts(receipts, self._client.modify_ack_deadline, ack_deadline_seconds=0)
         self._deadlines.remove(receipts)
 
     def keep_alive(self) -> None:
-        """Ask for more time for all that is unacknowledged, before its time runs out."""
+        """Extend the deadlines of unacknowledged messages before they end."""
         self._collect_pull()
         now = time.monotonic()
         due = self._deadlines.due(now)
@@ -159,22 +159,22 @@ class PubSubReceiver(Receiver):
         seconds = max(LEASE_SECONDS, self._subscription.ack_deadline)
         try:
             self._send_receipts(due, self._client.modify_ack_deadline, ack_deadline_seconds=seconds)
-        except (e.GoogleAPICallError, e.RetryError) as error:  # asked again in a second
+        except (e.GoogleAPICallError, e.RetryError) as error:  # retried in a second
             _log.warning("Pub/Sub did not extend the deadline of %d messages: %s", len(due), error)
             return
         self._deadlines.start(due, now, seconds)
 
     def is_drained(self) -> bool | None:
-        """Whether a pull that began after the last message has found nothing."""
+        """Whether a pull after the last message has found nothing."""
         return self._found_nothing and not self._ready
 
     def pending(self) -> int:
-        """How many messages are received and not acknowledged."""
+        """The number of messages that are received and not acknowledged."""
         return len(self._deadlines)
 
     def _send_receipts(self, receipts: Sequence[str], call: Callable[..., Any], **what: Any) -> bool:
-        """Say it of all receipts, in requests of bounded size. Receipts that are no longer valid are passed
-        over; False when the service could not take some of them."""
+        """Send a request for all receipts, in parts of bounded size. Receipts that are no longer valid are
+        ignored; False when the service could not accept some of them."""
         done = True
         for chunk in _chunks(receipts):
             left = chunk
@@ -187,7 +187,7 @@ class PubSubReceiver(Receiver):
                     answers = getattr(error, "metadata", None) or {}
                     if not any("_FAILURE_" in str(answer) for answer in answers.values()):
                         raise
-                    # told of single receipts, where the subscription delivers exactly once
+                    # errors of single receipts, where the subscription delivers exactly once
                     left = [each for each in left if str(answers.get(each, "")).startswith("TRANSIENT_")]
                     if not left:
                         break
@@ -198,7 +198,7 @@ class PubSubReceiver(Receiver):
         return done
 
     def close(self) -> None:
-        """What is unacknowledged is given back, so that it comes again at once and not after its deadline."""
+        """Give unacknowledged messages back, so that they are delivered again at once."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -208,8 +208,8 @@ class PubSubReceiver(Receiver):
                     path = self._subscription.path
                     request = {"subscription": path, "ack_ids": chunk, "ack_deadline_seconds": 0}
                     self._client.modify_ack_deadline(request=request, retry=None, timeout=CALL_SECONDS / 2)
-        except e.GoogleAPICallError as error:  # it comes again when its deadline has passed
-            _log.info("Pub/Sub did not take messages back: %s", error)
+        except e.GoogleAPICallError as error:  # they are delivered again after their deadline
+            _log.info("could not give messages back to Pub/Sub: %s", error)
         finally:
             close_client(self._client)  # ends a pull that is still waiting
             self._puller.shutdown(wait=True, cancel_futures=True)
@@ -221,5 +221,5 @@ def _chunks(receipts: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _as_json(attributes: Any) -> str | None:
-    """In the order of names, so that a message that comes again is the same."""
+    """The attributes as JSON, sorted by name, so that a redelivered message has the same text."""
     return json.dumps(dict(attributes), sort_keys=True, ensure_ascii=False) if attributes else None

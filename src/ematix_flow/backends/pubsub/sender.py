@@ -1,7 +1,7 @@
-"""Messages to a topic: requests as large as the service takes, several at once, in order where keys ask.
+"""Sends messages to a topic: large requests, several in parallel, in order for messages with a key.
 
-At least once. A window of messages is built, sent and confirmed before the next one is begun, so that
-memory is bounded and the messages of a key stay in order over windows too.
+Delivery is at least once. A window of messages is built, sent and confirmed before the next one starts, so
+that memory is bounded and the messages of a key stay in order across windows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 REQUEST_MESSAGES = 1000
-REQUEST_BYTES = 4_000_000  # of several messages; the service takes 10,000,000, its emulators 4 MiB
+REQUEST_BYTES = 4_000_000  # for several messages; the service takes 10,000,000, emulators 4 MiB
 MESSAGE_BYTES = 10_000_000
 KEY_BYTES = 1024
 ATTRIBUTES, ATTRIBUTE_NAME_BYTES, ATTRIBUTE_BYTES = 100, 256, 1024
@@ -38,7 +38,7 @@ _RawRequest = PublishRequest.pb()
 
 @dataclass(frozen=True)
 class PubSubSender:
-    """Picklable. ``patience`` is for how many seconds one request is tried while the service is away."""
+    """Picklable. ``patience`` is how many seconds a request is retried while the service is unreachable."""
 
     connection: PubSubConnection
     topic: str  # the whole path
@@ -46,7 +46,7 @@ class PubSubSender:
     patience: float = 60.0
 
     def keep_open(self) -> PubSubSender:
-        return self  # each batch connects anew
+        return self  # each batch opens its own connection
 
     def check(self, batch: pa.RecordBatch) -> None:
         for _ in self._windows([batch]):
@@ -60,7 +60,7 @@ class PubSubSender:
                 try:
                     sent += sum(chain.result() for chain in chains)
                 finally:
-                    for chain in chains:  # after a failure nothing more is begun
+                    for chain in chains:  # after a failure start nothing more
                         chain.cancel()
         return sent
 
@@ -86,13 +86,13 @@ class PubSubSender:
         _check_attributes(row, attributes)
         if not value and not attributes and not text:
             raise RowRejected(
-                f"message {row} has no payload, no key and no headers, which Pub/Sub does not take",
+                f"message {row} has no payload, no key and no headers, which Pub/Sub does not accept",
                 next_step="send a payload, or filter such rows out",
             )
         return _RawMessage(data=value or b"", attributes=attributes, ordering_key=text)
 
     def _publish(self, client: PublisherClient, chain: list[list[Any]]) -> int:
-        """The requests of one chain, one after the other."""
+        """Send the requests of one chain in order."""
         sent = 0
         for messages in chain:
             request = PublishRequest.wrap(_RawRequest(topic=self.topic, messages=messages))
@@ -105,7 +105,7 @@ class PubSubSender:
 
 
 class _SendWindow:
-    """Requests in the making: those of one ordering key are a chain, each other one stands alone."""
+    """The requests of a window: those of one ordering key form a chain, every other is independent."""
 
     def __init__(self) -> None:
         self.messages = self.size = 0
@@ -114,7 +114,7 @@ class _SendWindow:
         self._single: list[list[Any]] = []
 
     def add(self, message: Any, row: int) -> None:
-        size = message.ByteSize() + 8  # and what a list of messages adds
+        size = message.ByteSize() + 8  # with the overhead in a list of messages
         if size > MESSAGE_BYTES:
             raise RowRejected(
                 f"message {row} has {size:,} bytes; Pub/Sub takes {MESSAGE_BYTES:,}",
@@ -136,7 +136,7 @@ class _SendWindow:
 
 
 def _parse_attributes(row: int, headers: str | None) -> dict[str, str]:
-    """Attributes are texts: what is none is written as JSON."""
+    """The headers as attributes, which are texts; other values are written as JSON."""
     try:
         found = json.loads(headers) if headers else {}
     except (ValueError, RecursionError) as error:
@@ -151,16 +151,16 @@ def _parse_attributes(row: int, headers: str | None) -> dict[str, str]:
 
 
 def _check_attributes(row: int, attributes: Mapping[str, str]) -> None:
-    """The service refuses the whole request for one attribute that is too much."""
+    """Check the limits of attributes: the service refuses a whole request for one bad attribute."""
     if len(attributes) > ATTRIBUTES:
         raise _row_rejected(row, f"has {len(attributes)} headers; Pub/Sub takes {ATTRIBUTES}")
     for name, value in attributes.items():
         try:
             sizes = len(name.encode()), len(value.encode())
         except UnicodeEncodeError as error:
-            raise _row_rejected(row, f"has a header {name[:40]!a} that is no valid text") from error
+            raise _row_rejected(row, f"has a header {name[:40]!a} that is not valid text") from error
         if not name or name.lower().startswith("goog"):
-            raise _row_rejected(row, f"has a header {name[:40]!r}, a name that Pub/Sub does not take")
+            raise _row_rejected(row, f"has a header {name[:40]!r}, a name that Pub/Sub does not accept")
         if sizes[0] > ATTRIBUTE_NAME_BYTES:
             raise _row_rejected(row, f"has a header whose name is too long: {name[:40]!r}…")
         if sizes[1] > ATTRIBUTE_BYTES:
@@ -171,7 +171,7 @@ def _check_attributes(row: int, attributes: Mapping[str, str]) -> None:
 
 def _row_rejected(row: int, why: str) -> RowRejected:
     return RowRejected(
-        f"message {row} {why}", next_step="mend the row, or filter such rows out before they are sent"
+        f"message {row} {why}", next_step="fix the row, or filter such rows out before they are sent"
     )
 
 
@@ -182,7 +182,7 @@ def _key_text(row: int, key: bytes | None) -> str:
         text = key.decode()
     except UnicodeDecodeError as error:
         raise RowRejected(
-            f"the key of message {row} is no UTF-8 text, which an ordering key is",
+            f"the key of message {row} is not UTF-8 text, as an ordering key must be",
             next_step="take a text column as the key",
         ) from error
     if len(key) > KEY_BYTES:

@@ -1,7 +1,7 @@
-"""Subscriptions as something that a stream follows.
+"""Subscriptions as stream sources.
 
-The subscription itself is the position: what it holds unacknowledged is what comes. ``starting`` is
-therefore not asked; a subscription is moved by ``gcloud pubsub subscriptions seek``.
+The subscription itself is the position: its unacknowledged messages are delivered. So ``starting`` is not
+used; ``gcloud pubsub subscriptions seek`` moves a subscription.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from ematix_flow.backends.pubsub.failures import translate_errors
 from ematix_flow.errors import SourceFailed, SourceMissing
 from ematix_flow.spec.connections import PubSubConnection
 
-ASSUMED_DEADLINE = 10  # seconds; what the service gives a subscription that says nothing
+ASSUMED_DEADLINE = 10  # seconds; the service's default
 _SHOWN = 10
 
 
 @dataclass(frozen=True)
 class Subscription:
-    """What a receiver must know of it. ``topic`` is a short name, empty when it may not be asked for."""
+    """What a receiver needs to know. ``topic`` is a short name, empty when this account may not read it."""
 
     path: str
     topic: str = ""
     ack_deadline: int = ASSUMED_DEADLINE  # seconds
     exactly_once: bool = False
-    dead_letters: bool = False  # tells how often a message was delivered, and moves it away one day
+    dead_letters: bool = False  # counts deliveries of a message, and moves it away in the end
 
 
 class PubSubSource(ReceivedSource):
@@ -71,7 +71,7 @@ class PubSubSource(ReceivedSource):
                 found = client.get_subscription(request=request, retry=short_retry(), timeout=CALL_SECONDS)
             except NotFound as error:
                 raise self._missing_error(names.short_name(path), path) from error
-            except PermissionDenied:  # to pull needs less than to look
+            except PermissionDenied:  # pulling needs fewer rights than describing
                 return Subscription(path)
         if (
             found.push_config.push_endpoint
@@ -87,7 +87,7 @@ class PubSubSource(ReceivedSource):
             )
         if found.detached:
             raise SourceFailed(
-                f"subscription {names.short_name(path)!r} is detached from its topic: nothing comes from it",
+                f"subscription {names.short_name(path)!r} is detached from its topic and receives nothing",
                 next_step=self._create_command(names.short_name(found.topic), f"{names.short_name(path)}-2"),
             )
         return Subscription(
@@ -99,7 +99,7 @@ class PubSubSource(ReceivedSource):
         )
 
     def _missing_error(self, name: str, path: str) -> SourceMissing:
-        """There is no such subscription: perhaps there is such a topic, which has some."""
+        """The error for a missing subscription; it suggests those of a topic of that name."""
         project = self._connection.project_id
         topic = names.topic_path(project, path if names.is_topic_path(path) else name, SourceFailed)
         request = {"topic": topic, "page_size": _SHOWN + 1}

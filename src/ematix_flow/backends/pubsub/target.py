@@ -1,4 +1,4 @@
-"""Topics as something that messages are sent to."""
+"""Pub/Sub topics as message targets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OPTIONS = ("ordering",)
 
 
 class PubSubTarget(MessageTarget):
-    """At least once: a message that the service has taken without our hearing of it is sent again."""
+    """At least once: a message is sent again when its confirmation is lost."""
 
     def __init__(self, connection: PubSubConnection) -> None:
         self._connection = connection
@@ -33,7 +33,7 @@ class PubSubTarget(MessageTarget):
         ):
             try:
                 client.get_topic(request={"topic": path}, retry=short_retry(), timeout=CALL_SECONDS)
-            except PermissionDenied:  # to publish needs less than to look
+            except PermissionDenied:  # publishing needs fewer rights than describing
                 return
             except NotFound as error:
                 raise TargetMissing(
@@ -44,7 +44,7 @@ class PubSubTarget(MessageTarget):
     def sender(self, place: str, options: Mapping[str, str]) -> Sender:
         """``ordering=false`` sends a key as the attribute ``key`` instead of as the ordering key.
 
-        The service takes one ordering key a request, so that many different keys are slow in order.
+        A request has one ordering key, so sending many different keys in order is slow.
         """
         unknown = sorted(set(options) - set(_OPTIONS))
         if unknown:

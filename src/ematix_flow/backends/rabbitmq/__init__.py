@@ -1,1 +1,1 @@
-"""RabbitMQ: queues that streams follow and send to."""
+"""RabbitMQ: reads queues, and sends messages to queues and exchanges."""

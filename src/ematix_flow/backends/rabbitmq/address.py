@@ -1,4 +1,4 @@
-"""Where and as whom to connect, how far to trust the server, and the driver's settings that follow."""
+"""The address, login and TLS settings of a connection, and the driver's parameters made from them."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ematix_flow.spec.connections.brokers import RabbitMQConnection
 from ematix_flow.spec.redaction import remember_secret
 
 APPLICATION = "ematix-flow"
-HEARTBEAT = 20  # seconds after which either side takes the other for dead
+HEARTBEAT = 20  # seconds after which each side considers the other dead
 _CONNECT_SECONDS = 10
 _PORTS = {"amqp": 5672, "amqps": 5671}
 
-if logging.getLogger("pika").level == logging.NOTSET:  # what fails is raised, and told once
+if logging.getLogger("pika").level == logging.NOTSET:  # failures are raised as errors
     logging.getLogger("pika").setLevel(logging.CRITICAL)
 
 
 @dataclass(frozen=True, repr=False)
 class RabbitMQAddress:
-    """Pickles with its password, shows none. ``name`` is the connection's."""
+    """Pickles with its password, but never shows it. ``name`` is the connection's name."""
 
     name: str
     host: str
@@ -46,7 +46,7 @@ class RabbitMQAddress:
     consumer_tag: str = ""
 
     def __repr__(self) -> str:
-        return f"Address({self.name!r}, {self.label!r}, user={self.user!r})"
+        return f"RabbitMQAddress({self.name!r}, {self.label!r}, user={self.user!r})"
 
     @property
     def label(self) -> str:
@@ -55,7 +55,7 @@ class RabbitMQAddress:
         return f"{scheme}://{host}:{self.port}/{'' if self.vhost == '/' else self.vhost}"
 
     def parameters(self, heartbeat: int = HEARTBEAT) -> pika.ConnectionParameters:
-        """What the driver connects by. Every wait in it ends."""
+        """The driver's connection parameters, with a timeout for every wait."""
         secure = None
         if self.tls:
             context = self._context()
@@ -75,14 +75,14 @@ class RabbitMQAddress:
         )
 
     def connect(self) -> pika.BlockingConnection:
-        """CannotConnect with the reason when it fails."""
+        """Open a connection; CannotConnect with the reason when it fails."""
         try:
             return pika.BlockingConnection(self.parameters())
         except (AMQPError, OSError, EOFError, ValueError) as error:
             raise self.connection_error(error) from error
 
     def connection_error(self, error: BaseException) -> CannotConnect:
-        """What the driver says of a connection that could not be made or used."""
+        """Our error for a connection that cannot be opened or used."""
         return cannot_connect(error, self.name, self.label, self.vhost, self.user)
 
     @contextmanager
@@ -91,14 +91,14 @@ class RabbitMQAddress:
         try:
             yield connection
         finally:
-            with suppress(AMQPError, OSError):  # it may be gone already, which is what was wanted
+            with suppress(AMQPError, OSError):  # it may be closed already
                 if connection.is_open:
                     connection.close()
 
     def server_properties(self) -> dict[str, Any]:
-        """What the broker says of itself."""
+        """The properties that the broker reports."""
         with self.open_connection() as connection:
-            said = connection._impl.server_properties or {}  # the driver tells it nowhere else
+            said = connection._impl.server_properties or {}  # the driver has no public way
             return {str(key): value for key, value in said.items()}
 
     def _context(self) -> ssl.SSLContext:
@@ -107,14 +107,14 @@ class RabbitMQAddress:
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
                 f"the TLS files of connection {self.name!r} cannot be used: {error}",
-                next_step="mend tls_ca_path, tls_cert_path and tls_key_path",
+                next_step="fix tls_ca_path, tls_cert_path and tls_key_path",
             ) from error
 
 
-@cache  # reading the system's authorities takes longer than connecting
+@cache  # loading the system's authorities takes longer than connecting
 def _context(verify: bool, authority: str, certificate: str, key: str) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=authority or None)
-    # servers make certificates for themselves that lack what newer Pythons insist on
+    # self-made server certificates often lack extensions that newer Python versions require
     context.verify_flags &= ~getattr(ssl, "VERIFY_X509_STRICT", 0)
     if not verify:
         context.check_hostname = False
@@ -125,7 +125,7 @@ def _context(verify: bool, authority: str, certificate: str, key: str) -> ssl.SS
 
 
 def address_of(connection: RabbitMQConnection) -> RabbitMQAddress:
-    """ConfigError when the URL cannot be read; no part of it that is secret is in the words."""
+    """Parse the connection's URL. ConfigError when it is invalid; the text contains no secrets."""
     scheme, _, rest = str(connection.amqp_url).partition("://")
     place, slash, path = rest.partition("?")[0].partition("/")
     login, at, where = place.rpartition("@")
@@ -133,7 +133,7 @@ def address_of(connection: RabbitMQConnection) -> RabbitMQAddress:
     host, port = _host_and_port(where, connection.name, _PORTS.get(scheme, 5672))
     if scheme not in _PORTS:
         raise ConfigError(
-            f"connection {connection.name!r}: {URL_FIELDS} begins neither with amqp:// nor amqps://"
+            f"connection {connection.name!r}: {URL_FIELDS} begins neither with amqp:// nor with amqps://"
         )
     if "/" in path:
         raise ConfigError(
@@ -143,7 +143,7 @@ def address_of(connection: RabbitMQConnection) -> RabbitMQAddress:
     tls = scheme == "amqps"
     if not tls and (connection.tls_ca_path or connection.tls_cert_path):
         raise ConfigError(
-            f"connection {connection.name!r} has TLS files, and its {URL_FIELDS} begins with amqp://",
+            f"connection {connection.name!r} has TLS files, but its {URL_FIELDS} begins with amqp://",
             next_step="begin it with amqps://",
         )
     secret = unquote(password) if at else "guest"
@@ -175,7 +175,7 @@ def _host_and_port(where: str, name: str, default: int) -> tuple[str, int]:
         return unquote(host) or "localhost", default
     if not port.isdecimal() or not 0 < int(port) < 65536:
         raise ConfigError(
-            f"connection {name!r}: the port in {URL_FIELDS} is no number from 1 to 65535",
+            f"connection {name!r}: the port in {URL_FIELDS} is not a number from 1 to 65535",
             next_step="write it as  amqp://user:password@host:5672/vhost",
         )
     return unquote(host) or "localhost", int(port)

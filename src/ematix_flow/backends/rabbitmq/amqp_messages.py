@@ -1,4 +1,4 @@
-"""A delivery as a message, and a message's headers as AMQP has them."""
+"""Converts AMQP deliveries to messages, and message headers to AMQP headers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import orjson
 from ematix_flow.backends.messages.contract import Message
 from ematix_flow.errors import RowRejected
 
-# what the broker itself counts, and changes from delivery to delivery
+# counters of the broker that change with every delivery
 _COUNTED = frozenset({"x-delivery-count", "x-acquired-count"})
-SHORT_BYTES = 255  # what AMQP has for a name or a routing key
+SHORT_BYTES = 255  # AMQP's limit for names and routing keys
 _PROPERTIES = (
     "content_type",
     "content_encoding",
@@ -27,7 +27,7 @@ _PROPERTIES = (
 
 
 def message_from_delivery(queue: str, generation: int, method: Any, properties: Any, body: bytes) -> Message:
-    """``key`` is the routing key; ``topic`` the exchange, or the queue for the nameless one."""
+    """``key`` is the routing key; ``topic`` is the exchange, or the queue for the default exchange."""
     return Message(
         body,
         _bytes(method.routing_key),
@@ -42,7 +42,7 @@ def message_from_delivery(queue: str, generation: int, method: Any, properties: 
 
 
 def amqp_headers(text: str | None, row: int) -> dict[str, str | None] | None:
-    """A JSON object as an AMQP table of texts; RowRejected names the row whose headers are none."""
+    """A JSON object as an AMQP table of texts; RowRejected for a row with other headers."""
     if text is None:
         return None
     try:
@@ -61,7 +61,7 @@ def amqp_headers(text: str | None, row: int) -> dict[str, str | None] | None:
 
 def row_rejected(row: int, why: str) -> RowRejected:
     return RowRejected(
-        f"message {row} {why}", next_step="mend the row, or filter such rows out before they are sent"
+        f"message {row} {why}", next_step="fix the row, or filter such rows out before they are sent"
     )
 
 
@@ -82,7 +82,7 @@ def _timestamp(seconds: int | None) -> dt.datetime | None:
         return None
     try:
         return dt.datetime.fromtimestamp(int(seconds), dt.timezone.utc)
-    except (OverflowError, ValueError, OSError):  # AMQP has seconds; some senders write something else
+    except (OverflowError, ValueError, OSError):  # AMQP uses seconds; some senders write something else
         return None
 
 
@@ -101,7 +101,7 @@ def _header_text(value: Any) -> str | None:
 
 
 def _text(value: Any) -> str:
-    """The driver leaves texts that are no UTF-8 as bytes."""
+    """The text; the driver returns texts that are not UTF-8 as bytes."""
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
 
 

@@ -1,4 +1,4 @@
-"""One RabbitMQ server behind a connection."""
+"""The backend of a RabbitMQ connection: one server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ematix_flow.spec.connections.brokers import RabbitMQConnection
 
 
 class RabbitMQStreamBackend(Backend):
-    """Queues are followed by streams and sent to; a batch pipeline has nothing to read or load here."""
+    """A source and target of streams; batch pipelines cannot use it."""
 
     kind = "rabbitmq"
     capabilities = Capabilities()
@@ -29,7 +29,7 @@ class RabbitMQStreamBackend(Backend):
         return f"{said.get('product', 'AMQP server')} {said.get('version', '')} at {self.address.label}"
 
     def identity(self) -> str:
-        """The cluster and the virtual host, whichever of its nodes is reached."""
+        """The cluster and the virtual host, the same for all nodes of the cluster."""
         address = self.address
         there = self.address.server_properties().get("cluster_name") or f"{address.host}:{address.port}"
         return f"{self.kind}:{there}/{address.vhost}"

@@ -1,4 +1,4 @@
-"""What the driver and the broker say when something fails, as errors of ours."""
+"""Turns errors of the driver and the broker into our errors, with the next step."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from ematix_flow.errors import (
     TargetMissing,
 )
 
-URL_FIELDS = "url / amqp_url"  # the same: one takes the other's place
+URL_FIELDS = "url / amqp_url"  # two names of one field
 ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, NOT_ALLOWED = 403, 404, 405, 530
 
 
 def cannot_connect(error: BaseException, name: str, label: str, vhost: str, user: str) -> CannotConnect:
-    """``label`` is the server's address without login."""
+    """The error for a failed connection. ``label`` is the server's address without login."""
     what, step = _connect_reason(error, label, vhost, user)
     return CannotConnect(f"connection {name!r}: {what}", next_step=step)
 
@@ -41,17 +41,17 @@ def _connect_reason(error: BaseException, label: str, vhost: str, user: str) -> 
     if _contains(chain, ProbableAuthenticationError, AuthenticationError):
         return (
             f"RabbitMQ at {label} refuses the user {user!r} or its password",
-            f"mend the user and password in {URL_FIELDS}; "
+            f"fix the user and password in {URL_FIELDS}; "
             "the user guest may connect from the same machine only",
         )
     if _contains(chain, ProbableAccessDeniedError) or _reply_code(error) == NOT_ALLOWED:
         if "not found" in text:
             return (
                 f"RabbitMQ at {label} has no virtual host {vhost!r}",
-                f"create it:  rabbitmqctl add_vhost {vhost!r} ; or mend the end of {URL_FIELDS}",
+                f"create it:  rabbitmqctl add_vhost {vhost!r} ; or fix the end of {URL_FIELDS}",
             )
         return (
-            f"RabbitMQ at {label} does not let {user!r} into the virtual host {vhost!r}: {text}",
+            f"RabbitMQ at {label} does not allow {user!r} into the virtual host {vhost!r}: {text}",
             f"allow it:  rabbitmqctl set_permissions -p {vhost!r} {user!r} '.*' '.*' '.*'",
         )
     if isinstance(inner, ssl.SSLCertVerificationError):
@@ -62,39 +62,39 @@ def _connect_reason(error: BaseException, label: str, vhost: str, user: str) -> 
     if isinstance(inner, ssl.SSLError):
         return (
             f"TLS with RabbitMQ at {label} failed: {inner.reason or inner}",
-            "look whether that port speaks TLS (5671 by habit); "
+            "check whether that port uses TLS (usually 5671); "
             f"begin {URL_FIELDS} with amqp:// if it does not",
         )
     if isinstance(inner, socket.gaierror):
-        return (f"the host of {label} is not known", f"mend the host in {URL_FIELDS}")
+        return (f"the host of {label} is not known", f"fix the host in {URL_FIELDS}")
     if isinstance(inner, ConnectionRefusedError):
         return (
-            f"nobody listens at {label}",
-            f"look whether RabbitMQ runs, and mend host and port in {URL_FIELDS}",
+            f"nothing listens at {label}",
+            f"check that RabbitMQ runs, and the host and port in {URL_FIELDS}",
         )
     if isinstance(inner, TimeoutError) or any("Timeout" in type(each).__name__ for each in chain):
-        return (f"RabbitMQ at {label} does not answer in time", "look at the network and the firewall")
+        return (f"RabbitMQ at {label} does not answer in time", "check the network and the firewall")
     if _contains(chain, IncompatibleProtocolError):
         return (
-            f"what listens at {label} does not speak AMQP 0-9-1, or speaks it by TLS only",
-            f"mend the port in {URL_FIELDS}, or begin it with amqps://",
+            f"the server at {label} does not speak AMQP 0-9-1, or only over TLS",
+            f"fix the port in {URL_FIELDS}, or begin it with amqps://",
         )
-    return (f"RabbitMQ at {label}: {text}", "look at the server's log")
+    return (f"RabbitMQ at {label}: {text}", "check the server's log")
 
 
 def source_refusal(error: BaseException, name: str, queue: str, *, was_there: bool = False) -> SourceFailed:
-    """The broker does not let us follow a queue."""
+    """The error for a queue that the broker does not let us read."""
     what, step = _queue_reason(error, queue, was_there)
     kind = SourceMissing if _reply_code(error) == NOT_FOUND else SourceFailed
     return kind(
         f"connection {name!r}: {what}",
-        state="what was received stays; what is not acknowledged is still in the queue, if there is one",
+        state="received messages are kept; unacknowledged messages are still in the queue, if it exists",
         next_step=step,
     )
 
 
 def target_refusal(error: BaseException, name: str, place: str) -> TargetFailed:
-    """The broker does not let us send there."""
+    """The error for a destination that the broker does not let us send to."""
     what, step = _queue_reason(error, place, False)
     kind = TargetMissing if _reply_code(error) == NOT_FOUND else TargetFailed
     return kind(f"connection {name!r}: {what}", state="nothing was sent", next_step=step)
@@ -117,18 +117,18 @@ def _queue_reason(error: BaseException, place: str, was_there: bool) -> tuple[st
     if code == ACCESS_REFUSED:
         return (
             f"RabbitMQ does not allow it: {_error_text(error)}",
-            "have the permission set: rabbitmqctl set_permissions",
+            "set the permission: rabbitmqctl set_permissions",
         )
     if code == RESOURCE_LOCKED:
         return (
             f"the queue {place!r} is exclusive to another connection",
             "end the other consumer, or declare the queue without exclusive",
         )
-    return (f"RabbitMQ refuses {place!r}: {_error_text(error)}", "look at the server's log")
+    return (f"RabbitMQ refuses {place!r}: {_error_text(error)}", "check the server's log")
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether it may go well later: the connection ended, or the queue's node is away for a while."""
+    """Whether a retry may succeed: the connection ended, or the queue's node is down for a while."""
     if isinstance(error, ChannelClosedByBroker):
         if error.reply_code == NOT_FOUND:
             return "is down" in error.reply_text or "inaccessible" in error.reply_text
@@ -141,19 +141,19 @@ def connection_lost(name: str, label: str, error: BaseException | None, seconds:
         error.what.partition(": ")[2] if isinstance(error, FlowError) else _error_text(error) if error else ""
     )
     return CannotConnect(
-        f"connection {name!r}: RabbitMQ at {label} stays away for {seconds:.0f} seconds"
+        f"connection {name!r}: RabbitMQ at {label} is unreachable for {seconds:.0f} seconds"
         + (f": {why}" if why else ""),
-        state="what was received stays; what is not acknowledged is still in the queue",
+        state="received messages are kept; unacknowledged messages are still in the queue",
         next_step="start it again when the server is back",
     )
 
 
 def send_failure(error: BaseException, name: str, place: str, label: str) -> LoadError:
-    """A batch was under way; who repeats it sends some messages twice."""
+    """The error for a batch that failed while it was sent; repeating it sends some messages twice."""
     return TargetFailed(
         f"connection {name!r}: sending to {place!r} at {label} failed: {_error_text(error)}",
         state="some messages of the batch may be there; they are sent again with the batch",
-        next_step="run it again; look at the server's log if it fails again",
+        next_step="run it again; check the server's log if it fails again",
     )
 
 
@@ -165,7 +165,7 @@ def _reply_code(error: BaseException) -> int | None:
 
 
 def _error_text(error: BaseException) -> str:
-    """The broker's or the system's own words."""
+    """The error text of the broker or of the system."""
     chain = _error_chain(error)
     for each in chain:
         if isinstance(each, (ChannelClosedByBroker, ConnectionClosed)):
@@ -179,7 +179,7 @@ def _contains(chain: list[BaseException], *kinds: type[BaseException]) -> bool:
 
 
 def _error_chain(error: BaseException) -> list[BaseException]:
-    """The error and what it wraps: the driver hides what the system said in arguments and attributes."""
+    """The error and the errors it wraps: the driver hides causes in arguments and attributes."""
     chain = [error]
     while len(chain) < 10:
         last = chain[-1]

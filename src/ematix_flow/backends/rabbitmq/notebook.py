@@ -1,4 +1,4 @@
-"""RabbitMQ without a pipeline: ``RabbitMQBackend.open(amqp_url)``."""
+"""RabbitMQ in a notebook or script: ``RabbitMQBackend.open(amqp_url)``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CONTENT_TYPES = {"json": "application/json"}
 
 
 class RabbitMQBackend(MessageBackend):
-    """One server; places are queues, and to write also ``exchange:name`` or ``exchange:name/routing.key``."""
+    """One server. Places are queues; for writing also ``exchange:name`` or ``exchange:name/routing.key``."""
 
     batch_size = 1000
 
@@ -38,7 +38,7 @@ class RabbitMQBackend(MessageBackend):
         tls_key_path: str = "",
         tls_verify: bool = True,
     ) -> RabbitMQBackend:
-        """Connects to nothing yet. A batch holds ``prefetch`` messages at most, until they are committed."""
+        """Does not connect yet. A batch has at most ``prefetch`` messages, until they are committed."""
         connection = RabbitMQConnection(
             name=CONNECTION_NAME,
             amqp_url=amqp_url,
@@ -58,7 +58,7 @@ class RabbitMQBackend(MessageBackend):
         return f"{said.get('product', 'AMQP server')} {said.get('version', '')} at {self._address.label}"
 
     def nack_pending(self, requeue: bool = False) -> int:
-        """Refuse what was yielded and not committed; how many messages.
+        """Refuse the messages that were yielded and not committed, and return their number.
 
         They go to the queue's dead-letter exchange, or with ``requeue`` back into the queue.
         """
@@ -72,7 +72,7 @@ class RabbitMQBackend(MessageBackend):
         return count
 
     def pending_count(self) -> int:
-        """How many messages were yielded and not committed."""
+        """The number of messages that were yielded and not committed."""
         return sum(len(receipts) for receipts in self._pending.values())
 
     def _open_receiver(self, place: str) -> RabbitMQReceiver:

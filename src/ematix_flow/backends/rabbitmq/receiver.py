@@ -1,4 +1,4 @@
-"""A consumer of one queue: what it delivers, what is acknowledged, and what happens when it breaks."""
+"""Consumes one queue: receives and acknowledges messages, and reconnects."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ PREFETCH = 10_000
 BUFFERED_BYTES = 64 * 1024 * 1024
 PATIENCE = 60.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
-_STEADY = 10.0  # a connection that held so long is taken for sound
-_QUIET = 0.2  # an empty queue is believed when it is empty twice, so far apart
+_STEADY = 10.0  # seconds after which a connection counts as stable
+_QUIET = 0.2  # a queue counts as empty when it is empty twice, so many seconds apart
 
 Receipt = tuple[int, int]  # generation and delivery tag
 
 
 class RabbitMQReceiver(Receiver):
-    """Acknowledges by hand. A connection that ends is made again, for up to ``patience`` seconds.
+    """Reconnects when a connection ends, for up to ``patience`` seconds.
 
-    ``prefetch`` is how many messages may be here unacknowledged: what one batch can hold at most. Of their
-    bytes, about `BUFFERED_BYTES` wait here to be polled: beyond that no more is read than the broker needs to
-    know that we live, and the rest waits with the broker.
+    ``prefetch`` is the maximum number of received, unacknowledged messages, and so the maximum of one batch.
+    About `BUFFERED_BYTES` of them are buffered for the next poll; beyond that, only as much is read as the
+    heartbeat needs, and the rest stays with the broker.
     """
 
     acknowledges = True
@@ -54,9 +54,9 @@ class RabbitMQReceiver(Receiver):
         self._connection: pika.BlockingConnection | None = None
         self._channel: Any = None
         self._buffer: deque[Message] = deque()
-        self._bytes = 0  # of the values in it
-        self._floor = 0  # all tags up to it are answered
-        self._answered: set[int] = set()  # tags above it that are
+        self._bytes = 0  # of the values in the buffer
+        self._floor = 0  # all tags up to this one are answered
+        self._answered: set[int] = set()  # answered tags above the floor
         self._was_there = False
         self._down_since: float | None = None
         self._up_since = 0.0
@@ -93,7 +93,7 @@ class RabbitMQReceiver(Receiver):
         return taken
 
     def keep_alive(self) -> None:
-        """Answer heartbeats; what comes meanwhile waits for the next poll."""
+        """Answer heartbeats; messages that arrive are buffered for the next poll."""
         if self._connection is None:
             return
         try:
@@ -105,7 +105,7 @@ class RabbitMQReceiver(Receiver):
         if self._buffer or self._count_ready() != 0:
             self._empty_since = None
             return False
-        # what was on its way while the queue was asked has come when it has answered once more
+        # messages that were in transit during the first question have arrived with the second answer
         if self._count_ready() != 0:
             return False
         self.keep_alive()
@@ -117,7 +117,7 @@ class RabbitMQReceiver(Receiver):
         return now - self._empty_since >= _QUIET
 
     def _is_full(self) -> bool:
-        """Whether to ask the broker nothing: its answer would come after all that it has sent."""
+        """Whether the buffer is full. Then ask nothing: the answer would come after all sent messages."""
         return self._bytes >= BUFFERED_BYTES
 
     def lag(self) -> Mapping[str, int]:
@@ -127,7 +127,7 @@ class RabbitMQReceiver(Receiver):
         return {} if ready is None else {self.queue: ready + len(self._buffer)}
 
     def _count_ready(self) -> int | None:
-        """How many messages wait in the queue; None while the connection is away."""
+        """The number of messages in the queue; None while disconnected."""
         if self._connection is None:
             return None
         try:
@@ -156,7 +156,7 @@ class RabbitMQReceiver(Receiver):
         return self._is_confirmed()
 
     def reject(self, receipts: Sequence[Receipt], requeue: bool = False) -> bool | None:
-        """Refuse messages: they go to the queue's dead-letter exchange, or are dropped where it has none.
+        """Refuse messages: they go to the queue's dead-letter exchange, or are dropped if it has none.
 
         With ``requeue`` they go back into the queue instead.
         """
@@ -173,11 +173,11 @@ class RabbitMQReceiver(Receiver):
         return self._is_confirmed()
 
     def _is_confirmed(self) -> bool | None:
-        """Whether the broker has answered what it was asked after the answers; None when it is not asked."""
+        """Whether the broker has answered a question after the acknowledgements; None if not asked."""
         return None if self._is_full() else self._count_ready() is not None
 
     def _open_tags(self, receipts: Sequence[Receipt]) -> list[int]:
-        """In order, those of this connection that are not answered yet: to answer twice is an error."""
+        """The unanswered tags of this connection, sorted. Answering a tag twice is an error."""
         if self._connection is None:
             return []
         current = {tag for generation, tag in receipts if generation == self.generation}
@@ -228,11 +228,11 @@ class RabbitMQReceiver(Receiver):
         self._bytes += len(body)
 
     def _on_cancel(self, _method: Any) -> None:
-        """The queue is gone or has moved; asking for it again tells which."""
+        """The queue was deleted or moved; connecting again shows which."""
         raise AMQPError("the broker has ended the consumer")
 
     def _drop_connection(self, error: BaseException) -> None:
-        """All that is not acknowledged comes again, what was delivered and not polled too."""
+        """Drop the connection. The broker delivers all unacknowledged messages again, buffered ones too."""
         connection, self._connection, self._channel = self._connection, None, None
         self.generation += 1
         self._buffer.clear()
@@ -248,7 +248,7 @@ class RabbitMQReceiver(Receiver):
                 connection.close()
 
     def _reconnect(self, deadline: float) -> bool:
-        """One attempt when it is time for one; else wait for it, not beyond the deadline."""
+        """Try to reconnect when the pause has passed; wait for it at most until the deadline."""
         now = time.monotonic()
         if now < self._next_try:
             time.sleep(max(0.0, min(deadline, self._next_try) - now))
@@ -267,7 +267,7 @@ class RabbitMQReceiver(Receiver):
         return True
 
     def close(self) -> None:
-        """What is not acknowledged goes back into the queue."""
+        """Close the connection. Unacknowledged messages go back into the queue."""
         connection, self._connection, self._channel = self._connection, None, None
         self._buffer.clear()
         self._bytes = 0

@@ -1,6 +1,6 @@
-"""Messages to a queue or an exchange, each confirmed by the broker before a batch counts as sent.
+"""Sends messages to a queue or an exchange; a batch is sent when the broker has confirmed every message.
 
-The driver's blocking connection waits for every single confirm; here a window of messages is under way.
+The driver's blocking connection waits for every single confirm; here a window of messages is unconfirmed.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 EXCHANGE = "exchange:"
-KEY_HEADER = "message_key"  # a row's key, where the routing key is the queue's name
+KEY_HEADER = "message_key"  # holds a row's key when the routing key is the queue's name
 _WINDOW, _WINDOW_BYTES = 4_000, 32 * 1024 * 1024
-_HEARTBEAT = 600  # while the next batch is being computed nothing answers the broker
+_HEARTBEAT = 600  # nothing answers the broker while the next batch is computed
 _STALLED_SECONDS = 60.0
 _PERSISTENT = 2
 _NAMESPACE = uuid.UUID("6f6d1d0e-6f5c-5a53-9a55-0f3f0d2f6c11")
@@ -33,7 +33,7 @@ _NAMESPACE = uuid.UUID("6f6d1d0e-6f5c-5a53-9a55-0f3f0d2f6c11")
 
 @dataclass(frozen=True)
 class Destination:
-    """Where messages go: a queue by the nameless exchange, or a named exchange."""
+    """Where messages go: a queue (through the default exchange), or a named exchange."""
 
     exchange: str
     routing_key: str
@@ -44,7 +44,7 @@ class Destination:
 
 
 def parse_destination(text: str) -> Destination:
-    """``queue``, ``exchange:name`` (rows bring the routing key) or ``exchange:name/routing.key``."""
+    """Parse ``queue``, ``exchange:name`` (rows have the routing key) or ``exchange:name/routing.key``."""
     if not text.startswith(EXCHANGE):
         return Destination("", text)
     exchange, _, routing_key = text.removeprefix(EXCHANGE).partition("/")
@@ -65,10 +65,10 @@ class OutgoingMessage:
 
 @dataclass(frozen=True)
 class RabbitMQSender:
-    """Holds no connection: each task makes its own. At least once: a batch that failed is sent anew.
+    """Has no connection: each task opens its own. At least once: a failed batch is sent again.
 
-    A message's id is made of the token and its number in the batch, so that a reader can drop what was
-    sent twice; without a token ids are new each time. ``content_type`` is what each message says it is.
+    The id of a message is made from the token and its number in the batch, so that a reader can drop
+    duplicates; without a token ids are random. ``content_type`` is set on each message.
     """
 
     address: RabbitMQAddress
@@ -76,7 +76,7 @@ class RabbitMQSender:
     content_type: str | None = None
 
     def keep_open(self) -> RabbitMQSender:
-        return self  # each batch connects anew
+        return self  # each batch opens its own connection
 
     def check(self, batch: pa.RecordBatch) -> None:
         for _ in _outgoing_messages([batch], parse_destination(self.place), None):
@@ -115,7 +115,7 @@ def _outgoing_messages(
 
 
 def _id_namespace(token: BatchToken) -> uuid.UUID:
-    # the parts are told apart by their lengths
+    # lengths separate the parts unambiguously
     parts = (token.pipeline, token.target, token.batch_key)
     return uuid.uuid5(_NAMESPACE, "".join(f"{len(part)}:{part}" for part in parts))
 
@@ -125,7 +125,7 @@ def _key_text(key: bytes) -> str:
 
 
 class _BatchPublisher:
-    """One batch on one connection, driven by the driver's own loop."""
+    """Publishes one batch on one connection, in the driver's event loop."""
 
     def __init__(
         self, sender: RabbitMQSender, place: Destination, messages: Iterator[OutgoingMessage]
@@ -137,7 +137,7 @@ class _BatchPublisher:
         self._underway: dict[int, int] = {}  # delivery tag -> bytes
         self._lowest = 1
         self._bytes = 0
-        self._moved_at = time.monotonic()  # when the broker last answered, or we last gave it something
+        self._moved_at = time.monotonic()  # the last answer of the broker, or the last message sent
         self._refused = 0
         self._returned: list[str] = []
         self._returns = 0
@@ -147,7 +147,7 @@ class _BatchPublisher:
         self._connection: Any = None
 
     def run(self) -> int:
-        """How many were sent. Raises when one was not confirmed, or found no queue."""
+        """Send all messages, and return their number. Raises when one was not confirmed or has no queue."""
         self._connection = pika.SelectConnection(
             self._address.parameters(heartbeat=_HEARTBEAT),
             on_open_callback=self._on_open,
@@ -173,10 +173,10 @@ class _BatchPublisher:
             if self._sent == 0:
                 raise target_refusal(self._failure, address.name, place) from self._failure
             raise send_failure(self._failure, address.name, place, address.label) from self._failure
-        rest = "the other messages of the batch are there; they are sent again with the batch"
+        rest = "the other messages of the batch were sent; they are sent again with the batch"
         if self._returns:
             raise TargetFailed(
-                f"connection {address.name!r}: no queue takes {self._returns} of {self._sent} messages "
+                f"connection {address.name!r}: no queue accepts {self._returns} of {self._sent} messages "
                 f"to {place!r}: {self._returned[0]}",
                 state=rest,
                 next_step="declare the queue, or bind one to the exchange",
@@ -184,9 +184,9 @@ class _BatchPublisher:
         if self._refused:
             raise TargetFailed(
                 f"connection {address.name!r}: RabbitMQ refused {self._refused} of {self._sent} messages "
-                f"to {place!r}; a queue that is full may do so",
+                f"to {place!r}; the queue may be full",
                 state=rest,
-                next_step="look at the queue's length, its limits and the server's log",
+                next_step="check the queue's length, its limits and the server's log",
             )
 
     # -------------------------------------------------------------- callbacks of the driver
@@ -245,7 +245,7 @@ class _BatchPublisher:
     # -------------------------------------------------------------- the work
 
     def _publish_window(self) -> None:
-        """Publish until the window is full; end when all is confirmed."""
+        """Publish until the window is full; close when all messages are confirmed."""
         try:
             while not self._exhausted and len(self._underway) < _WINDOW and self._bytes < _WINDOW_BYTES:
                 message = next(self._messages, None)
@@ -253,14 +253,12 @@ class _BatchPublisher:
                     self._exhausted = True
                     break
                 self._publish(message)
-        except BaseException as error:  # of whoever computes the rows; told when the loop has ended
+        except BaseException as error:  # from computing the rows; raised when the loop has ended
             self._failure = error
             self._connection.close()
             return
         finally:
-            self._moved_at = (
-                time.monotonic()
-            )  # rows may take long to compute, which is not the broker's fault
+            self._moved_at = time.monotonic()  # do not count the time to compute rows as the broker's
         if self._is_done() and not self._connection.is_closing:
             self._connection.close()
 
@@ -282,9 +280,9 @@ class _BatchPublisher:
         return self._exhausted and not self._underway
 
     def _check_stalled(self) -> None:
-        """Give up on a broker that opens nothing, or confirms nothing any more, or does not let go.
+        """Give up on a broker that does not open a channel, stops confirming, or does not answer our close.
 
-        With nothing under way and nothing left to send, it is our close that waits for an answer.
+        With no unconfirmed and no unsent message, it is our close that waits for an answer.
         """
         left = self._moved_at + _STALLED_SECONDS - time.monotonic()
         if left <= 0:

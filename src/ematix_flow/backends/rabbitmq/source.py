@@ -1,4 +1,4 @@
-"""Queues as what a stream follows."""
+"""Queues as stream sources."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ematix_flow.backends.rabbitmq.failures import DRIVER_ERRORS, source_refusal
 from ematix_flow.backends.rabbitmq.receiver import PATIENCE, PREFETCH, RabbitMQReceiver
 from ematix_flow.errors import DeclarationError, Unsupported
 
-_MOST_PREFETCHED = 65_535  # AMQP has 16 bits for it
+_MOST_PREFETCHED = 65_535  # a 16-bit field in AMQP
 OPTIONS = ("prefetch", "reconnect_seconds")
 
 
 class RabbitMQSource(ReceivedSource):
-    """A queue is followed from its head: what is acknowledged is no longer in it."""
+    """Reads a queue from its head; acknowledged messages are no longer in it."""
 
     def __init__(self, address: RabbitMQAddress) -> None:
         self._address = address
@@ -26,8 +26,8 @@ class RabbitMQSource(ReceivedSource):
         if reading.starting != "earliest":
             raise Unsupported(
                 f"the queue {reading.query!r} cannot be followed from {reading.starting}: "
-                "it holds what nobody has acknowledged, and is read from its head",
-                next_step="leave the starting position out",
+                "it holds unacknowledged messages only, and is read from its head",
+                next_step="remove the starting position",
             )
         with self._address.open_connection() as connection:
             try:

@@ -1,4 +1,4 @@
-"""Queues and exchanges as targets."""
+"""Queues and exchanges as message targets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OPTIONS = ("content_type",)
 
 
 class RabbitMQTarget(MessageTarget):
-    """At least once: RabbitMQ has no way to commit messages together with a token."""
+    """At least once: RabbitMQ cannot commit messages together with a token."""
 
     transactions = False
 
@@ -22,7 +22,7 @@ class RabbitMQTarget(MessageTarget):
         self._address = address
 
     def check_destination(self, place: str) -> None:
-        """Whether the queue or the exchange is there."""
+        """Check that the queue or the exchange exists."""
         where = parse_destination(place)
         with self._address.open_connection() as connection:
             try:

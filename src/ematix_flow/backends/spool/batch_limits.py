@@ -1,7 +1,7 @@
-"""How far a batch of limited size goes in a spool, told from the segments themselves.
+"""Where a batch of limited size ends in a spool, read from the segments themselves.
 
-Asked in the process that Spark asks for new positions: the index is open in another one. A segment says in
-its footer how many messages it holds and, where they are few, the positions of the source after it.
+This runs in the process that Spark asks for new positions, while the index is open in another one. The
+footer of a segment has the number of its messages and, where they are few, the source's positions after it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ PROGRESS_KEY = b"ematix_flow.progress"
 
 
 def limited_batch_end(newest: Mapping[str, Any], segments: Path, after: int, most: int) -> dict[str, Any]:
-    """The position that ends a batch which begins after a segment and has at most so many messages.
+    """The position that ends a batch of at most ``most`` messages after the segment ``after``.
 
-    ``newest`` is the position that would take all. At least one segment is taken, however large it is.
+    ``newest`` is the position that includes all segments. A batch has at least one segment, however large.
     """
     rows, end = 0, after
     progress: Mapping[str, str] | None = None
@@ -40,7 +40,7 @@ def _read_footer(path: Path) -> tuple[int, Mapping[str, str] | None] | None:
 
     try:
         found = pq.read_metadata(path)
-    except FileNotFoundError:  # settled and removed: it adds nothing
+    except FileNotFoundError:  # settled and removed: it has no messages to add
         return None
     said = (found.metadata or {}).get(PROGRESS_KEY)
     return found.num_rows, json.loads(said) if said else None

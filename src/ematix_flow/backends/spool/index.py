@@ -1,7 +1,7 @@
-"""The spool's memory on disk: which segments there are, what became of them, and how far the source was read.
+"""The spool's index on disk: its segments, their state, and how far the source was read.
 
-Owns ``index.db`` and the files below ``segments/``, and what is repaired when they are opened after a crash.
-Which message belongs into which segment is `spool_intake`'s subject.
+Owns ``index.db`` and the files below ``segments/``, and repairs them when they are opened after a crash.
+`known_messages` decides which message is new.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ CREATE TABLE IF NOT EXISTS segments (
   name TEXT NOT NULL UNIQUE,
   rows INTEGER NOT NULL,
   bytes INTEGER NOT NULL,
-  settled_at REAL,             -- since when all targets hold it
+  settled_at REAL,             -- when all targets held it
   removed INTEGER NOT NULL DEFAULT 0,
-  digests BLOB                 -- of its messages that may come again
+  digests BLOB                 -- of its messages that may be delivered again
 );
 CREATE TABLE IF NOT EXISTS progress (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
-_MAX_PUBLISHED_POSITIONS = 500  # positions that are told beside the number of the newest segment
+_MAX_PUBLISHED_POSITIONS = 500  # positions that are published with the number of the newest segment
 _SEGMENT_FILES = re.compile(r"\.tmp-\d{20}\.parquet|\d{20}\.parquet|\.(\.tmp-)?\d{20}\.parquet\.crc")
 
 
 @dataclass(frozen=True)
 class SpoolSegment:
-    """One file of messages. ``digests`` is None where nothing comes again by itself."""
+    """One file of messages. ``digests`` is None where the source never delivers a message again."""
 
     number: int
     rows: int
@@ -54,27 +54,27 @@ class SpoolSegment:
 
 
 def segment_name(number: int) -> str:
-    """Names sort as numbers do."""
+    """The file name of a segment. Names sort like their numbers."""
     return f"{number:020d}.parquet"
 
 
 def segment_number(name: str) -> int:
-    """The number behind a name, or behind a path or URL that ends with one."""
+    """The number of a segment, from its name or from a path or URL that ends with it."""
     return int(name.rsplit("/", 1)[-1].split(".", 1)[0])
 
 
 class SpoolIndex:
-    """Open in one process at a time. A change is durable when its method returns, unless that says else."""
+    """Open in one process at a time. A change is durable when its method returns, unless stated otherwise."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.segments = folder / "segments"
-        self.newest_file = folder / "newest"  # the number of the last segment that is in its place
-        self.id = ""  # known when it is open
+        self.newest_file = folder / "newest"  # the number of the last published segment
+        self.id = ""  # set by `open`
         self._connection: sqlite3.Connection | None = None
 
     def open(self) -> list[SpoolSegment]:
-        """Everything that is still known, oldest first, with the files as the index says."""
+        """All known segments, oldest first, after the files are repaired to match the index."""
         with self.wrap_errors("opened"):
             private_directory(self.folder, tighten=True)
             make_private_folders(self.segments, tighten=True)
@@ -83,7 +83,7 @@ class SpoolIndex:
                 self.folder / "index.db", timeout=1, isolation_level=None, check_same_thread=False
             )
             try:
-                # exclusive: no second process, and no shared memory, which a network's folder may lack
+                # exclusive: no second process, and no shared memory, which a network folder may not support
                 connection.execute("PRAGMA locking_mode = EXCLUSIVE")
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("BEGIN IMMEDIATE")
@@ -109,7 +109,7 @@ class SpoolIndex:
             return dict(self._db.execute("SELECT name, value FROM progress").fetchall())
 
     def positions_to_publish(self, more: Mapping[str, str] | None = None) -> dict[str, str] | None:
-        """All positions, with these that are about to be stored; None when they are too many to be told."""
+        """All positions, with those that are about to be stored; None when they are too many to publish."""
         found = self._db.execute(
             "SELECT name, value FROM progress LIMIT ?", (_MAX_PUBLISHED_POSITIONS + 1,)
         ).fetchall()
@@ -123,7 +123,7 @@ class SpoolIndex:
     # -------------------------------------------------------------- segments
 
     def temporary_path(self, number: int) -> Path:
-        """Where a segment is written before the index knows it; Spark overlooks such names."""
+        """Where a segment is written before the index knows it; Spark ignores such names."""
         return self.segments / f".tmp-{segment_name(number)}"
 
     def next_number(self) -> int:
@@ -131,7 +131,7 @@ class SpoolIndex:
         return int(found or 0) + 1
 
     def add(self, segment: SpoolSegment, progress: Mapping[str, str]) -> None:
-        """Know a segment that lies at its temporary place, together with the positions after it."""
+        """Add a segment that is at its temporary path, together with the positions after it."""
         with self.wrap_errors("written"), self._transaction():
             self._db.execute(
                 "INSERT INTO segments (number, name, rows, bytes, digests) VALUES (?, ?, ?, ?, ?)",
@@ -140,17 +140,17 @@ class SpoolIndex:
             self._upsert(progress)
 
     def publish(self, segment: SpoolSegment) -> None:
-        """Put a known segment where it is followed."""
+        """Move a known segment to where Spark follows it."""
         with self.wrap_errors("written"):
             os.replace(self.temporary_path(segment.number), self.segments / segment.name)
             sync_folder(self.segments)
             self._publish_newest(segment.number)
 
     def _publish_newest(self, number: int) -> None:
-        """For who follows from another process: the index itself is open in this one alone.
+        """Write the newest segment's number for readers in other processes, which cannot open the index.
 
-        With the positions of the source, where they are few: whoever remembers them can go on without this
-        folder.
+        The source's positions are included where they are few, so that a reader that stores them can go on
+        without this folder.
         """
         told: dict[str, Any] = {"segment": number, "spool": self.id}
         few = self.positions_to_publish()
@@ -161,7 +161,7 @@ class SpoolIndex:
         os.replace(aside, self.newest_file)
 
     def _read_or_create_id(self) -> str:
-        """A spool's own name, by which positions in it are told from those in one that is gone."""
+        """The spool's own name, which tells its positions from those of an earlier, lost spool."""
         file = self.folder / "id"
         if not file.exists():
             write_private(file, uuid.uuid4().hex)
@@ -176,9 +176,9 @@ class SpoolIndex:
             )
 
     def replace_digests(self, kept: Mapping[int, bytes | None]) -> None:
-        """Replace the digests of these segments, and forget segments that nothing is known of any more.
+        """Replace the digests of these segments, and forget segments without files and digests.
 
-        Outlives the process at once, a loss of power a little later.
+        The change survives a crash of the process at once, and a loss of power a little later.
         """
         with self.wrap_errors("written"), self._transaction(durable=False):
             self._db.executemany(
@@ -188,7 +188,7 @@ class SpoolIndex:
             self._prune()
 
     def remove_settled(self, without: Iterable[int] = ()) -> None:
-        """Delete the files of settled segments but of these."""
+        """Delete the files of settled segments, except these."""
         kept = set(without)
         with self.wrap_errors("written"):
             found = self._db.execute(
@@ -199,7 +199,7 @@ class SpoolIndex:
                 return
             for number in gone:
                 (self.segments / segment_name(number)).unlink(missing_ok=True)
-            with self._transaction(durable=False):  # a file that is missing says it as well
+            with self._transaction(durable=False):  # a missing file says the same
                 self._db.executemany(
                     "UPDATE segments SET removed = 1 WHERE number = ?", [(number,) for number in gone]
                 )
@@ -215,7 +215,7 @@ class SpoolIndex:
 
     @contextmanager
     def _transaction(self, *, durable: bool = True) -> Iterator[None]:
-        """What is not ``durable`` is on disk with the next that is."""
+        """A change that is not ``durable`` reaches the disk with the next durable one."""
         self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         self._db.execute("BEGIN IMMEDIATE")
         try:
@@ -232,7 +232,7 @@ class SpoolIndex:
         )
 
     def _prune(self) -> None:
-        # the newest stays: the next number comes after it
+        # keep the newest: the next number follows it
         self._db.execute(
             "DELETE FROM segments WHERE removed = 1 AND digests IS NULL "
             "AND number < (SELECT max(number) FROM segments)"
@@ -270,18 +270,18 @@ class SpoolIndex:
 
     @contextmanager
     def wrap_errors(self, deed: str) -> Iterator[None]:
-        """What the disk or SQLite says, in words; a folder that is in use is PipelineLocked."""
+        """Turn errors of the disk and of SQLite into ours; PipelineLocked when the folder is in use."""
         try:
             yield
         except sqlite3.OperationalError as error:
             if "locked" in str(error):
                 raise PipelineLocked(
                     f"the spool {self.folder} is in use by another process",
-                    next_step="let the stream that runs already end, or give this one a name of its own",
+                    next_step="wait until the running stream ends, or give this one its own name",
                 ) from error
-            raise self._failure(deed, str(error), "look at the disk, and run it again") from error
+            raise self._failure(deed, str(error), "check the disk, and run it again") from error
         except sqlite3.DatabaseError as error:
-            step = f"delete {self.folder} and the stream's checkpoint; what is unacknowledged comes again"
+            step = f"delete {self.folder} and the stream's checkpoint; unacknowledged messages come again"
             raise self._failure(deed, str(error), step) from error
         except OSError as error:
             step = next_step_for(error, "make it writable, and run it again")
@@ -296,7 +296,7 @@ class SpoolIndex:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make what was created or renamed in a folder last through a loss of power."""
+    """Make the files that were created or renamed in a folder survive a loss of power."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,7 +1,7 @@
-"""Messages on their way into segments, and which of them are known already.
+"""Known messages: recognises a message that is delivered again.
 
-Owns the segment in the making, the receipts of all messages that are not acknowledged, and the digests by
-which a message that comes again is recognised. Used from one thread but for what `Spool` guards.
+Owns the receipts of all unacknowledged messages, and the digests by which a redelivery is recognised. Used
+from one thread, except for what `Spool` guards with its lock.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 DIGEST_BYTES = 16
-FORGET_AFTER = 3600.0  # seconds of receiving after which a settled message is not expected again
+FORGET_AFTER = 3600.0  # seconds of receiving after which no redelivery of a settled message is expected
 MAX_REMEMBERED_ROWS = 200_000  # of settled segments
 EARLIER_PROCESS = -1  # the generation of messages that an earlier process received
-_ROW_BYTES = 64  # what a message weighs beside its texts
+_ROW_BYTES = 64  # the size of a message without its texts
 
 
 def digest_of(message: Message) -> bytes:
-    """Equal for a message and its redelivery. The lowest bit says whether the source has given it an id."""
+    """A digest that is equal for a message and its redelivery. The lowest bit says whether it has an id."""
     state = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for part in (message.value, message.key):
         state.update(b"-" if part is None else struct.pack("<q", len(part)) + part)
@@ -59,10 +59,10 @@ def as_table(messages: Sequence[Message]) -> pa.Table:
 
 @dataclass
 class SegmentReceipts:
-    """What must be remembered of a segment: its messages' digests and receipts, row by row.
+    """The digests and receipts of a segment's messages, row by row.
 
-    A row of ``digests`` is None once it cannot come again. ``generation`` is of all rows but those in
-    ``again``, which came a second time.
+    A row of ``digests`` is None once its message cannot be delivered again. ``generation`` is that of all
+    rows except those in ``redelivered_in``, which maps the row of a redelivered message to its generation.
     """
 
     number: int
@@ -70,11 +70,9 @@ class SegmentReceipts:
     digests: list[bytes | None] = field(default_factory=list)
     receipts: list[Any] = field(default_factory=list)
     redelivered_in: dict[int, int] = field(default_factory=dict)
-    extra_receipts: list[Any] = field(
-        default_factory=list
-    )  # receipts of messages that came twice in one generation
+    extra_receipts: list[Any] = field(default_factory=list)  # of messages delivered twice in one generation
     settled: bool = False
-    aging_since: float = 0.0  # monotonic; from when on a settled one grows old
+    aging_since: float = 0.0  # monotonic; a settled segment ages from then on
 
     def generation_of(self, row: int) -> int:
         return self.redelivered_in.get(row, self.generation)
@@ -84,14 +82,14 @@ class SegmentReceipts:
 
 
 class KnownMessages:
-    """All messages that may come again, by digest. Equal messages without an id are counted."""
+    """All messages that may be delivered again, by digest. Equal messages without an id are counted."""
 
     def __init__(self) -> None:
         self.segments: dict[int, SegmentReceipts] = {}
         self._rows: dict[bytes, list[tuple[int, int]]] = {}
 
     def restore(self, number: int, packed: bytes, settled: bool) -> None:
-        """A segment of an earlier process."""
+        """Restore a segment of an earlier process."""
         digests = [packed[at : at + DIGEST_BYTES] for at in range(0, len(packed), DIGEST_BYTES)]
         held = self.add_segment(number, EARLIER_PROCESS)
         held.settled, held.aging_since = settled, time.monotonic()
@@ -108,9 +106,10 @@ class KnownMessages:
         held.receipts.append(receipt)
 
     def find_earlier(self, digest: bytes, generation: int, by_id: bool) -> tuple[SegmentReceipts, int] | None:
-        """The stored message that this one is again, if there is one.
+        """The segment and row of the stored message that this one repeats, if there is one.
 
-        It was received in another generation, or, where a message's id alone tells (``by_id``), in any.
+        The stored message is from another generation, or, where an id alone identifies it (``by_id``), from
+        any.
         """
         for number, row in self._rows.get(digest, ()):
             held = self.segments[number]
@@ -119,14 +118,14 @@ class KnownMessages:
         return None
 
     def record_redelivery(self, held: SegmentReceipts, row: int, generation: int, receipt: Any) -> None:
-        """The receipt of the later delivery takes the place of one that is void, or joins it."""
+        """Replace a void receipt by that of the later delivery, or keep both."""
         if held.generation_of(row) == generation and held.receipts[row] is not None:
             held.extra_receipts.append(held.receipts[row])
         held.redelivered_in[row] = generation
         held.receipts[row] = receipt
 
     def forget_rows(self, held: SegmentReceipts, rows: Iterable[int]) -> None:
-        """These cannot come again."""
+        """Forget rows that cannot be delivered again."""
         for row in rows:
             digest = held.digests[row]
             if digest is None:
@@ -145,7 +144,7 @@ class KnownMessages:
         self.segments.pop(held.number, None)
 
     def outdated_segments(self, now: float) -> list[SegmentReceipts]:
-        """Settled segments that are remembered for longer, or are more, than is worth it; oldest first."""
+        """Settled segments that are too old, or beyond the limit, to be remembered; oldest first."""
         settled = [held for held in self.segments.values() if held.settled]
         rows = sum(len(held.digests) for held in settled)
         found = []
@@ -157,7 +156,7 @@ class KnownMessages:
         return found
 
     def restart_aging(self, now: float) -> None:
-        """A new generation began: all that is not acknowledged may come again from now on."""
+        """Restart the aging of settled segments: a new generation may deliver their messages again."""
         for held in self.segments.values():
             if held.settled:
                 held.aging_since = now

@@ -1,4 +1,4 @@
-"""The segment in the making: messages that are gathered, and the order in which they become durable."""
+"""Gathers messages into a segment, and writes it in an order that a crash cannot break."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ematix_flow.backends.spool.index import SpoolIndex, SpoolSegment, sync_fold
 from ematix_flow.backends.spool.known_messages import SegmentReceipts, as_table, message_bytes
 from ematix_flow.state.private_files import open_private
 
-_ASSUMED_MESSAGE_BYTES = 16 * 1024  # bytes a message, until some came
+_ASSUMED_MESSAGE_BYTES = 16 * 1024  # bytes per message, until some have arrived
 
 
 class SegmentWriter:
-    """Used by the receiving thread alone. ``held`` is what is remembered of its messages."""
+    """One segment at a time. Used by the receiving thread only; ``receipts`` are those of its messages."""
 
     def __init__(self, max_rows: int, max_bytes: int, linger: float) -> None:
         self.messages: list[Message] = []
@@ -31,12 +31,12 @@ class SegmentWriter:
         self._average_bytes = _ASSUMED_MESSAGE_BYTES
 
     def messages_to_request(self, at_most: int) -> int:
-        """How many messages to ask for, at least one: by rows, and by bytes as far as that can be guessed."""
+        """How many messages to ask for, at least one: limited by rows, and by bytes as estimated."""
         by_weight = (self._max_bytes - self._bytes) // self._average_bytes
         return max(1, min(self._max_rows - len(self.messages), by_weight, at_most))
 
     def seconds_left(self) -> float:
-        """How many seconds it may still wait for more."""
+        """How many seconds the segment may still wait for more messages."""
         return max(0.0, self._first_message_at + self._linger - time.monotonic())
 
     def is_due(self) -> bool:
@@ -52,7 +52,7 @@ class SegmentWriter:
         self._average_bytes = max(1, (self._average_bytes * 15 + weight) // 16)
 
     def record_progress(self, progress: Mapping[str, str]) -> None:
-        """The positions after the messages that were added."""
+        """Store the positions after the messages that were added."""
         self._progress.update(progress)
 
     @property
@@ -60,7 +60,7 @@ class SegmentWriter:
         return bool(self._progress) and not self.messages
 
     def write(self, index: SpoolIndex, lock: AbstractContextManager[object]) -> SpoolSegment | None:
-        """Make everything durable that came so far, and begin anew. None when there was no message."""
+        """Write what was gathered durably, and start an empty segment. None when there was no message."""
         if not self.messages:
             if self._progress:
                 with lock:

@@ -1,28 +1,29 @@
-"""Messages that were received and are not yet in every target, in files that Spark follows.
+"""Received messages that are not yet in every target, kept in files that Spark follows.
 
-A batch that Spark replays must have the same messages, and a broker that was told "done" has forgotten them.
-So messages go into segments, Parquet files that never change, and are acknowledged when every target holds
-their segment. Below the spool's folder lie ``segments/`` and ``index.db``, which knows the segments and, for
-sources that are read by position, how far they were read.
+A batch that Spark replays must have the same messages, but a broker forgets a message once it is
+acknowledged. So the spool writes messages into segments, Parquet files that never change, and acknowledges
+them when every target holds their segment. The spool's folder has ``segments/`` and ``index.db``. The index
+knows the segments and, for sources that are read by position, how far they were read.
 
-What is guaranteed, while the folder lives and is used by one process at a time:
+Guarantees, while the folder exists and one process at a time uses it:
 
-* Nothing is lost. A message is acknowledged, and a position stored, only when it is on disk to stay; the
-  process, the machine or the broker may die at any point.
-* A message is in one segment. One that comes again because its connection ended is recognised by a digest
-  of all that it consists of; its new receipt is acknowledged together with the copy that is there, or at
-  once when that is settled.
+* Nothing is lost. A message is acknowledged, and a position is stored, only when the message is durably on
+  disk; the process, the machine or the broker may die at any point.
+* A message is in one segment. A message that is delivered again after its connection ended is recognised by
+  a digest of all its parts. Its new receipt is acknowledged together with the stored copy, or at once when
+  that copy is settled.
 
 A message can be in two segments when
 
-* the folder is lost, or its source is followed by two spools;
-* it has no id, was acknowledged, and the broker died before it had made that durable (with an id it is
-  remembered for an hour of receiving, and for the newest 200,000 messages);
-* the source neither marks what it delivers again nor gives ids, and delivers twice in one connection.
+* the folder is lost, or two spools follow its source;
+* it has no id, was acknowledged, and the broker died before the acknowledgement was durable (a message with
+  an id is remembered for an hour of receiving, and for the newest 200,000 messages);
+* the source neither marks redeliveries nor gives ids, and delivers it twice in one connection.
 
-A message can be missed in one case: it has no id, equals another one in every byte, is marked as delivered
-before, and comes while it is unknown whether the acknowledgement of the other arrived (the process died
-within that one call, or the machine moments after it). Who sends messages that may be equal gives them ids.
+A message can be missed in one case: it has no id, equals another message in every byte, is marked as a
+redelivery, and arrives while it is unknown whether the acknowledgement of the other message arrived (the
+process died within that call, or the machine right after it). Senders of messages that may be equal should
+give them ids.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Spool:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._index = SpoolIndex(folder)
-        self._lock = threading.RLock()  # guards index, known, pending and what waits for the thread
+        self._lock = threading.RLock()  # guards the index and all message state
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -64,18 +65,18 @@ class Spool:
         self._failure: BaseException | None = None
         self._known_messages = KnownMessages()
         self._pending: dict[int, SpoolSegment] = {}
-        self._to_acknowledge: list[int] = []  # to be acknowledged
+        self._to_acknowledge: list[int] = []  # numbers of settled segments
         self._to_reject: set[tuple[int, int]] = set()
         self._late_redeliveries: list[
             tuple[SegmentReceipts, int]
-        ] = []  # came again though settled: to be acknowledged
+        ] = []  # redelivered after their segment was settled
         self._segment_writer = SegmentWriter(MAX_ROWS, MAX_BYTES, 0.0)
         self._generation = 0
         self._source_is_drained: bool | None = False
         self._last_message_at = 0.0
         self._drained_checked_at = self._kept_alive_at = self._tidied_at = self._lag_checked_at = 0.0
         self._lag: Mapping[str, int] = {}
-        self._received_count = self._received_before_lag = 0  # messages that the source has given
+        self._received_count = self._received_before_lag = 0  # messages that the source delivered
         self.lag_unit: LagUnit = "messages"  # what `lag` counts
 
     @property
@@ -85,21 +86,21 @@ class Spool:
 
     @property
     def id(self) -> str:
-        """Its own name: a position in it means nothing in another."""
+        """The spool's own name. A position in one spool means nothing in another."""
         return self._index.id
 
     @property
     def newest_file(self) -> Path:
-        """A file that tells the number of the last segment as JSON, for who follows by numbers."""
+        """A JSON file with the number of the last segment, for readers that follow segments by number."""
         return self._index.newest_file
 
     def segment_paths(self, numbers: range) -> list[Path]:
-        """The files of those of these segments that are not settled."""
+        """The files of the unsettled segments among these numbers."""
         with self._lock:
             return [self.segments / self._pending[n].name for n in sorted(self._pending) if n in numbers]
 
     def open(self) -> Spool:
-        """Repair what a crash left. PipelineLocked when another process has it open."""
+        """Open the spool and repair what a crash left. PipelineLocked when another process has it open."""
         for segment in self._index.open():
             if not segment.settled:
                 self._pending[segment.number] = segment
@@ -108,7 +109,7 @@ class Spool:
         return self
 
     def progress(self) -> dict[str, str]:
-        """All positions that were ever stored, by name."""
+        """All stored positions, by name."""
         with self._lock:
             return self._index.progress()
 
@@ -127,12 +128,12 @@ class Spool:
     ) -> None:
         """Take over a receiver, and fill segments from it until `close`.
 
-        A segment is closed when it has so many rows or bytes, or when its first message is ``linger``
-        seconds old. While more than the pending limits waits to be settled, nothing is received.
-        Without ``thread`` the caller drives it by `turn`.
+        A segment is closed when it has ``max_rows`` rows or ``max_bytes`` bytes, or when its first message
+        is ``linger`` seconds old. While the unsettled segments exceed the pending limits, nothing is
+        received. Without ``thread`` the caller drives the spool by calling `run_once`.
         """
         if self._receiver is not None:
-            raise RuntimeError("this spool follows a receiver already")
+            raise RuntimeError("this spool already follows a receiver")
         self._receiver, self.lag_unit = receiver, receiver.lag_unit
         self._segment_writer = SegmentWriter(max_rows, max_bytes, linger)
         self._max_pending_rows, self._max_pending_bytes = max_pending_rows, max_pending_bytes
@@ -145,7 +146,7 @@ class Spool:
             self._thread.start()
 
     def run_once(self, timeout: float | None = None) -> None:
-        """One round: acknowledge what was settled, receive what is there, write what is due."""
+        """Run one round: acknowledge settled segments, receive messages, write a segment that is due."""
         receiver = self._receiver
         assert receiver is not None
         self._acknowledge(receiver)
@@ -187,7 +188,7 @@ class Spool:
             )
             failure.__cause__ = error
             self._failure = failure
-        except BaseException as death:  # as a killed process: nothing is tidied up
+        except BaseException as death:  # like a killed process: clean nothing up
             self._failure = death
             return
         self._close_receiver(receiver)
@@ -195,8 +196,8 @@ class Spool:
     def _close_receiver(self, receiver: Receiver) -> None:
         try:
             receiver.close()
-        except Exception as error:  # what is not acknowledged comes again all the same
-            _log.warning("closing the source of the spool %s failed: %s", self.folder, error)
+        except Exception as error:  # unacknowledged messages are delivered again anyway
+            _log.warning("cannot close the source of the spool %s: %s", self.folder, error)
 
     def _take_messages(self, receiver: Receiver, messages: Sequence[Message]) -> None:
         if not messages:
@@ -269,12 +270,12 @@ class Spool:
     # -------------------------------------------------------------- settling
 
     def settle(self, segments: Iterable[int | str], rejected: Collection[tuple[int | str, int]] = ()) -> None:
-        """All targets hold these segments, given by number, name or path: acknowledge their messages.
+        """Mark segments that all targets hold as settled, so that their messages are acknowledged.
 
-        Unknown and settled ones are passed over. ``rejected`` are messages, by segment and row in its
-        file, that the source is to take as refused (a queue's dead-letter exchange), where it can. The
-        files of these segments stay until the next call, so that Spark may replay the batch that it has
-        not yet called committed.
+        ``segments`` are numbers, names or paths; unknown and settled ones are ignored. ``rejected`` are
+        messages, by segment and row in its file, that the source should treat as refused where it can (for a
+        queue's dead-letter exchange). The files of these segments stay until the next call, so that Spark
+        can replay the batch that it has not yet committed.
         """
         wanted = {_segment_number(each) for each in segments}
         with self._lock:
@@ -305,13 +306,13 @@ class Spool:
                 held = self._known_messages.segments.get(number)
                 if held is None:
                     continue
-                if not held.digests:  # of a source that does not ask for it
+                if not held.digests:  # the source needs no acknowledgement
                     del self._known_messages.segments[number]
                 late += [(held, row) for row in range(len(held.receipts))]
                 receipts += held.extra_receipts
                 held.extra_receipts = []
             for held, row in late:
-                receipts += held.extra_receipts  # it came more than once since
+                receipts += held.extra_receipts  # it was delivered more than once since then
                 held.extra_receipts = []
                 receipt, held.receipts[row] = held.receipts[row], None
                 if receipt is not None and held.generation_of(row) == generation:
@@ -331,7 +332,7 @@ class Spool:
             self._forget_acknowledged(told)
 
     def _forget_acknowledged(self, told: Mapping[int, Sequence[int]]) -> None:
-        """The source knows that these are done. With an id they stay known for a while all the same."""
+        """Forget rows that the source knows are done. Messages with an id stay known for a while."""
         with self._lock:
             kept: dict[int, bytes | None] = {}
             for number, rows in told.items():
@@ -346,38 +347,38 @@ class Spool:
 
     @property
     def failure(self) -> BaseException | None:
-        """What ended the receiving, if something did."""
+        """The error that ended receiving, if any."""
         return self._failure
 
     def raise_failure(self) -> None:
-        """Raise what ended the receiving, if something did."""
+        """Raise the error that ended receiving, if any."""
         if self._failure is not None:
             raise self._failure
 
     def is_drained(self, idle_seconds: float) -> bool:
-        """Whether all that the source had is in segments: by its word, or as nothing came for so long."""
+        """Whether all messages of the source are in segments: it says so, or none came for so long."""
         self.raise_failure()
         told, idle = self._source_is_drained, time.monotonic() - self._last_message_at
         return not self._segment_writer.messages and (told is True or (told is None and idle >= idle_seconds))
 
     def pending_rows(self) -> int:
-        """How many messages are here and not in every target."""
+        """How many messages are in the spool and not in every target."""
         with self._lock:
             return sum(segment.rows for segment in self._pending.values()) + len(
                 self._segment_writer.messages
             )
 
     def pending_segments(self) -> list[str]:
-        """The names of the segments that are not settled, oldest first."""
+        """The names of the unsettled segments, oldest first."""
         with self._lock:
             return [self._pending[number].name for number in sorted(self._pending)]
 
     def lag(self) -> Mapping[str, int]:
-        """How much waits in each partition, in `lag_unit`, at the source and here; empty if that is unknown.
+        """The lag of each partition in `lag_unit`, at the source and in the spool; empty if unknown.
 
-        Messages that are here are added to those that wait at the source, which is asked every few seconds:
-        what came since is no longer there. Where the source tells times, it is how long the oldest message
-        here has waited that is added.
+        Messages in the spool are added to those that wait at the source. The source is asked every few
+        seconds, and messages received since then are subtracted. Where the source reports times, the time
+        that the oldest message in the spool has waited is added.
         """
         said = self._lag
         if self.lag_unit == "milliseconds":
@@ -386,7 +387,7 @@ class Spool:
         here, came = self.pending_rows(), self._received_count - self._received_before_lag
         if len(said) == 1 or not here:
             return {place: max(0, waiting - came) + here for place, waiting in said.items()}
-        return {}  # which of several places the messages here are of is not known
+        return {}  # it is unknown which partition the messages in the spool are from
 
     def _waited_milliseconds(self) -> int:
         with self._lock:
@@ -398,7 +399,7 @@ class Spool:
             return 0
 
     def close(self) -> None:
-        """Stop receiving. What is not settled stays here; what is not in a segment is still at its source."""
+        """Stop receiving. Unsettled segments stay in the spool; other messages are still at their source."""
         self._stop.set()
         self._wake.set()
         receiver, self._receiver = self._receiver, None

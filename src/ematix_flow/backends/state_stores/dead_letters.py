@@ -1,4 +1,4 @@
-"""Which store keeps a stream's dead letters. Adding one is adding a module and one line here."""
+"""Opens the store of a stream's dead letters. A new kind of store needs a module and one line here."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def open_dead_letters(
     table: str | None = None,
     max_attempts: int = MAX_ATTEMPTS,
 ) -> DeadLetterStore:
-    """The store at a URL or a connection, by name or as it is; None is the file in the state root.
+    """Open the store at a URL or a connection (a name or a value); None is the file in the state root.
 
-    ``table`` is ``name`` or ``schema.name``; without it ``dead_letters``, in the schema ``ematix_flow``
-    where there are schemas. For Kafka it is the topic, which must be there.
+    ``table`` is ``name`` or ``schema.name``; the default is ``dead_letters``, in the schema ``ematix_flow``
+    where there are schemas. For Kafka it is the topic, which must exist.
     """
     if max_attempts < 1:
         raise ConfigError(f"max_attempts is {max_attempts}", next_step="give 1 or more")
@@ -50,7 +50,7 @@ def open_dead_letters(
     connection = resolve_for_use(where)
     if connection.kind not in _STORES:
         raise ConfigError(
-            f"connection {connection.name!r} is of kind {connection.kind!r}, which keeps no dead letters",
+            f"connection {connection.name!r} is of kind {connection.kind!r}, which cannot store dead letters",
             next_step=f"kinds that can: {', '.join(_STORES)}",
         )
     module_name, extra = _STORES[connection.kind]
@@ -72,7 +72,7 @@ def open_dead_letters(
 
 
 def open_stream_dead_letters(spec: StreamSpec, *, env: Mapping[str, str]) -> DeadLetterStore:
-    """Where a stream's dead letters go, as it is declared."""
+    """Open the store that a stream declares for its dead letters."""
     letters = spec.dead_letters
     wants_topic = letters.store == "topic" or (letters.store == "auto" and letters.topic is not None)
     if not wants_topic:
@@ -81,7 +81,7 @@ def open_stream_dead_letters(spec: StreamSpec, *, env: Mapping[str, str]) -> Dea
         )
     if letters.topic is None:
         raise ConfigError(
-            f"stream {spec.name!r} wants its dead letters in a topic, and names none",
+            f"stream {spec.name!r} wants its dead letters in a topic, but names none",
             next_step='add  dead_letter_topic = "…"',
         ).with_location(spec.where)
     for reference in (letters.connection, *[source.connection for source in spec.sources]):
@@ -98,7 +98,7 @@ def open_stream_dead_letters(spec: StreamSpec, *, env: Mapping[str, str]) -> Dea
 def _require_topic(connection: Connection, topic: str | None) -> str:
     if not topic:
         raise ConfigError(
-            f"connection {connection.name!r} is a Kafka cluster: in which topic are the dead letters?",
+            f"connection {connection.name!r} is a Kafka cluster, and no topic is named for the dead letters",
             next_step="name the topic as table",
         )
     return topic
@@ -110,7 +110,7 @@ def _split_table_name(table: str | None) -> tuple[str | None, str]:
     schema, dot, name = table.rpartition(".")
     if not name or (dot and not schema) or len(table) > 100 or not table.isprintable():
         raise ConfigError(
-            f"{table!r} is no name for the table of the dead letters",
+            f"{table!r} is not a valid name for the dead-letter table",
             next_step="write it as  table  or  schema.table",
         )
     return schema or None, name

@@ -1,7 +1,7 @@
-"""Run logs and slots by URL: a file, this process's memory, tables of a database, objects of a bucket.
+"""Opens run logs and slots by URL: a file, this process's memory, database tables, objects of a bucket.
 
-What every run writes must never stop it: a log that cannot be opened is one warning. Who reads it, or
-schedules by its slots, needs it.
+The run log must never stop a run: a log that cannot be opened is one warning. For reading it, and for
+scheduling by its slots, it is an error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ematix_flow.state.store_urls import parse_flag, split_options
 SCHEMA = "ematix_flow"
 SQL_SCHEMES = ("postgres", "postgresql", "mysql", "mariadb", "duckdb")
 OBJECT_SCHEMES = ("s3", "gs", "gcs", "azure", "azureblob")
-MAX_WAIT_SECONDS = 15.0  # for a lock or an answer of a server: what only records must not stop what loads
+MAX_WAIT_SECONDS = 15.0  # for a lock or an answer of a server: recording must not hold up a load
 SERVER_SCHEMES = (*SQL_SCHEMES, *OBJECT_SCHEMES)
 
 T = TypeVar("T")
@@ -40,19 +40,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class SqlTables:
-    """Where the tables are, and how they are reached."""
+    """The location of the tables, and the engines that reach them."""
 
     location: str
     engine: sa.Engine
     schema: str | None = None
-    reader: sa.Engine | None = None  # for questions, where that is another
-    maker: sa.Engine | None = None  # for making and upgrading them, which may take longer than the rest
+    reader: sa.Engine | None = None  # for queries, where that is another engine
+    maker: sa.Engine | None = None  # for creating and upgrading the tables, which may take longer
     create_tables: bool = True
 
     def open_store(self, kind: Callable[..., T], *, looking: bool = False) -> T:
-        """A run log or slots in them; ``looking`` makes and upgrades none.
+        """Open a run log or slots in these tables; with ``looking`` no table is created or upgraded.
 
-        No connection stays behind when they cannot be used.
+        No connection stays open when they cannot be used.
         """
         try:
             return kind(
@@ -74,10 +74,10 @@ def open_run_log(
 ) -> RunLog:
     """The run log at ``url``, else where the environment says, else in the state root.
 
-    A log that cannot be opened is one warning and a log that forgets; with ``reading``, an error. Who reads
-    asks several questions and is done: a connection to a server is kept for them.
+    A log that cannot be opened gives one warning and a log that records nothing; with ``reading``, an error.
+    A reader sends several queries, so it keeps its connection to a server open.
 
-    One that is only ``looking`` makes and upgrades nothing: what is not there is empty.
+    With ``looking`` nothing is created or upgraded, and a missing log is empty.
     """
     given = url or env.get(base.URL_VARIABLE)
     if given is None or not is_server(given):
@@ -99,10 +99,10 @@ def open_run_log(
 def open_slots(
     url: str | None = None, *, env: Mapping[str, str], kept: bool = False, looking: bool = False
 ) -> SlotStore:
-    """The slots in the same place. An error when they cannot be had: nothing is scheduled without them.
+    """The slots next to the run log. An error when they cannot be opened: scheduling needs them.
 
-    With ``kept`` a connection to a server stays open between two calls: for who makes many. One that is only
-    ``looking`` makes and upgrades nothing: what is not there is empty.
+    With ``kept`` the connection to a server stays open between calls. With ``looking`` nothing is created or
+    upgraded, and missing slots are empty.
     """
     given = url or env.get(base.URL_VARIABLE)
     if given is None or not is_server(given):
@@ -116,7 +116,7 @@ def open_slots(
 
 
 def is_server(url: str) -> bool:
-    """Whether it is neither a file of ours nor this process's memory."""
+    """Whether the URL is neither a local file nor this process's memory."""
     return _scheme(url) in SERVER_SCHEMES
 
 
