@@ -284,7 +284,7 @@ def test_a_schema_given_as_a_serialized_file_is_read() -> None:
 def test_a_serialized_file_finds_what_it_imports() -> None:
     from google.protobuf import descriptor_pb2
 
-    from ematix_flow.backends.payloads.protobuf_schema import UnusableSchema
+    from ematix_flow.backends.payloads.registry import UnusableSchema
 
     file = descriptor_pb2.FileDescriptorProto(name="x.proto", syntax="proto3")
     file.dependency.extend(["geo/point.proto", "google/protobuf/any.proto"])
@@ -301,7 +301,7 @@ def test_a_serialized_file_finds_what_it_imports() -> None:
 
 @pytest.mark.parametrize("name", ["../../evil.proto", "/etc/evil.proto", "a\\b.proto"])
 def test_an_import_cannot_leave_its_folder(name: str) -> None:
-    from ematix_flow.backends.payloads.protobuf_schema import UnusableSchema
+    from ematix_flow.backends.payloads.registry import UnusableSchema
 
     reference = SchemaReference(name, RegisteredSchema(0, 'syntax = "proto3";', "PROTOBUF"))
     with pytest.raises(UnusableSchema, match="is not a file name"):
@@ -309,7 +309,7 @@ def test_an_import_cannot_leave_its_folder(name: str) -> None:
 
 
 def test_a_schema_that_does_not_compile_is_said() -> None:
-    from ematix_flow.backends.payloads.protobuf_schema import UnusableSchema
+    from ematix_flow.backends.payloads.registry import UnusableSchema
 
     with pytest.raises(UnusableSchema, match=r"schema id 5 is not a usable Protobuf file.*Missing"):
         compile_schema(RegisteredSchema(5, 'syntax = "proto3"; message M { int32 x }', "PROTOBUF"))

@@ -12,8 +12,8 @@ import pytest
 
 from ematix_flow.backends.payloads import protobuf_schema, registry
 from ematix_flow.backends.payloads.codecs import describe_subject, encoder_for
-from ematix_flow.backends.payloads.protobuf_schema import UnusableSchema, compile_schema, message_class
-from ematix_flow.backends.payloads.registry import RegisteredSchema, SchemaReference
+from ematix_flow.backends.payloads.protobuf_schema import compile_schema, message_class
+from ematix_flow.backends.payloads.registry import RegisteredSchema, SchemaReference, UnusableSchema
 from ematix_flow.engine.streams.registry_schemas import KnownSchemas
 from ematix_flow.errors import RowRejected, SchemaMismatch
 from tests.contract.payload_registry import avro, batch, payload, read, record

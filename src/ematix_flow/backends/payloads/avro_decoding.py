@@ -13,90 +13,44 @@ import io
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ematix_flow.backends.payloads.avro_schema import (
-    UnusableSchema,
     default_value,
     fields_of,
     has_zero_byte_items,
     parse_avro_schema,
     record_name,
 )
-from ematix_flow.backends.payloads.base import BadMessage, DecodedBatch, PayloadSpec
-from ematix_flow.backends.payloads.framing import FrameError, SchemaId, parse_frame
+from ematix_flow.backends.payloads.framing import FramedPayload, SchemaId
 from ematix_flow.backends.payloads.registry import (
     AVRO,
     LruCache,
     RegisteredSchema,
     SchemaRegistry,
-    registry_of,
+    UnusableSchema,
     subject_of,
 )
-from ematix_flow.backends.payloads.row_assembly import assemble_rows
-from ematix_flow.spec.tables import ColumnSpec
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from ematix_flow.backends.payloads.registry_decoding import RegistryDecoder, UnreadablePayload
 
 _CACHE_SIZE = 500
 _EPOCH = dt.datetime(1970, 1, 1)
-_parsed_schemas: LruCache[tuple[int, int, SchemaId], Any] = LruCache(
-    _CACHE_SIZE
-)  # by process, registry and id
+# by process, registry and id
+_parsed_schemas: LruCache[tuple[int, int, SchemaId], Any] = LruCache(_CACHE_SIZE)
 
 
 @dataclass(frozen=True)
-class AvroDecoder:
-    """Reads payloads into these columns. ``payload`` contains the registry's secrets."""
+class AvroDecoder(RegistryDecoder):
+    """Decodes Avro payloads."""
 
-    payload: PayloadSpec
-    columns: tuple[ColumnSpec, ...]
+    schema_type = AVRO
 
-    def read(self, values: pa.Array) -> DecodedBatch:
-        import pyarrow as pa
-
-        registry = registry_of(self.payload)
-        bad: list[BadMessage] = []
-        rows: list[Mapping[str, Any]] = []
-        kept: list[int] = []
-        empty = 0
-        readers: dict[SchemaId, _AvroReader | str] = {}  # of this batch: one look at the registry for each
-        for index, value in enumerate(values.to_pylist()):
-            if not value:
-                empty += 1
-                continue
-            try:
-                frame = parse_frame(value, glue=registry.is_glue)
-                reader = readers.get(frame.schema)
-                if reader is None:
-                    reader = readers[frame.schema] = self._reader_for(registry, frame.schema)
-                if isinstance(reader, str):
-                    bad.append(BadMessage(index, reader))
-                    continue
-                rows.append(reader.read_row(frame.data, frame.start))
-                kept.append(index)
-            except (FrameError, UnreadablePayload) as error:
-                bad.append(BadMessage(index, str(error)))
-        batch, kept, unfit = assemble_rows(self.columns, rows, kept)
-        bad = sorted([*bad, *unfit], key=lambda each: each.index)
-        return DecodedBatch(batch, pa.array(kept, pa.int64()), tuple(bad), empty)
-
-    def _reader_for(self, registry: SchemaRegistry, schema_id: SchemaId) -> _AvroReader | str:
-        """The reader for payloads of a schema, or the reason why they cannot be read."""
-        schema = registry.schema(schema_id)
-        if schema is None:
-            return f"schema id {schema_id} is not in the registry"
-        if schema.type != AVRO:
-            return f"schema id {schema_id} is {schema.type.title()}, not Avro"
-        try:
-            writer = load_schema(registry, schema)
-        except UnusableSchema as error:
-            return str(error)
-        there = {field["name"] for field in fields_of(writer)}
-        if not there and not (isinstance(writer, dict) and writer.get("type") == "record"):
-            return f"schema id {schema_id} is not a record, and has no fields"
-        missing = [c.name for c in self.columns if c.name not in there]
+    def _open_reader(self, registry: SchemaRegistry, schema: RegisteredSchema) -> _AvroReader:
+        writer = load_schema(registry, schema)
+        names = {field["name"] for field in fields_of(writer)}
+        if not names and not (isinstance(writer, dict) and writer.get("type") == "record"):
+            raise UnusableSchema(f"schema id {schema.id} is not a record, and has no fields")
+        missing = [c.name for c in self.columns if c.name not in names]
         return _AvroReader(writer, self._defaults(registry, writer, missing))
 
     def _defaults(self, registry: SchemaRegistry, writer: Any, missing: list[str]) -> dict[str, Any]:
@@ -114,26 +68,22 @@ class AvroDecoder:
         return {f["name"]: default_value(f) for f in fields if f["name"] in missing and "default" in f}
 
 
-class UnreadablePayload(Exception):
-    """A payload whose bytes do not match its schema."""
-
-
 @dataclass(frozen=True)
 class _AvroReader:
     writer: Any
     defaults: Mapping[str, Any]
 
-    def read_row(self, data: bytes, at: int) -> Mapping[str, Any]:
+    def read_row(self, payload: FramedPayload) -> Mapping[str, Any]:
         from fastavro import schemaless_reader
 
-        stream = io.BytesIO(data)
-        stream.seek(at)
+        stream = io.BytesIO(payload.data)
+        stream.seek(payload.start)
         try:
             found = schemaless_reader(stream, self.writer, None)
         except Exception as error:  # any kind of error: it depends on the bytes
             words = str(error) or type(error).__name__
             raise UnreadablePayload(f"the payload does not match its schema: {words[:200]}") from None
-        left = len(data) - stream.tell()
+        left = len(payload.data) - stream.tell()
         if left:
             raise UnreadablePayload(f"the payload has {left} bytes more than its schema describes")
         if not isinstance(found, dict):

@@ -7,10 +7,9 @@ import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ematix_flow.backends.payloads.avro_schema import (
-    UnusableSchema,
     columns_of,
     fields_of,
     is_millisecond_type,
@@ -19,52 +18,45 @@ from ematix_flow.backends.payloads.avro_schema import (
 )
 from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.backends.payloads.framing import frame_prefix
-from ematix_flow.backends.payloads.registry import AVRO, RegisteredSchema
+from ematix_flow.backends.payloads.registry import AVRO, RegisteredSchema, UnusableSchema
+from ematix_flow.backends.payloads.registry_encoding import RegistryEncoder, RowWriter, cannot_write
 from ematix_flow.backends.payloads.writer_schema import choose_schema, fits_without_loss, target_record_name
 from ematix_flow.errors import RowRejected, SchemaMismatch
 from ematix_flow.spec.tables import ColumnSpec
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 @dataclass(frozen=True)
-class AvroEncoder:
-    """Writes with a schema that was chosen on the driver, so that a worker needs no registry."""
+class AvroEncoder(RegistryEncoder):
+    """Encodes rows as Avro payloads."""
 
     schema: RegisteredSchema
     columns: tuple[ColumnSpec, ...]
 
-    def encode(self, rows: pa.RecordBatch) -> pa.Array:
-        import pyarrow as pa
+    def _row_writer(self) -> RowWriter:
         from fastavro import schemaless_writer
 
         schema = parse_avro_schema(self.schema)
         nested = {c.name for c in columns_of(schema) if c.type.kind == "json"}
         coarse = {field["name"] for field in fields_of(schema) if is_millisecond_type(field["type"])}
         prefix = frame_prefix(self.schema.id)
-        arrays = [rows.column(c.name).cast(c.type.arrow()).to_pylist() for c in self.columns]
-        written: list[bytes] = []
-        for at, values in enumerate(zip(*arrays, strict=True)):
-            out = io.BytesIO()
-            out.write(prefix)
-            self._refuse_lost_microseconds(at, values, coarse)
-            try:
-                schemaless_writer(out, schema, self._record(values, nested))
-            except (ValueError, TypeError, KeyError, OverflowError, AttributeError, IndexError) as error:
-                raise RowRejected(
-                    f"row {at + 1} cannot be written with schema id {self.schema.id}: {error}",
-                    state="nothing of this batch was sent",
-                    next_step="make the values fit the schema, or register one that holds them",
-                ) from None
-            written.append(out.getvalue())
-        return pa.array(written, pa.binary())
 
-    def _refuse_lost_microseconds(self, at: int, values: Sequence[Any], coarse: set[str]) -> None:
+        def write(row: int, values: Sequence[Any]) -> bytes:
+            payload = io.BytesIO()
+            payload.write(prefix)
+            self._refuse_lost_microseconds(row, values, coarse)
+            try:
+                schemaless_writer(payload, schema, self._record(values, nested))
+            except (ValueError, TypeError, KeyError, OverflowError, AttributeError, IndexError) as error:
+                raise cannot_write(row, self.schema.id, error) from None
+            return payload.getvalue()
+
+        return write
+
+    def _refuse_lost_microseconds(self, row: int, values: Sequence[Any], coarse: set[str]) -> None:
         for column, value in zip(self.columns, values, strict=True):
             if column.name in coarse and isinstance(value, dt.datetime) and value.microsecond % 1000:
                 raise RowRejected(
-                    f"row {at + 1}, column {column.name!r}: {value.isoformat()} has microseconds, and schema"
+                    f"row {row + 1}, column {column.name!r}: {value.isoformat()} has microseconds, and schema"
                     f" id {self.schema.id} has milliseconds",
                     state="nothing of this batch was sent",
                     next_step="round the values to milliseconds, or send to a topic whose schema has"

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ematix_flow.backends.payloads.registry import RegisteredSchema
-from ematix_flow.errors import SchemaMismatch
+from ematix_flow.backends.payloads.registry import RegisteredSchema, UnusableSchema
+from ematix_flow.backends.payloads.schema_names import as_schema_name, require_field_names
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import MAX_PRECISION, DataType
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PRIMITIVES = {
     "int": "integer",
     "long": "big_int",
@@ -54,10 +52,6 @@ _WRITTEN: dict[str, Any] = {
     "timestamp": {"type": "long", "logicalType": "local-timestamp-micros"},
     "timestamp_tz": {"type": "long", "logicalType": "timestamp-micros"},
 }
-
-
-class UnusableSchema(Exception):
-    """A registered schema that cannot be used to read or write payloads; the text says why."""
 
 
 def parse_avro_schema(schema: RegisteredSchema) -> Any:
@@ -154,23 +148,13 @@ def default_value(field: dict[str, Any]) -> Any:
 
 def schema_for_columns(columns: Sequence[ColumnSpec], name: str) -> dict[str, Any]:
     """The record schema for these columns; SchemaMismatch for a name that Avro does not allow."""
-    for column in columns:
-        if not _NAME.fullmatch(column.name):
-            raise SchemaMismatch(
-                f"Avro cannot name a field {column.name!r}",
-                next_step="rename the column with letters, digits and _ only",
-            )
+    require_field_names(columns, "Avro")
     namespace, _, short = name.rpartition(".")
-    schema: dict[str, Any] = {"type": "record", "name": _as_name(short)}
+    schema: dict[str, Any] = {"type": "record", "name": as_schema_name(short)}
     if namespace:
-        schema["namespace"] = ".".join(map(_as_name, namespace.split(".")))
+        schema["namespace"] = ".".join(map(as_schema_name, namespace.split(".")))
     schema["fields"] = [_field(column) for column in columns]
     return schema
-
-
-def _as_name(text: str) -> str:
-    made = re.sub(r"[^A-Za-z0-9_]", "_", text) or "Record"
-    return made if _NAME.fullmatch(made) else f"_{made}"
 
 
 def _field(column: ColumnSpec) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def describe_subject(payload: PayloadSpec) -> tuple[ColumnSpec, ...] | None:
     """
     if not has_registered_schema(payload):
         return None
-    from ematix_flow.backends.payloads.registry import registry_of, subject_of
+    from ematix_flow.backends.payloads.registry import UnusableSchema, registry_of, subject_of
 
     subject = subject_of(payload, lambda: payload.message)
     latest = registry_of(payload).latest_schema(subject)
@@ -107,7 +107,7 @@ def describe_subject(payload: PayloadSpec) -> tuple[ColumnSpec, ...] | None:
         )
     try:
         return _columns_of(payload, latest)
-    except ValueError as error:
+    except (UnusableSchema, ValueError) as error:
         raise SchemaMismatch(f"subject {subject!r}: {error}") from None
 
 
@@ -121,34 +121,26 @@ def columns_of_schemas(payload: PayloadSpec, ids: Iterable[SchemaId]) -> list[Co
 
     Decoding a message with such a schema gives the reason.
     """
-    from ematix_flow.backends.payloads.registry import registry_of
+    from ematix_flow.backends.payloads.registry import UnusableSchema, registry_of
 
     found: list[ColumnSpec] = []
     for schema_id in ids:
         schema = registry_of(payload).schema(schema_id)
         if schema is not None and schema.type.lower() == payload.format:
-            with suppress(ValueError):
+            with suppress(UnusableSchema, ValueError):
                 found += _columns_of(payload, schema)
     return found
 
 
 def _columns_of(payload: PayloadSpec, schema: RegisteredSchema) -> tuple[ColumnSpec, ...]:
-    """The columns of a schema; ValueError with the reason for a schema that cannot be used."""
+    """The columns of a schema; raises UnusableSchema."""
     if payload.format == "avro":
         from ematix_flow.backends.payloads import avro_schema
 
-        try:
-            return avro_schema.columns_of(avro_schema.parse_avro_schema(schema))
-        except avro_schema.UnusableSchema as error:
-            raise ValueError(str(error)) from None
+        return avro_schema.columns_of(avro_schema.parse_avro_schema(schema))
     from ematix_flow.backends.payloads import protobuf_schema
 
-    try:
-        return protobuf_schema.columns_of(
-            protobuf_schema.compile_schema(schema).find_message(payload.message)
-        )
-    except protobuf_schema.UnusableSchema as error:
-        raise ValueError(str(error)) from None
+    return protobuf_schema.columns_of(protobuf_schema.compile_schema(schema).find_message(payload.message))
 
 
 def _require_registry(payload: PayloadSpec) -> None:

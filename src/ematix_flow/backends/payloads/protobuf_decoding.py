@@ -10,32 +10,24 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ematix_flow.backends.payloads.base import BadMessage, DecodedBatch, PayloadSpec
 from ematix_flow.backends.payloads.framing import (
     FramedPayload,
-    FrameError,
     SchemaId,
-    parse_frame,
     read_message_number,
     read_message_path,
 )
 from ematix_flow.backends.payloads.protobuf_schema import (
     WRAPPERS,
     ProtoFile,
-    UnusableSchema,
     compile_schema,
     message_class,
 )
-from ematix_flow.backends.payloads.registry import PROTOBUF, LruCache, SchemaRegistry, registry_of
-from ematix_flow.backends.payloads.row_assembly import assemble_rows
-from ematix_flow.spec.tables import ColumnSpec
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from ematix_flow.backends.payloads.registry import PROTOBUF, LruCache, RegisteredSchema, SchemaRegistry
+from ematix_flow.backends.payloads.registry_decoding import RegistryDecoder, UnreadablePayload
 
 _CACHE_SIZE = 500
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
@@ -49,88 +41,52 @@ Getters = tuple[Any, tuple[tuple[str, Getter], ...]]  # a message's class, and t
 _getters: LruCache[tuple[int, int, SchemaId, object, tuple[str, ...]], Getters] = LruCache(_CACHE_SIZE)
 
 
-class UnreadablePayload(Exception):
-    """A payload whose bytes do not match its schema."""
+@dataclass(frozen=True)
+class ProtobufDecoder(RegistryDecoder):
+    """Decodes Protobuf payloads."""
+
+    schema_type = PROTOBUF
+
+    def _open_reader(self, registry: SchemaRegistry, schema: RegisteredSchema) -> _ProtobufReader:
+        names = tuple(column.name for column in self.columns)
+        return _ProtobufReader(registry, schema.id, compile_schema(schema), names)
 
 
 @dataclass(frozen=True)
-class ProtobufDecoder:
-    """Reads payloads into these columns. ``payload`` contains the registry's secrets."""
+class _ProtobufReader:
+    """Reads the fields ``names`` of payloads of one schema, whose file may have several messages."""
 
-    payload: PayloadSpec
-    columns: tuple[ColumnSpec, ...]
+    registry: SchemaRegistry
+    schema_id: SchemaId
+    file: ProtoFile
+    names: tuple[str, ...]
 
-    def read(self, values: pa.Array) -> DecodedBatch:
-        import pyarrow as pa
-
-        registry = registry_of(self.payload)
-        bad: list[BadMessage] = []
-        rows: list[Mapping[str, Any]] = []
-        kept: list[int] = []
-        empty = 0
-        files: dict[SchemaId, ProtoFile | str] = {}  # of this batch: one look at the registry for each
-        for index, value in enumerate(values.to_pylist()):
-            if not value:
-                empty += 1
-                continue
-            try:
-                frame = parse_frame(value, glue=registry.is_glue)
-                file = files.get(frame.schema)
-                if file is None:
-                    file = files[frame.schema] = _compile_schema(registry, frame.schema)
-                if isinstance(file, str):
-                    bad.append(BadMessage(index, file))
-                    continue
-                rows.append(self._read_row(registry, frame, file))
-                kept.append(index)
-            except (FrameError, UnreadablePayload) as error:
-                bad.append(BadMessage(index, str(error)))
-        batch, kept, unfit = assemble_rows(self.columns, rows, kept)
-        bad = sorted([*bad, *unfit], key=lambda each: each.index)
-        return DecodedBatch(batch, pa.array(kept, pa.int64()), tuple(bad), empty)
-
-    def _read_row(self, registry: SchemaRegistry, frame: FramedPayload, file: ProtoFile) -> dict[str, Any]:
+    def read_row(self, payload: FramedPayload) -> dict[str, Any]:
         from google.protobuf.message import DecodeError
 
         which: object
-        which, at = read_message_number(frame) if registry.is_glue else read_message_path(frame)
-        message, getters = self._getters_for(registry, frame.schema, file, which)
+        which, start = read_message_number(payload) if self.registry.is_glue else read_message_path(payload)
+        message, getters = self._getters_for(which)
         try:
-            found = message.FromString(frame.data[at:])
-            return {name: get(found) for name, get in getters}
+            decoded = message.FromString(payload.data[start:])
+            return {name: get(decoded) for name, get in getters}
         except (DecodeError, UnicodeDecodeError) as error:
             raise UnreadablePayload(f"the payload does not match its schema: {str(error)[:200]}") from None
         except RecursionError:
             raise UnreadablePayload("the payload is nested too deeply") from None
 
-    def _getters_for(
-        self, registry: SchemaRegistry, schema_id: SchemaId, file: ProtoFile, which: object
-    ) -> Getters:
-        names = tuple(column.name for column in self.columns)
-        key = (os.getpid(), id(registry), schema_id, which, names)
+    def _getters_for(self, which: object) -> Getters:
+        key = (os.getpid(), id(self.registry), self.schema_id, which, self.names)
         known = _getters.get(key)
         if known is not None:
             return known
-        descriptor = _find_message(file, which)
+        descriptor = _find_message(self.file, which)
         if descriptor is None:
-            raise UnreadablePayload(f"schema id {schema_id} has no message at {which}")
-        fields = {field.name: field for field in descriptor.fields}
-        fields = {**{field.json_name: field for field in descriptor.fields}, **fields}
-        getters = tuple((name, _field_getter(fields[name])) for name in names if name in fields)
+            raise UnreadablePayload(f"schema id {self.schema_id} has no message at {which}")
+        fields = {field.json_name: field for field in descriptor.fields}
+        fields |= {field.name: field for field in descriptor.fields}
+        getters = tuple((name, _field_getter(fields[name])) for name in self.names if name in fields)
         return _getters.put(key, (message_class(descriptor), getters))
-
-
-def _compile_schema(registry: SchemaRegistry, schema_id: SchemaId) -> ProtoFile | str:
-    """The schema's file, or the reason why it cannot be used."""
-    schema = registry.schema(schema_id)
-    if schema is None:
-        return f"schema id {schema_id} is not in the registry"
-    if schema.type != PROTOBUF:
-        return f"schema id {schema_id} is {schema.type.title()}, not Protobuf"
-    try:
-        return compile_schema(schema)
-    except UnusableSchema as error:
-        return str(error)
 
 
 def _find_message(file: ProtoFile, which: object) -> Any | None:

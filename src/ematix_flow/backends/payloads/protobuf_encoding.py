@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.backends.payloads.framing import SchemaId, encode_message_path, encode_varint, frame_prefix
 from ematix_flow.backends.payloads.protobuf_schema import (
     WRAPPERS,
-    UnusableSchema,
     columns_of,
     compile_schema,
     load_file,
@@ -25,21 +24,19 @@ from ematix_flow.backends.payloads.protobuf_schema import (
     path_to_message,
     proto_text,
 )
-from ematix_flow.backends.payloads.registry import PROTOBUF, RegisteredSchema, registry_of
+from ematix_flow.backends.payloads.registry import PROTOBUF, RegisteredSchema, UnusableSchema, registry_of
+from ematix_flow.backends.payloads.registry_encoding import RegistryEncoder, RowWriter, cannot_write
 from ematix_flow.backends.payloads.writer_schema import choose_schema, fits_without_loss, target_record_name
-from ematix_flow.errors import RowRejected, SchemaMismatch
+from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.tables import ColumnSpec
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _AS_TEXT = ("numeric", "date", "timestamp", "json", "jsonb", "uuid")
 
 
 @dataclass(frozen=True)
-class ProtobufEncoder:
-    """Writes with a schema that was chosen on the driver; a worker needs neither registry nor compiler."""
+class ProtobufEncoder(RegistryEncoder):
+    """Encodes rows as Protobuf payloads. A worker needs no compiler either."""
 
     schema_id: SchemaId
     serialized: bytes  # the compiled file
@@ -47,36 +44,27 @@ class ProtobufEncoder:
     prefix: bytes
     columns: tuple[ColumnSpec, ...]
 
-    def encode(self, rows: pa.RecordBatch) -> pa.Array:
-        import pyarrow as pa
-
-        descriptor = load_file(self.serialized).find_message(self.message)
-        made = message_class(descriptor)
-        setters = [_setter(descriptor.fields_by_name[c.name], c) for c in self.columns]
-        arrays = [rows.column(c.name).cast(c.type.arrow()).to_pylist() for c in self.columns]
-        written: list[bytes] = []
-        for at, values in enumerate(zip(*arrays, strict=True)):
-            message = made()
-            for column, put, value in zip(self.columns, setters, values, strict=True):
-                if value is not None:
-                    self._set_field(message, column, put, value, at)
-            written.append(self.prefix + message.SerializeToString())
-        return pa.array(written, pa.binary())
-
-    def _set_field(
-        self, message: Any, column: ColumnSpec, put: Callable[[Any, Any], None], value: Any, at: int
-    ) -> None:
+    def _row_writer(self) -> RowWriter:
         from google.protobuf import json_format
 
-        try:
-            put(message, value)
-        except (ValueError, TypeError, OverflowError, AttributeError, json_format.Error) as error:
-            raise RowRejected(
-                f"row {at + 1}, column {column.name!r} cannot be written with schema id {self.schema_id}:"
-                f" {error}",
-                state="nothing of this batch was sent",
-                next_step="make the values fit the schema, or register one that holds them",
-            ) from None
+        descriptor = load_file(self.serialized).find_message(self.message)
+        new_message = message_class(descriptor)
+        names = [column.name for column in self.columns]
+        setters = [_setter(descriptor.fields_by_name[column.name], column) for column in self.columns]
+
+        def write(row: int, values: Sequence[Any]) -> bytes:
+            message = new_message()
+            for name, set_field, value in zip(names, setters, values, strict=True):
+                if value is None:
+                    continue
+                try:
+                    set_field(message, value)
+                except (ValueError, TypeError, OverflowError, AttributeError, json_format.Error) as error:
+                    raise cannot_write(row, self.schema_id, error, name) from None
+            serialized: bytes = message.SerializeToString()
+            return self.prefix + serialized
+
+        return write
 
 
 def _setter(field: Any, column: ColumnSpec) -> Callable[[Any, Any], None]:

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ematix_flow.backends.payloads.registry import LruCache, RegisteredSchema
-from ematix_flow.errors import SchemaMismatch
+from ematix_flow.backends.payloads.registry import LruCache, RegisteredSchema, UnusableSchema
+from ematix_flow.backends.payloads.schema_names import as_schema_name, require_field_names
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import DataType
 
@@ -29,7 +29,6 @@ _COMPILE_SECONDS = 60
 _LONGEST_NAME = 255
 _CACHE_SIZE = 200
 _MAIN = "ematix_flow_payload.proto"
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SLOW_SECONDS = 600  # seconds until a file that took too long is compiled again
 _files: LruCache[str, ProtoFile] = LruCache(_CACHE_SIZE)
 _failures: LruCache[str, tuple[str, float]] = LruCache(_CACHE_SIZE)  # the reason, and how long it holds
@@ -73,10 +72,6 @@ _WRITTEN = {
     "bytes": "bytes",
     "timestamp_tz": "google.protobuf.Timestamp",
 }
-
-
-class UnusableSchema(Exception):
-    """A registered schema that cannot be used to read or write payloads; the text says why."""
 
 
 class _CompileTimeout(UnusableSchema):
@@ -311,27 +306,18 @@ def proto_text(columns: Sequence[ColumnSpec], name: str, numbers: Mapping[str, i
 
     SchemaMismatch for a name that Protobuf does not allow.
     """
+    require_field_names(columns, "Protobuf")
     package, _, short = name.rpartition(".")
     lines = ['syntax = "proto3";']
     if package:
-        lines.append(f"package {'.'.join(map(_as_name, package.split('.')))};")
+        lines.append(f"package {'.'.join(map(as_schema_name, package.split('.')))};")
     if any(column.type.kind == "timestamp_tz" for column in columns):
         lines.append('import "google/protobuf/timestamp.proto";')
-    lines.append(f"message {_as_name(short)} {{")
+    lines.append(f"message {as_schema_name(short)} {{")
     free = max(numbers.values(), default=0) + 1
     for column in columns:
-        if not _NAME.fullmatch(column.name):
-            raise SchemaMismatch(
-                f"Protobuf cannot name a field {column.name!r}",
-                next_step="rename the column with letters, digits and _ only",
-            )
         number = numbers.get(column.name)
         if number is None:
             number, free = free, free + 1 if free != 18_999 else 20_000  # Protobuf reserves those between
         lines.append(f"  optional {_WRITTEN.get(column.type.kind, 'string')} {column.name} = {number};")
     return "\n".join([*lines, "}", ""])
-
-
-def _as_name(text: str) -> str:
-    made = re.sub(r"[^A-Za-z0-9_]", "_", text) or "Record"
-    return made if _NAME.fullmatch(made) else f"_{made}"

@@ -51,6 +51,10 @@ class RegisteredSchema:
     flaw: str = ""
 
 
+class UnusableSchema(Exception):
+    """A registered schema that cannot be used to read or write payloads; the text says why."""
+
+
 class LruCache(Generic[Key, Value]):
     """A cache of limited size that drops the least recently used entry. Thread-safe."""
 
