@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_SIZE, BATCH_BYTES, BATCH_WINDOW, IDLE_TIMEOUT = 100_000, 16 * 1024 * 1024, 5.0, 5.0
+CONNECTION_NAME = "notebook"  # in errors: a connection that is opened here is not declared
 _MAX_POLL = 500
 _KEEP_ALIVE_SECONDS = 1.0
 
@@ -87,6 +88,14 @@ class MessageBackend(ABC):
     def _close_others(self) -> None:
         """Close what the broker has opened besides its receivers."""
         return
+
+    def _with_limits(self: Self, batch_size: int | None, batch_bytes: int | None) -> Self:
+        """The same object, with these limits of a batch where they are given."""
+        if batch_size is not None:
+            self.batch_size = batch_size
+        if batch_bytes is not None:
+            self.batch_bytes = batch_bytes
+        return self
 
     # -------------------------------------------------------------- reading
 
@@ -182,6 +191,22 @@ class MessageBackend(ABC):
 
     def __exit__(self, *failure: object) -> None:
         self.close()
+
+
+class RefusableBackend(MessageBackend):
+    """A broker that takes messages back; its own ``nack_pending`` says where they go."""
+
+    def pending_count(self) -> int:
+        """The number of messages that were yielded and not committed."""
+        return sum(len(receipts) for receipts in self._pending.values())
+
+    def _refuse_pending(self, refuse: Callable[[Receiver, Sequence[Any]], None]) -> int:
+        """Refuse the messages that were yielded and not committed, and return their number."""
+        count = self.pending_count()
+        for place, receipts in self._pending.items():
+            refuse(self._receivers[place], receipts)
+        self._pending.clear()
+        return count
 
 
 # ------------------------------------------------------------------ the steps, each usable alone

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ematix_flow.backends.brokers.notebook import MessageBackend
+from ematix_flow.backends.brokers.notebook import CONNECTION_NAME, MessageBackend
 from ematix_flow.backends.kafka.backend import KafkaStreamBackend as Cluster
 from ematix_flow.backends.kafka.receiver import KafkaReceiver
 from ematix_flow.backends.messages.contract import Message, ReadRequest, Receiver, Sender
@@ -26,7 +26,7 @@ class KafkaBackend(MessageBackend):
     @classmethod
     def open(cls, bootstrap_servers: str | Sequence[str], **fields: Any) -> KafkaBackend:
         """``fields`` are those of a Kafka connection, as ``group_id`` and ``sasl_plain_username``."""
-        given = {"name": "notebook", "bootstrap_servers": bootstrap_servers, **fields}
+        given = {"name": CONNECTION_NAME, "bootstrap_servers": bootstrap_servers, **fields}
         connection = KafkaConnection(**{name: value for name, value in given.items() if value is not None})
         if isinstance(connection.schema_registry, str) and connection.schema_registry:
             raise UsageError(

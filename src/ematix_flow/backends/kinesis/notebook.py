@@ -6,14 +6,12 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ematix_flow.backends.brokers.notebook import BATCH_BYTES, MessageBackend
+from ematix_flow.backends.brokers.notebook import CONNECTION_NAME, MessageBackend
 from ematix_flow.backends.kinesis import backend
 from ematix_flow.backends.kinesis.positions import ShardPosition
 from ematix_flow.backends.messages.contract import Message, ReadRequest, Receiver, Sender
 from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.spec.connections import KinesisConnection
-
-CONNECTION_NAME = "notebook"
 
 
 class KinesisBackend(MessageBackend):
@@ -75,9 +73,7 @@ class KinesisBackend(MessageBackend):
             positions or {},
             {"idle_poll_ms": str(idle_poll_ms)},
         )
-        opened.batch_size = cls.batch_size if batch_size is None else batch_size
-        opened.batch_bytes = BATCH_BYTES if batch_bytes is None else batch_bytes
-        return opened
+        return opened._with_limits(batch_size, batch_bytes)
 
     def ping(self) -> str:
         return self._stream.check()

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from ematix_flow.backends.brokers.notebook import BATCH_BYTES, MessageBackend
+from collections.abc import Sequence
+from typing import Any
+
+from ematix_flow.backends.brokers.notebook import CONNECTION_NAME, RefusableBackend
 from ematix_flow.backends.messages.contract import ReadRequest, Receiver, Sender
 from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.backends.pubsub import backend
 from ematix_flow.backends.pubsub.receiver import PubSubReceiver
 from ematix_flow.spec.connections import PubSubConnection
 
-CONNECTION_NAME = "notebook"
 
-
-class PubSubBackend(MessageBackend):
+class PubSubBackend(RefusableBackend):
     """One project. Places are subscriptions to read from, and topics to write to.
 
     Deadlines are not extended while your code works on a batch: messages that are committed after more than a
@@ -46,9 +47,7 @@ class PubSubBackend(MessageBackend):
             credentials_path=credentials_path or "",
         )
         opened = cls(backend.PubSubStreamBackend(connection), PayloadSpec(format=payload_format))
-        opened.batch_size = cls.batch_size if batch_size is None else batch_size
-        opened.batch_bytes = BATCH_BYTES if batch_bytes is None else batch_bytes
-        return opened
+        return opened._with_limits(batch_size, batch_bytes)
 
     def ping(self) -> str:
         return self._project.check()
@@ -58,18 +57,12 @@ class PubSubBackend(MessageBackend):
 
         They are delivered again, or go where the subscription's dead-letter policy says.
         """
-        count = 0
-        for place, receipts in self._pending.items():
-            receiver = self._receivers[place]
+
+        def refuse(receiver: Receiver, receipts: Sequence[Any]) -> None:
             assert isinstance(receiver, PubSubReceiver)
             receiver.nack(receipts)
-            count += len(receipts)
-        self._pending.clear()
-        return count
 
-    def pending_count(self) -> int:
-        """The number of messages that were yielded and not committed."""
-        return sum(len(receipts) for receipts in self._pending.values())
+        return self._refuse_pending(refuse)
 
     def _open_receiver(self, place: str) -> Receiver:
         return self._project.stream_source().receiver(ReadRequest(place), {})

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from ematix_flow.backends.brokers.notebook import BATCH_BYTES, MessageBackend
+from collections.abc import Sequence
+from typing import Any
+
+from ematix_flow.backends.brokers.notebook import CONNECTION_NAME, RefusableBackend
+from ematix_flow.backends.messages.contract import Receiver
 from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.backends.rabbitmq.address import RabbitMQAddress, address_of
 from ematix_flow.backends.rabbitmq.receiver import PREFETCH, RabbitMQReceiver
 from ematix_flow.backends.rabbitmq.sender import RabbitMQSender
 from ematix_flow.spec.connections.brokers import RabbitMQConnection
 
-CONNECTION_NAME = "notebook"
 _CONTENT_TYPES = {"json": "application/json"}
 
 
-class RabbitMQBackend(MessageBackend):
+class RabbitMQBackend(RefusableBackend):
     """One server. Places are queues; for writing also ``exchange:name`` or ``exchange:name/routing.key``."""
 
     batch_size = 1000
@@ -49,31 +52,23 @@ class RabbitMQBackend(MessageBackend):
             tls_verify=tls_verify,
         )
         opened = cls(address_of(connection), PayloadSpec(format=payload_format), prefetch)
-        opened.batch_size = cls.batch_size if batch_size is None else batch_size
-        opened.batch_bytes = BATCH_BYTES if batch_bytes is None else batch_bytes
-        return opened
+        return opened._with_limits(batch_size, batch_bytes)
 
     def ping(self) -> str:
-        said = self._address.server_properties()
-        return f"{said.get('product', 'AMQP server')} {said.get('version', '')} at {self._address.label}"
+        server = self._address.server_properties()
+        return f"{server.get('product', 'AMQP server')} {server.get('version', '')} at {self._address.label}"
 
     def nack_pending(self, requeue: bool = False) -> int:
         """Refuse the messages that were yielded and not committed, and return their number.
 
         They go to the queue's dead-letter exchange, or with ``requeue`` back into the queue.
         """
-        count = 0
-        for place, receipts in self._pending.items():
-            receiver = self._receivers[place]
+
+        def refuse(receiver: Receiver, receipts: Sequence[Any]) -> None:
             assert isinstance(receiver, RabbitMQReceiver)
             receiver.reject(receipts, requeue=requeue)
-            count += len(receipts)
-        self._pending.clear()
-        return count
 
-    def pending_count(self) -> int:
-        """The number of messages that were yielded and not committed."""
-        return sum(len(receipts) for receipts in self._pending.values())
+        return self._refuse_pending(refuse)
 
     def _open_receiver(self, place: str) -> RabbitMQReceiver:
         return RabbitMQReceiver(self._address, place, prefetch=self._prefetch)
