@@ -291,7 +291,7 @@ def test_records_that_never_get_in_are_told_in_the_end(fake: FakeKinesis) -> Non
     fake.answers["PutRecords"] = lambda request: taken(
         request, *range(len(request["Records"])), code="ProvisionedThroughputExceededException"
     )
-    with pytest.raises(TargetFailed, match="did not take 2 records") as caught:
+    with pytest.raises(TargetFailed, match="refused 2 records") as caught:
         KinesisSender(connection(fake), "s", patience=1.0).send([rows((b"1", b"k"), (b"2", b"k"))])
     assert "update-shard-count" in str(caught.value)
     assert fake.count("PutRecords") > 2

@@ -214,25 +214,25 @@ class RefusableBackend(MessageBackend):
 
 def gather_batch(receiver: Receiver, until: BatchLimits) -> tuple[list[Message], bool]:
     """The messages of one batch, and whether the source has been idle for too long."""
-    found: list[Message] = []
-    held = 0
-    now = kept = time.monotonic()
-    quiet, closes = now + until.idle, float("inf")
-    while len(found) < until.size and held < until.size_bytes:
-        wait = min(quiet, closes) - now
+    messages: list[Message] = []
+    size = 0
+    now = kept_alive_at = time.monotonic()
+    idle_at, full_at = now + until.idle, float("inf")
+    while len(messages) < until.size and size < until.size_bytes:
+        wait = min(idle_at, full_at) - now
         if wait <= 0:
-            return found, now >= quiet
-        more = receiver.poll(min(until.size - len(found), _MAX_POLL), min(wait, _KEEP_ALIVE_SECONDS))
+            return messages, now >= idle_at
+        polled = receiver.poll(min(until.size - len(messages), _MAX_POLL), min(wait, _KEEP_ALIVE_SECONDS))
         now = time.monotonic()
-        if more:
-            closes = min(closes, now + until.window)
-            quiet = now + until.idle
-            found += more
-            held += sum(len(message.value or b"") + len(message.key or b"") for message in more)
-        if found and now - kept >= _KEEP_ALIVE_SECONDS:
+        if polled:
+            full_at = min(full_at, now + until.window)
+            idle_at = now + until.idle
+            messages += polled
+            size += sum(len(message.value or b"") + len(message.key or b"") for message in polled)
+        if messages and now - kept_alive_at >= _KEEP_ALIVE_SECONDS:
             receiver.keep_alive()
-            kept = now
-    return found, False
+            kept_alive_at = now
+    return messages, False
 
 
 def messages_to_arrow(messages: Sequence[Message]) -> pa.RecordBatch:

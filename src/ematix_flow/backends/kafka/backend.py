@@ -29,16 +29,16 @@ class KafkaStreamBackend(Backend):
 
     def check(self) -> str:
         """Kafka tells clients no version; this shows the cluster's id and size."""
-        there = self.cluster.metadata()
-        count = len(there.brokers)
+        metadata = self.cluster.metadata()
+        count = len(metadata.brokers)
         brokers = "1 broker" if count == 1 else f"{count} brokers"
-        id_shown = f"cluster {there.cluster_id}, " if there.cluster_id else ""
+        id_shown = f"cluster {metadata.cluster_id}, " if metadata.cluster_id else ""
         return f"Kafka ({id_shown}{brokers}) at {self.cluster.connection.bootstrap_servers}"
 
     def identity(self) -> str:
-        there = self.cluster.metadata().cluster_id
+        cluster_id = self.cluster.metadata().cluster_id
         servers = sorted(name.strip() for name in self.cluster.connection.bootstrap_servers.split(","))
-        return f"{self.kind}:{there or ','.join(servers)}"
+        return f"{self.kind}:{cluster_id or ','.join(servers)}"
 
     def stream_source(self) -> StreamSource:
         from ematix_flow.backends.kafka.spark import KafkaSource

@@ -113,8 +113,8 @@ def _fetch_certificate(host: str, port: int) -> str:
         socket.create_connection((host, port), timeout=_SECONDS) as plain,
         context.wrap_socket(plain, server_hostname=host) as secure,
     ):
-        shown = secure.getpeercert(binary_form=True)
-    return ssl.DER_cert_to_PEM_cert(shown or b"").strip()
+        certificate = secure.getpeercert(binary_form=True)
+    return ssl.DER_cert_to_PEM_cert(certificate or b"").strip()
 
 
 def _read_text(path: Path) -> str:

@@ -83,26 +83,26 @@ class KafkaCluster:
     def metadata(self) -> ClusterMetadata:
         """Brokers and topics. CannotConnect, quickly, when every broker is known to be unreachable."""
         admin, deadline = self.admin, time.monotonic() + self._seconds
-        told = self._client_errors
-        told.clear()
+        client_errors = self._client_errors
+        client_errors.clear()
         while True:
             left = deadline - time.monotonic()
             try:
                 return admin.list_topics(timeout=max(0.1, min(left, 1.0)))
             except KafkaException as error:
                 admin.poll(0)
-                answered = error.args[0]
-                if not is_transient(answered):
-                    raise broker_refusal(self.connection, "list topics", answered) from error
+                kafka_error = error.args[0]
+                if not is_transient(kafka_error):
+                    raise broker_refusal(self.connection, "list topics", kafka_error) from error
                 silent = self._seconds - (deadline - time.monotonic()) >= _SILENT_SECONDS
-                given_up = told.all_brokers_down and (told.reason is not None or silent)
+                given_up = client_errors.all_brokers_down and (client_errors.reason is not None or silent)
                 if given_up or time.monotonic() >= deadline:
-                    raise cannot_connect(self.connection, told, self._seconds) from error
+                    raise cannot_connect(self.connection, client_errors, self._seconds) from error
 
     def topics(self) -> dict[str, list[int]]:
         """Every topic that this user sees, with its partitions."""
-        there = self.metadata().topics
-        return {name: sorted(topic.partitions) for name, topic in there.items()}
+        topics = self.metadata().topics
+        return {name: sorted(topic.partitions) for name, topic in topics.items()}
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """The id of each topic. A topic that is deleted and created again gets another id.
@@ -134,13 +134,13 @@ class KafkaCluster:
     def _offsets(
         self, partitions: Iterable[Partition], which: OffsetSpec, *, committed: bool
     ) -> dict[Partition, int]:
-        asked = {TopicPartition(topic, number): which for topic, number in partitions}
-        if not asked:
+        specs = {TopicPartition(topic, number): which for topic, number in partitions}
+        if not specs:
             return {}
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        names = ", ".join(sorted({each.topic for each in asked}))
+        names = ", ".join(sorted({each.topic for each in specs}))
         answers = self.ask_all(
-            lambda: self.admin.list_offsets(asked, isolation_level=level, request_timeout=self._seconds),
+            lambda: self.admin.list_offsets(specs, isolation_level=level, request_timeout=self._seconds),
             f"read offsets of {names}",
         )
         return {(each.topic, each.partition): int(answer.offset) for each, answer in answers.items()}
@@ -159,8 +159,8 @@ class KafkaCluster:
         when it is open after ``patience`` seconds. It asks with a consumer, because the admin client of
         librdkafka 2.16 ends the process when a group's coordinator has moved.
         """
-        asked = [TopicPartition(topic, number) for topic, number in partitions]
-        if not asked:
+        requested = [TopicPartition(topic, number) for topic, number in partitions]
+        if not requested:
             return {}
         doing = f"read the offsets of group {group!r}"
         deadline = time.monotonic() + (patience if patience is not None else self._seconds)
@@ -168,18 +168,22 @@ class KafkaCluster:
             left = deadline - time.monotonic()
             try:
                 with self._group_consumer(group, stable) as member:
-                    found = member.committed(asked, timeout=max(min(left, _ASK_SECONDS), 0.1))
+                    found = member.committed(requested, timeout=max(min(left, _ASK_SECONDS), 0.1))
                 break
             except KafkaException as error:
-                said: KafkaError = error.args[0]
-                if is_transient(said) and time.monotonic() < deadline:
+                kafka_error: KafkaError = error.args[0]
+                if is_transient(kafka_error) and time.monotonic() < deadline:
                     time.sleep(_RETRY_SECONDS)
                     continue
-                if stable and said.code() in (*_UNSTABLE, KafkaError._TIMED_OUT) and self._is_reachable():
+                if (
+                    stable
+                    and kafka_error.code() in (*_UNSTABLE, KafkaError._TIMED_OUT)
+                    and self._is_reachable()
+                ):
                     raise TransactionStillOpen(
                         f"cannot {doing}: a transaction is open, or the group's coordinator does not answer"
                     ) from error
-                raise self._source_failure(doing, said) from error
+                raise self._source_failure(doing, kafka_error) from error
         for each in found:
             if each.error is not None:
                 raise self._source_failure(doing, each.error)
@@ -237,9 +241,9 @@ class KafkaCluster:
                     raise cannot_connect(self.connection, self._client_errors, self._seconds) from error
             if refusal is None:
                 return found
-            said: KafkaError = refusal.args[0]
-            if is_unreachable(said) or not is_transient(said) or time.monotonic() >= deadline:
-                raise self._source_failure(doing, said) from refusal
+            kafka_error: KafkaError = refusal.args[0]
+            if is_unreachable(kafka_error) or not is_transient(kafka_error) or time.monotonic() >= deadline:
+                raise self._source_failure(doing, kafka_error) from refusal
             time.sleep(_RETRY_SECONDS)
 
     def wait_for(self, future: Future[Any], doing: str) -> Any:

@@ -47,14 +47,14 @@ class PipelineGroup:
         with self._lock:
             if not self._is_group_chosen:
                 self._offsets(list(wanted))
-            there = self._committed_offsets(self.name, wanted)
-            if self.name == self._shared_name and self._other_pipelines(there):  # another one has begun
-                self._switch_to_own_group(self._other_pipelines(there))
-                there = self._committed_offsets(self.name, wanted)
+            committed = self._committed_offsets(self.name, wanted)
+            if self.name == self._shared_name and self._other_pipelines(committed):  # another one has begun
+                self._switch_to_own_group(self._other_pipelines(committed))
+                committed = self._committed_offsets(self.name, wanted)
             due = [
                 TopicPartition(*each, offset, self._mark)
                 for each, offset in wanted.items()
-                if self._is_due(offset, *there.get(each, (-1, "")))
+                if self._is_due(offset, *committed.get(each, (-1, "")))
             ]
             if not due:
                 return
@@ -75,19 +75,19 @@ class PipelineGroup:
         own, others = self._committed_offsets(self._own_name, partitions), self._other_pipelines(shared)
         if own or others:
             self._switch_to_own_group(others)
-            shared = {each: said for each, said in shared.items() if said[1] == self._mark}
+            shared = {each: commit for each, commit in shared.items() if commit[1] == self._mark}
         self._is_group_chosen = True
         return {each: offset for each, (offset, _) in {**shared, **own}.items()}
 
-    def _is_due(self, offset: int, there: int, mark: str) -> bool:
-        return offset > there or (offset == there and mark != self._mark)
+    def _is_due(self, offset: int, committed: int, mark: str) -> bool:
+        return offset > committed or (offset == committed and mark != self._mark)
 
     def _committed_offsets(self, group: str, partitions: Iterable[Partition]) -> CommittedOffsets:
         return self._cluster.committed_offsets(group, partitions)
 
-    def _other_pipelines(self, there: CommittedOffsets) -> list[str]:
+    def _other_pipelines(self, committed: CommittedOffsets) -> list[str]:
         """The other pipelines that have committed."""
-        marks = {mark for _, mark in there.values() if mark.startswith(_MARK) and mark != self._mark}
+        marks = {mark for _, mark in committed.values() if mark.startswith(_MARK) and mark != self._mark}
         return sorted(mark.removeprefix(_MARK) for mark in marks) if self.pipeline else []
 
     def _switch_to_own_group(self, others: list[str]) -> None:

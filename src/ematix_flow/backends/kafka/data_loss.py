@@ -21,15 +21,15 @@ _MOVED = re.compile(
 )
 
 
-def explain_data_loss(said: str) -> SourceFailed | None:
+def explain_data_loss(text: str) -> SourceFailed | None:
     """Our error for a stream that met data loss: which messages, and what to do. None for other errors."""
-    lost = _find_losses(said)
+    lost = _find_losses(text)
     if lost:
         return data_lost_error(lost)
-    if _DATA_LOSS_TEXT in said:
-        reason = said.partition("Reason:")[2].strip().splitlines()
+    if _DATA_LOSS_TEXT in text:
+        reason = text.partition("Reason:")[2].strip().splitlines()
         return data_lost_error([reason[0] if reason else "Spark does not say which messages"])
-    if _MOVED.search(said):
+    if _MOVED.search(text):
         return SourceFailed(
             "the topic's partitions changed while the stream was reading",
             state="nothing was read past the last committed batch",
@@ -38,21 +38,21 @@ def explain_data_loss(said: str) -> SourceFailed | None:
     return None
 
 
-def _find_losses(said: str) -> list[str]:
+def _find_losses(text: str) -> list[str]:
     """A line for each loss, without repetitions."""
-    found = [f"{m[3]}/{m[4]}: {m[1]} to {int(m[2]) - 1} were deleted" for m in _RANGE.finditer(said)]
+    found = [f"{m[3]}/{m[4]}: {m[1]} to {int(m[2]) - 1} were deleted" for m in _RANGE.finditer(text)]
     found += [
-        f"{m[1]}/{m[2]} ends at {m[4]}, before {m[3]}: it was created again" for m in _CHANGED.finditer(said)
+        f"{m[1]}/{m[2]} ends at {m[4]}, before {m[3]}: it was created again" for m in _CHANGED.finditer(text)
     ]
-    found += [f"{m[1]}/{m[2]}: {m[3]} to {int(m[4]) - 1} were deleted" for m in _RESET.finditer(said)]
+    found += [f"{m[1]}/{m[2]}: {m[3]} to {int(m[4]) - 1} were deleted" for m in _RESET.finditer(text)]
     found += [
         f"{m[1]}/{m[2]}: 0 to {int(m[3]) - 1} were deleted before they were read"
-        for m in _ADDED.finditer(said)
+        for m in _ADDED.finditer(text)
     ]
     for pattern in (_DELETED, _NOT_FOUND):
-        for match in pattern.finditer(said):
+        for match in pattern.finditer(text):
             names = [name.strip() for name in match[1].split(",") if name.strip()]
             found += [f"{'/'.join(name.rsplit('-', 1))} no longer exists" for name in names]
     if not found:
-        found = [f"{m[1]}/{m[2]}: {m[3]} is out of range" for m in _OUT_OF_RANGE.finditer(said)]
+        found = [f"{m[1]}/{m[2]}: {m[3]} is out of range" for m in _OUT_OF_RANGE.finditer(text)]
     return list(dict.fromkeys(found))

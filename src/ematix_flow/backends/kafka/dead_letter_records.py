@@ -81,13 +81,13 @@ class LetterEntry:
         letter = replace(self.letter, status=cast(LetterStatus, self.status))
         if self.last_change is None:
             return letter
-        said = self.last_change
+        change = self.last_change
         return replace(
             letter,
-            reason=letter.reason if said.reason is None else said.reason,
-            attempt=said.attempt or letter.attempt,
-            failed_at=said.failed_at or letter.failed_at,
-            batch=said.batch if said.lease is None else letter.batch,
+            reason=letter.reason if change.reason is None else change.reason,
+            attempt=change.attempt or letter.attempt,
+            failed_at=change.failed_at or letter.failed_at,
+            batch=change.batch if change.lease is None else letter.batch,
         )
 
 
@@ -274,5 +274,5 @@ def _original_headers(text: str | None) -> Headers:
 
 
 def _as_json(headers: Sequence[tuple[str, bytes | None]]) -> str:
-    shown = {name: (value or b"").decode("utf-8", "replace") for name, value in headers}
-    return json.dumps(shown, ensure_ascii=False)
+    texts = {name: (value or b"").decode("utf-8", "replace") for name, value in headers}
+    return json.dumps(texts, ensure_ascii=False)

@@ -27,35 +27,40 @@ def fit_letter(letter: DeadLetter, allowed: int, longest_payload: int) -> DeadLe
     """
     if _letter_size(letter) <= allowed and len(letter.payload) <= longest_payload:
         return letter
-    kept = replace(letter, payload=b"")
-    if _letter_size(kept) + _REMARK > allowed:
-        kept = replace(kept, headers=None)
-    over = _letter_size(kept) + _REMARK - allowed
-    if over > 0 and kept.key is not None:
-        kept = replace(kept, key=kept.key[: max(0, len(kept.key) - over)])
-        over = _letter_size(kept) + _REMARK - allowed
+    cut_letter = replace(letter, payload=b"")
+    if _letter_size(cut_letter) + _REMARK > allowed:
+        cut_letter = replace(cut_letter, headers=None)
+    over = _letter_size(cut_letter) + _REMARK - allowed
+    if over > 0 and cut_letter.key is not None:
+        cut_letter = replace(cut_letter, key=cut_letter.key[: max(0, len(cut_letter.key) - over)])
+        over = _letter_size(cut_letter) + _REMARK - allowed
     if over > 0:
-        encoded = kept.reason.encode()
-        kept = replace(kept, reason=encoded[: max(0, len(encoded) - over)].decode("utf-8", "ignore"))
-    room = min(longest_payload, max(0, allowed - _letter_size(kept) - _REMARK))
+        encoded = cut_letter.reason.encode()
+        cut_letter = replace(
+            cut_letter, reason=encoded[: max(0, len(encoded) - over)].decode("utf-8", "ignore")
+        )
+    room = min(longest_payload, max(0, allowed - _letter_size(cut_letter) - _REMARK))
     payload = letter.payload[:room]
     return replace(
-        kept,
+        cut_letter,
         payload=payload,
         whole=False,
         status="parked",
-        reason=kept.reason + _cut_remark(letter, kept, payload),
+        reason=cut_letter.reason + _cut_remark(letter, cut_letter, payload),
     )
 
 
-def _cut_remark(letter: DeadLetter, kept: DeadLetter, payload: bytes) -> str:
-    gone = [
+def _cut_remark(letter: DeadLetter, cut_letter: DeadLetter, payload: bytes) -> str:
+    cut_parts = [
         name
-        for name, is_gone in (("headers", letter.headers != kept.headers), ("key", letter.key != kept.key))
-        if is_gone
+        for name, is_cut in (
+            ("headers", letter.headers != cut_letter.headers),
+            ("key", letter.key != cut_letter.key),
+        )
+        if is_cut
     ]
-    cut = f", {' and '.join(gone)} cut" if gone else ""
-    return f" (kept are {len(payload):,} of {len(letter.payload):,} bytes{cut}: it cannot be replayed)"
+    remark = f", {' and '.join(cut_parts)} cut" if cut_parts else ""
+    return f" (kept are {len(payload):,} of {len(letter.payload):,} bytes{remark}: it cannot be replayed)"
 
 
 def _letter_size(letter: DeadLetter) -> int:

@@ -138,8 +138,8 @@ class LetterTopic:
         if not places:
             return
         try:
-            asked = [ConsumerGroupTopicPartitions(group, places)]
-            answers = self._cluster.admin.alter_consumer_group_offsets(asked)
+            request = [ConsumerGroupTopicPartitions(group, places)]
+            answers = self._cluster.admin.alter_consumer_group_offsets(request)
             self._cluster.wait_for(answers[group], f"commit offsets of group {group!r}")
         except (FlowError, KafkaException, ValueError) as error:
             _log.info("cannot commit the progress of group %s: %s", group, error)
@@ -181,8 +181,8 @@ class LetterTopic:
                 )
                 return {number: end for (_, number), end in ends.items()}
             except SourceFailed as error:
-                told = error.__cause__.args[0] if isinstance(error.__cause__, KafkaException) else None
-                if told is None or told.code() not in MISSING or time.monotonic() > deadline:
+                kafka_error = error.__cause__.args[0] if isinstance(error.__cause__, KafkaException) else None
+                if kafka_error is None or kafka_error.code() not in MISSING or time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
 

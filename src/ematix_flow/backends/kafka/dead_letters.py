@@ -208,8 +208,8 @@ class KafkaDeadLetters(DeadLetterStore):
                 return None
             attempt = entry.current_letter().attempt + 1
             status: LetterStatus = "parked" if attempt >= self.max_attempts else "pending"
-            told = {"attempt": attempt, "reason": bounded_reason(reason), "failed_at": self._clock()}
-            return status if self._write_outcome(lease, [id], status, **told) else None
+            outcome = {"attempt": attempt, "reason": bounded_reason(reason), "failed_at": self._clock()}
+            return status if self._write_outcome(lease, [id], status, **outcome) else None
 
     def release(self, lease: LetterLease, ids: Sequence[str] | None = None) -> int:
         return len(

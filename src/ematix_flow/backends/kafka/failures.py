@@ -54,10 +54,10 @@ class ClientErrors:
         return None
 
 
-def cannot_connect(connection: KafkaConnection, told: ClientErrors, seconds: float) -> CannotConnect:
+def cannot_connect(connection: KafkaConnection, errors: ClientErrors, seconds: float) -> CannotConnect:
     """The error that explains why no broker of the connection answered."""
     name, servers = connection.name, connection.bootstrap_servers
-    code, text = told.reason or (None, "")
+    code, text = errors.reason or (None, "")
     text = _BROKER.sub("", text)
     lowered = text.lower()
     if code == KafkaError._AUTHENTICATION:
@@ -89,7 +89,7 @@ def cannot_connect(connection: KafkaConnection, told: ClientErrors, seconds: flo
             f"the Kafka broker at {servers} does not accept TLS: {text}",
             next_step="check the port, and security_protocol (plaintext, ssl, sasl_plaintext, sasl_ssl)",
         )
-    if told.all_brokers_down and not text:
+    if errors.all_brokers_down and not text:
         return CannotConnect(
             f"the Kafka broker at {servers} closes the connection without an answer, like one that needs TLS "
             "or a login",
@@ -134,9 +134,9 @@ def invalid_settings(connection: KafkaConnection, error: Exception) -> FlowError
             f"the key at tls_key_path of connection {connection.name!r} cannot be read: {_plain_tls(text)}",
             next_step="check that it is a key in PEM form, and tls_key_password",
         )
-    said = _plain_tls(text.partition("failed: ")[2] or text)
+    reason = _plain_tls(text.partition("failed: ")[2] or text)
     about = f"{field} of connection {connection.name!r}" if field else f"connection {connection.name!r}"
-    return ConfigError(f"{about} cannot be used: {said}", next_step="fix the settings of the connection")
+    return ConfigError(f"{about} cannot be used: {reason}", next_step="fix the settings of the connection")
 
 
 _SETTING_FIELDS = {
@@ -149,7 +149,7 @@ _SETTING_FIELDS = {
 
 def broker_refusal(connection: KafkaConnection, doing: str, error: KafkaError) -> FlowError:
     """The error for a request that a broker refuses; ``doing`` says what was requested."""
-    code, said = error.code(), _STATE.sub("", error.str())
+    code, reason = error.code(), _STATE.sub("", error.str())
     user = connection.sasl_plain_username or connection.sasl_scram_username or "of the connection"
     rights = {
         KafkaError.TOPIC_AUTHORIZATION_FAILED: "the topic",
@@ -159,24 +159,24 @@ def broker_refusal(connection: KafkaConnection, doing: str, error: KafkaError) -
     }
     if code in rights:
         return TargetFailed(
-            f"Kafka does not allow user {user!r} {doing}: {said}",
+            f"Kafka does not allow user {user!r} {doing}: {reason}",
             next_step=f"grant it the right on {rights[code]} (kafka-acls --add --allow-principal …)",
         )
     if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
         return TargetFailed(
-            f"the topic to write to does not exist ({doing}): {said}", next_step=create_command(connection)
+            f"the topic to write to does not exist ({doing}): {reason}", next_step=create_command(connection)
         )
     if code == KafkaError._UNKNOWN_PARTITION:
         return TargetFailed(
-            f"a message names a partition that the topic does not have ({doing}): {said}",
+            f"a message names a partition that the topic does not have ({doing}): {reason}",
             next_step="fix what the partition is computed from, or add partitions",
         )
     if code == KafkaError.MSG_SIZE_TOO_LARGE:
         return TargetFailed(
-            f"a message is larger than the topic takes ({doing}): {said}",
+            f"a message is larger than the topic takes ({doing}): {reason}",
             next_step="raise max.message.bytes of the topic (kafka-configs --alter), or send less in one",
         )
-    return TargetFailed(f"Kafka refused to {doing}: {said}", next_step="run it again once Kafka works")
+    return TargetFailed(f"Kafka refused to {doing}: {reason}", next_step="run it again once Kafka works")
 
 
 def create_command(connection: KafkaConnection, topic: str = "<topic>", partitions: int = 3) -> str:
@@ -194,11 +194,11 @@ def error_summary(errors: Sequence[KafkaError]) -> str:
 
 def commit_refusal(error: KafkaError) -> str:
     """Why a commit was refused. A consumer that has not joined may commit only to a group without members."""
-    said = error_summary([error])
+    reason = error_summary([error])
     if error.code() not in _TAKEN_GROUP:
-        return said
+        return reason
     return (
-        f"{said}: another consumer is a member of that group; give this connection its own group_id. "
+        f"{reason}: another consumer is a member of that group; give this connection its own group_id. "
         "The stream continues"
     )
 

@@ -41,7 +41,7 @@ class TopicQuery:
 
     def find_topics(self, cluster: KafkaCluster) -> dict[str, list[int]]:
         """The existing topics with their partitions; SourceFailed when a named topic is missing."""
-        there = cluster.topics()
+        topics = cluster.topics()
         if self.is_pattern:
             try:
                 wanted = re.compile(self.query.strip())
@@ -50,18 +50,18 @@ class TopicQuery:
                     f"the topic pattern {self.query!r} is invalid: {error}",
                     next_step="it is a regular expression that the whole name matches, as in  ^orders-.*",
                 ) from error
-            return {name: parts for name, parts in there.items() if wanted.fullmatch(name)}
+            return {name: parts for name, parts in topics.items() if wanted.fullmatch(name)}
         if not self.names:
             raise SourceFailed("a Kafka stream needs a topic", next_step='source_query = "events"')
         for name in self.names:
-            if name not in there:
-                shown = [each for each in there if not each.startswith("__")]
+            if name not in topics:
+                visible = [each for each in topics if not each.startswith("__")]
                 raise SourceMissing(
                     f"there is no topic {name!r} in the Kafka cluster at "
-                    f"{cluster.connection.bootstrap_servers}.{did_you_mean(name, shown)}",
+                    f"{cluster.connection.bootstrap_servers}.{did_you_mean(name, visible)}",
                     next_step=create_command(cluster.connection, name),
                 )
-        return {name: there[name] for name in self.names}
+        return {name: topics[name] for name in self.names}
 
 
 def parse_position(position: str) -> dict[Partition, int]:
@@ -149,9 +149,9 @@ def _first_offsets(
     known |= group.offsets([each for each in partitions if each[0] not in begun])
     begun = {topic for topic, _ in known}
     new = [each for each in partitions if each[0] not in begun]  # of topics that were never read
-    there = [each for each in partitions if each[0] in begun]
-    held = _resumed_offsets(cluster, reading, known, there) if known else {}
-    return {**held, **_offsets_without_position(cluster, reading, new, group.name)}
+    begun_partitions = [each for each in partitions if each[0] in begun]
+    resumed = _resumed_offsets(cluster, reading, known, begun_partitions) if known else {}
+    return {**resumed, **_offsets_without_position(cluster, reading, new, group.name)}
 
 
 def _offsets_without_position(
@@ -180,39 +180,39 @@ def _resumed_offsets(
 ) -> dict[Partition, int]:
     """Offsets to resume from, for every partition; messages that the broker has deleted are data loss."""
     known = set(partitions)
-    gone = sorted(each for each in wanted if each not in known and is_requested(reading, each[0]))
-    lost = [f"{topic}/{number} no longer exists" for topic, number in gone]
+    missing = sorted(each for each in wanted if each not in known and is_requested(reading, each[0]))
+    lost = [f"{topic}/{number} no longer exists" for topic, number in missing]
     before = {topic: id for topic, id in topic_ids_in(reading.resume).items() if is_requested(reading, topic)}
     replaced = recreated_topics(before, cluster.topic_ids(before))
     lost += replaced.values()
-    asked = {
+    requested = {
         each: offset
         for each, offset in wanted.items()
         if each in known and offset >= 0 and each[0] not in replaced
     }
-    first, last = cluster.start_offsets(asked), cluster.end_offsets(asked, committed=False)
-    held: dict[Partition, int] = dict.fromkeys(partitions, EARLIEST)
-    held |= {each: offset for each, offset in wanted.items() if each in known and each[0] not in replaced}
-    for each, offset in sorted(asked.items()):
+    first, last = cluster.start_offsets(requested), cluster.end_offsets(requested, committed=False)
+    resumed: dict[Partition, int] = dict.fromkeys(partitions, EARLIEST)
+    resumed |= {each: offset for each, offset in wanted.items() if each in known and each[0] not in replaced}
+    for each, offset in sorted(requested.items()):
         if offset < first[each]:
             lost.append(f"{each[0]}/{each[1]}: {offset} to {first[each] - 1} were deleted")
         elif offset > last[each]:
             lost.append(f"{each[0]}/{each[1]} ends at {last[each]}, before {offset}: it was created again")
         else:
             continue
-        held[each] = EARLIEST
+        resumed[each] = EARLIEST
     if lost and reading.fail_on_data_loss:
         raise data_lost_error(lost)
     if lost:
         _log.warning("messages are lost, which fail_on_data_loss=False allows: %s", "; ".join(lost))
-    return held
+    return resumed
 
 
 def data_lost_error(lost: list[str]) -> DataLost:
     """The error for messages that the broker deleted before they were read."""
-    shown = "; ".join(lost[:5]) + (f" and {len(lost) - 5} more" if len(lost) > 5 else "")
+    losses = "; ".join(lost[:5]) + (f" and {len(lost) - 5} more" if len(lost) > 5 else "")
     return DataLost(
-        f"Kafka no longer has messages that this stream has not read: {shown}",
+        f"Kafka no longer has messages that this stream has not read: {losses}",
         state="nothing was read past the last committed batch",
         next_step="run it once with  fail_on_data_loss=False  to continue with what is left, or start again "
         "from earliest; then keep messages longer (retention.ms of the topic)",

@@ -192,9 +192,9 @@ class TopicProducer:
             failure = broker_refusal(self.connection, doing, first)
             return TargetFailed(failure.what, state=state, next_step=failure.next_step)
         away = cannot_connect(self.connection, self._client_errors, _DELIVERY_MS / 1000)
-        said = f" ({error_summary(errors)})" if errors else ""
+        reason = f" ({error_summary(errors)})" if errors else ""
         return TargetFailed(
-            f"messages to topic {self.topic!r} were not confirmed{said}: {away.what}",
+            f"messages to topic {self.topic!r} were not confirmed{reason}: {away.what}",
             state=state,
             next_step=away.next_step,
         )
@@ -240,10 +240,10 @@ def kafka_error_of(error: KafkaException | SystemError) -> KafkaError:
 
     A fatal error raised while the client calls ``error_cb`` reaches us as a SystemError.
     """
-    said = error if isinstance(error, KafkaException) else error.__cause__
-    if not isinstance(said, KafkaException):
+    exception = error if isinstance(error, KafkaException) else error.__cause__
+    if not isinstance(exception, KafkaException):
         raise error
-    found: KafkaError = said.args[0]
+    found: KafkaError = exception.args[0]
     return found
 
 

@@ -142,11 +142,11 @@ class KafkaSource(SparkStreamSource):
     def describe_recreated(
         self, before: Mapping[str, str | None], now: Mapping[str, str], reading: ReadRequest
     ) -> Sequence[str]:
-        asked = {topic: known for topic, known in before.items() if is_requested(reading, topic)}
-        found = list(recreated_topics(asked, now).values())
-        if found and reading.fail_on_data_loss:
-            raise data_lost_error(found)
-        return found
+        requested = {topic: known for topic, known in before.items() if is_requested(reading, topic)}
+        sentences = list(recreated_topics(requested, now).values())
+        if sentences and reading.fail_on_data_loss:
+            raise data_lost_error(sentences)
+        return sentences
 
     def count_between(self, before: str, after: str) -> int | None:
         began, ended = parse_position(before), parse_position(after)
@@ -214,8 +214,8 @@ class KafkaSource(SparkStreamSource):
         try:
             self._group.commit(parse_position(position))
         except (FlowError, KafkaException) as error:
-            said = commit_refusal(error.args[0]) if isinstance(error, KafkaException) else str(error)
-            _log.warning("the progress of group %r was not committed to Kafka: %s", self._group.name, said)
+            reason = commit_refusal(error.args[0]) if isinstance(error, KafkaException) else str(error)
+            _log.warning("the progress of group %r was not committed to Kafka: %s", self._group.name, reason)
 
     def close(self) -> None:
         with self._read_lock:
@@ -225,8 +225,8 @@ class KafkaSource(SparkStreamSource):
         self._group.close()
         self._cluster.close()
 
-    def explain_failure(self, reading: ReadRequest, said: str) -> FlowError | None:
-        return explain_data_loss(said)
+    def explain_failure(self, reading: ReadRequest, text: str) -> FlowError | None:
+        return explain_data_loss(text)
 
     def lag(self, position: str) -> Mapping[str, int]:
         """The number of messages after a position, by ``topic/partition``."""

@@ -26,10 +26,10 @@ class KafkaTarget(MessageTarget):
         self._cluster = cluster
 
     def check_destination(self, place: str) -> None:
-        there = self._cluster.topics()
-        if place in there:
+        topics = self._cluster.topics()
+        if place in topics:
             return
-        hint = did_you_mean(place, [name for name in there if not name.startswith("__")])
+        hint = did_you_mean(place, [name for name in topics if not name.startswith("__")])
         raise TargetMissing(
             f"there is no topic {place!r} in the Kafka cluster at "
             f"{self._cluster.connection.bootstrap_servers}.{hint}",

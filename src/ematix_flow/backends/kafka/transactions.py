@@ -53,10 +53,10 @@ class BatchMarker:
 
     def covers(self, batch_key: str) -> bool:
         """Whether the target has that batch: it is this one, or an older one of the same query."""
-        ours, asked = _parse_stream_key(self.batch_key), _parse_stream_key(batch_key)
-        if ours is None or asked is None or ours[0] != asked[0]:
+        ours, other = _parse_stream_key(self.batch_key), _parse_stream_key(batch_key)
+        if ours is None or other is None or ours[0] != other[0]:
             return batch_key == self.batch_key
-        return asked[1] <= ours[1]
+        return other[1] <= ours[1]
 
 
 def transactional_id(token: BatchToken) -> str:
@@ -135,8 +135,8 @@ class TransactionalSender:
             point("messages.produced")
             transaction.store_token(number, token)
         except TargetFailed as error:
-            told = transaction.fenced_error(transaction.abort() or outbox.fencing_error)
-            raise told or TargetFailed(error.what, state=_ABORTED, next_step=error.next_step) from error
+            fenced = transaction.fenced_error(transaction.abort() or outbox.fencing_error)
+            raise fenced or TargetFailed(error.what, state=_ABORTED, next_step=error.next_step) from error
         except BaseException:
             transaction.abort()
             raise
@@ -202,8 +202,8 @@ class _KafkaTransaction:
             self._producer.purge()
             self._producer.abort_transaction(_ATTEMPT_SECONDS)
         except (KafkaException, SystemError) as error:
-            said = kafka_error_of(error)
-            return said if said.code() in FENCED else None
+            kafka_error = kafka_error_of(error)
+            return kafka_error if kafka_error.code() in FENCED else None
         return None
 
     def retry_step(self, what: str, attempt: Callable[[float], Any]) -> None:
@@ -213,33 +213,33 @@ class _KafkaTransaction:
                 attempt(_ATTEMPT_SECONDS)
                 return
             except (KafkaException, SystemError) as error:
-                said = kafka_error_of(error)
+                kafka_error = kafka_error_of(error)
                 fenced = self.fenced_error(
-                    said if said.code() in FENCED else self.topic_producer.fencing_error
+                    kafka_error if kafka_error.code() in FENCED else self.topic_producer.fencing_error
                 )
                 if fenced is not None:
                     raise fenced from error
-                if said.txn_requires_abort():
+                if kafka_error.txn_requires_abort():
                     self.abort()
-                    raise self._step_failure(what, said, _ABORTED) from error
-                if not is_transient(said) or time.monotonic() >= deadline:
+                    raise self._step_failure(what, kafka_error, _ABORTED) from error
+                if not is_transient(kafka_error) or time.monotonic() >= deadline:
                     state = "the next run checks by its token whether the batch arrived"
-                    raise self._step_failure(what, said, state) from error
+                    raise self._step_failure(what, kafka_error, state) from error
 
-    def fenced_error(self, said: KafkaError | None) -> TargetFailed | None:
+    def fenced_error(self, kafka_error: KafkaError | None) -> TargetFailed | None:
         """The error for a run that another run has fenced, or whose transaction took too long.
 
         The broker reports both in the same way.
         """
-        if said is None:
+        if kafka_error is None:
             return None
-        taken = 0.0 if self._opened_at is None else time.monotonic() - self._opened_at
-        if taken >= self._timeout_seconds:
+        seconds = 0.0 if self._opened_at is None else time.monotonic() - self._opened_at
+        if seconds >= self._timeout_seconds:
             return TargetFailed(
                 f"the transaction on topic {self.topic_producer.topic!r} was open for "
-                f"{taken:.0f} s, longer than "
+                f"{seconds:.0f} s, longer than "
                 f"transaction.timeout.ms allows ({self._timeout_seconds:g} s), and "
-                f"Kafka aborted it: {said.str()}",
+                f"Kafka aborted it: {kafka_error.str()}",
                 state=_ABORTED,
                 next_step="send less in one batch (a smaller max_rows_per_batch), or raise "
                 "transaction.timeout.ms in the target's options",
@@ -247,13 +247,13 @@ class _KafkaTransaction:
         return TargetFailed(
             f"another run of pipeline {self._token.pipeline!r} has taken over topic "
             f"{self.topic_producer.topic!r}: "
-            f"{said.str()}",
+            f"{kafka_error.str()}",
             state="nothing of this batch was committed by this run",
             next_step="stop one of the two runs, then run it again",
         )
 
-    def _step_failure(self, what: str, said: KafkaError, state: str) -> TargetFailed:
-        failure = self.topic_producer.failure([said])
+    def _step_failure(self, what: str, kafka_error: KafkaError, state: str) -> TargetFailed:
+        failure = self.topic_producer.failure([kafka_error])
         return TargetFailed(
             f"the transaction on topic {self.topic_producer.topic!r} failed ({what}): {failure.what}",
             state=state,

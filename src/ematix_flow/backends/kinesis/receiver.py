@@ -175,15 +175,15 @@ class KinesisReceiver(Receiver):
 
     def _read_shard(self, reader: _ShardReader, limit: int) -> _ShardRead:
         """Read one shard. Runs in a thread, and changes no state."""
-        asked = time.monotonic()
+        asked_at = time.monotonic()
         iterator = reader.iterator
         try:
             iterator = iterator or self._shard_iterator(reader)
             answer = self._client.get_records(ShardIterator=iterator, Limit=limit)
         except (ClientError, BotoCoreError) as error:
-            return _ShardRead(reader, asked, limit, iterator, failure=error)
-        following, behind = answer.get("NextShardIterator"), answer.get("MillisBehindLatest", 0)
-        return _ShardRead(reader, asked, limit, iterator, answer["Records"], following, behind)
+            return _ShardRead(reader, asked_at, limit, iterator, failure=error)
+        next_iterator, behind = answer.get("NextShardIterator"), answer.get("MillisBehindLatest", 0)
+        return _ShardRead(reader, asked_at, limit, iterator, answer["Records"], next_iterator, behind)
 
     def _shard_iterator(self, reader: _ShardReader, kind: str | None = None) -> str:
         position = reader.position

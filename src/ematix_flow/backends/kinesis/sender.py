@@ -100,9 +100,9 @@ class KinesisSender:
             with translate_errors(self.connection, doing, TargetFailed, away=TargetFailed):
                 answer = client.put_records(**stream_argument(self.stream), Records=left)
             failed = [
-                (record, told)
-                for record, told in zip(left, answer["Records"], strict=True)
-                if told.get("ErrorCode")
+                (record, results)
+                for record, results in zip(left, answer["Records"], strict=True)
+                if results.get("ErrorCode")
             ]
             if len(failed) < len(left):
                 refused, gives_up = 0, time.monotonic() + self.patience
@@ -110,20 +110,20 @@ class KinesisSender:
             if not left:
                 return
             refused += 1
-            told = [each for _, each in failed]
-            if any(each["ErrorCode"] not in _RETRIED for each in told) or time.monotonic() >= gives_up:
-                raise self._refusal(told)
+            results = [each for _, each in failed]
+            if any(each["ErrorCode"] not in _RETRIED for each in results) or time.monotonic() >= gives_up:
+                raise self._refusal(results)
             longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**refused)
             time.sleep(random.uniform(longest / 2, longest))
 
-    def _refusal(self, told: Sequence[Mapping[str, Any]]) -> TargetFailed:
-        counts = Counter(each["ErrorCode"] for each in told)
+    def _refusal(self, results: Sequence[Mapping[str, Any]]) -> TargetFailed:
+        counts = Counter(each["ErrorCode"] for each in results)
         codes = ", ".join(f"{count} × {code}" for code, count in counts.most_common())
-        final = [each for each in told if each["ErrorCode"] not in _RETRIED]
-        words = (final or told)[0].get("ErrorMessage") or "no reason given"
+        final = [each for each in results if each["ErrorCode"] not in _RETRIED]
+        words = (final or results)[0].get("ErrorMessage") or "no reason given"
         step = f"aws kinesis update-shard-count --stream-name {short_name(self.stream)} …  adds capacity"
         return TargetFailed(
-            f"Kinesis stream {short_name(self.stream)!r} did not take {len(told)} records ({codes}): {words}",
+            f"Kinesis stream {short_name(self.stream)!r} refused {len(results)} records ({codes}): {words}",
             state="records that were sent before stay; a new attempt sends all again",
             next_step="check the first of them" if final else step,
         )

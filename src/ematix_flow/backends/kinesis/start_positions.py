@@ -57,7 +57,7 @@ def stored_positions(
     client: Any, stream: str, reading: ReadRequest, shards: Mapping[str, Shard], progress: Mapping[str, str]
 ) -> dict[str, ShardPosition]:
     """The stored positions of an earlier process, for the shards that still have the next records."""
-    kept = _retention(client, stream)
+    retention = _retention(client, stream)
     found: dict[str, ShardPosition] = {}
     for id, text in progress.items():
         position = ShardPosition.parse(text)
@@ -76,9 +76,9 @@ def stored_positions(
             what = f"the records after {_last_read_text(position)}: the stream was deleted and created again"
             report_data_loss(reading, stream, id, what)
             found.pop(id)
-        elif _is_too_old(position, kept) and position != _given_start(reading):
-            assert kept is not None
-            oldest = (now() - kept).isoformat(timespec="seconds")
+        elif _is_too_old(position, retention) and position != _given_start(reading):
+            assert retention is not None
+            oldest = (now() - retention).isoformat(timespec="seconds")
             report_data_loss(
                 reading,
                 stream,
@@ -89,8 +89,8 @@ def stored_positions(
     return found
 
 
-def _is_too_old(position: ShardPosition, kept: dt.timedelta | None) -> bool:
-    return kept is not None and position.moment is not None and position.moment < now() - kept
+def _is_too_old(position: ShardPosition, retention: dt.timedelta | None) -> bool:
+    return retention is not None and position.moment is not None and position.moment < now() - retention
 
 
 def _given_start(reading: ReadRequest) -> ShardPosition | None:

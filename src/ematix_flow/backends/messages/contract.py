@@ -183,7 +183,7 @@ class StreamSource(ABC):
         """Close what was opened; the next call opens it again."""
         return
 
-    def explain_failure(self, reading: ReadRequest, said: str) -> FlowError | None:
+    def explain_failure(self, reading: ReadRequest, text: str) -> FlowError | None:
         """Our error for what Spark reports about a query on this source; None when we know nothing better."""
         return None
 

@@ -79,11 +79,11 @@ def avro_encoder(payload: PayloadSpec, columns: tuple[ColumnSpec, ...]) -> AvroE
     def why_not(latest: RegisteredSchema) -> str:
         try:
             schema = parse_avro_schema(latest)
-            there = {c.name: c for c in columns_of(schema)}
+            fields = {c.name: c for c in columns_of(schema)}
         except UnusableSchema as error:
             return str(error)
         for column in columns:
-            field = there.pop(column.name, None)
+            field = fields.pop(column.name, None)
             if field is None:
                 return f"it has no field {column.name!r}"
             fits = fits_without_loss(column.type.kind, field.type.kind) and column.nullable <= field.nullable
@@ -91,7 +91,7 @@ def avro_encoder(payload: PayloadSpec, columns: tuple[ColumnSpec, ...]) -> AvroE
                 null = "nullable " if column.nullable and not field.nullable else ""
                 return f"its field {column.name!r} is {field.type}, and the column is {null}{column.type}"
         for other in fields_of(schema):
-            if other["name"] in there and "default" not in other:
+            if other["name"] in fields and "default" not in other:
                 return f"it requires a field {other['name']!r}, and there is no such column"
         return ""
 

@@ -55,10 +55,10 @@ class JsonDecoder:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        there = pc.fill_null(pc.greater(pc.binary_length(values), 0), False)
-        empty = len(values) - pc.sum(there).as_py() if len(values) else 0
-        indexes = pc.indices_nonzero(there).cast(pa.int64())
-        present = values.filter(there) if empty else values
+        has_payload = pc.fill_null(pc.greater(pc.binary_length(values), 0), False)
+        empty = len(values) - pc.sum(has_payload).as_py() if len(values) else 0
+        indexes = pc.indices_nonzero(has_payload).cast(pa.int64())
+        present = values.filter(has_payload) if empty else values
         batches: list[pa.RecordBatch] = []
         taken: list[pa.Array] = []
         bad: list[BadMessage] = []
@@ -86,9 +86,9 @@ class JsonDecoder:
                 part = values.slice(start, _SMALL_ROWS), indexes.slice(start, _SMALL_ROWS)
                 self._read_block(*part, batches, taken, bad)
         else:
-            batch, kept, unreadable = self.read_rows(values.to_pylist(), indexes.to_pylist())
+            batch, good_indexes, unreadable = self.read_rows(values.to_pylist(), indexes.to_pylist())
             batches.append(batch)
-            taken.append(pa.array(kept, pa.int64()))
+            taken.append(pa.array(good_indexes, pa.int64()))
             bad.extend(unreadable)
 
     def read_rows(
@@ -97,16 +97,16 @@ class JsonDecoder:
         """Read the payloads one by one."""
         texts = tuple(c.name for c in self.columns if c.type.kind in ("text", "string"))
         rows: list[dict[str, Any]] = []
-        kept: list[int] = []
+        good_indexes: list[int] = []
         bad: list[BadMessage] = []
         for index, value in zip(indexes, values, strict=True):
             try:
                 rows.append(_parse_fields(value, texts))
-                kept.append(index)
+                good_indexes.append(index)
             except NotJsonObject as error:
                 bad.append(BadMessage(index, str(error)))
-        batch, kept, unfit = assemble_rows(self.columns, rows, kept)
-        return batch, kept, sorted([*bad, *unfit], key=lambda each: each.index)
+        batch, good_indexes, unfit = assemble_rows(self.columns, rows, good_indexes)
+        return batch, good_indexes, sorted([*bad, *unfit], key=lambda each: each.index)
 
 
 def _parse_fields(value: bytes, texts: Sequence[str]) -> dict[str, Any]:

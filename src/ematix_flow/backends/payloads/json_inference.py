@@ -51,21 +51,21 @@ def infer_json_columns(values: Iterable[bytes | None]) -> tuple[ColumnSpec, ...]
     )
 
 
-def _drop_case_variants(names: Mapping[str, object], times: Mapping[str, int]) -> list[str]:
+def _drop_case_variants(names: Mapping[str, object], counts: Mapping[str, int]) -> list[str]:
     chosen: dict[str, str] = {}
     for name in names:
         other = chosen.setdefault(name.casefold(), name)
-        if times[name] > times[other]:
+        if counts[name] > counts[other]:
             chosen[name.casefold()] = name
-    kept = [name for name in names if chosen[name.casefold()] == name]
-    left = [f"{name!r} (as {chosen[name.casefold()]!r})" for name in names if name not in kept]
-    if left:
+    names_left = [name for name in names if chosen[name.casefold()] == name]
+    dropped = [f"{name!r} (as {chosen[name.casefold()]!r})" for name in names if name not in names_left]
+    if dropped:
         _log.warning(
             "fields whose names differ only in case are one column, and these spellings are not loaded: %s; "
             "declare source_columns= to choose",
-            ", ".join(left),
+            ", ".join(dropped),
         )
-    return kept
+    return names_left
 
 
 def _kind_of(field: Any) -> str:

@@ -74,30 +74,30 @@ class MessageDecoder:
         arrays: list[pa.Array] = []
         of_payload = set(decoded.rows.schema.names)
         for column in self.columns:
-            own = decoded.rows.column(column.name) if column.name in of_payload else None
+            payload_values = decoded.rows.column(column.name) if column.name in of_payload else None
             if column.name not in META_COLUMNS:
-                arrays.append(own)
+                arrays.append(payload_values)
                 continue
-            there = messages.column(_MESSAGE_FIELDS[column.name])
+            values = messages.column(_MESSAGE_FIELDS[column.name])
             if len(decoded.indexes) != messages.num_rows:
-                there = there.take(decoded.indexes)
-            array, reasons = self._fill_column(column, there, own)
+                values = values.take(decoded.indexes)
+            array, reasons = self._fill_column(column, values, payload_values)
             arrays.append(array)
             bad = {**reasons, **bad}  # the first column that does not fit gives the reason
         return self._drop_bad_rows(decoded, arrays, bad)
 
     def _fill_column(
-        self, column: ColumnSpec, there: pa.Array, own: pa.Array | None
+        self, column: ColumnSpec, values: pa.Array, payload_values: pa.Array | None
     ) -> tuple[pa.Array, dict[int, str]]:
         """The column, and the reason for each row whose required value is missing."""
         import pyarrow.compute as pc
 
         bad: dict[int, str] = {}
-        array = _convert_column(there, column, self.numeric_positions, bad)
-        if own is not None:
-            for at in [at for at in bad if own[at].is_valid]:
+        array = _convert_column(values, column, self.numeric_positions, bad)
+        if payload_values is not None:
+            for at in [at for at in bad if payload_values[at].is_valid]:
                 del bad[at]  # the payload has a value, so the metadata is not needed
-            array = pc.coalesce(own, array)
+            array = pc.coalesce(payload_values, array)
         if not column.nullable and array.null_count:
             for at in pc.indices_nonzero(pc.is_null(array)).to_pylist():
                 bad.setdefault(
@@ -114,11 +114,11 @@ class MessageDecoder:
         if not bad:
             rows = build_batch(self.columns, arrays, len(decoded.indexes))
             return replace(decoded, rows=rows)
-        kept = pa.array([at for at in range(len(decoded.indexes)) if at not in bad], pa.int64())
-        rows = build_batch(self.columns, [array.take(kept) for array in arrays], len(kept))
+        good = pa.array([at for at in range(len(decoded.indexes)) if at not in bad], pa.int64())
+        rows = build_batch(self.columns, [array.take(good) for array in arrays], len(good))
         more = [BadMessage(decoded.indexes[at].as_py(), reason) for at, reason in bad.items()]
         reasons = sorted([*decoded.bad, *more], key=lambda each: each.index)
-        return DecodedBatch(rows, decoded.indexes.take(kept), tuple(reasons), decoded.empty_count)
+        return DecodedBatch(rows, decoded.indexes.take(good), tuple(reasons), decoded.empty_count)
 
 
 def _convert_column(

@@ -79,8 +79,8 @@ def _setter(field: Any, column: ColumnSpec) -> Callable[[Any, Any], None]:
         inner = _value_writer(nested.fields_by_name["value"], kind)
         return lambda message, value: _set_wrapper(getattr(message, name), inner(value))
     if nested is not None or field.is_repeated:
-        said: Callable[[Any], Any] = json.loads if kind in ("json", "jsonb") else _identity
-        return lambda message, value: json_format.ParseDict({name: said(value)}, message) and None
+        parse_json: Callable[[Any], Any] = json.loads if kind in ("json", "jsonb") else _identity
+        return lambda message, value: json_format.ParseDict({name: parse_json(value)}, message) and None
     if field.enum_type is not None:
         numbers = {each.name: each.number for each in field.enum_type.values}
         return lambda message, value: setattr(message, name, _enum_number(numbers, value))
@@ -137,12 +137,12 @@ def protobuf_encoder(payload: PayloadSpec, columns: tuple[ColumnSpec, ...]) -> P
             message = compile_schema(latest).find_message(payload.message)
         except UnusableSchema as error:
             return str(error)
-        there = {c.name: c.type.kind for c in columns_of(message)}
+        kinds = {c.name: c.type.kind for c in columns_of(message)}
         for column in columns:
-            if column.name not in there:
+            if column.name not in kinds:
                 return f"its message {message.full_name} has no field {column.name!r}"
-            if not _fits_field(column, there[column.name]):
-                return f"its field {column.name!r} is {there[column.name]}, and the column is {column.type}"
+            if not _fits_field(column, kinds[column.name]):
+                return f"its field {column.name!r} is {kinds[column.name]}, and the column is {column.type}"
         return ""
 
     def derived(latest: RegisteredSchema | None) -> str:

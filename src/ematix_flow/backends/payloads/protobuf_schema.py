@@ -165,8 +165,8 @@ def _compile(schema: RegisteredSchema) -> ProtoFile:
         return _load(_as_set([*imported.values(), ready]))
     import grpc_tools
 
-    with tempfile.TemporaryDirectory(prefix="ematix-flow-proto-") as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory(prefix="ematix-flow-proto-") as folder_name:
+        folder = Path(folder_name)
         _write_sources(folder, _MAIN, schema)
         output = folder / "out.bin"
         included = Path(grpc_tools.__file__).parent / "_proto"

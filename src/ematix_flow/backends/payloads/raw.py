@@ -47,8 +47,8 @@ class RawDecoder:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        there = pc.is_valid(values)
-        indexes = pc.indices_nonzero(there).cast(pa.int64())
+        has_payload = pc.is_valid(values)
+        indexes = pc.indices_nonzero(has_payload).cast(pa.int64())
         empty = values.null_count
         present = values.drop_null() if empty else values
         bad: list[BadMessage] = []

@@ -77,7 +77,7 @@ class GlueRegistry(SchemaRegistry):
 
     def register(self, subject: str, text: str, kind: str) -> SchemaId:
         if self.latest_schema(subject) is None:
-            made = self._call(
+            answer = self._call(
                 "create_schema",
                 RegistryId={"RegistryName": self._connection.registry_name},
                 SchemaName=subject,
@@ -85,18 +85,18 @@ class GlueRegistry(SchemaRegistry):
                 Compatibility=_COMPATIBILITY,
                 SchemaDefinition=text,
             )
-            if made is None:
+            if answer is None:
                 raise SchemaMismatch(
                     f"Glue refuses schema {subject!r}, or has no registry {self._connection.registry_name!r}",
                     next_step=f"check the registry of connection {self._connection.name!r}, and that the"
                     " topic's name is one that Glue takes",
                 )
-            return str(made["SchemaVersionId"])
-        made = self._call(
+            return str(answer["SchemaVersionId"])
+        answer = self._call(
             "register_schema_version", SchemaId=self._schema_name(subject), SchemaDefinition=text
         )
-        version = str(made["SchemaVersionId"]) if made else ""
-        if not made or not self._wait_until_available(version, made.get("Status", "")):
+        version = str(answer["SchemaVersionId"]) if answer else ""
+        if not answer or not self._wait_until_available(version, answer.get("Status", "")):
             raise SchemaMismatch(
                 f"Glue refuses these columns for schema {subject!r}: they do not fit its earlier versions",
                 state="nothing was sent",
@@ -125,8 +125,8 @@ class GlueRegistry(SchemaRegistry):
         except ParamValidationError:
             return None  # such a name is not possible
         except ClientError as error:
-            told = error.response.get("Error", {})
-            code, message = str(told.get("Code", "")), str(told.get("Message", ""))
+            details = error.response.get("Error", {})
+            code, message = str(details.get("Code", "")), str(details.get("Message", ""))
             if code in _UNKNOWN:
                 return None
             raise CannotConnect(

@@ -26,13 +26,13 @@ def assemble_rows(
 ) -> tuple[pa.RecordBatch, list[int], list[BadMessage]]:
     """The good rows, their indexes, and the bad rows with a reason. ``indexes`` has one index per row."""
     bad: dict[int, str] = {}
-    gathered = [_build_column(column, rows, bad) for column in columns]
-    kept = [at for at in range(len(rows)) if at not in bad] if bad else None
-    if kept is not None:
-        gathered = [array.take(_index_array(kept)) for array in gathered]
-    batch = build_batch(columns, gathered, len(rows) - len(bad))
-    taken = list(indexes) if kept is None else [indexes[at] for at in kept]
-    return batch, taken, [BadMessage(indexes[at], reason) for at, reason in sorted(bad.items())]
+    arrays = [_build_column(column, rows, bad) for column in columns]
+    good = [at for at in range(len(rows)) if at not in bad] if bad else None
+    if good is not None:
+        arrays = [array.take(_index_array(good)) for array in arrays]
+    batch = build_batch(columns, arrays, len(rows) - len(bad))
+    good_indexes = list(indexes) if good is None else [indexes[at] for at in good]
+    return batch, good_indexes, [BadMessage(indexes[at], reason) for at, reason in sorted(bad.items())]
 
 
 def empty_batch(columns: Sequence[ColumnSpec]) -> pa.RecordBatch:
@@ -88,7 +88,7 @@ def build_batch(columns: Sequence[ColumnSpec], arrays: Sequence[pa.Array], rows:
     return pa.RecordBatch.from_arrays(list(arrays), schema=schema)
 
 
-def _index_array(kept: Sequence[int]) -> pa.Array:
+def _index_array(indexes: Sequence[int]) -> pa.Array:
     import pyarrow as pa
 
-    return pa.array(kept, pa.int64())
+    return pa.array(indexes, pa.int64())

@@ -120,9 +120,9 @@ def _credentials(connection: PubSubConnection) -> Any:
         content = json.loads(Path(path).expanduser().read_text())
         kind = content.get("type") if isinstance(content, dict) else None
         if kind == "service_account":
-            made = account.from_service_account_info(content, scopes=_SCOPES)
+            loaded = account.from_service_account_info(content, scopes=_SCOPES)
         elif kind == "authorized_user":
-            made = user.from_authorized_user_info(content, scopes=_SCOPES)
+            loaded = user.from_authorized_user_info(content, scopes=_SCOPES)
         else:
             raise CannotConnect(
                 f"{path} is neither a service account key nor user credentials",
@@ -132,4 +132,4 @@ def _credentials(connection: PubSubConnection) -> Any:
         raise CannotConnect(f"cannot read {path}: {error.strerror}", next_step=step) from error
     except ValueError as error:  # also from the library for a broken key; its text may quote the file
         raise CannotConnect(f"{path} holds no usable credentials", next_step=step) from error
-    return made
+    return loaded

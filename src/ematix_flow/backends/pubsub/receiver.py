@@ -77,13 +77,13 @@ class PubSubReceiver(Receiver):
 
     def _pull(self, count: int) -> tuple[float, list[Any]]:
         """The time of the request, from which deadlines count, and the messages."""
-        asked = time.monotonic()
+        asked_at = time.monotonic()
         request = {"subscription": self._subscription.path, "max_messages": count}
         try:
             answer = self._client.pull(request=request, retry=None, timeout=PULL_SECONDS)
         except e.DeadlineExceeded:  # no message came in that time
-            return asked, []
-        return asked, list(PullResponse.pb(answer).received_messages)
+            return asked_at, []
+        return asked_at, list(PullResponse.pb(answer).received_messages)
 
     def _collect_pull(self) -> None:
         """Take the messages of a finished pull."""
@@ -91,7 +91,7 @@ class PubSubReceiver(Receiver):
             return
         finished, self._pulling = self._pulling, None
         try:
-            asked, received = finished.result()
+            asked_at, received = finished.result()
         except TRANSIENT as error:
             self._wait_while_unreachable(error)
             return
@@ -100,7 +100,7 @@ class PubSubReceiver(Receiver):
             raise explain_error(self._connection, doing, SourceFailed, error) from error
         self._away_since = None
         self._found_nothing = not received
-        self._deadlines.start((each.ack_id for each in received), asked, self._subscription.ack_deadline)
+        self._deadlines.start((each.ack_id for each in received), asked_at, self._subscription.ack_deadline)
         self._ready.extend(self._as_message(each) for each in received)
 
     def _wait_while_unreachable(self, error: e.GoogleAPICallError) -> None:

@@ -124,10 +124,10 @@ class PubSubSource(ReceivedSource):
                 f"{name!r} is a topic of project {project!r}, which has no subscription to read from",
                 next_step=self._create_command(name, f"{name}-flow"),
             )
-        shown = ", ".join(sorted(found)[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
+        subscriptions = ", ".join(sorted(found)[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
         return SourceMissing(
             f"{name!r} is a topic of project {project!r}; a stream reads from a subscription of it",
-            next_step=f"name one of: {shown};  or  {self._create_command(name, f'{name}-flow')}",
+            next_step=f"name one of: {subscriptions};  or  {self._create_command(name, f'{name}-flow')}",
         )
 
     def _create_command(self, topic: str, subscription: str) -> str:

@@ -98,8 +98,8 @@ class RabbitMQAddress:
     def server_properties(self) -> dict[str, Any]:
         """The properties that the broker reports."""
         with self.open_connection() as connection:
-            said = connection._impl.server_properties or {}  # the driver has no public way
-            return {str(key): value for key, value in said.items()}
+            properties = connection._impl.server_properties or {}  # the driver has no public way
+            return {str(key): value for key, value in properties.items()}
 
     def _context(self) -> ssl.SSLContext:
         try:

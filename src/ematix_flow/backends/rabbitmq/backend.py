@@ -25,14 +25,14 @@ class RabbitMQStreamBackend(Backend):
         self.address = address_of(connection)
 
     def check(self) -> str:
-        said = self.address.server_properties()
-        return f"{said.get('product', 'AMQP server')} {said.get('version', '')} at {self.address.label}"
+        server = self.address.server_properties()
+        return f"{server.get('product', 'AMQP server')} {server.get('version', '')} at {self.address.label}"
 
     def identity(self) -> str:
         """The cluster and the virtual host, the same for all nodes of the cluster."""
         address = self.address
-        there = self.address.server_properties().get("cluster_name") or f"{address.host}:{address.port}"
-        return f"{self.kind}:{there}/{address.vhost}"
+        server = self.address.server_properties().get("cluster_name") or f"{address.host}:{address.port}"
+        return f"{self.kind}:{server}/{address.vhost}"
 
     def stream_source(self) -> RabbitMQSource:
         return RabbitMQSource(self.address)

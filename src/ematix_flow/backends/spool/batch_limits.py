@@ -24,13 +24,13 @@ def limited_batch_end(newest: Mapping[str, Any], segments: Path, after: int, mos
     rows, end = 0, after
     progress: Mapping[str, str] | None = None
     for number in range(after + 1, int(newest["segment"]) + 1):
-        found = _read_footer(segments / segment_name(number))
-        if found is not None:
-            rows += found[0]
+        footer = _read_footer(segments / segment_name(number))
+        if footer is not None:
+            rows += footer[0]
             if rows > most and end > after:
-                told: dict[str, Any] = {"segment": end, "spool": newest["spool"]}
-                return {**told, "progress": dict(progress)} if progress else told
-            progress = found[1]
+                position: dict[str, Any] = {"segment": end, "spool": newest["spool"]}
+                return {**position, "progress": dict(progress)} if progress else position
+            progress = footer[1]
         end = number
     return dict(newest)
 
@@ -39,8 +39,8 @@ def _read_footer(path: Path) -> tuple[int, Mapping[str, str] | None] | None:
     import pyarrow.parquet as pq
 
     try:
-        found = pq.read_metadata(path)
+        metadata = pq.read_metadata(path)
     except FileNotFoundError:  # settled and removed: it has no messages to add
         return None
-    said = (found.metadata or {}).get(PROGRESS_KEY)
-    return found.num_rows, json.loads(said) if said else None
+    progress = (metadata.metadata or {}).get(PROGRESS_KEY)
+    return metadata.num_rows, json.loads(progress) if progress else None

@@ -152,13 +152,13 @@ class SpoolIndex:
         The source's positions are included where they are few, so that a reader that stores them can go on
         without this folder.
         """
-        told: dict[str, Any] = {"segment": number, "spool": self.id}
-        few = self.positions_to_publish()
-        if few:
-            told["progress"] = few
-        aside = self.newest_file.with_suffix(".tmp")
-        write_private(aside, json.dumps(told))
-        os.replace(aside, self.newest_file)
+        content: dict[str, Any] = {"segment": number, "spool": self.id}
+        positions = self.positions_to_publish()
+        if positions:
+            content["progress"] = positions
+        temporary = self.newest_file.with_suffix(".tmp")
+        write_private(temporary, json.dumps(content))
+        os.replace(temporary, self.newest_file)
 
     def _read_or_create_id(self) -> str:
         """The spool's own name, which tells its positions from those of an earlier, lost spool."""
@@ -175,7 +175,7 @@ class SpoolIndex:
                 [(time.time(), number) for number in numbers],
             )
 
-    def replace_digests(self, kept: Mapping[int, bytes | None]) -> None:
+    def replace_digests(self, digests_by_segment: Mapping[int, bytes | None]) -> None:
         """Replace the digests of these segments, and forget segments without files and digests.
 
         The change survives a crash of the process at once, and a loss of power a little later.
@@ -183,25 +183,25 @@ class SpoolIndex:
         with self.wrap_errors("written"), self._transaction(durable=False):
             self._db.executemany(
                 "UPDATE segments SET digests = ? WHERE number = ?",
-                [(digests, number) for number, digests in kept.items()],
+                [(digests, number) for number, digests in digests_by_segment.items()],
             )
             self._prune()
 
     def remove_settled(self, without: Iterable[int] = ()) -> None:
         """Delete the files of settled segments, except these."""
-        kept = set(without)
+        excluded = set(without)
         with self.wrap_errors("written"):
             found = self._db.execute(
                 "SELECT number FROM segments WHERE settled_at IS NOT NULL AND removed = 0"
             ).fetchall()
-            gone = [number for (number,) in found if number not in kept]
-            if not gone:
+            numbers = [number for (number,) in found if number not in excluded]
+            if not numbers:
                 return
-            for number in gone:
+            for number in numbers:
                 (self.segments / segment_name(number)).unlink(missing_ok=True)
             with self._transaction(durable=False):  # a missing file says the same
                 self._db.executemany(
-                    "UPDATE segments SET removed = 1 WHERE number = ?", [(number,) for number in gone]
+                    "UPDATE segments SET removed = 1 WHERE number = ?", [(number,) for number in numbers]
                 )
                 self._prune()
 
@@ -243,16 +243,19 @@ class SpoolIndex:
             "SELECT number, rows, bytes, settled_at IS NOT NULL, digests, removed "
             "FROM segments ORDER BY number"
         ).fetchall()
-        known = [(SpoolSegment(n, r, b, bool(settled), d), bool(gone)) for n, r, b, settled, d, gone in rows]
-        there = {entry.name for entry in os.scandir(self.segments)}
+        known = [
+            (SpoolSegment(n, r, b, bool(settled), d), bool(is_removed))
+            for n, r, b, settled, d, is_removed in rows
+        ]
+        files = {entry.name for entry in os.scandir(self.segments)}
         wanted: set[str] = set()
         for segment, removed in known:
             if removed:
                 continue
             wanted.add(segment.name)
-            if segment.name in there:
+            if segment.name in files:
                 continue
-            if self.temporary_path(segment.number).name in there:
+            if self.temporary_path(segment.number).name in files:
                 self.publish(segment)
             elif not segment.settled:
                 raise SourceFailed(
@@ -262,7 +265,7 @@ class SpoolIndex:
                     next_step="bring the file back; or, to go on without it where the source still has the "
                     f"messages, delete {self.folder} and the stream's checkpoint",
                 )
-        for name in there - wanted:
+        for name in files - wanted:
             if _SEGMENT_FILES.fullmatch(name):
                 (self.segments / name).unlink(missing_ok=True)
         self._publish_newest(max((segment.number for segment, _ in known), default=0))

@@ -91,19 +91,19 @@ class KnownMessages:
     def restore(self, number: int, packed: bytes, settled: bool) -> None:
         """Restore a segment of an earlier process."""
         digests = [packed[at : at + DIGEST_BYTES] for at in range(0, len(packed), DIGEST_BYTES)]
-        held = self.add_segment(number, EARLIER_PROCESS)
-        held.settled, held.aging_since = settled, time.monotonic()
+        segment = self.add_segment(number, EARLIER_PROCESS)
+        segment.settled, segment.aging_since = settled, time.monotonic()
         for digest in digests:
-            self.add_message(held, digest, None)
+            self.add_message(segment, digest, None)
 
     def add_segment(self, number: int, generation: int) -> SegmentReceipts:
-        held = self.segments[number] = SegmentReceipts(number, generation)
-        return held
+        segment = self.segments[number] = SegmentReceipts(number, generation)
+        return segment
 
-    def add_message(self, held: SegmentReceipts, digest: bytes, receipt: Any) -> None:
-        self._rows.setdefault(digest, []).append((held.number, len(held.digests)))
-        held.digests.append(digest)
-        held.receipts.append(receipt)
+    def add_message(self, segment: SegmentReceipts, digest: bytes, receipt: Any) -> None:
+        self._rows.setdefault(digest, []).append((segment.number, len(segment.digests)))
+        segment.digests.append(digest)
+        segment.receipts.append(receipt)
 
     def find_earlier(self, digest: bytes, generation: int, by_id: bool) -> tuple[SegmentReceipts, int] | None:
         """The segment and row of the stored message that this one repeats, if there is one.
@@ -112,51 +112,51 @@ class KnownMessages:
         any.
         """
         for number, row in self._rows.get(digest, ()):
-            held = self.segments[number]
-            if held.generation_of(row) != generation or (by_id and has_id(digest)):
-                return held, row
+            segment = self.segments[number]
+            if segment.generation_of(row) != generation or (by_id and has_id(digest)):
+                return segment, row
         return None
 
-    def record_redelivery(self, held: SegmentReceipts, row: int, generation: int, receipt: Any) -> None:
+    def record_redelivery(self, segment: SegmentReceipts, row: int, generation: int, receipt: Any) -> None:
         """Replace a void receipt by that of the later delivery, or keep both."""
-        if held.generation_of(row) == generation and held.receipts[row] is not None:
-            held.extra_receipts.append(held.receipts[row])
-        held.redelivered_in[row] = generation
-        held.receipts[row] = receipt
+        if segment.generation_of(row) == generation and segment.receipts[row] is not None:
+            segment.extra_receipts.append(segment.receipts[row])
+        segment.redelivered_in[row] = generation
+        segment.receipts[row] = receipt
 
-    def forget_rows(self, held: SegmentReceipts, rows: Iterable[int]) -> None:
+    def forget_rows(self, segment: SegmentReceipts, rows: Iterable[int]) -> None:
         """Forget rows that cannot be delivered again."""
         for row in rows:
-            digest = held.digests[row]
+            digest = segment.digests[row]
             if digest is None:
                 continue
-            held.digests[row] = None
+            segment.digests[row] = None
             places = self._rows[digest]
-            places.remove((held.number, row))
+            places.remove((segment.number, row))
             if not places:
                 del self._rows[digest]
-        if held.settled and all(digest is None for digest in held.digests):
-            self.segments.pop(held.number, None)
+        if segment.settled and all(digest is None for digest in segment.digests):
+            self.segments.pop(segment.number, None)
 
-    def drop_segment(self, held: SegmentReceipts) -> None:
+    def drop_segment(self, segment: SegmentReceipts) -> None:
         """Forget a segment that was never written."""
-        self.forget_rows(held, range(len(held.digests)))
-        self.segments.pop(held.number, None)
+        self.forget_rows(segment, range(len(segment.digests)))
+        self.segments.pop(segment.number, None)
 
     def outdated_segments(self, now: float) -> list[SegmentReceipts]:
         """Settled segments that are too old, or beyond the limit, to be remembered; oldest first."""
-        settled = [held for held in self.segments.values() if held.settled]
-        rows = sum(len(held.digests) for held in settled)
+        settled = [segment for segment in self.segments.values() if segment.settled]
+        rows = sum(len(segment.digests) for segment in settled)
         found = []
-        for held in sorted(settled, key=lambda held: held.number):
-            if now - held.aging_since < FORGET_AFTER and rows <= MAX_REMEMBERED_ROWS:
+        for segment in sorted(settled, key=lambda segment: segment.number):
+            if now - segment.aging_since < FORGET_AFTER and rows <= MAX_REMEMBERED_ROWS:
                 break
-            rows -= len(held.digests)
-            found.append(held)
+            rows -= len(segment.digests)
+            found.append(segment)
         return found
 
     def restart_aging(self, now: float) -> None:
         """Restart the aging of settled segments: a new generation may deliver their messages again."""
-        for held in self.segments.values():
-            if held.settled:
-                held.aging_since = now
+        for segment in self.segments.values():
+            if segment.settled:
+                segment.aging_since = now

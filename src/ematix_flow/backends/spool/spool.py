@@ -74,7 +74,7 @@ class Spool:
         self._generation = 0
         self._source_is_drained: bool | None = False
         self._last_message_at = 0.0
-        self._drained_checked_at = self._kept_alive_at = self._tidied_at = self._lag_checked_at = 0.0
+        self._drained_checked_at = self._kept_alive_at = self._lag_checked_at = 0.0
         self._lag: Mapping[str, int] = {}
         self._received_count = self._received_before_lag = 0  # messages that the source delivered
         self.lag_unit: LagUnit = "messages"  # what `lag` counts
@@ -221,15 +221,15 @@ class Spool:
     def _is_redelivery(self, receiver: Receiver, message: Message, digest: bytes) -> bool:
         if receiver.flags_redelivery and not message.redelivered:
             return False
-        found = self._known_messages.find_earlier(
+        earlier = self._known_messages.find_earlier(
             digest, self._generation, by_id=not receiver.flags_redelivery
         )
-        if found is None:
+        if earlier is None:
             return False
-        held, row = found
-        self._known_messages.record_redelivery(held, row, self._generation, message.receipt)
-        if held.settled:
-            self._late_redeliveries.append((held, row))
+        segment, row = earlier
+        self._known_messages.record_redelivery(segment, row, self._generation, message.receipt)
+        if segment.settled:
+            self._late_redeliveries.append((segment, row))
         return True
 
     def _write_segment(self) -> None:
@@ -259,10 +259,10 @@ class Spool:
             )
         with self._lock:
             outdated = self._known_messages.outdated_segments(now)
-            for held in outdated:
-                self._known_messages.drop_segment(held)
+            for segment in outdated:
+                self._known_messages.drop_segment(segment)
             if outdated:
-                self._index.replace_digests({held.number: None for held in outdated})
+                self._index.replace_digests({segment.number: None for segment in outdated})
             self._to_reject = {each for each in self._to_reject if each[0] in self._known_messages.segments}
         if self._segment_writer.has_only_progress:
             self._write_segment()
@@ -287,9 +287,9 @@ class Spool:
             self._to_reject.update((_segment_number(segment), row) for segment, row in rejected)
             for number in numbers:
                 del self._pending[number]
-                held = self._known_messages.segments.get(number)
-                if held is not None:
-                    held.settled, held.aging_since = True, now
+                receipts = self._known_messages.segments.get(number)
+                if receipts is not None:
+                    receipts.settled, receipts.aging_since = True, now
                     self._to_acknowledge.append(number)
             self._index.remove_settled(without=wanted)
         self._wake.set()
@@ -299,27 +299,27 @@ class Spool:
             settled, self._to_acknowledge = self._to_acknowledge, []
             late, self._late_redeliveries = self._late_redeliveries, []
             generation = receiver.generation
-            told: dict[int, list[int]] = {}
+            acknowledged: dict[int, list[int]] = {}
             receipts: list[Any] = []
             refused: list[Any] = []
             for number in settled:
-                held = self._known_messages.segments.get(number)
-                if held is None:
+                segment = self._known_messages.segments.get(number)
+                if segment is None:
                     continue
-                if not held.digests:  # the source needs no acknowledgement
+                if not segment.digests:  # the source needs no acknowledgement
                     del self._known_messages.segments[number]
-                late += [(held, row) for row in range(len(held.receipts))]
-                receipts += held.extra_receipts
-                held.extra_receipts = []
-            for held, row in late:
-                receipts += held.extra_receipts  # it was delivered more than once since then
-                held.extra_receipts = []
-                receipt, held.receipts[row] = held.receipts[row], None
-                if receipt is not None and held.generation_of(row) == generation:
-                    is_refused = (held.number, row) in self._to_reject
+                late += [(segment, row) for row in range(len(segment.receipts))]
+                receipts += segment.extra_receipts
+                segment.extra_receipts = []
+            for segment, row in late:
+                receipts += segment.extra_receipts  # it was delivered more than once since then
+                segment.extra_receipts = []
+                receipt, segment.receipts[row] = segment.receipts[row], None
+                if receipt is not None and segment.generation_of(row) == generation:
+                    is_refused = (segment.number, row) in self._to_reject
                     (refused if is_refused else receipts).append(receipt)
-                    told.setdefault(held.number, []).append(row)
-        if not told and not receipts:
+                    acknowledged.setdefault(segment.number, []).append(row)
+        if not acknowledged and not receipts:
             return
         sure = all(
             [
@@ -329,19 +329,19 @@ class Spool:
         )
         faults.point("spool.acknowledged")
         if sure and receiver.generation == generation:
-            self._forget_acknowledged(told)
+            self._forget_acknowledged(acknowledged)
 
-    def _forget_acknowledged(self, told: Mapping[int, Sequence[int]]) -> None:
+    def _forget_acknowledged(self, acknowledged: Mapping[int, Sequence[int]]) -> None:
         """Forget rows that the source knows are done. Messages with an id stay known for a while."""
         with self._lock:
-            kept: dict[int, bytes | None] = {}
-            for number, rows in told.items():
-                held = self._known_messages.segments[number]
+            digests: dict[int, bytes | None] = {}
+            for number, rows in acknowledged.items():
+                segment = self._known_messages.segments[number]
                 self._known_messages.forget_rows(
-                    held, [r for r in rows if not has_id(held.digests[r] or b"\0")]
+                    segment, [r for r in rows if not has_id(segment.digests[r] or b"\0")]
                 )
-                kept[number] = held.packed_digests()
-            self._index.replace_digests(kept)
+                digests[number] = segment.packed_digests()
+            self._index.replace_digests(digests)
 
     # -------------------------------------------------------------- asking
 
@@ -358,8 +358,10 @@ class Spool:
     def is_drained(self, idle_seconds: float) -> bool:
         """Whether all messages of the source are in segments: it says so, or none came for so long."""
         self.raise_failure()
-        told, idle = self._source_is_drained, time.monotonic() - self._last_message_at
-        return not self._segment_writer.messages and (told is True or (told is None and idle >= idle_seconds))
+        reported, idle = self._source_is_drained, time.monotonic() - self._last_message_at
+        return not self._segment_writer.messages and (
+            reported is True or (reported is None and idle >= idle_seconds)
+        )
 
     def pending_rows(self) -> int:
         """How many messages are in the spool and not in every target."""
@@ -380,13 +382,13 @@ class Spool:
         seconds, and messages received since then are subtracted. Where the source reports times, the time
         that the oldest message in the spool has waited is added.
         """
-        said = self._lag
+        source_lag = self._lag
         if self.lag_unit == "milliseconds":
             waited = self._waited_milliseconds()
-            return {place: behind + waited for place, behind in said.items()}
-        here, came = self.pending_rows(), self._received_count - self._received_before_lag
-        if len(said) == 1 or not here:
-            return {place: max(0, waiting - came) + here for place, waiting in said.items()}
+            return {place: behind + waited for place, behind in source_lag.items()}
+        here, received_since = self.pending_rows(), self._received_count - self._received_before_lag
+        if len(source_lag) == 1 or not here:
+            return {place: max(0, waiting - received_since) + here for place, waiting in source_lag.items()}
         return {}  # it is unknown which partition the messages in the spool are from
 
     def _waited_milliseconds(self) -> int:
