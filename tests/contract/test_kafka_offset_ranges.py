@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from ematix_flow.backends.kafka import offset_ranges
+from ematix_flow.backends.kafka import offset_ranges, range_reader
 from ematix_flow.backends.kafka.backend import KafkaStreamBackend
 from ematix_flow.backends.kafka.offset_ranges import OffsetRange, ranges_between, split_ranges
 from ematix_flow.backends.kafka.settings import spark_options
@@ -158,7 +158,7 @@ def test_large_messages_come_in_small_batches(kafka: KafkaServer) -> None:
     assert splits is not None
     batches = list(splits[0].read())
     assert [len(value) for b in batches for value in b.column("value").to_pylist()] == sizes
-    assert max(batch.nbytes for batch in batches) < offset_ranges.BATCH_BYTES + (24 << 20)
+    assert max(batch.nbytes for batch in batches) < range_reader.BATCH_BYTES + (24 << 20)
     assert of.read_small_batch(ReadRequest(topic), before, after, 20 << 20) is None
     assert len(by_driver(of, position({topic: {0: 3}}), position({topic: {0: 5}}))) == 2
 
@@ -170,7 +170,7 @@ def test_large_headers_count_as_much_as_large_values(kafka: KafkaServer, kafka_t
     assert splits is not None
     batches = list(splits[0].read())
     assert sum(batch.num_rows for batch in batches) == 60
-    assert max(batch.nbytes for batch in batches) < offset_ranges.BATCH_BYTES + (24 << 20)
+    assert max(batch.nbytes for batch in batches) < range_reader.BATCH_BYTES + (24 << 20)
 
 
 def test_the_driver_reads_batch_after_batch_by_one_consumer(kafka: KafkaServer) -> None:
@@ -291,14 +291,14 @@ def test_a_broker_that_stays_away_is_an_error_in_bounded_time(own: KafkaServer) 
     own.stop()
     try:
         with pytest.raises(CannotConnect, match="connection refused"):
-            list(offset_ranges.RangeSplit(splits[0].ranges, impatient(splits[0].reader)).read())
+            list(range_reader.RangeSplit(splits[0].ranges, impatient(splits[0].reader)).read())
     finally:
         own.start()
     assert len(list(splits[0].read())) == 1
 
 
 def test_a_broker_that_comes_back_is_read_on(own: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offset_ranges, "BATCH_ROWS", 10)
+    monkeypatch.setattr(range_reader, "BATCH_ROWS", 10)
     topic = own.create_topic("back")
     own.send(topic, [b"%07d" % n * 500 for n in range(20_000)])
     of = source(own)
@@ -320,7 +320,7 @@ def test_a_login_that_is_refused_is_told(kafka: KafkaServer, kafka_topic: str) -
     )
     assert splits is not None
     with pytest.raises((CannotConnect, SourceFailed), match="refuses user"):
-        list(offset_ranges.RangeSplit(splits[0].ranges, impatient(splits[0].reader)).read())
+        list(range_reader.RangeSplit(splits[0].ranges, impatient(splits[0].reader)).read())
 
 
 def test_a_stretch_of_aborted_messages_that_takes_longer_than_a_readers_patience_is_got_past(
@@ -342,15 +342,15 @@ def test_a_stretch_of_aborted_messages_that_takes_longer_than_a_readers_patience
     reader = splits[0].reader
     least = {"fetch.message.max.bytes": 11_000, "fetch.max.bytes": 11_000, "message.max.bytes": 11_000}
     slow = {**reader.settings, **least, "client.id": "slow-reader"}
-    hasty = offset_ranges.RangeReader(reader.connection, slow, patience=4.0)
+    hasty = range_reader.RangeReader(reader.connection, slow, patience=4.0)
     found = [
-        row for batch in offset_ranges.RangeSplit(splits[0].ranges, hasty).read() for row in batch.to_pylist()
+        row for batch in range_reader.RangeSplit(splits[0].ranges, hasty).read() for row in batch.to_pylist()
     ]
     assert [row["value"] for row in found] == [b"the last"]
 
 
-def impatient(reader: offset_ranges.RangeReader) -> offset_ranges.RangeReader:
-    return offset_ranges.RangeReader(
+def impatient(reader: range_reader.RangeReader) -> range_reader.RangeReader:
+    return range_reader.RangeReader(
         reader.connection, reader.settings, reader.fail_on_data_loss, patience=3.0
     )
 
@@ -392,6 +392,6 @@ def test_partitions_without_new_messages_are_no_ranges() -> None:
 
 
 def test_headers_are_one_json_object() -> None:
-    assert offset_ranges.header_text(None) is None and offset_ranges.header_text([]) is None
-    assert offset_ranges.header_text([("a", b"1"), ("b", None), ("a", b"2")]) == '{"b":null,"a":"2"}'
-    assert pa.array([offset_ranges.header_text([("a", b"\xff")])])[0].as_py() == '{"a":"\ufffd"}'
+    assert range_reader.header_text(None) is None and range_reader.header_text([]) is None
+    assert range_reader.header_text([("a", b"1"), ("b", None), ("a", b"2")]) == '{"b":null,"a":"2"}'
+    assert pa.array([range_reader.header_text([("a", b"\xff")])])[0].as_py() == '{"a":"\ufffd"}'

@@ -18,7 +18,8 @@ from ematix_flow.backends.kafka.error_codes import (
     is_transient,
     is_unreachable,
 )
-from ematix_flow.backends.kafka.offset_ranges import OffsetRange, OpenRangeReader, RangeReader, _RangeProgress
+from ematix_flow.backends.kafka.offset_ranges import OffsetRange
+from ematix_flow.backends.kafka.range_reader import OpenRangeReader, RangeReader, _RangeProgress
 from ematix_flow.errors import CannotConnect, FlowError, SourceFailed
 from ematix_flow.spec.connections.brokers import KafkaConnection
 

@@ -14,15 +14,7 @@ from ematix_flow.backends.kafka.cluster import KafkaCluster
 from ematix_flow.backends.kafka.consumer_group import PipelineGroup
 from ematix_flow.backends.kafka.data_loss import explain_data_loss
 from ematix_flow.backends.kafka.failures import commit_refusal
-from ematix_flow.backends.kafka.offset_ranges import (
-    CONSUMER_SETTINGS,
-    OffsetRange,
-    OpenRangeReader,
-    RangeReader,
-    RangeSplit,
-    ranges_between,
-    split_ranges,
-)
+from ematix_flow.backends.kafka.offset_ranges import OffsetRange, ranges_between, split_ranges
 from ematix_flow.backends.kafka.positions import (
     TopicQuery,
     data_lost_error,
@@ -33,6 +25,12 @@ from ematix_flow.backends.kafka.positions import (
     starting_offsets,
     topic_ids_in,
     with_topic_ids,
+)
+from ematix_flow.backends.kafka.range_reader import (
+    CONSUMER_SETTINGS,
+    OpenRangeReader,
+    RangeReader,
+    RangeSplit,
 )
 from ematix_flow.backends.kafka.settings import (
     client_settings,

@@ -1,0 +1,335 @@
+"""Reads ranges of offsets with librdkafka.
+
+A reader knows where its range begins and ends, so it joins no group and commits nothing. Offsets have gaps
+where a topic was compacted or a transaction ended, so counting messages cannot find the end.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Message as KafkaMessage
+
+from ematix_flow.backends.kafka.cluster import Partition
+from ematix_flow.backends.kafka.error_codes import MISSING, OUT_OF_RANGE, PATIENCE_SECONDS, is_transient
+from ematix_flow.backends.kafka.failures import ClientErrors, broker_refusal, cannot_connect, invalid_settings
+from ematix_flow.backends.kafka.offset_ranges import OffsetRange, recreated_text
+from ematix_flow.backends.kafka.positions import data_lost_error
+from ematix_flow.backends.messages.contract import message_schema
+from ematix_flow.errors import CannotConnect, SourceFailed
+from ematix_flow.spec.connections.brokers import KafkaConnection
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_ROWS, BATCH_BYTES = 8_192, 8 << 20  # of one Arrow batch
+_MAX_CONSUME = 1_000
+_POLL_SECONDS = 0.5
+_SUSPECT_SECONDS = 5.0  # a broker that has just started may not know all of its messages yet
+_RETRY_SECONDS = 0.2
+_LOGIN_SECONDS = 10.0
+_ASK_SECONDS = 5.0
+
+# A fetch does not wait for more messages, and prefetched bytes are bounded.
+CONSUMER_SETTINGS: Mapping[str, Any] = {
+    "isolation.level": "read_committed",
+    "fetch.wait.max.ms": 20,
+    "queued.max.messages.kbytes": 16 * 1024,
+    "queued.min.messages": 20_000,
+    "fetch.queue.backoff.ms": 2,  # after the queue is read, fetch more at once, not after a second
+    "receive.message.max.bytes": 1_000_000_000,
+    "topic.metadata.propagation.max.ms": 5_000,
+    "max.poll.interval.ms": 86_400_000,  # the reader of a batch may pause between two Arrow batches
+}
+
+
+@dataclass(frozen=True, repr=False)
+class RangeReader:
+    """The settings to read ranges with. Picklable; ``settings`` are librdkafka's and contain secrets."""
+
+    connection: KafkaConnection
+    settings: Mapping[str, Any]
+    fail_on_data_loss: bool = True
+    patience: float = PATIENCE_SECONDS
+
+    def __repr__(self) -> str:
+        return f"Reader({self.connection.name!r})"
+
+    def open(self) -> OpenRangeReader:
+        return OpenRangeReader(self)
+
+
+@dataclass(frozen=True)
+class RangeSplit:
+    """A share of a batch that a task reads."""
+
+    ranges: tuple[OffsetRange, ...]
+    reader: RangeReader
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        opened = self.reader.open()
+        try:
+            yield from opened.read(self.ranges)
+        finally:
+            opened.close()
+
+
+class OpenRangeReader:
+    """A consumer that reads one set of ranges after another, in one thread at a time."""
+
+    def __init__(self, how: RangeReader) -> None:
+        self.reader = how
+        self._client_errors = ClientErrors()
+        settings = {
+            **how.settings,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "error_cb": self._client_errors,
+            "stats_cb": self._record_fetch_offsets,
+            "statistics.interval.ms": 1_000,
+        }
+        self._next_offsets: dict[
+            str, int
+        ] = {}  # by partition, the next offset to fetch, also over aborted messages
+        self._seen_offsets: dict[str, int] = {}
+        try:
+            self._consumer = Consumer(settings)
+        except (KafkaException, ValueError, TypeError) as error:
+            raise invalid_settings(how.connection, error) from error
+
+    def read(self, ranges: Iterable[OffsetRange]) -> Generator[pa.RecordBatch, None, None]:
+        """The messages of the ranges, in order within a partition; no partition may appear twice.
+
+        DataLost when some were deleted, unless the reader allows it; CannotConnect or SourceFailed when
+        nothing arrives for as long as the reader's patience.
+        """
+        self._client_errors.clear()
+        left = {each.topic_partition: _RangeProgress(each) for each in ranges}
+        self._assign(left)
+        waiting: list[KafkaMessage] = []
+        size, heard = 0, time.monotonic()
+        try:
+            while left:
+                found = self._poll()
+                before = len(waiting)
+                for message in found:
+                    place = left.get((message.topic() or "", message.partition() or 0))
+                    error = message.error()
+                    if error is not None:
+                        self._handle_error(error, message, place, left)
+                        continue
+                    offset = message.offset()
+                    if place is None or offset is None or offset < place.next_offset:
+                        continue
+                    if offset < place.range.end:
+                        waiting.append(message)
+                        size += _size(message)
+                        place.next_offset, place.suspected_since, place.stalled = offset + 1, None, False
+                    if offset + 1 >= place.range.end:
+                        self._finish_partition(place, left)
+                if len(waiting) > before or self._has_fetched_more():
+                    heard = time.monotonic()
+                else:
+                    self._check_silence(left, time.monotonic() - heard)
+                self._verify_suspects(left)
+                if len(waiting) >= BATCH_ROWS or size >= BATCH_BYTES:
+                    yield messages_to_batch(waiting)
+                    waiting, size, heard = [], 0, time.monotonic()
+            if waiting:
+                yield messages_to_batch(waiting)
+        finally:
+            with suppress(KafkaException, RuntimeError):
+                self._consumer.unassign()
+
+    def close(self) -> None:
+        with suppress(RuntimeError):  # already closed
+            self._consumer.close()
+
+    def _record_fetch_offsets(self, statistics: str) -> None:
+        topics = json.loads(statistics).get("topics", {})
+        self._next_offsets = {
+            f"{name}/{number}": place["next_offset"]
+            for name, topic in topics.items()
+            for number, place in topic.get("partitions", {}).items()
+            if place.get("next_offset", -1) >= 0
+        }
+
+    def _has_fetched_more(self) -> bool:
+        """Whether the fetch position has moved since the last call, even over aborted messages."""
+        seen, self._seen_offsets = self._seen_offsets, self._next_offsets
+        return any(offset > seen.get(place, offset) for place, offset in self._next_offsets.items())
+
+    def _poll(self) -> list[KafkaMessage]:
+        """The messages that are fetched already; waits only for the first."""
+        first = self._consumer.poll(_POLL_SECONDS)
+        return [] if first is None else [first, *self._consumer.consume(_MAX_CONSUME, 0)]
+
+    def _assign(self, left: Mapping[Partition, _RangeProgress]) -> None:
+        self._consumer.assign([TopicPartition(*each, place.next_offset) for each, place in left.items()])
+
+    def _finish_partition(self, place: _RangeProgress, left: dict[Partition, _RangeProgress]) -> None:
+        """Stop fetching a partition whose range is read."""
+        del left[place.range.topic_partition]
+        if left:
+            self._consumer.incremental_unassign([TopicPartition(*place.range.topic_partition)])
+
+    # -------------------------------------------------------------- what goes wrong
+
+    def _handle_error(
+        self,
+        error: KafkaError,
+        message: KafkaMessage,
+        place: _RangeProgress | None,
+        left: dict[Partition, _RangeProgress],
+    ) -> None:
+        code = error.code()
+        if place is None:  # an error without a partition shows as silence
+            return
+        if is_transient(error):  # a transient error that stays shows as silence too
+            place.suspect()
+            place.stalled = True
+            return
+        if code == KafkaError._PARTITION_EOF:
+            reached = message.offset()
+            if reached is not None and reached >= place.range.end:
+                self._finish_partition(place, left)
+            else:
+                place.suspect()
+        elif code in OUT_OF_RANGE:
+            place.suspect()
+            place.stuck = True
+        elif code in MISSING:
+            place.suspect()
+        else:
+            failure = broker_refusal(self.reader.connection, f"read {place.range}", error)
+            raise SourceFailed(failure.what, next_step=failure.next_step)
+
+    def _verify_suspects(self, left: dict[Partition, _RangeProgress]) -> None:
+        """Ask the broker what it has of partitions that seem to end too early."""
+        for place in list(left.values()):
+            if place.suspected_since is None:
+                continue
+            old = time.monotonic() - place.suspected_since >= _SUSPECT_SECONDS
+            if not (old or place.stuck):
+                continue
+            try:
+                lost, first = self._find_loss(place, sure=old)
+            except KafkaException:
+                return  # no broker answers: ask again later, until patience ends
+            if lost is not None:
+                if self.reader.fail_on_data_loss:
+                    raise data_lost_error([lost])
+                if first is None or first >= place.range.end:
+                    self._finish_partition(place, left)
+                    continue
+                place.next_offset, place.suspected_since = first, None
+            elif old and not (place.stuck or place.stalled):
+                place.suspected_since = time.monotonic()
+                continue  # everything exists: a sequence of aborted messages may be long
+            else:
+                time.sleep(_RETRY_SECONDS)
+            place.stuck = place.stalled = False
+            self._assign(left)
+
+    def _find_loss(self, place: _RangeProgress, *, sure: bool) -> tuple[str | None, int | None]:
+        """A sentence about lost messages of a range, and the next offset; None and None without loss."""
+        wanted = place.range
+        if not self._partition_exists(wanted):
+            return (f"{wanted} no longer exists", None) if sure else (None, None)
+        low, high = self._consumer.get_watermark_offsets(
+            TopicPartition(*wanted.topic_partition), timeout=_ASK_SECONDS, cached=False
+        )
+        if low > place.next_offset:
+            return f"{wanted}: {place.next_offset} to {min(low, wanted.end) - 1} were deleted", low
+        if high < wanted.end and sure:
+            return recreated_text(wanted, high, wanted.end), None
+        return None, None
+
+    def _partition_exists(self, wanted: OffsetRange) -> bool:
+        topic = self._consumer.list_topics(wanted.topic, timeout=_ASK_SECONDS).topics.get(wanted.topic)
+        return topic is not None and wanted.partition in topic.partitions
+
+    def _check_silence(self, left: Mapping[Partition, _RangeProgress], seconds: float) -> None:
+        """Check what to do when nothing new has arrived for so many seconds."""
+        if seconds >= _SUSPECT_SECONDS:
+            for place in left.values():
+                place.suspect()
+        how, reason = self.reader, self._client_errors.reason
+        refuses = reason is not None and reason[0] in (KafkaError._AUTHENTICATION, KafkaError._SSL)
+        if seconds < (min(_LOGIN_SECONDS, how.patience) if refuses else how.patience):
+            return
+        if refuses or self._client_errors.all_brokers_down or not self._is_reachable():
+            raise cannot_connect(how.connection, self._client_errors, how.patience)
+        place = next(iter(left.values()))
+        raise CannotConnect(
+            f"Kafka has sent nothing of {place.range} at offset {place.next_offset} for "
+            f"{how.patience:g} seconds",
+            next_step="check that the partition has a leader (kafka-topics --describe), and run it again",
+        )
+
+    def _is_reachable(self) -> bool:
+        try:
+            return bool(self._consumer.list_topics(timeout=5).brokers)
+        except KafkaException:
+            return False
+
+
+class _RangeProgress:
+    """The reading progress of a range."""
+
+    def __init__(self, wanted: OffsetRange) -> None:
+        self.range, self.next_offset = wanted, wanted.begin
+        self.suspected_since: float | None = None  # since when it seems to end too early
+        self.stuck = False  # librdkafka has stopped fetching it
+        self.stalled = False  # no message since a transient error
+
+    def suspect(self) -> None:
+        if self.suspected_since is None:
+            self.suspected_since = time.monotonic()
+
+
+def _size(message: KafkaMessage) -> int:
+    """The size of a message with all its parts."""
+    headers: Any = message.headers() or ()
+    return len(message) + len(message.key() or b"") + sum(len(n) + len(v or b"") for n, v in headers)
+
+
+# ------------------------------------------------------------------ as Arrow
+
+
+def messages_to_batch(messages: Sequence[KafkaMessage]) -> pa.RecordBatch:
+    """Messages with the columns of all streams, like `spark._COLUMNS` for Spark's rows."""
+    import pyarrow as pa
+
+    moments = pa.array([message.timestamp()[1] for message in messages], pa.timestamp("ms", tz="UTC"))
+    schema = message_schema()
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([message.value() for message in messages], pa.binary()),
+            pa.array([message.key() for message in messages], pa.binary()),
+            pa.array([message.topic() for message in messages], pa.string()),
+            pa.array([message.partition() for message in messages], pa.int32()).cast(pa.string()),
+            pa.array([message.offset() for message in messages], pa.int64()).cast(pa.string()),
+            moments.cast(schema.field("timestamp").type),
+            pa.array([header_text(message.headers()) for message in messages], pa.string()),
+        ],
+        schema=schema,
+    )
+
+
+def header_text(pairs: Any) -> str | None:
+    """The headers as a JSON object; the last of several with one name wins. None without headers."""
+    if not pairs:
+        return None
+    texts: dict[str, str | None] = {}
+    for name, value in pairs:
+        texts.pop(name, None)
+        texts[name] = None if value is None else value.decode("utf-8", "replace")
+    return json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
