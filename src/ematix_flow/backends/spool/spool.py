@@ -33,13 +33,14 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ematix_flow import faults
 from ematix_flow.backends.messages.contract import LagUnit, Message, Receiver
+from ematix_flow.backends.spool.acknowledgements import Acknowledgements
 from ematix_flow.backends.spool.index import SpoolIndex, SpoolSegment, segment_number
-from ematix_flow.backends.spool.known_messages import KnownMessages, SegmentReceipts, digest_of, has_id
+from ematix_flow.backends.spool.known_messages import KnownMessages, digest_of
 from ematix_flow.backends.spool.segment_writer import SegmentWriter
+from ematix_flow.backends.spool.source_lag import SourceLag
 from ematix_flow.errors import FlowError, SourceFailed
 
 MAX_ROWS = 50_000
@@ -65,19 +66,13 @@ class Spool:
         self._failure: BaseException | None = None
         self._known_messages = KnownMessages()
         self._pending: dict[int, SpoolSegment] = {}
-        self._to_acknowledge: list[int] = []  # numbers of settled segments
-        self._to_reject: set[tuple[int, int]] = set()
-        self._late_redeliveries: list[
-            tuple[SegmentReceipts, int]
-        ] = []  # redelivered after their segment was settled
+        self._acknowledgements = Acknowledgements(self._known_messages)
         self._segment_writer = SegmentWriter(MAX_ROWS, MAX_BYTES, 0.0)
         self._generation = 0
         self._source_is_drained: bool | None = False
         self._last_message_at = 0.0
-        self._drained_checked_at = self._kept_alive_at = self._lag_checked_at = 0.0
-        self._lag: Mapping[str, int] = {}
-        self._received_count = self._received_before_lag = 0  # messages that the source delivered
-        self.lag_unit: LagUnit = "messages"  # what `lag` counts
+        self._drained_checked_at = self._kept_alive_at = 0.0
+        self._lag = SourceLag()
 
     @property
     def segments(self) -> Path:
@@ -134,7 +129,7 @@ class Spool:
         """
         if self._receiver is not None:
             raise RuntimeError("this spool already follows a receiver")
-        self._receiver, self.lag_unit = receiver, receiver.lag_unit
+        self._receiver, self._lag.unit = receiver, receiver.lag_unit
         self._segment_writer = SegmentWriter(max_rows, max_bytes, linger)
         self._max_pending_rows, self._max_pending_bytes = max_pending_rows, max_pending_bytes
         self._generation = receiver.generation
@@ -203,7 +198,7 @@ class Spool:
         if not messages:
             return
         self._last_message_at, self._source_is_drained = time.monotonic(), False
-        self._received_count += len(messages)
+        self._lag.count_received(len(messages))
         making = self._segment_writer
         with self._lock:
             for message in messages:
@@ -229,7 +224,7 @@ class Spool:
         segment, row = earlier
         self._known_messages.record_redelivery(segment, row, self._generation, message.receipt)
         if segment.settled:
-            self._late_redeliveries.append((segment, row))
+            self._acknowledgements.add_redelivery(segment, row)
         return True
 
     def _write_segment(self) -> None:
@@ -251,19 +246,14 @@ class Spool:
         self._kept_alive_at = now
         if self._pending or self._segment_writer.messages:
             receiver.keep_alive()
-        if now - self._lag_checked_at >= 5:
-            self._lag_checked_at, self._received_before_lag, self._lag = (
-                now,
-                self._received_count,
-                receiver.lag(),
-            )
+        self._lag.refresh(receiver, now)
         with self._lock:
             outdated = self._known_messages.outdated_segments(now)
             for segment in outdated:
                 self._known_messages.drop_segment(segment)
             if outdated:
                 self._index.replace_digests({segment.number: None for segment in outdated})
-            self._to_reject = {each for each in self._to_reject if each[0] in self._known_messages.segments}
+            self._acknowledgements.forget_old_rejections()
         if self._segment_writer.has_only_progress:
             self._write_segment()
 
@@ -284,66 +274,31 @@ class Spool:
                 self._index.settle(numbers)
             faults.point("spool.settled")
             now = time.monotonic()
-            self._to_reject.update((_segment_number(segment), row) for segment, row in rejected)
+            self._acknowledgements.reject((_segment_number(segment), row) for segment, row in rejected)
             for number in numbers:
                 del self._pending[number]
-                receipts = self._known_messages.segments.get(number)
-                if receipts is not None:
-                    receipts.settled, receipts.aging_since = True, now
-                    self._to_acknowledge.append(number)
+                self._acknowledgements.settle(number, now)
             self._index.remove_settled(without=wanted)
         self._wake.set()
 
     def _acknowledge(self, receiver: Receiver) -> None:
         with self._lock:
-            settled, self._to_acknowledge = self._to_acknowledge, []
-            late, self._late_redeliveries = self._late_redeliveries, []
             generation = receiver.generation
-            acknowledged: dict[int, list[int]] = {}
-            receipts: list[Any] = []
-            refused: list[Any] = []
-            for number in settled:
-                segment = self._known_messages.segments.get(number)
-                if segment is None:
-                    continue
-                if not segment.digests:  # the source needs no acknowledgement
-                    del self._known_messages.segments[number]
-                late += [(segment, row) for row in range(len(segment.receipts))]
-                receipts += segment.extra_receipts
-                segment.extra_receipts = []
-            for segment, row in late:
-                receipts += segment.extra_receipts  # it was delivered more than once since then
-                segment.extra_receipts = []
-                receipt, segment.receipts[row] = segment.receipts[row], None
-                if receipt is not None and segment.generation_of(row) == generation:
-                    is_refused = (segment.number, row) in self._to_reject
-                    (refused if is_refused else receipts).append(receipt)
-                    acknowledged.setdefault(segment.number, []).append(row)
-        if not acknowledged and not receipts:
+            batch = self._acknowledgements.take(generation)
+        if batch.is_empty:
             return
-        sure = all(
+        is_confirmed = all(
             [
-                not refused or receiver.reject(refused) is True,
-                not receipts or receiver.acknowledge(receipts) is True,
+                not batch.rejected or receiver.reject(batch.rejected) is True,
+                not batch.accepted or receiver.acknowledge(batch.accepted) is True,
             ]
         )
         faults.point("spool.acknowledged")
-        if sure and receiver.generation == generation:
-            self._forget_acknowledged(acknowledged)
+        if is_confirmed and receiver.generation == generation:
+            with self._lock:
+                self._index.replace_digests(self._acknowledgements.forget(batch.rows))
 
-    def _forget_acknowledged(self, acknowledged: Mapping[int, Sequence[int]]) -> None:
-        """Forget rows that the source knows are done. Messages with an id stay known for a while."""
-        with self._lock:
-            digests: dict[int, bytes | None] = {}
-            for number, rows in acknowledged.items():
-                segment = self._known_messages.segments[number]
-                self._known_messages.forget_rows(
-                    segment, [r for r in rows if not has_id(segment.digests[r] or b"\0")]
-                )
-                digests[number] = segment.packed_digests()
-            self._index.replace_digests(digests)
-
-    # -------------------------------------------------------------- asking
+    # -------------------------------------------------------------- state
 
     @property
     def failure(self) -> BaseException | None:
@@ -375,6 +330,11 @@ class Spool:
         with self._lock:
             return [self._pending[number].name for number in sorted(self._pending)]
 
+    @property
+    def lag_unit(self) -> LagUnit:
+        """What `lag` counts."""
+        return self._lag.unit
+
     def lag(self) -> Mapping[str, int]:
         """The lag of each partition in `lag_unit`, at the source and in the spool; empty if unknown.
 
@@ -382,14 +342,9 @@ class Spool:
         seconds, and messages received since then are subtracted. Where the source reports times, the time
         that the oldest message in the spool has waited is added.
         """
-        source_lag = self._lag
-        if self.lag_unit == "milliseconds":
-            waited = self._waited_milliseconds()
-            return {place: behind + waited for place, behind in source_lag.items()}
-        here, received_since = self.pending_rows(), self._received_count - self._received_before_lag
-        if len(source_lag) == 1 or not here:
-            return {place: max(0, waiting - received_since) + here for place, waiting in source_lag.items()}
-        return {}  # it is unknown which partition the messages in the spool are from
+        if self._lag.unit == "milliseconds":
+            return self._lag.add_milliseconds(self._waited_milliseconds())
+        return self._lag.add_messages(self.pending_rows())
 
     def _waited_milliseconds(self) -> int:
         with self._lock:
