@@ -99,7 +99,7 @@ class LetterView:
         self._reasons: dict[str, str] = {}
         self._awaited: dict[str, set[str]] = {}
 
-    def read_message(self, place: TopicOffset, headers: Headers | None) -> None:
+    def read_message(self, topic_offset: TopicOffset, headers: Headers | None) -> None:
         """Apply the next message of a partition. Messages of other programs are ignored."""
         ours = own_headers(headers)
         if "id" not in ours:
@@ -107,10 +107,10 @@ class LetterView:
         try:
             if "stage" in ours:
                 letter, seq = parse_letter(ours, headers or [])
-                counts = self._add_letter(letter, seq, place)
+                took_effect = self._add_letter(letter, seq, topic_offset)
             else:
-                counts = self._apply_change(parse_change(ours))
-            if counts and ours["operation"] in self._awaited:
+                took_effect = self._apply_change(parse_change(ours))
+            if took_effect and ours["operation"] in self._awaited:
                 self._awaited[ours["operation"]].add(ours["id"])
         except (ValueError, KeyError, TypeError):
             return  # another program's headers with our prefix
@@ -127,9 +127,9 @@ class LetterView:
     def forget_operation(self, operation: str) -> None:
         self._awaited.pop(operation, None)
 
-    def _add_letter(self, letter: DeadLetter, seq: int, place: TopicOffset) -> bool:
+    def _add_letter(self, letter: DeadLetter, seq: int, topic_offset: TopicOffset) -> bool:
         entry = self.entries.setdefault(letter.id, LetterEntry())
-        entry.topic_offset = place  # retention removes the newest copy last
+        entry.topic_offset = topic_offset  # retention removes the newest copy last
         if entry.letter is not None:
             return False
         reason = self._reasons.setdefault(letter.reason, letter.reason)  # many have the same

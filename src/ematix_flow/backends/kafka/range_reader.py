@@ -83,11 +83,11 @@ class RangeSplit:
 class OpenRangeReader:
     """A consumer that reads one set of ranges after another, in one thread at a time."""
 
-    def __init__(self, how: RangeReader) -> None:
-        self.reader = how
+    def __init__(self, reader: RangeReader) -> None:
+        self.reader = reader
         self._client_errors = ClientErrors()
         settings = {
-            **how.settings,
+            **reader.settings,
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "error",
@@ -102,7 +102,7 @@ class OpenRangeReader:
         try:
             self._consumer = Consumer(settings)
         except (KafkaException, ValueError, TypeError) as error:
-            raise invalid_settings(how.connection, error) from error
+            raise invalid_settings(reader.connection, error) from error
 
     def read(self, ranges: Iterable[OffsetRange]) -> Generator[pa.RecordBatch, None, None]:
         """The messages of the ranges, in order within a partition; no partition may appear twice.
@@ -111,39 +111,39 @@ class OpenRangeReader:
         nothing arrives for as long as the reader's patience.
         """
         self._client_errors.clear()
-        left = {each.topic_partition: _RangeProgress(each) for each in ranges}
-        self._assign(left)
-        waiting: list[KafkaMessage] = []
-        size, heard = 0, time.monotonic()
+        remaining = {each.topic_partition: _RangeProgress(each) for each in ranges}
+        self._assign(remaining)
+        pending: list[KafkaMessage] = []
+        size, heard_at = 0, time.monotonic()
         try:
-            while left:
-                found = self._poll()
-                before = len(waiting)
-                for message in found:
-                    place = left.get((message.topic() or "", message.partition() or 0))
+            while remaining:
+                polled = self._poll()
+                before = len(pending)
+                for message in polled:
+                    progress = remaining.get((message.topic() or "", message.partition() or 0))
                     error = message.error()
                     if error is not None:
-                        self._handle_error(error, message, place, left)
+                        self._handle_error(error, message, progress, remaining)
                         continue
                     offset = message.offset()
-                    if place is None or offset is None or offset < place.next_offset:
+                    if progress is None or offset is None or offset < progress.next_offset:
                         continue
-                    if offset < place.range.end:
-                        waiting.append(message)
+                    if offset < progress.range.end:
+                        pending.append(message)
                         size += _size(message)
-                        place.next_offset, place.suspected_since, place.stalled = offset + 1, None, False
-                    if offset + 1 >= place.range.end:
-                        self._finish_partition(place, left)
-                if len(waiting) > before or self._has_fetched_more():
-                    heard = time.monotonic()
+                        progress.advance(offset)
+                    if offset + 1 >= progress.range.end:
+                        self._finish_partition(progress, remaining)
+                if len(pending) > before or self._has_fetched_more():
+                    heard_at = time.monotonic()
                 else:
-                    self._check_silence(left, time.monotonic() - heard)
-                self._verify_suspects(left)
-                if len(waiting) >= BATCH_ROWS or size >= BATCH_BYTES:
-                    yield messages_to_batch(waiting)
-                    waiting, size, heard = [], 0, time.monotonic()
-            if waiting:
-                yield messages_to_batch(waiting)
+                    self._check_silence(remaining, time.monotonic() - heard_at)
+                self._verify_suspects(remaining)
+                if len(pending) >= BATCH_ROWS or size >= BATCH_BYTES:
+                    yield messages_to_batch(pending)
+                    pending, size, heard_at = [], 0, time.monotonic()
+            if pending:
+                yield messages_to_batch(pending)
         finally:
             with suppress(KafkaException, RuntimeError):
                 self._consumer.unassign()
@@ -171,14 +171,16 @@ class OpenRangeReader:
         first = self._consumer.poll(_POLL_SECONDS)
         return [] if first is None else [first, *self._consumer.consume(_MAX_CONSUME, 0)]
 
-    def _assign(self, left: Mapping[Partition, _RangeProgress]) -> None:
-        self._consumer.assign([TopicPartition(*each, place.next_offset) for each, place in left.items()])
+    def _assign(self, remaining: Mapping[Partition, _RangeProgress]) -> None:
+        self._consumer.assign(
+            [TopicPartition(*each, progress.next_offset) for each, progress in remaining.items()]
+        )
 
-    def _finish_partition(self, place: _RangeProgress, left: dict[Partition, _RangeProgress]) -> None:
+    def _finish_partition(self, progress: _RangeProgress, remaining: dict[Partition, _RangeProgress]) -> None:
         """Stop fetching a partition whose range is read."""
-        del left[place.range.topic_partition]
-        if left:
-            self._consumer.incremental_unassign([TopicPartition(*place.range.topic_partition)])
+        del remaining[progress.range.topic_partition]
+        if remaining:
+            self._consumer.incremental_unassign([TopicPartition(*progress.range.topic_partition)])
 
     # -------------------------------------------------------------- what goes wrong
 
@@ -186,69 +188,69 @@ class OpenRangeReader:
         self,
         error: KafkaError,
         message: KafkaMessage,
-        place: _RangeProgress | None,
-        left: dict[Partition, _RangeProgress],
+        progress: _RangeProgress | None,
+        remaining: dict[Partition, _RangeProgress],
     ) -> None:
         code = error.code()
-        if place is None:  # an error without a partition shows as silence
+        if progress is None:  # an error without a partition shows as silence
             return
         if is_transient(error):  # a transient error that stays shows as silence too
-            place.suspect()
-            place.stalled = True
+            progress.suspect()
+            progress.stalled = True
             return
         if code == KafkaError._PARTITION_EOF:
             reached = message.offset()
-            if reached is not None and reached >= place.range.end:
-                self._finish_partition(place, left)
+            if reached is not None and reached >= progress.range.end:
+                self._finish_partition(progress, remaining)
             else:
-                place.suspect()
+                progress.suspect()
         elif code in OUT_OF_RANGE:
-            place.suspect()
-            place.stuck = True
+            progress.suspect()
+            progress.stuck = True
         elif code in MISSING:
-            place.suspect()
+            progress.suspect()
         else:
-            failure = broker_refusal(self.reader.connection, f"read {place.range}", error)
+            failure = broker_refusal(self.reader.connection, f"read {progress.range}", error)
             raise SourceFailed(failure.what, next_step=failure.next_step)
 
-    def _verify_suspects(self, left: dict[Partition, _RangeProgress]) -> None:
+    def _verify_suspects(self, remaining: dict[Partition, _RangeProgress]) -> None:
         """Ask the broker what it has of partitions that seem to end too early."""
-        for place in list(left.values()):
-            if place.suspected_since is None:
+        for progress in list(remaining.values()):
+            if progress.suspected_since is None:
                 continue
-            old = time.monotonic() - place.suspected_since >= _SUSPECT_SECONDS
-            if not (old or place.stuck):
+            is_old = time.monotonic() - progress.suspected_since >= _SUSPECT_SECONDS
+            if not (is_old or progress.stuck):
                 continue
             try:
-                lost, first = self._find_loss(place, sure=old)
+                lost, first = self._find_loss(progress, is_sure=is_old)
             except KafkaException:
                 return  # no broker answers: ask again later, until patience ends
             if lost is not None:
                 if self.reader.fail_on_data_loss:
                     raise data_lost_error([lost])
-                if first is None or first >= place.range.end:
-                    self._finish_partition(place, left)
+                if first is None or first >= progress.range.end:
+                    self._finish_partition(progress, remaining)
                     continue
-                place.next_offset, place.suspected_since = first, None
-            elif old and not (place.stuck or place.stalled):
-                place.suspected_since = time.monotonic()
+                progress.next_offset, progress.suspected_since = first, None
+            elif is_old and not (progress.stuck or progress.stalled):
+                progress.suspected_since = time.monotonic()
                 continue  # everything exists: a sequence of aborted messages may be long
             else:
                 time.sleep(_RETRY_SECONDS)
-            place.stuck = place.stalled = False
-            self._assign(left)
+            progress.stuck = progress.stalled = False
+            self._assign(remaining)
 
-    def _find_loss(self, place: _RangeProgress, *, sure: bool) -> tuple[str | None, int | None]:
+    def _find_loss(self, progress: _RangeProgress, *, is_sure: bool) -> tuple[str | None, int | None]:
         """A sentence about lost messages of a range, and the next offset; None and None without loss."""
-        wanted = place.range
+        wanted = progress.range
         if not self._partition_exists(wanted):
-            return (f"{wanted} no longer exists", None) if sure else (None, None)
+            return (f"{wanted} no longer exists", None) if is_sure else (None, None)
         low, high = self._consumer.get_watermark_offsets(
             TopicPartition(*wanted.topic_partition), timeout=_ASK_SECONDS, cached=False
         )
-        if low > place.next_offset:
-            return f"{wanted}: {place.next_offset} to {min(low, wanted.end) - 1} were deleted", low
-        if high < wanted.end and sure:
+        if low > progress.next_offset:
+            return f"{wanted}: {progress.next_offset} to {min(low, wanted.end) - 1} were deleted", low
+        if high < wanted.end and is_sure:
             return recreated_text(wanted, high, wanted.end), None
         return None, None
 
@@ -256,21 +258,21 @@ class OpenRangeReader:
         topic = self._consumer.list_topics(wanted.topic, timeout=_ASK_SECONDS).topics.get(wanted.topic)
         return topic is not None and wanted.partition in topic.partitions
 
-    def _check_silence(self, left: Mapping[Partition, _RangeProgress], seconds: float) -> None:
+    def _check_silence(self, remaining: Mapping[Partition, _RangeProgress], seconds: float) -> None:
         """Check what to do when nothing new has arrived for so many seconds."""
         if seconds >= _SUSPECT_SECONDS:
-            for place in left.values():
-                place.suspect()
-        how, reason = self.reader, self._client_errors.reason
-        refuses = reason is not None and reason[0] in (KafkaError._AUTHENTICATION, KafkaError._SSL)
-        if seconds < (min(_LOGIN_SECONDS, how.patience) if refuses else how.patience):
+            for progress in remaining.values():
+                progress.suspect()
+        reader, reason = self.reader, self._client_errors.reason
+        is_refused = reason is not None and reason[0] in (KafkaError._AUTHENTICATION, KafkaError._SSL)
+        if seconds < (min(_LOGIN_SECONDS, reader.patience) if is_refused else reader.patience):
             return
-        if refuses or self._client_errors.all_brokers_down or not self._is_reachable():
-            raise cannot_connect(how.connection, self._client_errors, how.patience)
-        place = next(iter(left.values()))
+        if is_refused or self._client_errors.all_brokers_down or not self._is_reachable():
+            raise cannot_connect(reader.connection, self._client_errors, reader.patience)
+        progress = next(iter(remaining.values()))
         raise CannotConnect(
-            f"Kafka has sent nothing of {place.range} at offset {place.next_offset} for "
-            f"{how.patience:g} seconds",
+            f"Kafka has sent nothing of {progress.range} at offset {progress.next_offset} for "
+            f"{reader.patience:g} seconds",
             next_step="check that the partition has a leader (kafka-topics --describe), and run it again",
         )
 
@@ -289,6 +291,10 @@ class _RangeProgress:
         self.suspected_since: float | None = None  # since when it seems to end too early
         self.stuck = False  # librdkafka has stopped fetching it
         self.stalled = False  # no message since a transient error
+
+    def advance(self, offset: int) -> None:
+        """Record that the message at this offset was read."""
+        self.next_offset, self.suspected_since, self.stalled = offset + 1, None, False
 
     def suspect(self) -> None:
         if self.suspected_since is None:

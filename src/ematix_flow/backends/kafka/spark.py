@@ -115,16 +115,16 @@ class KafkaSource(SparkStreamSource):
         return not new or not self._group_for(reading).offsets(new)
 
     def dropped_position(self, position: str, reading: ReadRequest) -> str | None:
-        left = {
-            place: offset
-            for place, offset in parse_position(position).items()
-            if not is_requested(reading, place[0])
+        dropped = {
+            partition: offset
+            for partition, offset in parse_position(position).items()
+            if not is_requested(reading, partition[0])
         }
-        return with_topic_ids(position_text(left), topic_ids_in(position)) if left else None
+        return with_topic_ids(position_text(dropped), topic_ids_in(position)) if dropped else None
 
-    def with_dropped_position(self, position: str, left: str) -> str:
-        merged = position_text({**parse_position(left), **parse_position(position)})
-        return with_topic_ids(merged, {**topic_ids_in(left), **topic_ids_in(position)})
+    def with_dropped_position(self, position: str, dropped: str) -> str:
+        merged = position_text({**parse_position(dropped), **parse_position(position)})
+        return with_topic_ids(merged, {**topic_ids_in(dropped), **topic_ids_in(position)})
 
     def resource_ids(self, reading: ReadRequest, position: str | None = None) -> Mapping[str, str]:
         if position is None:

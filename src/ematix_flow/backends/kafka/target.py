@@ -25,36 +25,36 @@ class KafkaTarget(MessageTarget):
     def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
 
-    def check_destination(self, place: str) -> None:
+    def check_destination(self, destination: str) -> None:
         topics = self._cluster.topics()
-        if place in topics:
+        if destination in topics:
             return
-        hint = did_you_mean(place, [name for name in topics if not name.startswith("__")])
+        hint = did_you_mean(destination, [name for name in topics if not name.startswith("__")])
         raise TargetMissing(
-            f"there is no topic {place!r} in the Kafka cluster at "
+            f"there is no topic {destination!r} in the Kafka cluster at "
             f"{self._cluster.connection.bootstrap_servers}.{hint}",
             state="nothing was sent",
-            next_step=create_command(self._cluster.connection, place),
+            next_step=create_command(self._cluster.connection, destination),
         )
 
-    def sender(self, place: str, options: Mapping[str, str]) -> KafkaSender:
-        partitions = self._cluster.topics().get(place)
+    def sender(self, destination: str, options: Mapping[str, str]) -> KafkaSender:
+        partitions = self._cluster.topics().get(destination)
         return KafkaSender(
             self._cluster.connection,
-            place,
+            destination,
             dict(options),
-            self._max_message_bytes(place),
+            self._max_message_bytes(destination),
             len(partitions) if partitions else None,
         )
 
-    def _max_message_bytes(self, place: str) -> int | None:
+    def _max_message_bytes(self, destination: str) -> int | None:
         """The maximum size of a message in the topic; None when we may not ask."""
-        topic = ConfigResource(ResourceType.TOPIC, place)
+        topic = ConfigResource(ResourceType.TOPIC, destination)
         try:
             answer = self._cluster.admin.describe_configs([topic], request_timeout=REQUEST_SECONDS)[topic]
-            found = self._cluster.wait_for(answer, f"look at topic {place!r}")
+            found = self._cluster.wait_for(answer, f"look at topic {destination!r}")
         except FlowError as error:
-            _log.debug("the message limit of topic %s is unknown: %s", place, error.what)
+            _log.debug("the message limit of topic %s is unknown: %s", destination, error.what)
             return None
         largest = found.get("max.message.bytes")  # Kafka-compatible brokers may leave it out
         return int(largest.value) if largest is not None and largest.value else None

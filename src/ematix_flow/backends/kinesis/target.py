@@ -20,8 +20,8 @@ class KinesisTarget(MessageTarget):
     def __init__(self, connection: KinesisConnection) -> None:
         self._connection = connection
 
-    def check_destination(self, place: str) -> None:
-        stream = place or self._connection.stream_name
+    def check_destination(self, destination: str) -> None:
+        stream = destination or self._connection.stream_name
         client = kinesis_client(self._connection)
         try:
             summary = describe_stream(self._connection, client, stream, TargetFailed)
@@ -33,7 +33,7 @@ class KinesisTarget(MessageTarget):
                 next_step="wait until it is ACTIVE, and run it again",
             )
 
-    def sender(self, place: str, options: Mapping[str, str]) -> Sender:
+    def sender(self, destination: str, options: Mapping[str, str]) -> Sender:
         """``partition_key_prefix`` starts the partition keys of messages without a key."""
         unknown = sorted(set(options) - set(_OPTIONS))
         if unknown:
@@ -43,4 +43,4 @@ class KinesisTarget(MessageTarget):
             raise ConfigError(
                 f"partition_key_prefix has {len(prefix)} letters; the maximum is {LONGEST_PREFIX}"
             )
-        return KinesisSender(self._connection, place or self._connection.stream_name, prefix)
+        return KinesisSender(self._connection, destination or self._connection.stream_name, prefix)

@@ -206,7 +206,7 @@ class SparkStreamSource(StreamSource):
         """The part of a position that this request does not read, kept for when it is requested again."""
         return None
 
-    def with_dropped_position(self, position: str, left: str) -> str:
+    def with_dropped_position(self, position: str, dropped: str) -> str:
         return position
 
     def resource_ids(self, reading: ReadRequest, position: str | None = None) -> Mapping[str, str]:
@@ -337,11 +337,11 @@ class MessageTarget(ABC):
     transactions: bool = False  # takes tokens: a reader of committed messages sees a batch exactly once
 
     @abstractmethod
-    def check_destination(self, place: str) -> None:
+    def check_destination(self, destination: str) -> None:
         """Check that the topic, queue or stream takes messages; TargetMissing says how to create it."""
 
     @abstractmethod
-    def sender(self, place: str, options: Mapping[str, str]) -> Sender: ...
+    def sender(self, destination: str, options: Mapping[str, str]) -> Sender: ...
 
     def last_token(self, pipeline: str, target: str) -> tuple[str, str | None] | None:
         """Batch key and position of the newest committed batch; None when there is none."""

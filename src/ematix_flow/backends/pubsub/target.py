@@ -23,9 +23,9 @@ class PubSubTarget(MessageTarget):
     def __init__(self, connection: PubSubConnection) -> None:
         self._connection = connection
 
-    def check_destination(self, place: str) -> None:
+    def check_destination(self, destination: str) -> None:
         project = self._connection.project_id
-        path = names.topic_path(project, place, TargetMissing)
+        path = names.topic_path(project, destination, TargetMissing)
         doing = f"look at topic {names.short_name(path)!r}"
         with (
             publisher_client(self._connection) as client,
@@ -41,7 +41,7 @@ class PubSubTarget(MessageTarget):
                     next_step=f"gcloud pubsub topics create {names.short_name(path)} --project={project}",
                 ) from error
 
-    def sender(self, place: str, options: Mapping[str, str]) -> Sender:
+    def sender(self, destination: str, options: Mapping[str, str]) -> Sender:
         """``ordering=false`` sends a key as the attribute ``key`` instead of as the ordering key.
 
         A request has one ordering key, so sending many different keys in order is slow.
@@ -52,5 +52,5 @@ class PubSubTarget(MessageTarget):
         ordering = options.get("ordering", "true").lower()
         if ordering not in ("true", "false"):
             raise ConfigError(f"the option  ordering  is {ordering!r}; it is true or false")
-        path = names.topic_path(self._connection.project_id, place, TargetFailed)
+        path = names.topic_path(self._connection.project_id, destination, TargetFailed)
         return PubSubSender(self._connection, path, ordered=ordering == "true")

@@ -93,26 +93,26 @@ def source_refusal(error: BaseException, name: str, queue: str, *, was_there: bo
     )
 
 
-def target_refusal(error: BaseException, name: str, place: str) -> TargetFailed:
+def target_refusal(error: BaseException, name: str, destination: str) -> TargetFailed:
     """The error for a destination that the broker does not let us send to."""
-    what, step = _queue_reason(error, place, False)
+    what, step = _queue_reason(error, destination, False)
     kind = TargetMissing if _reply_code(error) == NOT_FOUND else TargetFailed
     return kind(f"connection {name!r}: {what}", state="nothing was sent", next_step=step)
 
 
-def _queue_reason(error: BaseException, place: str, was_there: bool) -> tuple[str, str]:
+def _queue_reason(error: BaseException, destination: str, was_there: bool) -> tuple[str, str]:
     code = _reply_code(error)
-    if code == NOT_FOUND and place.startswith("exchange:"):
+    if code == NOT_FOUND and destination.startswith("exchange:"):
         return (
-            f"RabbitMQ has no exchange {place[9:].partition('/')[0]!r}",
+            f"RabbitMQ has no exchange {destination[9:].partition('/')[0]!r}",
             "declare it, and bind a queue to it",
         )
     if code == NOT_FOUND:
         return (
-            f"the queue {place!r} was deleted while it was read"
+            f"the queue {destination!r} was deleted while it was read"
             if was_there
-            else f"there is no queue {place!r}",
-            f"declare it:  rabbitmqadmin declare queue name={place} durable=true",
+            else f"there is no queue {destination!r}",
+            f"declare it:  rabbitmqadmin declare queue name={destination} durable=true",
         )
     if code == ACCESS_REFUSED:
         return (
@@ -121,10 +121,10 @@ def _queue_reason(error: BaseException, place: str, was_there: bool) -> tuple[st
         )
     if code == RESOURCE_LOCKED:
         return (
-            f"the queue {place!r} is exclusive to another connection",
+            f"the queue {destination!r} is exclusive to another connection",
             "end the other consumer, or declare the queue without exclusive",
         )
-    return (f"RabbitMQ refuses {place!r}: {_error_text(error)}", "check the server's log")
+    return (f"RabbitMQ refuses {destination!r}: {_error_text(error)}", "check the server's log")
 
 
 def is_transient(error: BaseException) -> bool:
@@ -148,10 +148,10 @@ def connection_lost(name: str, label: str, error: BaseException | None, seconds:
     )
 
 
-def send_failure(error: BaseException, name: str, place: str, label: str) -> LoadError:
+def send_failure(error: BaseException, name: str, destination: str, label: str) -> LoadError:
     """The error for a batch that failed while it was sent; repeating it sends some messages twice."""
     return TargetFailed(
-        f"connection {name!r}: sending to {place!r} at {label} failed: {_error_text(error)}",
+        f"connection {name!r}: sending to {destination!r} at {label} failed: {_error_text(error)}",
         state="some messages of the batch may be there; they are sent again with the batch",
         next_step="run it again; check the server's log if it fails again",
     )

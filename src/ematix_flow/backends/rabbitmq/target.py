@@ -21,24 +21,24 @@ class RabbitMQTarget(MessageTarget):
     def __init__(self, address: RabbitMQAddress) -> None:
         self._address = address
 
-    def check_destination(self, place: str) -> None:
+    def check_destination(self, destination: str) -> None:
         """Check that the queue or the exchange exists."""
-        where = parse_destination(place)
+        parsed = parse_destination(destination)
         with self._address.open_connection() as connection:
             try:
                 channel = connection.channel()
-                if where.is_queue:
-                    channel.queue_declare(where.routing_key, passive=True)
+                if parsed.is_queue:
+                    channel.queue_declare(parsed.routing_key, passive=True)
                 else:
-                    channel.exchange_declare(where.exchange, passive=True)
+                    channel.exchange_declare(parsed.exchange, passive=True)
             except DRIVER_ERRORS as error:
                 if connection.is_open:
-                    raise target_refusal(error, self._address.name, place) from error
+                    raise target_refusal(error, self._address.name, destination) from error
                 raise self._address.connection_error(error) from error
 
-    def sender(self, place: str, options: Mapping[str, str]) -> RabbitMQSender:
-        parse_destination(place)
+    def sender(self, destination: str, options: Mapping[str, str]) -> RabbitMQSender:
+        parse_destination(destination)
         for name in options:
             if name not in OPTIONS:
                 raise ConfigError(f"a RabbitMQ target has no option {name!r}.{did_you_mean(name, OPTIONS)}")
-        return RabbitMQSender(self._address, place, options.get("content_type"))
+        return RabbitMQSender(self._address, destination, options.get("content_type"))
