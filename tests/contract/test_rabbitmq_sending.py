@@ -158,8 +158,8 @@ def test_what_the_rows_raise_is_raised(rabbitmq: RabbitMQServer, rabbitmq_queue:
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"headers": "no"}, "headers that are no JSON"),
-        ({"headers": "[1]"}, "headers that are no JSON object"),
+        ({"headers": "no"}, "headers that are not JSON"),
+        ({"headers": "[1]"}, "headers that are not a JSON object"),
         ({"headers": json.dumps({"n" * 256: "v"})}, "longer than 255 bytes"),
         ({"key": "ü".encode() * 128}, "more than 255 bytes"),
     ],

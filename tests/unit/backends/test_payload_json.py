@@ -93,19 +93,19 @@ TAKEN = [
     (b'{"y":NaN,"x":1,"z":"\\ud800"}', column("x", "integer"), 1),
 ]
 REFUSED = [
-    (b'{"qty":"abc"}', column("qty", "integer"), "field 'qty' is 'abc', which is no Integer"),
-    (b'{"x":1.5}', column("x", "integer"), "field 'x' is 1.5, which is no Integer"),
-    (b'{"x":true}', column("x", "integer"), "field 'x' is true, which is no Integer"),
+    (b'{"qty":"abc"}', column("qty", "integer"), "field 'qty' is 'abc', which is not a valid Integer"),
+    (b'{"x":1.5}', column("x", "integer"), "field 'x' is 1.5, which is not a valid Integer"),
+    (b'{"x":true}', column("x", "integer"), "field 'x' is true, which is not a valid Integer"),
     (b'{"x":2147483648}', column("x", "integer"), "field 'x' is 2147483648, out of the range of Integer"),
     (b'{"x":1e999999999}', column("x", "big_int"), "out of the range"),
     (b'{"x":' + b"9" * 5000 + b"}", column("x", "big_int"), "a number of 5000 digits"),
-    (b'{"x":NaN}', column("x", "integer"), "field 'x' is NaN, which is no Integer"),
+    (b'{"x":NaN}', column("x", "integer"), "field 'x' is NaN, which is not a valid Integer"),
     (b'{"x":1e400}', column("x", "double"), "out of the range of Double"),
     (b'{"x":1e39}', column("x", "float"), "out of the range of Float"),
     (b'{"x":1.555}', numeric("x"), "more digits after the point than Numeric[10, 2] holds"),
     (b'{"x":123456789.1}', numeric("x"), "out of the range of Numeric[10, 2]"),
-    (b'{"x":1}', column("x", "boolean"), "field 'x' is 1, which is no Boolean"),
-    (b'{"x":"true"}', column("x", "boolean"), "which is no Boolean"),
+    (b'{"x":1}', column("x", "boolean"), "field 'x' is 1, which is not a valid Boolean"),
+    (b'{"x":"true"}', column("x", "boolean"), "which is not a valid Boolean"),
     (b'{"x":"\\ud800"}', column("x", "text"), "half of a surrogate pair"),
     (b'{"x":{"\\ud800":1}}', column("x", "json"), "half of a surrogate pair"),
     (
@@ -113,23 +113,23 @@ REFUSED = [
         column("x", "string", length=10),
         "has 11 characters, more than String[10] holds",
     ),
-    (b'{"x":"2024-02-30"}', column("x", "date"), "which is no Date"),
-    (b'{"x":"2024-01-02T25:00:00Z"}', column("x", "timestamp_tz"), "which is no TimestampTZ"),
-    (b'{"x":"0001-01-01T00:00:00+14:00"}', column("x", "timestamp_tz"), "which is no TimestampTZ"),
+    (b'{"x":"2024-02-30"}', column("x", "date"), "which is not a valid Date"),
+    (b'{"x":"2024-01-02T25:00:00Z"}', column("x", "timestamp_tz"), "which is not a valid TimestampTZ"),
+    (b'{"x":"0001-01-01T00:00:00+14:00"}', column("x", "timestamp_tz"), "which is not a valid TimestampTZ"),
     (b'{"x":1e18}', column("x", "timestamp_tz"), "out of the range"),
-    (b'{"x":"###"}', column("x", "bytes"), "which is no base64 text"),
-    (b'{"x":"8f14e45f"}', column("x", "uuid"), "which is no UUID"),
+    (b'{"x":"###"}', column("x", "bytes"), "which is not base64 text"),
+    (b'{"x":"8f14e45f"}', column("x", "uuid"), "which is not a valid UUID"),
     (b'{"x":null}', column("x", "integer", nullable=False), "missing or null, and the column takes no nulls"),
     (b"{}", column("x", "integer", nullable=False), "field 'x' is missing or null"),
     (b"null", column("x", "integer"), "the payload is null, not a JSON object"),
     (b"[1]", column("x", "integer"), "the payload is a list, not a JSON object"),
     (b'"x"', column("x", "integer"), "not a JSON object"),
-    (b"   ", column("x", "integer"), "no valid JSON"),
-    (b'{"x":1', column("x", "integer"), "no valid JSON"),
-    (b'{"x":1}{"x":2}', column("x", "integer"), "no valid JSON"),
-    (b"{}null{}", column("x", "integer"), "no valid JSON"),
-    (b'{"x":"a\nb"}', column("x", "text"), "no valid JSON"),
-    (b'{"x":"\xff"}', column("x", "text"), "no valid UTF-8"),
+    (b"   ", column("x", "integer"), "not valid JSON"),
+    (b'{"x":1', column("x", "integer"), "not valid JSON"),
+    (b'{"x":1}{"x":2}', column("x", "integer"), "not valid JSON"),
+    (b"{}null{}", column("x", "integer"), "not valid JSON"),
+    (b'{"x":"a\nb"}', column("x", "text"), "not valid JSON"),
+    (b'{"x":"\xff"}', column("x", "text"), "not valid UTF-8"),
     (b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", column("x", "json"), "nested too deeply"),
     (b'{"x":' + b"[" * 600 + b"]" * 600 + b"}", column("x", "json"), "nested too deeply"),
 ]
@@ -377,5 +377,5 @@ def test_a_json_column_that_holds_no_json_is_rejected_with_its_row() -> None:
     from ematix_flow.errors import RowRejected
 
     encoder = encoder_for(PayloadSpec(), [column("d", "json")])
-    with pytest.raises(RowRejected, match="row 2: column 'd' is no valid JSON"):
+    with pytest.raises(RowRejected, match="row 2: column 'd' is not valid JSON"):
         encoder.encode(pa.RecordBatch.from_pydict({"d": ["1", "{oops"]}))

@@ -88,7 +88,7 @@ def test_the_time_of_the_payload_wins_over_that_of_the_message() -> None:
     assert decoded.rows.column(0).to_pylist() == [utc(2020, 1, 1), AT, AT]
     assert {each.index: each.reason for each in decoded.bad} == {
         3: "the message has no timestamp, and _event_ts takes no nulls",
-        4: "field '_event_ts' is 'x', which is no TimestampTZ",
+        4: "field '_event_ts' is 'x', which is not a valid TimestampTZ",
     }
 
 
@@ -115,8 +115,8 @@ def test_a_key_is_converted_to_its_column(wanted: ColumnSpec, key: bytes | None,
 @pytest.mark.parametrize(
     ("wanted", "key", "reason"),
     [
-        (column("_key", "text"), b"\xff", "the key is no valid UTF-8"),
-        (column("_key", "big_int"), b"x", "field '_key' is 'x', which is no BigInt"),
+        (column("_key", "text"), b"\xff", "the key is not valid UTF-8"),
+        (column("_key", "big_int"), b"x", "field '_key' is 'x', which is not a valid BigInt"),
         (column("_key", "string", length=3), b"abcd", "more than String[3] holds"),
         (column("_key", "text", nullable=False), None, "the message has no key"),
     ],
@@ -134,7 +134,7 @@ def test_a_position_that_is_no_number_is_bad() -> None:
         decoder = decoder_for(PayloadSpec(), (column("_offset", "big_int"),), numeric_positions=numeric)
         decoded = decoder.decode(messages([b"{}", b"{}"], position=["shard-7", "8"]))
         covers(decoded, 2)
-        assert decoded.bad[0].reason == "field '_offset' is 'shard-7', which is no BigInt"
+        assert decoded.bad[0].reason == "field '_offset' is 'shard-7', which is not a valid BigInt"
         assert decoded.rows.to_pylist() == [{"_offset": 8}]
 
 
@@ -148,7 +148,7 @@ def test_a_raw_payload_is_the_only_column_or_the_one_named_value() -> None:
     columns = (column("_topic", "text"), column("value", "text"))
     decoded = read(columns, [b"abc", b"\xff", b""], "raw_bytes", topic=["t", "t", "t"])
     assert decoded.rows.to_pylist() == [{"_topic": "t", "value": "abc"}, {"_topic": "t", "value": ""}]
-    assert decoded.bad[0].reason == "the payload is no valid UTF-8 (byte 0)"
+    assert decoded.bad[0].reason == "the payload is not valid UTF-8 (byte 0)"
 
 
 def test_raw_payloads_may_be_left_out_and_only_metadata_read() -> None:

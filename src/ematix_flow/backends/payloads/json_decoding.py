@@ -133,9 +133,9 @@ def parse_exact_fields(value: bytes, decoder: json.JSONDecoder = _AS_WRITTEN) ->
     try:
         payload = decoder.decode(value.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise NotJsonObject(f"the payload is no valid UTF-8 (byte {error.start})") from None
+        raise NotJsonObject(f"the payload is not valid UTF-8 (byte {error.start})") from None
     except json.JSONDecodeError as error:
-        raise NotJsonObject(f"the payload is no valid JSON: {error.msg} at character {error.pos}") from None
+        raise NotJsonObject(f"the payload is not valid JSON: {error.msg} at character {error.pos}") from None
     except RecursionError:
         raise NotJsonObject("the payload is nested too deeply") from None
     except ValueError:  # an int with more digits than Python converts

@@ -79,7 +79,7 @@ def _embed_json(text: str, column: ColumnSpec, at: int) -> orjson.Fragment:
         orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise RowRejected(
-            f"row {at + 1}: column {column.name!r} is no valid JSON: {error}",
+            f"row {at + 1}: column {column.name!r} is not valid JSON: {error}",
             state="nothing of this batch was sent",
             next_step="write valid JSON into the column, or declare it Text",
         ) from None

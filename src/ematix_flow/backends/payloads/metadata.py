@@ -157,7 +157,7 @@ def _convert_values(array: pa.Array, column: ColumnSpec, bad: dict[int, str]) ->
         except (UnfitField, UnicodeDecodeError) as error:
             utf8 = isinstance(error, UnicodeDecodeError)
             bad.setdefault(
-                at, f"the {_MESSAGE_FIELDS[column.name]} is no valid UTF-8" if utf8 else str(error)
+                at, f"the {_MESSAGE_FIELDS[column.name]} is not valid UTF-8" if utf8 else str(error)
             )
             out.append(None)
     return pa.array(out, column.type.arrow())

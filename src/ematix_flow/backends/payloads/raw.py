@@ -81,7 +81,7 @@ def _as_text(values: pa.Array, indexes: pa.Array, column: ColumnSpec) -> tuple[p
         try:
             text = value.decode()
         except UnicodeDecodeError as error:
-            bad.append(BadMessage(index, f"the payload is no valid UTF-8 (byte {error.start})"))
+            bad.append(BadMessage(index, f"the payload is not valid UTF-8 (byte {error.start})"))
             continue
         if longest is not None and len(text) > longest:
             reason = f"the payload has {len(text)} characters, more than {column.type} holds"

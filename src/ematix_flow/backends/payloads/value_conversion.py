@@ -95,7 +95,7 @@ def display_value(value: Any) -> str:
 
 
 def _mismatch(column: ColumnSpec, value: Any) -> UnfitField:
-    return UnfitField(f"field {column.name!r} is {display_value(value)}, which is no {column.type}")
+    return UnfitField(f"field {column.name!r} is {display_value(value)}, which is not a valid {column.type}")
 
 
 def _exact_number(column: ColumnSpec, value: Any) -> Decimal:
@@ -226,7 +226,9 @@ def _require_encodable(column: ColumnSpec, value: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise UnfitField(f"field {column.name!r} holds half of a surrogate pair, which is no text") from None
+        raise UnfitField(
+            f"field {column.name!r} holds half of a surrogate pair, which is not valid text"
+        ) from None
     return value
 
 
@@ -238,7 +240,7 @@ def _json(column: ColumnSpec) -> Convert:
             raise UnfitField(f"field {column.name!r} is nested too deeply") from None
         except UnicodeEncodeError:
             raise UnfitField(
-                f"field {column.name!r} holds half of a surrogate pair, which is no text"
+                f"field {column.name!r} holds half of a surrogate pair, which is not valid text"
             ) from None
         except (TypeError, ValueError) as error:
             raise UnfitField(f"field {column.name!r} cannot be written as JSON: {error}") from None
@@ -348,7 +350,7 @@ def _bytes(column: ColumnSpec) -> Convert:
         except (binascii.Error, ValueError):
             pass  # no base64: refused below, like any other text
         raise UnfitField(
-            f"field {column.name!r} is {display_value(value)}, which is no base64 text for {column.type}"
+            f"field {column.name!r} is {display_value(value)}, which is not base64 text for {column.type}"
         )
 
     return convert

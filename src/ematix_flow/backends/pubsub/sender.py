@@ -140,9 +140,9 @@ def _parse_attributes(row: int, headers: str | None) -> dict[str, str]:
     try:
         found = json.loads(headers) if headers else {}
     except (ValueError, RecursionError) as error:
-        raise _row_rejected(row, f"has headers that are no JSON: {error}") from error
+        raise _row_rejected(row, f"has headers that are not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise _row_rejected(row, "has headers that are no JSON object")
+        raise _row_rejected(row, "has headers that are not a JSON object")
     return {
         name: value if isinstance(value, str) else json.dumps(value)
         for name, value in found.items()

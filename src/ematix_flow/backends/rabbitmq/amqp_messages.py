@@ -48,9 +48,9 @@ def amqp_headers(text: str | None, row: int) -> dict[str, str | None] | None:
     try:
         found = orjson.loads(text)
     except ValueError as error:
-        raise row_rejected(row, f"has headers that are no JSON: {error}") from error
+        raise row_rejected(row, f"has headers that are not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise row_rejected(row, "has headers that are no JSON object")
+        raise row_rejected(row, "has headers that are not a JSON object")
     for name in found:
         if len(name.encode()) > SHORT_BYTES:
             raise row_rejected(

@@ -76,7 +76,7 @@ class Spool:
 
     @property
     def segments(self) -> Path:
-        """The folder that Spark follows, as Parquet of `streams.message_schema`."""
+        """The folder that Spark follows, as Parquet of `message_schema`."""
         return self._index.segments
 
     @property
