@@ -80,7 +80,7 @@ def test_every_type_comes_back_as_it_was_written(url: str, topic: str) -> None:
     decoder = pickle.loads(pickle.dumps(decoder_for(source, wanted, numeric_positions=True)))
     decoded = decoder.decode(messages([*written, None]))
     covers(decoded, 3)
-    assert not decoded.bad and decoded.empty == 1
+    assert not decoded.bad and decoded.empty_count == 1
     assert decoded.rows.to_pylist() == [ROW, NULLS]
 
 
@@ -266,7 +266,7 @@ def test_an_incompatible_or_foreign_schema_is_refused_in_words(url: str, topic: 
         encoder_for(payload(url, "protobuf", topic, message="Order"), (column("id", "bytes"),))
     with pytest.raises(SchemaMismatch, match="it is Protobuf, not Avro"):
         encoder_for(payload(url, "avro", topic), (column("id", "big_int"),))
-    with pytest.raises(SchemaMismatch, match="the payloads are said to be avro"):
+    with pytest.raises(SchemaMismatch, match="the payloads are declared as avro"):
         describe_subject(payload(url, "avro", topic))
     with pytest.raises(SchemaMismatch, match="Protobuf cannot name a field 'order id'"):
         encoder_for(payload(url, "protobuf", f"{topic}2"), (column("order id", "text"),))

@@ -64,7 +64,7 @@ def test_a_schema_that_refers_to_what_is_gone_is_a_reason_and_no_failure(
     for _ in range(3):
         decoded = read(source, X, [framed(gone, b"\x00\x02"), fine])
         assert [each.index for each in decoded.bad] == [0]
-        assert "refers to version 1 of 'gone', which is not there" in decoded.bad[0].reason
+        assert "refers to version 1 of 'gone', which does not exist" in decoded.bad[0].reason
         assert decoded.rows.to_pylist() == [{"x": 1}]
     assert sum("/subjects/gone/" in path for path in fake.asked) == 1
 

@@ -223,7 +223,7 @@ def test_a_topic_is_answered_with_its_subscriptions(
 
 @pytest.mark.parametrize("name", ["", "a b", "x", "projects/p/subscriptions/a/b", "sub\n", "../x", "1abc"])
 def test_a_name_that_cannot_be_one_is_refused(pubsub: PubSubServer, name: str) -> None:
-    with pytest.raises(SourceFailed, match="no name of a Pub/Sub subscription"):
+    with pytest.raises(SourceFailed, match="not a valid name of a Pub/Sub subscription"):
         backend_of(pubsub).stream_source().check(ReadRequest(name))
 
 

@@ -127,7 +127,7 @@ def test_options_that_are_unknown_are_refused(pubsub: PubSubServer) -> None:
         target.sender("any-topic", {"order": "x"})
     with pytest.raises(ConfigError, match="true or false"):
         target.sender("any-topic", {"ordering": "maybe"})
-    with pytest.raises(TargetFailed, match="no name of a Pub/Sub topic"):
+    with pytest.raises(TargetFailed, match="not a valid name of a Pub/Sub topic"):
         target.check_destination("a b")
 
 
@@ -179,8 +179,8 @@ def test_credentials_that_cannot_be_used_are_told_without_showing_them(
         (json.dumps({str(number): "x" for number in range(101)}), "101 headers"),
         (json.dumps({"n" * 257: "x"}), "too long"),
         (json.dumps({"n": "x" * 1025}), "1,025 bytes"),
-        (json.dumps({"googclient": "x"}), "does not take"),
-        (json.dumps({"": "x"}), "does not take"),
+        (json.dumps({"googclient": "x"}), "does not accept"),
+        (json.dumps({"": "x"}), "does not accept"),
         ('{"n": "\\ud800"}', "not valid text"),
     ],
 )
