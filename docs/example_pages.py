@@ -39,7 +39,7 @@ def example_pages() -> Iterator[tuple[str, str]]:
 
 
 def _files(folder: Path) -> Iterator[str]:
-    for path in sorted(folder.rglob("*")):
+    for path in sorted(folder.rglob("*"), key=lambda path: (path.name != "pipelines.py", path)):
         if path.suffix in LANGUAGES and "__pycache__" not in path.parts:
             code = path.read_text(encoding="utf-8")
             yield f"## {path.relative_to(folder)}\n\n```{LANGUAGES[path.suffix]}\n{code}```\n"

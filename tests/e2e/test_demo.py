@@ -81,11 +81,11 @@ def test_the_demo_tells_its_story_and_what_it_offers_next_works(tmp_path: Path) 
         assert run(folder, *offered.split()[1:]).returncode == 0
     listed = run(folder, "runs", "list").stdout.splitlines()
     assert len(listed) == 1 + 8 + 8  # what is not run is recorded too
-    assert " shop_data.py mend " in story
-    subprocess.run([sys.executable, "shop_data.py", "mend"], cwd=folder, check=True)
+    assert " shop_data.py fix " in story
+    subprocess.run([sys.executable, "shop_data.py", "fix"], cwd=folder, check=True)
     assert "  flow run payments daily_cash " in story
-    mended = run(folder, "run", "payments", "daily_cash")
-    assert mended.returncode == 0, mended.stderr
-    assert statuses(mended.stdout) == {"payments": "succeeded", "daily_cash": "succeeded"}
+    fixed = run(folder, "run", "payments", "daily_cash")
+    assert fixed.returncode == 0, fixed.stderr
+    assert statuses(fixed.stdout) == {"payments": "succeeded", "daily_cash": "succeeded"}
     with duckdb.connect(str(folder / "warehouse.duckdb"), read_only=True) as warehouse:
         assert warehouse.execute("SELECT count(*) FROM shop.payments").fetchone() == (20_300,)

@@ -111,7 +111,7 @@ def test_the_shop_has_100_000_orders_and_10_000_customers_and_changes(tmp_path):
     with closing(sqlite3.connect(database)) as connection:
         wrong = "SELECT count(*) FROM payments WHERE length(currency) <> 3"
         assert connection.execute(wrong).fetchone() == (1,)
-        shop_data.mend(str(database))
+        shop_data.fix(str(database))
         assert connection.execute(wrong).fetchone() == (0,)
         missing = "SELECT count(*) FROM orders WHERE ordered_at IS NULL OR amount IS NULL"
         assert connection.execute(missing).fetchone() == (0,)

@@ -22,6 +22,7 @@ REFUSED = {
     r"mind who": "say what to do",
     r"unless told": "by default",
 }
+SCAFFOLDS = sorted((REPOSITORY / "src" / "ematix_flow" / "cli" / "scaffolds").glob("**/*.md"))
 PATTERN = re.compile(rf"\b(?:{'|'.join(REFUSED)})\b", re.IGNORECASE)
 
 
@@ -39,7 +40,9 @@ def findings(text: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(REPOSITORY).as_posix())
+@pytest.mark.parametrize(
+    "page", [*PAGES, *SCAFFOLDS], ids=lambda page: page.relative_to(REPOSITORY).as_posix()
+)
 def test_a_page_uses_plain_words(page) -> None:
     assert findings(prose(page.read_text(encoding="utf-8"))) == []
 

@@ -173,7 +173,7 @@ class Demo:
             f"{flow} status": "how each pipeline stands",
             f"{flow} runs list": "every run, with its error",
             f"{flow} plan orders": "what a run would do now",
-            f"{python} shop_data.py mend": "correct the payment that did not fit …",
+            f"{python} shop_data.py fix": "correct the payment that did not fit …",
             f"{flow} run payments daily_cash": "… and load it",
             f"{flow} run --all": "nothing is loaded twice",
         }

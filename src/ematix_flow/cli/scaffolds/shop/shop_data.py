@@ -2,7 +2,7 @@
 
 python shop_data.py create     shop.db as it is at first
 python shop_data.py change     a day later: new orders, changed customers, one payment that does not fit
-python shop_data.py mend       correct that payment
+python shop_data.py fix        correct that payment
 """
 
 from __future__ import annotations
@@ -88,14 +88,14 @@ def change(database: str = DATABASE) -> None:
         )
 
 
-def mend(database: str = DATABASE) -> None:
+def fix(database: str = DATABASE) -> None:
     """Correct the payment that does not fit."""
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("UPDATE payments SET currency = 'EUR' WHERE currency = ?", (BAD_CURRENCY,))
 
 
 if __name__ == "__main__":
-    actions = {"create": create, "change": change, "mend": mend}
+    actions = {"create": create, "change": change, "fix": fix}
     if len(sys.argv) != 2 or sys.argv[1] not in actions:
         sys.exit(__doc__)
     actions[sys.argv[1]]()
