@@ -85,7 +85,7 @@ def copy(
     staging = target_of(target).create_staging(load, table.arrow_schema())
     wanted = {c.name: c.type for c in table.columns}
     try:
-        with source_of(source).split(SourceQuery(sql, load.range), wanted, 4) as splits:
+        with source_of(source).split(SourceQuery(sql, load.plan.range), wanted, 4) as splits:
             parts = []
             for number, one in enumerate(splits):
                 split, place = pickle.loads(pickle.dumps((one, staging)))

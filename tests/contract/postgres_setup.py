@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import pickle
-import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -18,6 +16,7 @@ from ematix_flow.spec.connections import PostgresConnection
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange
+from ematix_flow.testing import loads
 
 PIPELINE, TARGET = "load orders", "wh:shop.orders"
 
@@ -49,17 +48,7 @@ def orders(
 
 
 def new_load(table: TableSpec, mode: str = "append", **fields: Any) -> Load:
-    run_id = uuid.uuid4()
-    given = {"batch_key": f"run:{run_id}"} | fields
-    return Load(
-        pipeline=PIPELINE,
-        target=TARGET,
-        table=table,
-        mode=mode,
-        run_id=run_id,
-        loaded_at=dt.datetime.now(dt.timezone.utc),
-        **given,
-    )
+    return loads.new_load(table, mode, **{"pipeline": PIPELINE, "target": TARGET, **fields})
 
 
 def prepare(backend: PostgresBackend, table: TableSpec) -> None:

@@ -11,7 +11,6 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -237,7 +236,7 @@ def test_a_first_load_is_refused_by_a_table_of_other_columns_that_was_made_meanw
 ) -> None:
     target = lake_target(lake_backend("delta", tmp_path / "lake"), spark)
     live = target.inspect(TABLE)
-    load = replace(new_load(TABLE), table_plan=target.plan_table(TABLE, live))
+    load = new_load(TABLE, table_plan=target.plan_table(TABLE, live))
     with (
         made_meanwhile(tmp_path / "lake" / "contract" / "shared", pa.table({"other": [1]})),
         pytest.raises(FlowError, match="changed by another process"),

@@ -132,7 +132,8 @@ class Database:
             batches = [cast_batch(batch, table)]
         try:
             part = staging.write("part0", iter(batches))
-            applied = target.apply(replace(load, table_plan=plan), StagedRows(staging, (part,)))
+            changed = replace(load, plan=replace(load.plan, table_plan=plan))
+            applied = target.apply(changed, StagedRows(staging, (part,)))
             self.planned = table
             return applied
         finally:

@@ -260,31 +260,42 @@ class StagedRows:
 
 
 @dataclass(frozen=True)
-class Load:
-    """One load of one target. The strategy of ``mode`` applies the rows to ``table``."""
+class LoadPlan:
+    """How one target is loaded, as the planner decided: its table, the strategy and its options."""
 
-    pipeline: str
-    target: str
     table: TableSpec  # as declared, without the load columns
     mode: str
-    run_id: uuid.UUID
-    loaded_at: dt.datetime
     matching: Matching = field(default_factory=Matching)
-    batch_key: str | None = None  # None: the key is the range that was read
     range: SourceRange | None = None
-    positions: tuple[str | None, str | None] | None = None  # where a stream's batch begins and ends
     max_shrink: float = 0.5
     allow_empty: bool = False
     files: FileOptions = field(default_factory=FileOptions)
     partition_by: tuple[str, ...] = ()
-    table_plan: TablePlan = field(default_factory=TablePlan)  # its changes commit with the rows
-    dry_run: bool = False  # count the changes and commit nothing; the table may not exist yet
+    table_plan: TablePlan = field(default_factory=TablePlan)  # the table's changes; they commit with the rows
+
+
+@dataclass(frozen=True)
+class Load:
+    """One load of one target: its plan, and the attempt and batch that carry it out."""
+
+    pipeline: str
+    target: str
+    plan: LoadPlan
+    run_id: uuid.UUID
+    loaded_at: dt.datetime
+    batch_key: str | None = None  # None: the range that is read, known once the rows are there
+    positions: tuple[str | None, str | None] | None = None  # start and end of a stream's batch
+    dry_run: bool = False  # count what would change, commit nothing; the table may not exist yet
+
+    @property
+    def table(self) -> TableSpec:
+        return self.plan.table
 
     def source_bounds(self, high: Watermark | None) -> tuple[str | None, str | None]:
         """Start and end of what this load read, as the ledger records it; ``high`` is the new watermark."""
         if self.positions is not None:
             return self.positions
-        low = self.range.low if self.range else None
+        low = self.plan.range.low if self.plan.range else None
         return (low.encode() if low else None, high.encode() if high else None)
 
 

@@ -17,7 +17,7 @@ def batch_key(load: Load, high: Watermark | None) -> str:
     """The load's own key; for an incremental load, a key made of the range that it read and its run."""
     if load.batch_key is not None:
         return load.batch_key
-    low = load.range.low if load.range else None
+    low = load.plan.range.low if load.plan.range else None
     ends = [mark.to_json() if mark else None for mark in (low, high)]
     return json.dumps([*ends, str(load.run_id)], sort_keys=True)
 
@@ -32,9 +32,9 @@ def made_no_progress(source_range: SourceRange | None, applied: LoadResult) -> b
 
 def require_unmoved_watermark(load: Load, current: Watermark | None) -> None:
     """Refuse a load whose starting watermark another run has moved since it was read."""
-    if load.range is None:
+    if load.plan.range is None:
         return
-    low = load.range.low
+    low = load.plan.range.low
     if (current.value if current else None) == (low.value if low else None):
         return
     now, then = (mark.encode() if mark else "its beginning" for mark in (current, low))

@@ -5,14 +5,13 @@ The executor and the explainer walk the same stages, so what is printed first is
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from ematix_flow.backends.base import SourceColumn, SourceQuery, TablePlan
+from ematix_flow.backends.base import LoadPlan, SourceColumn, SourceQuery
 from ematix_flow.spec.pipelines import PipelineSpec, PostTransform, TargetSpec
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.watermarks import SourceRange
-from ematix_flow.strategies.matching import Matching
 
 
 @dataclass(frozen=True)
@@ -25,10 +24,8 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class PrepareTable:
-    """Create or evolve the target table; control tables come along."""
-
-    changes: TablePlan
+class PrepareControlTables:
+    """Create the target's ledger and watermarks, if they are missing."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +55,11 @@ class TransformRows:
 
 @dataclass(frozen=True)
 class ApplyRows:
-    """The one transaction. ``sql`` is set when the database computes the rows itself.
+    """The one transaction: it changes the table, applies the rows, and writes ledger and watermark.
 
-    ``shared_sql`` is the same over the table that it computed for several targets. ``by_commit``: the target
-    has no transactions, and everything counts from one commit of its table on.
+    ``sql`` is set if the database computes the rows itself; ``shared_sql`` reads them from the table that it
+    computed for several targets. ``by_commit``: the target has no transactions, and one commit of its table
+    makes everything visible.
     """
 
     sql: str | None = None
@@ -75,22 +73,28 @@ class RunPostTransform:
     index: int
 
 
-Stage = PrepareTable | CopyRows | TransformRows | ApplyRows
+Stage = PrepareControlTables | CopyRows | TransformRows | ApplyRows
 
 
 @dataclass(frozen=True)
 class TargetPlan:
-    """One target's share of the plan."""
+    """The plan of one target: how it is loaded, and the stages that do it."""
 
     target: TargetSpec
-    table: TableSpec
+    load: LoadPlan
     path: Choice
     guarantee: Choice
-    range: SourceRange | None
     stages: tuple[Stage, ...]
     tuning: tuple[Choice, ...] = ()
     warnings: tuple[str, ...] = ()
-    matching: Matching = field(default_factory=Matching)
+
+    @property
+    def table(self) -> TableSpec:
+        return self.load.table
+
+    @property
+    def range(self) -> SourceRange | None:
+        return self.load.range
 
 
 @dataclass(frozen=True)
@@ -124,11 +128,7 @@ class Plan:
     @property
     def has_changes(self) -> bool:
         """Whether a run would change a table's definition."""
-        return any(
-            isinstance(stage, PrepareTable) and stage.changes.changes
-            for t in self.targets
-            for stage in t.stages
-        )
+        return any(target.load.table_plan.changes for target in self.targets)
 
     def to_json(self) -> dict[str, Any]:
         from ematix_flow.plan.explain import plan_to_json

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ematix_flow.plan.definition import (
     ApplyRows,
     CopyRows,
     Plan,
-    PrepareTable,
+    PrepareControlTables,
     SharedRead,
     Stage,
     TargetPlan,
@@ -21,14 +22,10 @@ from ematix_flow.spec.watermarks import SourceRange
 
 def describe_stage(stage: Stage, plan: TargetPlan) -> list[str]:
     """What a stage will do, a line each."""
-    if isinstance(stage, PrepareTable):
-        if not stage.changes.changes:
-            differs = any(line.mark != "=" for line in stage.changes.diff)
-            found = "differs and is left as it is" if differs else "is there and fits"
-            return [f"table {plan.table.label} {found}"]
-        # a table that is rebuilt is so in several statements
-        told = [f"{change.action.replace('_', ' ')} {change.subject}" for change in stage.changes.changes]
-        return list(dict.fromkeys(told))
+    if isinstance(stage, PrepareControlTables):
+        return []
+    if isinstance(stage, ApplyRows):
+        return [*_describe_table_changes(plan), _describe_transaction(stage, plan)]
     if isinstance(stage, CopyRows):
         return [f"copy rows to staging with {_tasks_text(stage.tasks)}"]
     if isinstance(stage, TransformRows):
@@ -37,16 +34,28 @@ def describe_stage(stage: Stage, plan: TargetPlan) -> list[str]:
         )
         computed = ["compute the projection in Spark SQL"] if stage.projection else []
         return [", ".join([reader, *computed, "write staging"])]
+
+
+def _describe_table_changes(plan: TargetPlan) -> list[str]:
+    found = plan.load.table_plan
+    if not found.changes:
+        differs = any(line.mark != "=" for line in found.diff)
+        state = "differs and is left as it is" if differs else "is there and fits"
+        return [f"table {plan.table.label} {state}"]
+    # a table that is rebuilt is so in several statements
+    return list(dict.fromkeys(f"{c.action.replace('_', ' ')} {c.subject}" for c in found.changes))
+
+
+def _describe_transaction(stage: ApplyRows, plan: TargetPlan) -> str:
     where = "inside the database" if stage.sql is not None else "from staging"
-    verb = _describe_strategy(plan)
     mark = " and the new watermark" if plan.range else ""
     once = "one commit" if stage.by_commit else "one transaction"
-    return [f"{once}: {verb} {where}, the ledger entry{mark}"]
+    return f"{once}: {_describe_strategy(plan)} {where}, the ledger entry{mark}"
 
 
 def _describe_strategy(plan: TargetPlan) -> str:
     """What the mode does with the rows, with the columns that decide."""
-    matching = plan.matching
+    matching = plan.load.matching
     keys = ", ".join(matching.keys)
     if plan.target.mode == "merge":
         differing = f"update those that differ in ({', '.join(matching.compare)})"
@@ -62,6 +71,29 @@ def _describe_strategy(plan: TargetPlan) -> str:
         ttl = matching.ttl_seconds
         return told + (f", close what nothing has confirmed for {ttl:,.0f} s" if ttl is not None else "")
     return {"append": "insert the rows", "truncate": "replace every row"}[plan.target.mode]
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step as text and JSON show it: the transaction's changes of the table are a step of their own."""
+
+    name: str
+    lines: Sequence[str]
+    details: Sequence[str] = ()
+    sql: Sequence[str] = ()
+
+
+def _steps(plan: TargetPlan) -> Iterator[_Step]:
+    for stage in plan.stages:
+        if isinstance(stage, ApplyRows):
+            changes = [line for c in plan.load.table_plan.changes for line in c.sql.splitlines()]
+            yield _Step("PrepareTable", _describe_table_changes(plan), [*describe_diff(plan), *changes])
+            yield _Step("ApplyRows", [_describe_transaction(stage, plan)], sql=(stage.sql or "").splitlines())
+        elif isinstance(stage, TransformRows):
+            sql = (stage.projection or "").splitlines()
+            yield _Step("TransformRows", describe_stage(stage, plan), sql=sql)
+        elif isinstance(stage, CopyRows):
+            yield _Step("CopyRows", describe_stage(stage, plan))
 
 
 def describe_range(source_range: SourceRange | None) -> str | None:
@@ -83,10 +115,11 @@ def describe_read(shared: SharedRead, targets: int) -> str:
     return f"once for {targets} targets: {how}" + (f"; {read}" if read else "")
 
 
-def describe_diff(stage: PrepareTable) -> list[str]:
+def describe_diff(plan: TargetPlan) -> list[str]:
     """The declared table against the live one: + added, ~ changed, = left alone, ! refused."""
-    width = max((len(line.subject) for line in stage.changes.diff), default=0)
-    return [str(replace(line, subject=line.subject.ljust(width))).rstrip() for line in stage.changes.diff]
+    diff = plan.load.table_plan.diff
+    width = max((len(line.subject) for line in diff), default=0)
+    return [str(replace(line, subject=line.subject.ljust(width))).rstrip() for line in diff]
 
 
 def plan_to_text(plan: Plan, *, verbose: bool = False) -> str:
@@ -105,13 +138,11 @@ def plan_to_text(plan: Plan, *, verbose: bool = False) -> str:
             lines.append(f"range     {describe_range(target.range)}")
         lines += [f"tuning    {c.name} = {c.value}: {c.reason}" for c in target.tuning]
         number = 0
-        for stage in target.stages:
-            for text in describe_stage(stage, target):
+        for step in _steps(target):
+            for text in step.lines:
                 number += 1
                 lines.append(f"  {number}. {text}")
-            if isinstance(stage, PrepareTable):
-                lines += [f"       {line}" for line in describe_diff(stage)]
-            lines += [f"       {line}" for line in _stage_sql(stage, verbose)]
+            lines += [f"       {line}" for line in (*step.details, *(step.sql if verbose else ()))]
         lines += [f"warning   {text}" for text in target.warnings]
     lines += [f"then      {post.step.kind}: {post.step.label}" for post in plan.post]
     return mask("\n".join(lines))
@@ -149,36 +180,19 @@ def _target_json(target: TargetPlan) -> dict[str, Any]:
         "range": describe_range(target.range),
         "choices": [{"name": c.name, "value": c.value, "reason": c.reason} for c in choices],
         "changes": [
-            {"action": c.action, "subject": c.subject, "sql": c.sql}
-            for stage in target.stages
-            if isinstance(stage, PrepareTable)
-            for c in stage.changes.changes
+            {"action": c.action, "subject": c.subject, "sql": c.sql} for c in target.load.table_plan.changes
         ],
         "diff": [
             {"mark": line.mark, "subject": line.subject, "was": line.was or None, "now": line.now or None}
-            for stage in target.stages
-            if isinstance(stage, PrepareTable)
-            for line in stage.changes.diff
+            for line in target.load.table_plan.diff
         ],
-        "stages": [
-            {"stage": type(stage).__name__, "does": describe_stage(stage, target)} for stage in target.stages
-        ],
+        "stages": [{"stage": step.name, "does": list(step.lines)} for step in _steps(target)],
         "warnings": list(target.warnings),
     }
 
 
 def _tasks_text(count: int) -> str:
     return "1 task" if count == 1 else f"{count} tasks"
-
-
-def _stage_sql(stage: Stage, verbose: bool) -> list[str]:
-    if isinstance(stage, PrepareTable):
-        return [line for change in stage.changes.changes for line in change.sql.splitlines()]
-    if isinstance(stage, ApplyRows) and stage.sql is not None and verbose:
-        return stage.sql.splitlines()
-    if isinstance(stage, TransformRows) and stage.projection and verbose:
-        return stage.projection.splitlines()
-    return []
 
 
 def _sql_lines(sql: str, limit: int | None) -> list[str]:

@@ -68,10 +68,11 @@ def load_with_changes(
     target: BatchTarget, load: Load, rows: Sequence[dict[str, Any]], plan: TablePlan | None = None
 ) -> LoadResult:
     """A load whose table changes in its own transaction, as a run's does."""
-    matching = load.matching if load.matching.keys else None
+    matching = load.plan.matching if load.plan.matching.keys else None
     plan = plan or target.plan_table(load.table, target.inspect(load.table), matching)
     assert plan.differences == ()
-    return load_rows(target, replace(load, table_plan=plan), rows, change=False)
+    changed = replace(load, plan=replace(load.plan, table_plan=plan))
+    return load_rows(target, changed, rows, change=False)
 
 
 def table_of(*columns: ColumnSpec, name: str = "evolving", **options: Any) -> TableSpec:

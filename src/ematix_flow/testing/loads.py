@@ -6,30 +6,31 @@ import datetime as dt
 import pickle
 import uuid
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from ematix_flow.backends.arrow.batch_casts import cast_batch
-from ematix_flow.backends.base import BatchTarget, Load, LoadResult, StagedRows, TablePlan
+from ematix_flow.backends.base import BatchTarget, Load, LoadPlan, LoadResult, StagedRows, TablePlan
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.watermarks import SourceRange
 from ematix_flow.strategies.matching import Matching
 
 PIPELINE, TARGET = "contract", "contract:target"
+_PLAN_FIELDS = {field.name for field in fields(LoadPlan)}
 
 
 def new_load(table: TableSpec, mode: str = "append", **changes: Any) -> Load:
-    """A load with a run id and a batch of its own."""
+    """A load with a new run id and batch key. ``changes`` are fields of `Load` or `LoadPlan`."""
     run_id = uuid.uuid4()
+    options = {name: changes.pop(name) for name in _PLAN_FIELDS & changes.keys()}
     values: dict[str, Any] = {
         "pipeline": PIPELINE,
         "target": TARGET,
-        "table": table,
-        "mode": mode,
         "run_id": run_id,
         "loaded_at": dt.datetime.now(dt.timezone.utc),
         "batch_key": f"run:{run_id}",
     }
-    return Load(**{**values, **changes})
+    return Load(plan=LoadPlan(table, mode, **options), **{**values, **changes})
 
 
 def prepare(target: BatchTarget, table: TableSpec, matching: Matching | None = None) -> None:
@@ -53,7 +54,7 @@ def load_rows(
     import pyarrow as pa
 
     if change:
-        prepare(target, load.table, load.matching if load.matching.keys else None)
+        prepare(target, load.table, load.plan.matching if load.plan.matching.keys else None)
     else:
         target.change_table(load.table, TablePlan())
     staging = target.create_staging(load, load.table.arrow_schema())

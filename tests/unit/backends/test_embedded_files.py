@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow.backends.base import Load
+from ematix_flow.backends.base import Load, LoadPlan
 from ematix_flow.backends.embedded.database_file import (
     DatabaseFile,
     create_staging_folder,
@@ -28,7 +28,7 @@ KINDS = pytest.mark.parametrize("kind", [SQLiteConnection, DuckDBConnection])
 
 
 def load(pipeline: str = "p") -> Load:
-    return Load(pipeline, "wh:s.t", TABLE, "append", uuid.uuid4(), dt.datetime.now(dt.timezone.utc))
+    return Load(pipeline, "wh:s.t", LoadPlan(TABLE, "append"), uuid.uuid4(), dt.datetime.now(dt.timezone.utc))
 
 
 def file_at(path: Path) -> DatabaseFile:

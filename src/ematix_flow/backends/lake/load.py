@@ -111,12 +111,12 @@ class LakeLoad:
             view_table(self._create_view("rows", self._rows))
         )
         rows_in, high = self._staged, None
-        if load.range is not None or work:
+        if load.plan.range is not None or work:
             rows_in, high = count_incoming(dialect, session, load, select)
             require_all_staged_rows(load, rows_in, self._staged)
         key = batch_key(load, high)
-        if load.range is not None and not load.dry_run:
-            found = self._journal.watermark(load.pipeline, load.target, load.range.column)
+        if load.plan.range is not None and not load.dry_run:
+            found = self._journal.watermark(load.pipeline, load.target, load.plan.range.column)
             require_unmoved_watermark(load, found)
         if self._journal.has_batch(load.pipeline, load.target, key):
             return ComputedLoad(LoadResult(rows_in=rows_in, duplicate=True), key, None, None)
@@ -126,8 +126,8 @@ class LakeLoad:
             into_empty=self._snapshot is None,
         )
         runner = StepRunner(spark, dialect, list(work.values()), self._scratch)
-        runner.run(STRATEGIES[load.mode](dialect, load.table, incoming), rows_in)
-        as_they_are = not work and load.range is None
+        runner.run(STRATEGIES[load.plan.mode](dialect, load.table, incoming), rows_in)
+        as_they_are = not work and load.plan.range is None
         changes = runner.collect_changes(target, inserted=rows_in if as_they_are else None)
         assert changes is not None
         counts = {**changes.totals(), **runner.tallies}
@@ -146,7 +146,7 @@ class LakeLoad:
 
     def _require_partitions(self) -> None:
         load = self._load
-        unknown = [name for name in load.partition_by if name not in load.table.column_names]
+        unknown = [name for name in load.plan.partition_by if name not in load.table.column_names]
         if unknown:
             raise SchemaMismatch(
                 f"partition_by names {', '.join(map(repr, unknown))}, not a column of {load.table.label}",
@@ -154,11 +154,14 @@ class LakeLoad:
                 state="nothing was touched",
                 next_step=f"its columns are {', '.join(load.table.column_names)}",
             )
-        if not load.partition_by or self._snapshot is None:
+        if not load.plan.partition_by or self._snapshot is None:
             return
         found = self._format.partition_columns(self._spark, self._wanted)
-        if set(found) != set(load.partition_by):
-            shown, wanted = f"by {', '.join(found)}" if found else "not at all", ", ".join(load.partition_by)
+        if set(found) != set(load.plan.partition_by):
+            shown, wanted = (
+                f"by {', '.join(found)}" if found else "not at all",
+                ", ".join(load.plan.partition_by),
+            )
             raise SchemaMismatch(
                 f"{load.table.label} is partitioned {shown}, and partition_by says {wanted}",
                 where=load.table.where,
@@ -168,9 +171,9 @@ class LakeLoad:
 
     def _work_names(self) -> Sequence[str]:
         load = self._load
-        if load.mode not in WORK_TABLES:
+        if load.plan.mode not in WORK_TABLES:
             return ()
-        return tuple(WORK_TABLES[load.mode](load.table, incoming_rows(load, exp.Select())))
+        return tuple(WORK_TABLES[load.plan.mode](load.table, incoming_rows(load, exp.Select())))
 
     def _stored_rows(self) -> DataFrame:
         """The table's rows in its snapshot, with the columns that it will have."""
@@ -191,7 +194,7 @@ class LakeLoad:
         """Commit the computed load. ``change`` applies the planned column changes and creates the companion
         table."""
         applied = computed.applied
-        if applied.duplicate or made_no_progress(self._load.range, applied):
+        if applied.duplicate or made_no_progress(self._load.plan.range, applied):
             return applied
         changes = computed.changes
         assert changes is not None
@@ -260,7 +263,7 @@ class LakeLoad:
         rows = self._inserted_rows(changes) if changes.counts.get(INSERT) else None
         try:
             format.create_with_rows(
-                spark, table, self._load.partition_by, conform_frame(spark, rows, table), commit
+                spark, table, self._load.plan.partition_by, conform_frame(spark, rows, table), commit
             )
         except Exception as error:
             if format.is_current(spark, table, None) or format.has_commit(lambda: spark, table, commit.token):

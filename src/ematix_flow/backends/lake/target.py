@@ -318,7 +318,7 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
             if len(journal.committed) > FOLD_ABOVE:
                 journal.fold()
                 journal = self._open_journal(load.table)
-            if any(change.action == "fill" for change in load.table_plan.changes):
+            if any(change.action == "fill" for change in load.plan.table_plan.changes):
                 # rows are compared by what is filled in; what a load may be refused for comes before
                 if self._preview_load(load, rows, journal).duplicate:
                     return LoadResult(rows_in=sum(part.rows for part in rows.parts), duplicate=True)
@@ -350,7 +350,7 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
 
     def _change_table(self, load: Load) -> None:
         session = SparkSqlSession(self.spark())
-        self._partition_by = load.partition_by
+        self._partition_by = load.plan.partition_by
         self.make_planned_changes(session, load)
 
     def changes_to_make(self, session: SqlSession, load: Load) -> Sequence[TableChange]:

@@ -286,13 +286,13 @@ class MySQLTarget(RelationalTarget):
 
     def _state_after_failure(self, load: Load, state: str | None) -> str | None:
         """The state after a failed load: MySQL has committed each change of a table and undoes none."""
-        planned = () if load.dry_run else load.table_plan.changes
+        planned = () if load.dry_run else load.plan.table_plan.changes
         if not planned or (state is not None and "unchanged" not in state):
             return state
         try:
             with self.session() as session:
                 live = self.read_live_table(session, load.table)
-                left = self.plan_in_session(session, load.table, live, load.matching).changes
+                left = self.plan_in_session(session, load.table, live, load.plan.matching).changes
         except FlowError:
             return f"no row was loaded; whether {load.table.label} was changed could not be asked"
         needed = {(change.action, change.subject) for change in left}

@@ -90,9 +90,11 @@ class FilesTarget(BatchTarget):
     # -------------------------------------------------------------- staging and apply
 
     def create_staging(self, load: Load, schema: pa.Schema) -> FilesStaging:
-        if load.mode not in MODES:
-            raise Unsupported(f"tables of files support the modes {' and '.join(MODES)}, not {load.mode!r}")
-        check_partition_columns(load.table.with_load_columns(), load.partition_by)
+        if load.plan.mode not in MODES:
+            raise Unsupported(
+                f"tables of files support the modes {' and '.join(MODES)}, not {load.plan.mode!r}"
+            )
+        check_partition_columns(load.table.with_load_columns(), load.plan.partition_by)
         home = self._root.table_storage(load.table)
         with self._root.explain_errors(f"{load.table.label} is unchanged"):
             staging = self._root.new_staging(load, self._tables.layout_for(load))

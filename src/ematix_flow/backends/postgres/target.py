@@ -174,7 +174,7 @@ class PostgresTarget(RelationalTarget):
         try:
             if isinstance(rows, SameDatabaseRows):
                 rows = self._with_exact_casts(load, rows)
-            elif load.mode in _MATCHING_MODES or load.range is not None:
+            elif load.plan.mode in _MATCHING_MODES or load.plan.range is not None:
                 self._analyze_staging(load, rows)
             return _retry_conflicts(lambda _: super(PostgresTarget, self).apply(load, rows))
         except FlowError as error:
@@ -188,7 +188,7 @@ class PostgresTarget(RelationalTarget):
     def lock_for_change(self, session: SqlSession, load: Load) -> None:
         """Lock before the transaction takes its snapshot, so that it sees all changes of other sessions."""
         table = load.table
-        if ("create_table", table.label) not in [(c.action, c.subject) for c in load.table_plan.changes]:
+        if ("create_table", table.label) not in [(c.action, c.subject) for c in load.plan.table_plan.changes]:
             name = self.dialect.render(self.dialect.table(table.schema, table.name))
             session.execute(f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")
 

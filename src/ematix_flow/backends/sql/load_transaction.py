@@ -63,11 +63,11 @@ def create_work_tables(
     more than once: the user's query runs once.
     """
     wanted = (
-        dict(WORK_TABLES[load.mode](load.table, incoming_rows(load, exp.Select())))
-        if load.mode in WORK_TABLES
+        dict(WORK_TABLES[load.plan.mode](load.table, incoming_rows(load, exp.Select())))
+        if load.plan.mode in WORK_TABLES
         else {}
     )
-    if computed and (wanted or load.range is not None):
+    if computed and (wanted or load.plan.range is not None):
         columns = tuple(replace(c, nullable=True, primary_key=False) for c in load.table.columns)
         wanted[BATCH_TABLE] = TableSpec(None, BATCH_TABLE, columns)
     made: dict[str, exp.Table] = {}
@@ -107,7 +107,7 @@ class LoadTransaction:
             if target.control_table_exists(session, LEDGER) and self._ledger_holds(batch_key(load, high)):
                 # the table holds the rows already, which must not fail the dry run
                 return LoadResult(rows_in=rows_in, duplicate=True)
-            if target.transactional_ddl and load.table_plan.changes:
+            if target.transactional_ddl and load.plan.table_plan.changes:
                 target.make_planned_changes(session, load)
             elif not self._table_is_as_planned():
                 return LoadResult(rows_in=rows_in, rows_inserted=rows_in, watermark=high)
@@ -122,10 +122,10 @@ class LoadTransaction:
         """Whether the table exists with all planned changes."""
         target, load = self.target, self.load
         live = target.read_live_table(self.session, load.table)
-        if live is None or not load.table_plan.changes:
+        if live is None or not load.plan.table_plan.changes:
             return live is not None
         return not remaining_changes(
-            load, target.plan_in_session(self.session, load.table, live, load.matching)
+            load, target.plan_in_session(self.session, load.table, live, load.plan.matching)
         )
 
     def _materialize_query(self) -> exp.Expr:
@@ -143,14 +143,14 @@ class LoadTransaction:
 
     def _strategy_steps(self, select: exp.Expr) -> Sequence[StrategyStep | LoadGuard | RowTally]:
         load = self.load
-        if load.mode not in STRATEGIES:
-            raise PlanError(f"mode {load.mode!r} cannot be applied here")
+        if load.plan.mode not in STRATEGIES:
+            raise PlanError(f"mode {load.plan.mode!r} cannot be applied here")
         incoming = replace(
             incoming_rows(load, select),
             work=self.work,
             into_empty=bool(self.work) and self._target_is_empty(),
         )
-        return STRATEGIES[load.mode](self.dialect, load.table, incoming)
+        return STRATEGIES[load.plan.mode](self.dialect, load.table, incoming)
 
     def _target_is_empty(self) -> bool:
         table = self.load.table
@@ -162,13 +162,13 @@ class LoadTransaction:
         session, load = self.session, self.load
         rows_in, high = self.staged or 0, None
         select = self._materialize_query()
-        counted = bool(self.work) or (self.staged is not None and load.range is not None)
+        counted = bool(self.work) or (self.staged is not None and load.plan.range is not None)
         if counted:
             rows_in, high = self._count_incoming(select)
             require_all_staged_rows(load, rows_in, self.staged)
         key = batch_key(load, high)
-        if load.range is not None:
-            current = self.target.read_watermark(session, load.pipeline, load.target, load.range.column)
+        if load.plan.range is not None:
+            current = self.target.read_watermark(session, load.pipeline, load.target, load.plan.range.column)
             require_unmoved_watermark(load, current)
         if self._ledger_holds(key):
             return LoadResult(rows_in=rows_in, duplicate=True)
@@ -180,7 +180,7 @@ class LoadTransaction:
         refuse_shrink(load, counts)
         faults.point("apply.rows_written")
         applied = load_result(load, rows_in, counts, high)
-        if not made_no_progress(load.range, applied):
+        if not made_no_progress(load.plan.range, applied):
             self._record_batch(key, applied)
         return applied
 
@@ -242,8 +242,8 @@ class LoadTransaction:
         return counts
 
     def _count_incoming(self, select: exp.Expr) -> tuple[int, Watermark | None]:
-        if self.load.range is not None:
-            self.target.require_orderable(self.load.table.column(self.load.range.column).type)
+        if self.load.plan.range is not None:
+            self.target.require_orderable(self.load.table.column(self.load.plan.range.column).type)
         return count_incoming(self.dialect, self.session, self.load, select)
 
     def _ledger_holds(self, batch_key: str) -> bool:
@@ -258,23 +258,23 @@ def count_incoming(
 ) -> tuple[int, Watermark | None]:
     """The number of incoming rows, and the highest watermark among them."""
     rows = with_alias(exp.Subquery(this=select.copy()), "m")
-    if load.range is None:
+    if load.plan.range is None:
         counted = session.fetch(dialect.render(exp.select(exp.Count(this=exp.Star())).from_(rows)))
         return int(counted[0][0]), None
-    mark = column(load.range.column, "m")
-    data_type = load.table.column(load.range.column).type
+    mark = column(load.plan.range.column, "m")
+    data_type = load.table.column(load.plan.range.column).type
     latest = dialect.as_fetchable(exp.Max(this=dialect.comparable(mark.copy(), data_type)), data_type)
     query = exp.select(exp.Count(this=exp.Star()), exp.Count(this=mark), latest).from_(rows)
     total, marked, highest = session.fetch(dialect.render(query))[0]
     if marked != total:
         raise RowRejected(
-            f"{total - marked:,} of {total:,} rows have no watermark in column {load.range.column!r}",
+            f"{total - marked:,} of {total:,} rows have no watermark in column {load.plan.range.column!r}",
             state=f"{load.table.label} is unchanged",
             next_step="filter these rows out in the source SQL, or choose a column that is never null",
         )
     if highest is None:
         return 0, None
-    return int(total), Watermark(load.range.column, data_type, dialect.to_python(highest, data_type))
+    return int(total), Watermark(load.plan.range.column, data_type, dialect.to_python(highest, data_type))
 
 
 def count_tally(
@@ -292,9 +292,9 @@ def incoming_rows(load: Load, select: exp.Expr) -> IncomingRows:
         select,
         str(load.run_id),
         load.loaded_at,
-        load.range.low if load.range else None,
-        load.matching,
-        shrinking=ShrinkLimit(load.table.label, load.max_shrink, load.allow_empty),
+        load.plan.range.low if load.plan.range else None,
+        load.plan.matching,
+        shrinking=ShrinkLimit(load.table.label, load.plan.max_shrink, load.plan.allow_empty),
     )
 
 
@@ -303,7 +303,7 @@ def load_result(load: Load, rows_in: int, counts: Mapping[str, int], high: Water
     if "brought" in counts:  # by event time each row is counted by its outcome
         unchanged = rows_in - counts["brought"] - outranked
     else:
-        unchanged = count_unchanged_rows(load.mode, rows_in, counts["insert"], counts["update"])
+        unchanged = count_unchanged_rows(load.plan.mode, rows_in, counts["insert"], counts["update"])
     return LoadResult(
         rows_in=rows_in,
         rows_inserted=counts["insert"],
@@ -332,11 +332,11 @@ def require_all_staged_rows(load: Load, rows: int, staged: int | None) -> None:
 
 
 def refuse_shrink(load: Load, counts: dict[str, int]) -> None:
-    if load.mode == "truncate":
+    if load.plan.mode == "truncate":
         truncate.check_shrink(
             load.table.label,
             counts["delete"],
             counts["insert"],
-            max_shrink=load.max_shrink,
-            allow_empty=load.allow_empty,
+            max_shrink=load.plan.max_shrink,
+            allow_empty=load.plan.allow_empty,
         )

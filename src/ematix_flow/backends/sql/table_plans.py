@@ -76,10 +76,10 @@ def remaining_changes(load: Load, found: TablePlan) -> Sequence[TableChange]:
     """The planned changes that no other process has made since the plan."""
     agreed, declined = (
         {(change.action, change.subject) for change in changes}
-        for changes in (load.table_plan.changes, load.table_plan.declined)
+        for changes in (load.plan.table_plan.changes, load.plan.table_plan.declined)
     )
     other = [c for c in found.changes if (c.action, c.subject) not in agreed | declined]
-    refused = [text for text in found.differences if text not in load.table_plan.differences]
+    refused = [text for text in found.differences if text not in load.plan.table_plan.differences]
     if other or refused:
         told = refused or [f"{c.action.replace('_', ' ')} {c.subject}" for c in other]
         raise SchemaMismatch(

@@ -217,7 +217,7 @@ class RelationalTarget(BatchTarget):
                     if self.transactional_ddl:
                         self.make_planned_changes(session, load)
                     applied = application.run()
-                    if applied.duplicate or made_no_progress(load.range, applied):
+                    if applied.duplicate or made_no_progress(load.plan.range, applied):
                         return applied  # no ledger row is written
                     faults.point("apply.before_commit")
         faults.point("apply.after_commit")
@@ -236,11 +236,11 @@ class RelationalTarget(BatchTarget):
 
     def changes_to_make(self, session: SqlSession, load: Load) -> Sequence[TableChange]:
         """Compare again inside the transaction: another process may have made the changes since the plan."""
-        if not load.table_plan.changes:
+        if not load.plan.table_plan.changes:
             return ()
         self.lock_for_change(session, load)
         live = self.read_live_table(session, load.table)
-        return remaining_changes(load, self.plan_in_session(session, load.table, live, load.matching))
+        return remaining_changes(load, self.plan_in_session(session, load.table, live, load.plan.matching))
 
     def make_change(self, session: SqlSession, table: TableSpec, change: TableChange) -> None:
         """Make one planned change of the table."""

@@ -33,7 +33,7 @@ from ematix_flow.engine.execution.frames import source_frame
 from ematix_flow.engine.execution.progress import watch_progress
 from ematix_flow.engine.planning.source_reader import source_reader
 from ematix_flow.observe.listener import Listener, Progress
-from ematix_flow.plan.definition import CopyRows, Plan, PrepareTable, Stage, TargetPlan, TransformRows
+from ematix_flow.plan.definition import CopyRows, Plan, PrepareControlTables, Stage, TargetPlan, TransformRows
 from ematix_flow.plan.results import TargetResult
 from ematix_flow.spec.tables import TableSpec
 
@@ -84,8 +84,8 @@ class TargetRun:
         return self.target_plan.table
 
     def run_stage(self, stage: Stage) -> None:
-        if isinstance(stage, PrepareTable):
-            self.prepare_table(stage)
+        if isinstance(stage, PrepareControlTables):
+            self.prepare_control_tables()
         elif isinstance(stage, CopyRows):
             self.copy_rows(stage)
         elif isinstance(stage, TransformRows):
@@ -93,11 +93,10 @@ class TargetRun:
         else:
             self.apply_rows(stage.sql)
 
-    def prepare_table(self, stage: PrepareTable) -> None:
+    def prepare_control_tables(self) -> None:
         if not self.load.dry_run:
             with self.time_stage("prepare"):
                 self.target.change_table(self.table, TablePlan())
-            self.load = replace(self.load, table_plan=stage.changes)
 
     def copy_rows(self, stage: CopyRows) -> None:
         spark = self.spark()
@@ -191,21 +190,16 @@ def open_source(plan: Plan, world: Connections) -> BatchSource | SparkSource:
 
 
 def build_load(plan: Plan, target_plan: TargetPlan, run_id: uuid.UUID, batch_key: str, dry_run: bool) -> Load:
-    target = target_plan.target
+    load_plan = target_plan.load
+    if dry_run:  # the table keeps its definition
+        load_plan = replace(load_plan, table_plan=TablePlan())
     return Load(
         pipeline=plan.pipeline.name,
-        target=target.label,
-        table=target_plan.table,
-        mode=target.mode,
+        target=target_plan.target.label,
+        plan=load_plan,
         run_id=run_id,
         loaded_at=dt.datetime.now(dt.timezone.utc),
-        matching=target_plan.matching,
-        batch_key=None if target_plan.range is not None else batch_key,
-        range=target_plan.range,
-        max_shrink=target.max_shrink,
-        allow_empty=target.allow_empty,
-        files=target.files,
-        partition_by=target.partition_by,
+        batch_key=None if load_plan.range is not None else batch_key,
         dry_run=dry_run,
     )
 

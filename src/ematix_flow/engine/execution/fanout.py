@@ -22,7 +22,7 @@ from ematix_flow.engine.execution.frames import common_types, filter_range, sour
 from ematix_flow.engine.execution.progress import watch_progress
 from ematix_flow.errors import FlowError
 from ematix_flow.observe.listener import Listener
-from ematix_flow.plan.definition import ApplyRows, CopyRows, Plan, PrepareTable, TransformRows
+from ematix_flow.plan.definition import ApplyRows, CopyRows, Plan, PrepareControlTables, TransformRows
 from ematix_flow.plan.results import TargetResult, failed_result
 from ematix_flow.spec.watermarks import Watermark
 from ematix_flow.strategies.ranges import restrict_to_range
@@ -176,8 +176,8 @@ class _FanOut:
     def load_target(self, run: TargetRun) -> None:
         try:
             for stage in run.target_plan.stages:
-                if isinstance(stage, PrepareTable):
-                    run.prepare_table(stage)
+                if isinstance(stage, PrepareControlTables):
+                    run.prepare_control_tables()
                 elif isinstance(stage, ApplyRows):
                     run.apply_rows(stage.shared_sql)
             self.loaded.add(run.load.target)

@@ -12,6 +12,7 @@ from ematix_flow.backends.base import (
     Backend,
     BatchSource,
     LiveTable,
+    LoadPlan,
     SourceColumn,
     SourceQuery,
     SparkSource,
@@ -39,7 +40,7 @@ from ematix_flow.plan.definition import (
     Choice,
     CopyRows,
     Plan,
-    PrepareTable,
+    PrepareControlTables,
     RunPostTransform,
     Stage,
     TargetPlan,
@@ -254,7 +255,7 @@ def _plan_target(
             )
             for rows in (read.sql, computed)
         )
-        stages += [PrepareTable(changes), ApplyRows(projected, shared if len(spec.targets) > 1 else None)]
+        stages += [PrepareControlTables(), ApplyRows(projected, shared if len(spec.targets) > 1 else None)]
     else:
         tasks = tuned_value(tuning, "read tasks", cores)
         if path.value == "copy":
@@ -274,13 +275,22 @@ def _plan_target(
                     repartition_by=target.partition_by if capabilities.file_bytes else (),
                 )
             )
-        stages += [PrepareTable(changes), ApplyRows(by_commit=isinstance(sink, SparkTarget))]
+        stages += [PrepareControlTables(), ApplyRows(by_commit=isinstance(sink, SparkTarget))]
     return TargetPlan(
         target,
-        table,
+        LoadPlan(
+            table,
+            target.mode,
+            matching,
+            watermark_range,
+            max_shrink=target.max_shrink,
+            allow_empty=target.allow_empty,
+            files=target.files,
+            partition_by=target.partition_by,
+            table_plan=changes,
+        ),
         path,
         guarantee,
-        watermark_range,
         tuple(stages),
         tuning,
         (
@@ -290,7 +300,6 @@ def _plan_target(
             *_late_warning(spec, late),
             *(() if path.value == "same_db" else sink.warnings()),
         ),
-        matching,
     )
 
 

@@ -8,10 +8,10 @@ what does not depend on them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ematix_flow.backends.base import BatchTarget, TablePlan
+from ematix_flow.backends.base import BatchTarget, LoadPlan, TablePlan
 from ematix_flow.backends.messages.contract import StreamSource
 from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.backends.payloads.connection_payloads import payload_of
@@ -48,29 +48,14 @@ class StreamTargetPlan:
     """One target's share. ``table`` has the columns it gets; for a broker those of its messages."""
 
     target: StreamTargetSpec
-    table: TableSpec
+    load: LoadPlan
     guarantee: Choice
-    matching: Matching = field(default_factory=Matching)
-    changes: TablePlan = field(default_factory=TablePlan)
     projection: str | None = None  # Spark SQL over `VIEW` that makes the table's rows
     warnings: tuple[str, ...] = ()
 
     @property
-    def batch_target(self) -> TargetSpec:
-        """The same target as a batch pipeline has it."""
-        target = self.target
-        return TargetSpec(
-            connection=target.connection,
-            table=self.table,
-            mode=target.mode,
-            prefix=target.prefix,
-            keys=target.keys,
-            update_columns=target.update_columns,
-            compare_columns=target.compare_columns,
-            event_timestamp_column=target.event_timestamp_column,
-            partition_by=target.partition_by,
-            files=target.files,
-        )
+    def table(self) -> TableSpec:
+        return self.load.table
 
 
 @dataclass(frozen=True)
@@ -103,7 +88,7 @@ class StreamPlan:
                     "keys": list(plan.target.keys),
                     "guarantee": plan.guarantee.value,
                     "reason": plan.guarantee.reason,
-                    "changes": [change.sql or change.subject for change in plan.changes.changes],
+                    "changes": [change.sql or change.subject for change in plan.load.table_plan.changes],
                     "warnings": list(plan.warnings),
                 }
                 for plan in self.targets
@@ -128,7 +113,9 @@ class StreamPlan:
         lines.append(f"  on error  {spec.on_error}")
         for plan in self.targets:
             lines += describe_target(plan.target, plan.guarantee)
-            lines += [f"              {change.sql or change.subject}" for change in plan.changes.changes]
+            lines += [
+                f"              {change.sql or change.subject}" for change in plan.load.table_plan.changes
+            ]
             lines += [f"              warning: {text}" for text in plan.warnings]
         for expected in self.expected:
             lines += describe_target(expected.target, expected.guarantee)
@@ -239,9 +226,15 @@ def _plan_target(
             dialect="spark",
             where=spec.where,
         )
-    return StreamTargetPlan(
-        target, table, guarantee, matching, changes, projection, (*drift, *sink.warnings())
+    load = LoadPlan(
+        table,
+        target.mode,
+        matching,
+        files=target.files,
+        partition_by=target.partition_by,
+        table_plan=changes,
     )
+    return StreamTargetPlan(target, load, guarantee, projection, (*drift, *sink.warnings()))
 
 
 def _evolved_table(
@@ -274,7 +267,8 @@ def _plan_messages(
                 f"{option}= names {wanted!r}, which no row has.{did_you_mean(wanted, names)}",
                 where=spec.where,
             )
-    return StreamTargetPlan(target, TableSpec(None, target.destination or "messages", columns), guarantee)
+    table = TableSpec(None, target.destination or "messages", columns)
+    return StreamTargetPlan(target, LoadPlan(table, target.mode), guarantee)
 
 
 def _new_table(target: StreamTargetSpec, columns: tuple[ColumnSpec, ...]) -> TableSpec:
@@ -319,4 +313,16 @@ def as_batch_pipeline(spec: StreamSpec) -> PipelineSpec:
 
 
 def as_batch_target(target: StreamTargetSpec, table: TableSpec) -> TargetSpec:
-    return StreamTargetPlan(target, table, Choice("", "", "")).batch_target
+    """The same target as a batch pipeline has it."""
+    return TargetSpec(
+        connection=target.connection,
+        table=table,
+        mode=target.mode,
+        prefix=target.prefix,
+        keys=target.keys,
+        update_columns=target.update_columns,
+        compare_columns=target.compare_columns,
+        event_timestamp_column=target.event_timestamp_column,
+        partition_by=target.partition_by,
+        files=target.files,
+    )

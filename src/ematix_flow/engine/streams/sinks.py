@@ -123,7 +123,7 @@ class TableSink(StreamSink):
     def __init__(self, plan: StreamTargetPlan, target: BatchTarget) -> None:
         self.plan = plan
         self.target = target.with_partitions(plan.target.partition_by).with_files(plan.target.files)
-        self.changes = plan.changes
+        self._load_plan = plan.load
         self._staging: Staging | None = None
         self._parts: tuple[StagedPart, ...] = ()
         self._load: Load | None = None
@@ -170,20 +170,14 @@ class TableSink(StreamSink):
         return self._staging
 
     def _build_load(self, batch: BatchName) -> Load:
-        target = self.plan.target
         return Load(
             pipeline=batch.pipeline,
             target=self.label,
-            table=self.table,
-            mode=target.mode,
+            plan=self._load_plan,
             run_id=batch.run_id,
             loaded_at=dt.datetime.now(dt.timezone.utc),
-            matching=self.plan.matching,
             batch_key=batch.key,
             positions=(batch.started_at, batch.position) if batch.position is not None else None,
-            files=target.files,
-            partition_by=target.partition_by,
-            table_plan=self.changes,
         )
 
     def commit(self, batch: BatchName) -> LoadResult:
@@ -192,7 +186,7 @@ class TableSink(StreamSink):
             self.discard()
             return LoadResult()
         applied = self.target.apply(self._load, StagedRows(self._staging, self._parts))
-        self.changes = TablePlan()  # made, with the first batch
+        self._load_plan = replace(self._load_plan, table_plan=TablePlan())  # the first batch made the changes
         self._commits += 1
         if self._commits % _TIDY_AFTER == 0:
             self._trim_ledger(batch.pipeline)

@@ -390,7 +390,7 @@ class TargetGroup:
     def _refuse_missing_tables(self, plan: StreamPlan) -> StreamPlan:
         """A table that is gone would begin in the middle of the stream: that is refused."""
         for target in plan.targets:
-            creates = any(change.action == "create_table" for change in target.changes.changes)
+            creates = any(change.action == "create_table" for change in target.load.table_plan.changes)
             if creates and self.last_position(target.target) is not None:
                 raise TargetFailed(
                     f"{target.table.label} is gone, and this stream has loaded it before: it would begin in "

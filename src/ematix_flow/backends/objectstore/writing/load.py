@@ -72,15 +72,15 @@ class FilesLoad:
         """Build the load's version and publish it. A load without new rows makes no version."""
         base, load = self._base, self._load
         assert base is not None
-        if load.range is not None:
+        if load.plan.range is not None:
             require_unmoved_watermark(
-                load, base.state.watermark(load.pipeline, load.target, load.range.column)
+                load, base.state.watermark(load.pipeline, load.target, load.plan.range.column)
             )
         if (duplicate := self._duplicate_result()) is not None:
             return duplicate
         self._require_same_layout(base)
         change = self._compute_change()
-        if load.range is not None and not change.applied.rows_inserted:
+        if load.plan.range is not None and not change.applied.rows_inserted:
             if (
                 self._home.current_version() is None
             ):  # the table is there from its first load on, also without rows
@@ -107,10 +107,14 @@ class FilesLoad:
         if any(part.summary.rows_set_aside for part in self._parts):
             new += self._boundary_files(there)
         before, inserted = _total_rows(there.values()), _total_rows(file.facts for file in new)
-        replaces = load.mode == "truncate"
+        replaces = load.plan.mode == "truncate"
         if replaces:
             truncate.check_shrink(
-                load.table.label, before, inserted, max_shrink=load.max_shrink, allow_empty=load.allow_empty
+                load.table.label,
+                before,
+                inserted,
+                max_shrink=load.plan.max_shrink,
+                allow_empty=load.plan.allow_empty,
             )
         applied = LoadResult(
             rows_in=self._rows_in,
@@ -201,17 +205,17 @@ class FilesLoad:
 
     def _require_watermarks(self) -> None:
         unmarked = sum(part.summary.rows_without_watermark for part in self._parts)
-        if unmarked and self._load.range is not None:
+        if unmarked and self._load.plan.range is not None:
             raise RowRejected(
                 f"{unmarked:,} of {self._rows_in:,} rows have no watermark "
-                f"in column {self._load.range.column!r}",
+                f"in column {self._load.plan.range.column!r}",
                 state=f"{self._load.table.label} is unchanged",
                 next_step="filter these rows out in the source SQL, or choose a column that is never null",
             )
 
     def _require_same_layout(self, base: TableVersion) -> None:
         """Refuse a load if another one has changed columns, partitions or dialect since staging began."""
-        if self._load.mode == "truncate":
+        if self._load.plan.mode == "truncate":
             return
         there, staged = base.state.layout, self._staging.layout
         declared = self._load.table.with_load_columns().columns

@@ -104,8 +104,8 @@ class FilesStaging(ABC):
             layout=layout,
             run_id=str(load.run_id),
             loaded_at=load.loaded_at,
-            watermark_column=load.range.column if load.range else None,
-            lower_bound=load.range.low if load.range and load.mode == "append" else None,
+            watermark_column=load.plan.range.column if load.plan.range else None,
+            lower_bound=load.plan.range.low if load.plan.range and load.plan.mode == "append" else None,
             **place,
         )
 

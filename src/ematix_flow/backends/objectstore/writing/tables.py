@@ -117,12 +117,12 @@ class FilesTables:
         layout = FileLayout(
             format=self.format,
             columns=declared,
-            partition_by=load.partition_by,
-            csv=CsvDialect.from_options(load.files),
-            compression=load.files.parquet_compression or DEFAULT_COMPRESSION,
+            partition_by=load.plan.partition_by,
+            csv=CsvDialect.from_options(load.plan.files),
+            compression=load.plan.files.parquet_compression or DEFAULT_COMPRESSION,
         )
         there = self._existing_layout(home, table)
-        if there is None or load.mode == "truncate":
+        if there is None or load.plan.mode == "truncate":
             return layout
         version = home.current_version()
         if version is None or home.data_files(version):
