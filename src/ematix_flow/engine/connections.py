@@ -1,4 +1,4 @@
-"""The live systems a plan is made against and run on: connections resolved, backends opened once each."""
+"""The open connections of a run: resolves declared connections and opens each backend once."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ StartSpark = Callable[[Sequence[str]], "SparkSession"]
 
 
 class Connections:
-    """Opens nothing until asked.
+    """Opens each backend at first use.
 
-    ``spark`` starts the engine with the groups of jars that it is given; it is called only by who needs
-    Spark. ``failure`` turns what Spark raises into an error of ours. ``tell`` brings settings to a session
-    that runs.
+    ``spark`` starts Spark with the given groups of jars, at first use. ``failure`` translates an exception of
+    Spark into one of our errors. ``tell`` applies settings to a running session.
     """
 
     def __init__(
@@ -39,7 +38,7 @@ class Connections:
         self._backends: dict[Any, Backend] = {}
 
     def spark(self) -> SparkSession:
-        """The session, with what all backends need that were opened so far."""
+        """The session, with the jars and settings of all backends opened so far."""
         backends = list(self._backends.values())
         session = self._start_spark(sorted({group for each in backends for group in each.jar_groups}))
         told: dict[str, str] = {}
@@ -59,7 +58,7 @@ class Connections:
 
     @contextmanager
     def spark_errors(self, what: str) -> Iterator[None]:
-        """Whatever Spark raises within the block is raised as one of our errors."""
+        """Translate what Spark raises within the block into one of our errors."""
         try:
             yield
         except FlowError:
@@ -74,7 +73,7 @@ class Connections:
         return self._backends[key]
 
     def source(self, reference: ConnectionRef, files: FileOptions | None = None) -> BatchSource | SparkSource:
-        """``files`` say how files are read, where the source is made of some."""
+        """``files`` are the options for reading files, if the source has files."""
         backend = self.backend(reference)
         source = backend.source()
         if source is None:
@@ -100,9 +99,9 @@ class Connections:
 
 
 def _conflicting_settings(key: str, backend: Backend) -> Unsupported:
-    """Spark knows a bucket by its name alone."""
+    """Two connections give Spark different settings for one bucket, which Spark knows only by name."""
     return Unsupported(
         f"connection {backend.connection.name!r} and another one of this pipeline give Spark different "
         f"settings for the same place ({key})",
-        next_step="let both use the same endpoint and keys, or put one of them into a pipeline of its own",
+        next_step="let both use the same endpoint and keys, or put one of them into a separate pipeline",
     )

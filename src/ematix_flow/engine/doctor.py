@@ -1,6 +1,6 @@
-"""What the engine finds on this machine, and what to do about what is missing: for ``flow doctor``.
+"""Checks this machine for ``flow doctor``: what the engine finds, and what to do about what is missing.
 
-Nothing is started and Spark is not imported, unless ``start=True`` asks to try it.
+It starts nothing and does not import Spark, unless ``start=True``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class DoctorFinding:
 def diagnose(
     settings: EngineSettings, *, start: bool = False, env: Mapping[str, str] = os.environ
 ) -> list[DoctorFinding]:
-    """Everything a session depends on; with ``start`` also a real one, timed."""
+    """Check everything that a session needs. With ``start`` also start a session and time it."""
     findings = [_check_python(), *_check_packages(), _check_machine(), *_check_cache(env)]
     java, java_findings = _check_java(settings, env)
     findings += java_findings
@@ -176,7 +176,7 @@ def _check_jars(env: Mapping[str, str]) -> Iterator[DoctorFinding]:
     try:
         found = jars.jar_status(env=env)
     except FlowError:
-        return  # the cache was reported already
+        return  # _check_cache reports the cache
     for group in lock.groups:
         of_group = [s for s in found if s.artifact.backend == group]
         missing = [s for s in of_group if not s.present]
@@ -198,7 +198,7 @@ def _check_engine(settings: EngineSettings, env: Mapping[str, str]) -> Iterator[
         return
     for choice in choices:
         if choice.name == "class-data archive":
-            continue  # told in full above
+            continue  # reported by _check_java
         yield DoctorFinding(choice.name, "ok", f"{choice.value}: {choice.reason}")
 
 

@@ -11,11 +11,11 @@ from ematix_flow.spec.pipelines import ConnectionRef
 
 
 class LiveConnection:
-    """A connection in use. It connects at the first question, and never shows a secret."""
+    """An open connection. It connects at the first call, and never shows a secret."""
 
-    def __init__(self, world: Connections, reference: ConnectionRef) -> None:
-        self._connections, self._reference = world, reference
-        self._backend = world.backend(reference)
+    def __init__(self, connections: Connections, reference: ConnectionRef) -> None:
+        self._connections, self._reference = connections, reference
+        self._backend = connections.backend(reference)
 
     @property
     def name(self) -> str:
@@ -32,11 +32,11 @@ class LiveConnection:
         return source.dialect if source is not None else self._backend.kind
 
     def ping(self) -> str:
-        """Connect and say to what."""
+        """Connect, and describe the server."""
         return self._backend.check()
 
     def query(self, sql: str, max_rows: int | None = None) -> list[dict[str, Any]]:
-        """At most ``max_rows`` rows (1,000 unless told), each a dict."""
+        """At most ``max_rows`` rows (default 1,000), each a dict."""
         names, rows = self._run_query(sql, 1_000 if max_rows is None else max_rows)
         return [dict(zip(names, row, strict=True)) for row in rows]
 
@@ -52,22 +52,22 @@ class LiveConnection:
         return value
 
     def execute(self, sql: str) -> int:
-        """One statement in its own transaction; rows affected. For post-load transforms."""
+        """Run one statement in its own transaction and return the affected rows. For post-load transforms."""
         if self._backend.target() is None:
             raise Unsupported(f"connection {self.name!r} ({self.kind}) takes no statements")
         return self.target().run_sql(sql)
 
     @property
     def reference(self) -> ConnectionRef:
-        """The name it was opened by, or the connection itself."""
+        """The declared name, or the connection itself."""
         return self._reference
 
     def target(self) -> BatchTarget:
-        """The system as one that rows are loaded into."""
+        """The connection as a load target."""
         return self._connections.target(self._reference)
 
     def _run_query(self, sql: str, limit: int) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Column names and rows; Spark answers for files and lakes."""
+        """Column names and rows. Spark runs the query on files and lakes."""
         source = self._backend.source()
         if not isinstance(source, SparkSource):
             return self._backend.query(sql, limit)

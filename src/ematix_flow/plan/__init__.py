@@ -1,1 +1,1 @@
-"""Spec + world -> Plan: DDL diff, source range, path, guarantee, tuning. Values, no side effects."""
+"""The plan of a run as a value: stages, table changes, range, path, guarantee, tuning. No side effects."""

@@ -130,7 +130,7 @@ def identifier(name: str) -> exp.Identifier:
 
 
 def column(name: str, alias: str | None = None) -> exp.Column:
-    """A column, by itself or of the rows that `aliased`, `subquery` or `called` gave this alias."""
+    """A column, by itself or of the rows that `table_as`, `subquery` or `with_alias` gave this alias."""
     return exp.Column(this=identifier(name), table=alias_name(alias) if alias else None)
 
 

@@ -47,7 +47,7 @@ ALREADY_APPLIED = "the ledger already holds this batch"
 def execute_target(
     plan: Plan,
     target_plan: TargetPlan,
-    world: Connections,
+    connections: Connections,
     *,
     run_id: uuid.UUID,
     batch_key: str,
@@ -56,7 +56,7 @@ def execute_target(
 ) -> TargetResult:
     """Carry out one target's stages. On any failure the target is as it was, and staging is gone."""
     load = build_load(plan, target_plan, run_id, batch_key, dry_run)
-    run = TargetRun(plan, target_plan, load, world, listener)
+    run = TargetRun(plan, target_plan, load, connections, listener)
     try:
         for stage in target_plan.stages:
             run.run_stage(stage)
@@ -69,11 +69,11 @@ class TargetRun:
     """One target's share of a run: what it has staged and done so far, and one method a stage."""
 
     def __init__(
-        self, plan: Plan, target_plan: TargetPlan, load: Load, world: Connections, listener: Listener
+        self, plan: Plan, target_plan: TargetPlan, load: Load, connections: Connections, listener: Listener
     ) -> None:
         self.plan, self.target_plan, self.load = plan, target_plan, load
-        self.connections, self.listener = world, listener
-        self.target = world.target(target_plan.target.connection).with_files(target_plan.target.files)
+        self.connections, self.listener = connections, listener
+        self.target = connections.target(target_plan.target.connection).with_files(target_plan.target.files)
         self.staging: Staging | None = None
         self.parts: tuple[StagedPart, ...] = ()
         self.applied = LoadResult()
@@ -185,8 +185,8 @@ class TargetRun:
         return _build_result(self.target_plan, self.applied, self.seconds)
 
 
-def open_source(plan: Plan, world: Connections) -> BatchSource | SparkSource:
-    return source_reader(plan.pipeline, world)
+def open_source(plan: Plan, connections: Connections) -> BatchSource | SparkSource:
+    return source_reader(plan.pipeline, connections)
 
 
 def build_load(plan: Plan, target_plan: TargetPlan, run_id: uuid.UUID, batch_key: str, dry_run: bool) -> Load:

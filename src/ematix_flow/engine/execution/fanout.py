@@ -30,7 +30,7 @@ from ematix_flow.strategies.ranges import restrict_to_range
 
 def execute_targets(
     plan: Plan,
-    world: Connections,
+    connections: Connections,
     *,
     run_id: uuid.UUID,
     batch_key: str,
@@ -41,7 +41,7 @@ def execute_targets(
 
     An error of the read is raised, unless the pipeline goes on: then it is every target's.
     """
-    fan_out = _FanOut(plan, world, listener, run_id, batch_key, committed)
+    fan_out = _FanOut(plan, connections, listener, run_id, batch_key, committed)
     fan_out.execute()
     return fan_out.results()
 
@@ -50,18 +50,22 @@ class _FanOut:
     def __init__(
         self,
         plan: Plan,
-        world: Connections,
+        connections: Connections,
         listener: Listener,
         run_id: uuid.UUID,
         batch_key: str,
         committed: Collection[str],
     ) -> None:
         assert plan.shared is not None
-        self.plan, self.connections, self.shared = plan, world, plan.shared
+        self.plan, self.connections, self.shared = plan, connections, plan.shared
         self.continue_on_failure = plan.pipeline.continue_on_target_failure
         self.runs = {
             target.target.label: TargetRun(
-                plan, target, build_load(plan, target, run_id, batch_key, dry_run=False), world, listener
+                plan,
+                target,
+                build_load(plan, target, run_id, batch_key, dry_run=False),
+                connections,
+                listener,
             )
             for target in plan.targets
             if target.target.label not in committed

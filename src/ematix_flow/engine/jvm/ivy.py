@@ -1,6 +1,6 @@
-"""One run of the Ivy inside PySpark: pinned coordinates in, files out.
+"""Runs the Ivy that ships inside PySpark: takes pinned coordinates, downloads files.
 
-Ivy knows the public repository by itself, so no address is written here; a mirror replaces it.
+Ivy has the address of the public repository built in; a mirror replaces it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ def retrieve(
     env: Mapping[str, str],
     arrived: Callable[[str], None],
 ) -> str | None:
-    """Put ``name-version.jar`` of each (group, name, version) into ``folder``; a complaint if Ivy has one."""
+    """Download each (group, name, version) as ``name-version.jar`` into ``folder``.
+
+    Returns Ivy's complaint, if any.
+    """
     request = folder / "ivy.xml"
     _write(_request(coordinates), request)
     command = [str(find_java(env).executable), "-cp", str(spark_home() / "jars" / "*"), "org.apache.ivy.Main"]
@@ -52,7 +55,7 @@ def retrieve(
                 elif complaint is None:
                     told = _COMPLAINT.match(line)
                     complaint = " ".join(told[1].split()) if told else None
-        except BaseException:  # Ctrl-C, or the caller's progress failed
+        except BaseException:  # Ctrl-C, or the progress callback failed
             process.kill()
             raise
         finally:
@@ -61,7 +64,7 @@ def retrieve(
 
 
 def settings_file(env: Mapping[str, str], folder: Path) -> Path | None:
-    """Ivy's settings for the user's mirror; None when there is none."""
+    """Ivy's settings for the user's mirror; None without a mirror."""
     given = env.get("EMATIX_FLOW_IVY_SETTINGS")
     if given:
         return Path(given).expanduser()
@@ -74,7 +77,7 @@ def settings_file(env: Mapping[str, str], folder: Path) -> Path | None:
 
 
 def maven_mirror(env: Mapping[str, str]) -> str | None:
-    """The address that Maven's own settings put in the place of the central repository."""
+    """The mirror of the central repository in Maven's settings."""
     home = env.get("HOME") or env.get("USERPROFILE")
     file = Path(home) / ".m2" / "settings.xml" if home else None
     if file is None or not file.is_file():

@@ -33,7 +33,7 @@ LOCK_FILE = Path(__file__).with_name("jars.lock.toml")
 
 @dataclass(frozen=True)
 class JarArtifact:
-    """One pinned file. ``backend`` is the group of connectors that needs it."""
+    """One pinned file. ``backend`` is the jar group that needs it."""
 
     backend: str
     group: str
@@ -82,7 +82,7 @@ class JarStatus:
 
 
 FetchProgress = Callable[[JarArtifact, int, int], None]
-"""Called for each artifact that is there now, with how many are and how many there will be."""
+"""Called for each cached artifact, with the number cached so far and the total."""
 
 
 @functools.cache
@@ -102,7 +102,7 @@ def jar_lock(file: Path = LOCK_FILE) -> JarLock:
 
 
 def jar_session_conf(groups: Iterable[str], lock: JarLock | None = None) -> dict[str, str]:
-    """Spark settings that the groups need; their session extensions add up."""
+    """The Spark settings of the groups. Their session extensions are joined."""
     merged: dict[str, str] = {}
     conf = (lock or jar_lock()).conf
     for group in sorted(set(groups)):
@@ -120,7 +120,7 @@ def jar_status(
     env: Mapping[str, str] = os.environ,
     lock: JarLock | None = None,
 ) -> list[JarStatus]:
-    """What is cached. The size is looked at; with ``verify`` every byte is."""
+    """Which jars are cached, by size; with ``verify`` by checksum."""
     lock = lock or jar_lock()
     folder = cache_subfolder("jars", env)
     answers = []
@@ -136,7 +136,7 @@ def jar_status(
 def jars_for(
     groups: Sequence[str], *, env: Mapping[str, str] = os.environ, lock: JarLock | None = None
 ) -> list[Path]:
-    """Paths of the groups' jars; what is missing is fetched, unless ``EMATIX_FLOW_OFFLINE`` forbids it."""
+    """Paths of the groups' jars. Missing jars are fetched, unless ``EMATIX_FLOW_OFFLINE`` is set."""
     if not groups:
         return []
     missing = [s.artifact for s in jar_status(groups, env=env, lock=lock) if not s.present]
@@ -154,7 +154,7 @@ def fetch_jars(
     env: Mapping[str, str] = os.environ,
     lock: JarLock | None = None,
 ) -> list[JarStatus]:
-    """Bring the groups' jars (all, when none are named) into the cache. What is there stays."""
+    """Fetch the missing jars of the groups (all groups, if none is named) into the cache."""
     lock = lock or jar_lock()
     wanted = lock.artifacts_of(lock.groups if groups is None else groups)
     folder = cache_subfolder("jars", env)

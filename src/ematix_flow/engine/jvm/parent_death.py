@@ -1,8 +1,8 @@
-"""A child process that never outlives this one, even if it is killed while the child still starts.
+"""A child process that never outlives this one, even if this one is killed while the child starts.
 
-On Linux the kernel kills the child when its parent dies. More exactly, when the *thread* dies that started
-it: so a thread of its own starts the child, and stays until the child is let go. Elsewhere the child is
-started as usual, and ends when its standard input closes.
+On Linux the kernel kills the child when the *thread* that started it ends. So a separate thread starts the
+child and lives until the child is released. On other systems the child is started as usual, and ends when its
+standard input closes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-# Runs in the child before the program: asks for the signal, and looks whether the parent died before that.
+# Runs in the child before the program: requests the signal, then checks that the parent is still alive.
 _LAUNCHER = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
@@ -33,7 +33,7 @@ IS_SUPPORTED = sys.platform == "linux"
 
 
 class BoundChild:
-    """A started process that ends with this one. `release` is called when it is gone."""
+    """A started process that ends with this one. Call `release` after it has ended."""
 
     def __init__(self, command: Sequence[str], **options: Any) -> None:
         """``options`` are those of `subprocess.Popen`; OSError when there is no such program."""
@@ -44,7 +44,7 @@ class BoundChild:
         threading.Thread(target=self._run_child, args=(started,), name="spark-parent", daemon=True).start()
         try:
             found = started.get()
-        except BaseException:  # Ctrl-C, before it is known which process it is
+        except BaseException:  # Ctrl-C before the process is known
             self._abandoned.set()
             self._is_over.set()
             raise

@@ -1,4 +1,4 @@
-"""The planner: a declared pipeline and the world as it is, made into a Plan. Changes nothing."""
+"""The planner: asks source and targets, and builds a Plan from a declared pipeline. Changes nothing."""
 
 from __future__ import annotations
 
@@ -69,7 +69,11 @@ from ematix_flow.strategies.ranges import restrict_to_range
 
 
 def build_plan(
-    declared: DeclaredPipeline, world: Connections, *, cores: int | None = None, without: Collection[str] = ()
+    declared: DeclaredPipeline,
+    connections: Connections,
+    *,
+    cores: int | None = None,
+    without: Collection[str] = (),
 ) -> Plan:
     """Ask source and targets what they are, and decide. Every error points at the declaration.
 
@@ -77,7 +81,7 @@ def build_plan(
     """
     spec = declared.spec
     try:
-        return _build_unlocated(declared, world, machine_cores() if cores is None else cores, without)
+        return _build_unlocated(declared, connections, machine_cores() if cores is None else cores, without)
     except FlowError as error:
         raise error.with_location(spec.where) from error.__cause__
 
@@ -100,20 +104,20 @@ class _DescribedSource:
 
 
 def _build_unlocated(
-    declared: DeclaredPipeline, world: Connections, cores: int, without: Collection[str]
+    declared: DeclaredPipeline, connections: Connections, cores: int, without: Collection[str]
 ) -> Plan:
     spec = declared.spec
     reference = source_reference(spec)
-    backend = world.backend(reference)
-    for target in spec.targets:  # so that Spark, once it is started, has the jars of all of them
-        world.backend(target.connection)
-    _check_file_options(spec, world)
-    reader = source_reader(spec, world)
-    asked = source_sql(declared, world, reader)
+    backend = connections.backend(reference)
+    for target in spec.targets:  # before Spark starts, so that it gets the jars of all of them
+        connections.backend(target.connection)
+    _check_file_options(spec, connections)
+    reader = source_reader(spec, connections)
+    asked = source_sql(declared, connections, reader)
     sql = asked.text
     if isinstance(reader, SparkSource):
-        with world.spark_errors(f"the source SQL of {spec.name!r}"):
-            columns = columns_of_frame(reader.frame(world.spark(), sql))
+        with connections.spark_errors(f"the source SQL of {spec.name!r}"):
+            columns = columns_of_frame(reader.frame(connections.spark(), sql))
     else:
         with _source_table_errors(spec):
             columns = reader.describe(sql)
@@ -124,11 +128,11 @@ def _build_unlocated(
     endpoints = []
     for target in wanted:
         with _target_errors(target):
-            endpoints.append(_endpoints(spec, target, source, world))
+            endpoints.append(_endpoints(spec, target, source, connections))
     planned = []
     for target, path in zip(wanted, choose_paths(spec, endpoints), strict=True):
         with _target_errors(target):
-            planned.append(_plan_target(spec, target, path, source, world, cores))
+            planned.append(_plan_target(spec, target, path, source, connections, cores))
     targets = tuple(planned)
     shared = None
     if len(spec.targets) > 1:
@@ -165,22 +169,22 @@ def _target_errors(target: TargetSpec) -> Iterator[None]:
         raise
 
 
-def _check_file_options(spec: PipelineSpec, world: Connections) -> None:
+def _check_file_options(spec: PipelineSpec, connections: Connections) -> None:
     """What is about files against connections that are known now: the declaration may have known a name."""
-    source = world.backend(source_reference(spec)).connection
+    source = connections.backend(source_reference(spec)).connection
     if spec.source.files != FileOptions():
         check_file_options(getattr(source, "format", None), spec.source.files, spec.where)
     for target in spec.targets:
-        connection = world.backend(target.connection).connection
+        connection = connections.backend(target.connection).connection
         check_folder_options(connection.kind, target.prefix, target.partition_by, spec.where)
         if target.files != FileOptions():
             check_file_options(getattr(connection, "format", None), target.files, spec.where)
 
 
 def _endpoints(
-    spec: PipelineSpec, target: TargetSpec, source: _DescribedSource, world: Connections
+    spec: PipelineSpec, target: TargetSpec, source: _DescribedSource, connections: Connections
 ) -> LoadEndpoints:
-    backend = world.backend(target.connection)
+    backend = connections.backend(target.connection)
     source = source.for_target(target)
     table = target.table or _inferred_table(target, source.columns)
     return LoadEndpoints(
@@ -196,12 +200,12 @@ def _plan_target(
     target: TargetSpec,
     path: Choice,
     source: _DescribedSource,
-    world: Connections,
+    connections: Connections,
     cores: int,
 ) -> TargetPlan:
-    backend = world.backend(target.connection)
+    backend = connections.backend(target.connection)
     source = source.for_target(target)
-    sink = world.target(target.connection).with_partitions(target.partition_by).with_files(target.files)
+    sink = connections.target(target.connection).with_partitions(target.partition_by).with_files(target.files)
     capabilities = backend.capabilities
     if target.mode not in capabilities.strategies:
         raise Unsupported(
@@ -220,9 +224,9 @@ def _plan_target(
         where=spec.where,
     )
 
-    source_backend = world.backend(source_reference(spec))
+    source_backend = connections.backend(source_reference(spec))
     live = sink.inspect(table)
-    wanted_range, reloaded = _source_range(spec, table, target, world, live)
+    wanted_range, reloaded = _source_range(spec, table, target, connections, live)
     watermark_range, held, told = _bound_range(table, source, wanted_range)
     late = None if told else _late_writers_in(spec, source_backend)
     computes = _describe_computation(spec, table, source.column_map)
@@ -340,7 +344,7 @@ def _inferred_table(target: TargetSpec, columns: tuple[SourceColumn, ...]) -> Ta
 
 
 def _source_range(
-    spec: PipelineSpec, table: TableSpec, target: TargetSpec, world: Connections, live: LiveTable | None
+    spec: PipelineSpec, table: TableSpec, target: TargetSpec, connections: Connections, live: LiveTable | None
 ) -> tuple[SourceRange | None, tuple[str, ...]]:
     """What is read, and a warning where a table that is gone is loaded from the beginning."""
     name = spec.source.watermark_column
@@ -360,7 +364,7 @@ def _source_range(
             f"watermark_column {name!r} has normalisers; the source is filtered by its raw value",
             next_step="normalise it in the source SQL instead",
         )
-    low = world.target(target.connection).watermark(spec.name, target.label, name)
+    low = connections.target(target.connection).watermark(spec.name, target.label, name)
     reloaded: tuple[str, ...] = ()
     if live is None and low is not None:
         reloaded = (

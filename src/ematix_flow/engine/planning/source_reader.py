@@ -15,9 +15,9 @@ from ematix_flow.spec.tables import ColumnSpec
 _TEXT_KINDS = ("text", "string", "json", "jsonb", "uuid")
 
 
-def source_reader(spec: PipelineSpec, world: Connections) -> BatchSource | SparkSource:
+def source_reader(spec: PipelineSpec, connections: Connections) -> BatchSource | SparkSource:
     """The source of a pipeline, as its targets need it."""
-    reader = world.source(source_reference(spec), spec.source.files)
+    reader = connections.source(source_reference(spec), spec.source.files)
     return reader.with_text_columns(text_columns(spec)) if isinstance(reader, SparkSource) else reader
 
 

@@ -31,11 +31,11 @@ class SourceSql:
 
 
 def source_sql(
-    declared: DeclaredPipeline, world: Connections, source: BatchSource | SparkSource
+    declared: DeclaredPipeline, connections: Connections, source: BatchSource | SparkSource
 ) -> SourceSql:
     """What the function returns, or a SELECT of the declared columns from ``source_table``."""
     spec = declared.spec
-    given = _call_function(declared, world)
+    given = _call_function(declared, connections)
     if isinstance(given, str):
         if not given.strip():
             raise DeclarationError(
@@ -80,10 +80,10 @@ def _table_columns(spec: PipelineSpec, target: TargetSpec) -> list[tuple[str, st
     return [(name, mapping.get(name, name)) for name in table.column_names if name not in derived]
 
 
-def _call_function(declared: DeclaredPipeline, world: Connections) -> Any:
+def _call_function(declared: DeclaredPipeline, connections: Connections) -> Any:
     spec = declared.spec
-    connections = [source_reference(spec), spec.targets[0].connection][: spec.arguments]
-    arguments = [LiveConnection(world, reference) for reference in connections]
+    references = [source_reference(spec), spec.targets[0].connection][: spec.arguments]
+    arguments = [LiveConnection(connections, reference) for reference in references]
     try:
         given = declared.function(*arguments)
         return asyncio.run(given) if inspect.iscoroutine(given) else given

@@ -1,6 +1,6 @@
 """The columns of a stream: those that its messages hold, and those that ``transform_sql`` makes of them.
 
-What becomes of them in each target is `plan.streams`.
+What becomes of them in each target is `planning.stream_targets`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SUGGESTION = re.compile(r"Did you mean one of the following\? \[([^\]]+)\]")
 
 def known_columns(
     spec: StreamSpec,
-    world: Connections,
+    connections: Connections,
     payloads: Sequence[PayloadSpec | None],
     pinned: tuple[ColumnSpec, ...] | None,
 ) -> tuple[tuple[ColumnSpec, ...] | None, str]:
@@ -52,7 +52,7 @@ def known_columns(
             # a message of an older schema may lack what the newest has
             return tuple(replace(c, nullable=True) for c in described), REGISTERED
     if spec.transform_sql is None and None not in payloads:
-        found = [_target_columns(target, world) for target in _reachable_targets(spec, world)]
+        found = [_target_columns(target, connections) for target in _reachable_targets(spec, connections)]
         if found and all(columns is not None for columns in found):
             merged: dict[str, ColumnSpec] = {}
             for columns in found:
@@ -66,14 +66,14 @@ def known_columns(
     return None, "found in the first messages"
 
 
-def _reachable_targets(spec: StreamSpec, world: Connections) -> list[StreamTargetSpec]:
+def _reachable_targets(spec: StreamSpec, connections: Connections) -> list[StreamTargetSpec]:
     """The targets that can be asked now; all must be, unless one may fail alone."""
     if not spec.continue_on_target_failure:
         return list(spec.targets)
     there: list[StreamTargetSpec] = []
     for target in spec.targets:
         try:
-            world.backend(target.connection).check()
+            connections.backend(target.connection).check()
         except CannotConnect:  # its own load reports this, and tries again
             continue
         there.append(target)
@@ -97,20 +97,20 @@ def with_meta_columns(
     return (*columns, *meta_columns(wanted, numeric_positions=numeric_positions))
 
 
-def _target_columns(target: StreamTargetSpec, world: Connections) -> tuple[ColumnSpec, ...] | None:
+def _target_columns(target: StreamTargetSpec, connections: Connections) -> tuple[ColumnSpec, ...] | None:
     if target.table is not None:
         return target.table.columns
     if target.is_broker or target.table_name is None:
         return None
-    adopted = existing_table(target, world)
+    adopted = existing_table(target, connections)
     return adopted.columns if adopted is not None else None
 
 
-def existing_table(target: StreamTargetSpec, world: Connections) -> TableSpec | None:
+def existing_table(target: StreamTargetSpec, connections: Connections) -> TableSpec | None:
     """A table that is there already, as it is loaded: without what we add, and what fills itself."""
     assert target.table_name is not None
     schema, name = target.table_name
-    sink = world.target(target.connection)
+    sink = connections.target(target.connection)
     stub = TableSpec(schema, name, (ColumnSpec(f"_{uuid.uuid4().hex}", DataType("text"), nullable=True),))
     live = sink.inspect(stub)
     if live is None:
@@ -143,11 +143,13 @@ def _managed_columns(live: LiveTable, mode: str) -> set[str]:
 
 
 def computed_columns(
-    spec: StreamSpec, world: Connections, columns: tuple[ColumnSpec, ...], lookups: Mapping[str, str]
+    spec: StreamSpec, connections: Connections, columns: tuple[ColumnSpec, ...], lookups: Mapping[str, str]
 ) -> tuple[ColumnSpec, ...]:
     try:
-        with world.spark_errors(f"transform_sql of {spec.name!r}"):
-            found = columns_of_frame(run_transform_sql_on_no_rows(spec, world.spark(), columns, lookups))
+        with connections.spark_errors(f"transform_sql of {spec.name!r}"):
+            found = columns_of_frame(
+                run_transform_sql_on_no_rows(spec, connections.spark(), columns, lookups)
+            )
     except SourceFailed as error:  # Spark's word for SQL that it cannot read or resolve
         raise SchemaMismatch(error.what, next_step=suggest_sql_fix(error.what)) from error.__cause__
     seen: set[str] = set()

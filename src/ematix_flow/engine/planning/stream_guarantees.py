@@ -40,12 +40,12 @@ class ExpectedTarget:
         }
 
 
-def expected_targets(spec: StreamSpec, world: Connections) -> tuple[ExpectedTarget, ...]:
+def expected_targets(spec: StreamSpec, connections: Connections) -> tuple[ExpectedTarget, ...]:
     """Every target as declared, with its guarantee; refuses what it cannot do whatever comes. Asks none."""
     found: list[ExpectedTarget] = []
     for target in spec.targets:
-        backend = world.backend(target.connection)
-        guarantee = stream_guarantee(spec, target, world, backend)
+        backend = connections.backend(target.connection)
+        guarantee = stream_guarantee(spec, target, connections, backend)
         if backend.message_target() is None:
             try:
                 require_mode(target, backend)
@@ -74,14 +74,14 @@ def require_mode(target: StreamTargetSpec, backend: Backend) -> None:
 
 
 def stream_guarantee(
-    spec: StreamSpec, target: StreamTargetSpec, world: Connections, backend: Backend
+    spec: StreamSpec, target: StreamTargetSpec, connections: Connections, backend: Backend
 ) -> Choice:
     """What the sources and this target can prove together; refuses a promise beyond it."""
-    loose = [s for s in spec.sources if world.backend(s.connection).kind not in _EXACT]
+    loose = [s for s in spec.sources if connections.backend(s.connection).kind not in _EXACT]
     sends = backend.message_target()
     reason, next_step = None, "declare delivery='at_least_once', or leave it out"
     if loose:
-        kind = world.backend(loose[0].connection).kind
+        kind = connections.backend(loose[0].connection).kind
         reason = f"{kind} has no positions: what a crash left unacknowledged may come again under no name"
     elif isinstance(sends, MessageTarget) and not sends.transactions:
         reason = f"a target of kind {backend.kind!r} has no transactions"

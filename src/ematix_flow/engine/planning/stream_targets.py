@@ -1,8 +1,8 @@
 """The plan of a stream: what becomes of its messages in each target, and what each target can promise.
 
-What the messages hold is `plan.stream_columns`. Where nothing says it (no declaration, no registry, no table
-that is there already) the columns are found in the first messages; until then a plan says of its targets
-what does not depend on them.
+What the messages hold is `planning.stream_columns`. Where nothing says it (no declaration, no registry, no
+table that is there already) the columns are found in the first messages; until then a plan says of its
+targets what does not depend on them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class StreamTargetPlan:
     target: StreamTargetSpec
     load: LoadPlan
     guarantee: Choice
-    projection: str | None = None  # Spark SQL over `VIEW` that makes the table's rows
+    projection: str | None = None  # Spark SQL over `STREAM_VIEW` that makes the table's rows
     warnings: tuple[str, ...] = ()
 
     @property
@@ -126,8 +126,8 @@ class StreamPlan:
 # ------------------------------------------------------------------ sources
 
 
-def open_stream_source(world: Connections, source: StreamSourceSpec) -> StreamSource:
-    backend = world.backend(source.connection)
+def open_stream_source(connections: Connections, source: StreamSourceSpec) -> StreamSource:
+    backend = connections.backend(source.connection)
     found = backend.stream_source()
     if found is None:
         raise Unsupported(
@@ -137,23 +137,23 @@ def open_stream_source(world: Connections, source: StreamSourceSpec) -> StreamSo
     return found
 
 
-def check_capabilities(spec: StreamSpec, world: Connections) -> None:
+def check_capabilities(spec: StreamSpec, connections: Connections) -> None:
     """Refuse what a source or a target cannot do, now that all connections are known."""
-    kinds = [world.backend(source.connection).kind for source in spec.sources]
+    kinds = [connections.backend(source.connection).kind for source in spec.sources]
     check_source_message_parts(spec, kinds)
     check_batch_limit(spec, kinds)
     check_error_policy(spec, kinds)
     for target in spec.targets:
-        check_target_message_parts(target, world.backend(target.connection).kind, spec.where)
+        check_target_message_parts(target, connections.backend(target.connection).kind, spec.where)
 
 
-def source_payload(world: Connections, source: StreamSourceSpec) -> PayloadSpec:
+def source_payload(connections: Connections, source: StreamSourceSpec) -> PayloadSpec:
     """How the messages of a source are written."""
-    return payload_of(world.backend(source.connection).connection, source.query)
+    return payload_of(connections.backend(source.connection).connection, source.query)
 
 
-def target_payload(world: Connections, target: StreamTargetSpec) -> PayloadSpec:
-    return payload_of(world.backend(target.connection).connection, target.topic or target.queue or "")
+def target_payload(connections: Connections, target: StreamTargetSpec) -> PayloadSpec:
+    return payload_of(connections.backend(target.connection).connection, target.topic or target.queue or "")
 
 
 # ------------------------------------------------------------------ targets
@@ -161,7 +161,7 @@ def target_payload(world: Connections, target: StreamTargetSpec) -> PayloadSpec:
 
 def plan_targets(
     spec: StreamSpec,
-    world: Connections,
+    connections: Connections,
     columns: tuple[ColumnSpec, ...],
     lookups: Mapping[str, str],
     columns_by: str,
@@ -171,27 +171,27 @@ def plan_targets(
     # columns that were found in a table or in messages say nothing of what a table should hold
     said = spec.transform_sql is not None or columns_by in (DECLARED, REGISTERED)
     if spec.transform_sql is not None:
-        outgoing = computed_columns(spec, world, columns, lookups)
-    return tuple(_plan_target(spec, target, world, outgoing, said) for target in spec.targets)
+        outgoing = computed_columns(spec, connections, columns, lookups)
+    return tuple(_plan_target(spec, target, connections, outgoing, said) for target in spec.targets)
 
 
 def _plan_target(
     spec: StreamSpec,
     target: StreamTargetSpec,
-    world: Connections,
+    connections: Connections,
     columns: tuple[ColumnSpec, ...],
     said: bool,
 ) -> StreamTargetPlan:
     """``said``: the columns are what the table should hold, and not only what it happens to hold."""
-    backend = world.backend(target.connection)
-    guarantee = stream_guarantee(spec, target, world, backend)
+    backend = connections.backend(target.connection)
+    guarantee = stream_guarantee(spec, target, connections, backend)
     if backend.message_target() is not None:
         return _plan_messages(spec, target, columns, guarantee)
-    sink = world.target(target.connection).with_partitions(target.partition_by).with_files(target.files)
+    sink = connections.target(target.connection).with_partitions(target.partition_by).with_files(target.files)
     require_mode(target, backend)
     declared, adopted = target.table, False
     if declared is None and target.table_name is not None:
-        declared = existing_table(target, world)
+        declared = existing_table(target, connections)
         adopted = declared is not None and target.mode != "scd2"
     table = declared if declared is not None else _new_table(target, columns)
     available = {column.name for column in columns}

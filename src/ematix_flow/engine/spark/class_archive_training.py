@@ -1,7 +1,8 @@
-"""Makes a class-data archive: starts Spark, does a little of everything, and lets Java write what it loaded.
+"""Makes a class-data archive: starts Spark, runs a little of everything, and lets Java record the loaded
+classes.
 
 Run as ``python -m ematix_flow.engine.spark.class_archive_training [jar group …]``, in the background, at low
-priority. It ends by itself in a quarter of an hour at the latest, whatever happens.
+priority. It ends after 15 minutes at the latest.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def train(groups: Sequence[str]) -> None:
-    """Make the archive for Spark with these jar groups, unless it is there or another process is at it."""
+    """Make the archive for these jar groups, unless it exists or another process is making it."""
     java = find_java()
     wanted = class_archive.archive_for(java, class_path(jars_for(groups), os.environ))
     try:
@@ -77,7 +78,7 @@ def exercise(spark: SparkSession, folder: Path, groups: Iterable[str] = ()) -> N
     for one in exercises:
         try:
             one(spark, folder)
-        except Exception as error:  # what failed is not in the archive, nothing more
+        except Exception as error:  # classes of a failed exercise are missing from the archive, nothing more
             print(f"{one.__name__}: {type(error).__name__}", file=sys.stderr)
 
 
@@ -140,7 +141,7 @@ def _iceberg(spark: SparkSession, folder: Path) -> None:
 
 
 def _table_changes(table: str) -> tuple[str, ...]:
-    """As the strategies make them."""
+    """The statements that the strategies use."""
     return (
         f"MERGE INTO {table} AS t USING (SELECT id, id % 2 AS do FROM range(20)) AS s ON t.id = s.id"
         " WHEN MATCHED AND s.do = 0 THEN UPDATE SET id = s.id WHEN MATCHED AND s.do = 1 THEN DELETE"
@@ -171,7 +172,7 @@ _BY_GROUP: dict[str, Callable[[SparkSession, Path], object]] = {
 
 
 def _exit_on_timeout() -> None:
-    """The end of a training that hangs: Java ends with this process, as its standard input closes."""
+    """End a training that hangs. Java ends with this process, because its standard input closes."""
     os._exit(1)
 
 

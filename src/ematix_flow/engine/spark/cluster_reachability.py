@@ -1,4 +1,4 @@
-"""Whether anybody listens at a cluster's address: Spark itself would wait a minute or more to say no."""
+"""Checks that a cluster's address answers. Spark itself would wait a minute or more before it fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SECONDS = 10
 
 
 def require_reachable(master: str) -> None:
-    """Raise when none of a standalone cluster's masters, or no Connect server, answers."""
+    """Raise if no master of a standalone cluster, or no Connect server, answers."""
     scheme, _, rest = master.partition("://")
     if scheme not in _DEFAULT_PORTS:
         return

@@ -1,7 +1,7 @@
-"""Spark's errors as ours: the cause on top in one line, no Java stack trace, and where the log is.
+"""Translates Spark's errors into ours: the cause in one line, no Java stack trace, the path of the log.
 
-Reading a cause out of a text is `root_cause`; `translate` decides which error it becomes and adds what a
-person can do about it.
+Reading a cause out of a text is `root_cause`; `translate_spark_error` chooses the error class and adds the
+next step.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BYPASS = re.compile(r' If necessary set "spark\.[\w.]+" to "\w+" to bypass this
 _OURS = re.compile(r"^ematix_flow\.errors\.(\w+): (.*)$", re.DOTALL)
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]")
 
-# Wrappers whose name says nothing that the message does not say.
+# Wrappers whose name adds nothing to the message.
 _PLAIN = frozenset(
     {"SparkException", "SparkRuntimeException", "AnalysisException", "ParseException", "RuntimeException"}
 )
@@ -40,8 +40,8 @@ _ROW_CONDITIONS = (
     "DELTA_NOT_NULL_CONSTRAINT_VIOLATED",
     "DELTA_EXCEED_CHAR_VARCHAR_LIMIT",
 )
-_ROW_VALUES = re.compile(r"violated by row with values:\n((?: - [^\n]*\n?)+)")  # Delta's, a line a column
-_ROW_STATE = re.compile(r"SQLSTATE: (?:22|23|P0001)")  # values, constraints, and what SQL itself raises
+_ROW_VALUES = re.compile(r"violated by row with values:\n((?: - [^\n]*\n?)+)")  # Delta: a line per column
+_ROW_STATE = re.compile(r"SQLSTATE: (?:22|23|P0001)")  # values, constraints, and errors raised by SQL
 _GATEWAY_GONE = (
     "Answer from Java side is empty",
     "An error occurred while trying to connect to the Java server",
@@ -72,10 +72,10 @@ _HINTS = (
 
 
 def translate_spark_error(error: BaseException, *, what: str, source: bool = False) -> errors.FlowError:
-    """What ``what`` failed of. With ``source`` a wrong query is the source's fault, not Spark's.
+    """The error of a failed ``what``. With ``source`` a wrong query is an error of the source, not of Spark.
 
-    An interrupt is no failure: it is raised again, also when another error hides it, as when PySpark,
-    cleaning up behind it, met the connection that it had broken.
+    An interrupt is raised again, also if another error hides it: PySpark may fail while it cleans up after
+    the interrupt.
     """
     if isinstance(error, errors.FlowError):
         return error
@@ -90,7 +90,7 @@ def translate_spark_error(error: BaseException, *, what: str, source: bool = Fal
     text = _full_text(error)
     refused = find_rejection(text)
     if refused is not None:
-        hint = "mend it in the source, filter it in the SQL, or give the marker another on_failure="
+        hint = "fix it in the source, filter it in the SQL, or give the marker another on_failure="
         return errors.RowRejected(refused, next_step=hint)
     ours = _own_error(text) or find_refusal(text)
     if ours is not None:
@@ -116,7 +116,7 @@ def root_cause(text: str) -> str:
 
 
 def _with_row_values(cause: str, text: str) -> str:
-    """The values of the row that broke a constraint, which stand on lines after the cause."""
+    """The cause with the values of the row that violates a constraint, from the lines after it."""
     found = _ROW_VALUES.search(text) if cause.endswith("values:") else None
     if found is None:
         return cause
@@ -128,7 +128,7 @@ def _first_line(text: str) -> str:
 
 
 def _exception_message(line: str) -> str:
-    """``SomeException: message`` without packages; nothing when there is no message."""
+    """``SomeException: message`` without packages; empty without a message."""
     line = _BYPASS.sub("", _SQLSTATE.sub("", line)).strip()
     match = _JAVA_CLASS.match(line)
     if match is None:
@@ -140,7 +140,7 @@ def _exception_message(line: str) -> str:
 
 
 def _python_error(text: str) -> str | None:
-    """The last lines of a worker's traceback: the exception and what it said."""
+    """The last lines of a worker's traceback: the exception and its message."""
     if _TRACEBACK not in text:
         return None
     lines = text.rsplit(_TRACEBACK, 1)[1].splitlines()[1:]
@@ -155,7 +155,7 @@ def _python_error(text: str) -> str | None:
 
 
 def _own_error(text: str) -> errors.FlowError | None:
-    """One of our own errors, raised in a worker, with its parts."""
+    """One of our own errors that a worker raised, with its parts."""
     python = _python_error(text)
     match = _OURS.match(python) if python else None
     if match is None:
@@ -194,7 +194,7 @@ def _java_gone_error(what: str) -> errors.FlowError:
 
 
 def _full_text(error: BaseException) -> str:
-    """Message and Java stack trace, without asking a Java process that may be gone."""
+    """Message and Java stack trace, without a call to a Java process that may have ended."""
     description = getattr(error, "_desc", None)
     if isinstance(description, str):
         return f"{description}\n{getattr(error, '_stackTrace', '') or ''}"
@@ -202,7 +202,7 @@ def _full_text(error: BaseException) -> str:
     if java is not None:
         try:
             return _CALLING.sub("", str(error))
-        except Exception as lost:  # Py4J asks the Java process for the trace
+        except Exception as lost:  # Py4J calls the Java process for the trace
             return f"{type(error).__name__} ({type(lost).__name__} while reading it)"
     server = getattr(error, "_stacktrace", None)  # Spark Connect
     return f"{error}\n{server}" if isinstance(server, str) else str(error)
@@ -222,7 +222,7 @@ def _is_gateway_gone(error: BaseException) -> bool:
 
 
 def _came_through_py4j(error: BaseException) -> bool:
-    """Whether the lost connection was the one to Java: a database's looks the same."""
+    """Whether the lost connection was the one to Java; that of a database looks the same."""
     frames = error.__traceback__
     while frames is not None:
         if frames.tb_frame.f_globals.get("__name__", "").startswith("py4j."):
@@ -236,7 +236,7 @@ def _is_spark_error(error: BaseException) -> bool:
 
 
 def _has_class_named(error: BaseException, name: str) -> bool:
-    """By name: nothing here may import Spark only to look at an error."""
+    """Compares by name, so that nothing imports Spark only to classify an error."""
     return any(kind.__name__ == name for kind in type(error).__mro__)
 
 

@@ -1,4 +1,4 @@
-"""What Spark says of a file that it cannot read, in words for whoever has to mend the file."""
+"""Explains Spark's errors about files that it cannot read, with what to do about the file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from ematix_flow.errors import SourceFailed
 
 _FILE = re.compile(r"Encountered error while reading file (?:file:(?://)?)?(\S+?)\.?\s")
-_STEP = "mend the file, or move it away"
+_STEP = "fix the file, or move it away"
 _LOG_STEP = "restore it from a backup: without it the table loses what it tells of"
 _NOT_LOOKED_AT = "column {column!r}: {value} is no {kind}, which the lines were that were looked at"
 _LOOK_AT_ALL = "raise schema_infer_max_records in json_read_options=, or leave it out to look at all"
@@ -18,7 +18,7 @@ _REASONS = (
             r"\[MALFORMED_CSV_RECORD\] Malformed CSV record: (.*?)(?: SQLSTATE: \w{5})?$", re.MULTILINE
         ),
         "the record {0!r} has not as many cells as the header, or its quotes do not end",
-        "mend it; csv_read_options= says another delimiter, quote or escape, and truncated_rows_ok fills"
+        "fix it; csv_read_options= sets another delimiter, quote or escape, and truncated_rows_ok fills"
         " up what is missing",
     ),
     (
@@ -58,12 +58,12 @@ _REASONS = (
             r"|InvalidProtocolBuffer|TProtocolException|can not read class"
         ),
         "its data is damaged",
-        "write it anew, or move it away",
+        "write it again, or move it away",
     ),
     (
         re.compile(r"(?:Unexpected end of (?:ZLIB )?input stream|Truncated|premature EOF|EOFException)"),
         "it ends in the middle",
-        "it is damaged or was not written to its end: write it anew, or move it away",
+        "it is damaged or was not written to its end: write it again, or move it away",
     ),
     (
         re.compile(r"nanos > 999999999 or < 0"),
@@ -92,7 +92,7 @@ _REASONS = (
 
 
 def file_error(said: str, cause: str) -> SourceFailed | None:
-    """The error for a file that Spark names; ``cause`` is what goes wrong, where nothing here knows it."""
+    """The error of a file that Spark names. ``cause`` is used if the reason is unknown."""
     found = _FILE.search(said)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Ctrl-C while Java works: the jobs are cancelled, and KeyboardInterrupt comes where it does no harm.
+"""Ctrl-C during Java calls: cancels the jobs and raises KeyboardInterrupt where it is safe.
 
 PySpark's own handler asks Java from the very thread whose answer it interrupts. That breaks the
 connection, and the program sees some Py4J error instead. Here another thread cancels the jobs; the
@@ -21,9 +21,12 @@ _pending = threading.Event()
 
 
 def handle_interrupts(context: SparkContext, before: Any) -> None:
-    """Replace PySpark's handler. ``before`` is the program's: one of its own is put back instead."""
+    """Replace PySpark's signal handler.
+
+    If the program had set its own handler ``before``, restore that one.
+    """
     if threading.current_thread() is not threading.main_thread():
-        return  # PySpark could not set its handler either
+        return  # not the main thread: PySpark could not set a handler either
     if before is not signal.default_int_handler:
         signal.signal(signal.SIGINT, before)
         return
@@ -31,7 +34,7 @@ def handle_interrupts(context: SparkContext, before: Any) -> None:
     _pending.clear()
 
     def cancel() -> None:
-        with contextlib.suppress(Exception):  # the interrupt itself is what counts
+        with contextlib.suppress(Exception):  # the interrupt is raised in any case
             context.cancelAllJobs()
 
     def interrupted(number: int, frame: FrameType | None) -> None:
@@ -47,7 +50,7 @@ def handle_interrupts(context: SparkContext, before: Any) -> None:
 
 
 def restore_interrupts() -> None:
-    """Python's own behaviour again, when Spark has stopped."""
+    """Restore Python's own handler after Spark has stopped."""
     if threading.current_thread() is not threading.main_thread():
         return
     current = signal.getsignal(signal.SIGINT)
@@ -57,13 +60,13 @@ def restore_interrupts() -> None:
 
 
 def was_interrupted(error: BaseException, before: BaseException | None = None) -> bool:
-    """Whether Ctrl-C is what it came from: what cleans up behind one may fail in turn, and hide it.
+    """Whether Ctrl-C caused the error: cleaning up after Ctrl-C may fail and hide it.
 
     ``before`` is an error that was being handled when the work began: it and its causes do not count.
     """
     seen: list[BaseException | None] = [before]
     cause: BaseException | None = error
-    while cause is not None and cause not in seen:  # one error, raised twice, may be its own cause
+    while cause is not None and cause not in seen:  # an error that is raised twice may be its own cause
         if isinstance(cause, KeyboardInterrupt):
             return True
         seen.append(cause)
@@ -80,7 +83,7 @@ def _is_in_py4j(frame: FrameType | None) -> bool:
 
 
 def _wrap_py4j_answers() -> None:
-    """Every answer of Java passes through one function of Py4J, which PySpark wraps in turn."""
+    """Wrap the one function of Py4J that every answer of Java passes through."""
     from py4j import java_gateway, protocol  # type: ignore[import-untyped]
 
     original = protocol.get_return_value

@@ -1,7 +1,7 @@
-"""What Spark's Java process is started with: the command, and the environment.
+"""The command and the environment that start Spark's Java process.
 
-A local engine starts Java directly; a cluster's goes through ``spark-submit``, so that the site's
-``spark-env.sh`` and defaults count.
+A local engine starts Java directly. A cluster engine uses ``spark-submit``, so that the site's
+``spark-env.sh`` and defaults apply.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def local_launch(
     env["PYSPARK_PYTHON"] = env["PYSPARK_DRIVER_PYTHON"] = sys.executable
     env["CLASSPATH"] = os.pathsep.join(str(entry) for entry in classes)
     env |= {"SPARK_LOCAL_IP": LOOPBACK, "SPARK_LOCAL_HOSTNAME": LOOPBACK}
-    # Without it workers import PySpark from its folder; with it from a zip file, uncompiled and slower.
+    # With it workers would import PySpark from a zip file, uncompiled and slower.
     env.pop("SPARK_HOME", None)
     return command, env, made
 
@@ -41,7 +41,7 @@ def local_launch(
 def cluster_launch(
     conf: Mapping[str, str], jars: Sequence[Path], scratch: Path
 ) -> tuple[list[str], dict[str, str]]:
-    """By ``spark-submit``: the site's own defaults hold where nothing else is asked for."""
+    """The ``spark-submit`` command. The site's defaults apply to all other settings."""
     home = java_process.spark_home()
     at_launch = {
         "spark.driver.memory": conf["spark.driver.memory"],
@@ -69,5 +69,5 @@ def _environment(java_home: str) -> dict[str, str]:
 
 
 def _escape_property(value: str) -> str:
-    """For a Java properties file."""
+    """The value escaped for a Java properties file."""
     return value.replace("\\", "\\\\").replace("\n", "\\n")

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def build_package_zip(env: Mapping[str, str] = os.environ) -> Path:
-    """Made once for each state of the code; the name holds a digest of it."""
+    """The zip file, built once for each state of the code; its name holds a digest of the code."""
     files = sorted(p for p in PACKAGE.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
     digest = hashlib.sha256()
     for file in files:

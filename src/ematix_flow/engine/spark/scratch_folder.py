@@ -1,4 +1,4 @@
-"""A session's own temporary folder: shuffle files, the warehouse nobody sees, launch files.
+"""The temporary folder of a session: shuffle files, the unused warehouse, launch files.
 
 It goes with the session; what a killed process left is removed by the next one that starts.
 """
@@ -16,13 +16,16 @@ _PREFIX = "ematix-flow-spark"
 
 
 def create_scratch_folder() -> Path:
-    """A new folder that only we can read. The host is in its name: other hosts may share the disk."""
+    """Create a folder that only this user can read.
+
+    Its name holds the host, because hosts may share the disk.
+    """
     remove_orphaned_folders()
     return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}-{_host()}-{os.getpid()}-"))
 
 
 def remove_orphaned_folders() -> None:
-    """Remove the folders of processes of this host that are gone."""
+    """Remove the folders of processes of this host that have ended."""
     ours = re.compile(rf"{re.escape(_PREFIX)}-{re.escape(_host())}-(\d+)-\w+")
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}-*"):
         match = ours.fullmatch(folder.name)

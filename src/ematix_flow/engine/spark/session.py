@@ -1,7 +1,7 @@
-"""The one Spark session of this process: started when first asked for, reused, stopped at the end.
+"""The one Spark session of this process: started at first use, reused, stopped at exit.
 
-With `interrupts`, the only module that touches Py4J, ``SparkContext`` or anything else which Spark Connect
-does not have. A local start overlaps: Java boots and builds its session while Python still imports PySpark.
+Only this module and `interrupts` use Py4J, ``SparkContext`` and other things that Spark Connect does not
+have. A local start overlaps: Java starts and builds its session while Python imports PySpark.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _RunningSession:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can still be used: Java may have died, or the program have stopped the session."""
+        """Whether it can still be used: Java runs, and the program has not stopped the session."""
         return self.java is None or (self.java.is_alive and self.session.sparkContext._jsc is not None)
 
     @property
@@ -71,8 +71,8 @@ _EXIT_SECONDS = 2.0
 def spark_session(settings: EngineSettings, *, jar_groups: Sequence[str] = ()) -> SparkSession:
     """The session for these settings, with at least these groups of jars.
 
-    Other settings or more jars than the running one has mean a restart. It waits for the runs that use
-    Spark, and is refused while a stream, a job or a query is at work: see `usage`.
+    Other settings or more jars restart a running session. The restart waits for the runs that use Spark, and
+    fails while a stream, a job or a query is active: see `usage`.
     """
     global _running
     with _lock:
@@ -89,7 +89,7 @@ def spark_session(settings: EngineSettings, *, jar_groups: Sequence[str] = ()) -
                 groups |= _running.groups
             if _running.is_alive:
                 _refuse_while_busy(_running, _restart_reason(settings, wanted))
-        require_reachable(settings.master)  # before the one that runs is ended for it
+        require_reachable(settings.master)  # before the running session ends
         running, _running = _running, None
         _end_session(running, train=False)
         _running = _connect_session(settings, groups) if settings.is_connect else _start(settings, groups)
@@ -98,21 +98,21 @@ def spark_session(settings: EngineSettings, *, jar_groups: Sequence[str] = ()) -
 
 
 def _must_restart(settings: EngineSettings, groups: frozenset[str]) -> bool:
-    """Whether a session runs that does not do."""
+    """Whether the running session has other settings or fewer jars."""
     if _running is None or not _running.is_alive:
         return False
     return _launch_settings(_running.settings) != _launch_settings(settings) or not groups <= _running.groups
 
 
 def _restart_reason(settings: EngineSettings, groups: frozenset[str]) -> str:
-    """What it would be restarted for."""
+    """The reason for a restart."""
     if _running is None or _launch_settings(_running.settings) != _launch_settings(settings):
         return "other engine settings"
     return f"the jars of {', '.join(sorted(groups - _running.groups))}"
 
 
 def stop_session() -> None:
-    """Stop Spark and wait until its Java process is gone. Nothing happens when none runs."""
+    """Stop Spark, if it runs, and wait until its Java process has ended."""
     global _running
     with _lock:
         running, _running = _running, None
@@ -120,11 +120,11 @@ def stop_session() -> None:
 
 
 def cancel_jobs() -> None:
-    """End the jobs that run now; whoever waits for one hears so."""
-    running = _running  # without the lock: who starts Spark holds it for long
+    """Cancel the running jobs. Their callers get an error."""
+    running = _running  # without the lock, which a start of Spark holds for long
     context = running.context if running is not None else None
     if context is not None:
-        with contextlib.suppress(Exception):  # Java may be gone: then nothing runs
+        with contextlib.suppress(Exception):  # Java may have ended: then no job runs
             context.cancelAllJobs()
 
 
@@ -147,7 +147,7 @@ def _refuse_in_a_forked_child() -> None:
 
 
 def _refuse_while_busy(running: _RunningSession, wanted: str) -> None:
-    """Also of who does not say that it uses Spark: a query that waits for messages has no job."""
+    """Also counts users that did not register: jobs, and queries, which have no job while they wait."""
     context = running.context
     if context is None:
         return
@@ -162,9 +162,9 @@ def _refuse_while_busy(running: _RunningSession, wanted: str) -> None:
 
 
 def _start(settings: EngineSettings, groups: frozenset[str]) -> _RunningSession:
-    """A session driven by this process, on this machine or on a cluster."""
+    """Start a session that this process drives, on this machine or on a cluster."""
     _refuse_a_foreign_session()
-    os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)  # left behind by an earlier Connect session
+    os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)  # left by an earlier Connect session
     log = spark_log()
     drop_old_logs()
     jars = jars_for(sorted(groups))
@@ -181,7 +181,7 @@ def _start(settings: EngineSettings, groups: frozenset[str]) -> _RunningSession:
         session = _attach_pyspark(java, conf, env["PYSPARK_PYTHON"])
     except BaseException as error:
         if java is not None:
-            java.close(patience=1)  # it has done nothing yet that it could end well
+            java.close(patience=1)  # it has nothing to finish
         _drop_gateway()
         shutil.rmtree(scratch, ignore_errors=True)
         if isinstance(error, FlowError) or not isinstance(error, Exception):
@@ -199,12 +199,12 @@ def _refuse_a_foreign_session() -> None:
     if pyspark is not None and getattr(pyspark.SparkContext, "_active_spark_context", None) is not None:
         raise EngineError(
             "this process already has a Spark session that it did not get from here",
-            next_step="stop it first (spark.stop()), or run the pipeline in a process of its own",
+            next_step="stop it first (spark.stop()), or run the pipeline in a separate process",
         )
 
 
 class _SessionBoot(threading.Thread):
-    """Builds Java's half of the session over a plain Py4J connection, while PySpark is being imported."""
+    """Builds Java's half of the session over a plain Py4J connection while PySpark is imported."""
 
     def __init__(self, java: java_process.JavaProcess, conf: Mapping[str, str]) -> None:
         super().__init__(name="spark-boot", daemon=True)
@@ -237,10 +237,10 @@ class _SessionBoot(threading.Thread):
                 conf.set(key, value)
             context = spark.api.java.JavaSparkContext(conf)
             session = spark.sql.classic.SparkSession(context.sc(), client.jvm.java.util.HashMap())
-            session.sessionState()  # built when first used, otherwise
+            session.sessionState()  # builds it now instead of at first use
             spark.sql.classic.SparkSession.setDefaultSession(session)
         except Exception as error:
-            # the text is read now: the connection closes
+            # read the text now, before the connection closes
             raise translate_spark_error(error, what="starting Spark") from None
         finally:
             client.close()
@@ -258,7 +258,7 @@ def _attach_pyspark(
 ) -> SparkSession:
     boot = _SessionBoot(java, conf)
     boot.start()
-    # The slow imports, PySpark's converters drag in pandas and more on their first use.
+    # The slow imports: PySpark's converters import pandas and more at their first use.
     importlib.import_module("pyspark.sql")
     importlib.import_module("pyspark.testing.utils")
     _silence_loggers()
@@ -272,7 +272,7 @@ def _attach_pyspark(
     conf_in_java = SparkConf(_jconf=context_in_java.getConf())
     with _temporary_environment({"PYSPARK_PYTHON": worker_python}):
         context = SparkContext(conf=conf_in_java, gateway=link, jsc=context_in_java)
-    # When Java dies this server would print a traceback; who waits for Java gets the error anyway.
+    # When Java ends, this server would print a traceback; the callers get the error anyway.
     context._accumulatorServer.handle_error = _do_nothing  # type: ignore[method-assign]
     handle_interrupts(context, before)
     return SparkSession(context)
@@ -283,18 +283,18 @@ def _do_nothing(*arguments: object, **named: object) -> None:
 
 
 def _silence_loggers() -> None:
-    """Errors are raised; PySpark and Py4J would also write them to standard error."""
+    """Stop PySpark and Py4J from writing raised errors to standard error."""
     from py4j import java_gateway  # type: ignore[import-untyped]
     from pyspark.logger import PySparkLogger
 
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
-    # It logs a lost connection and Ctrl-C by the root logger: let it use its own.
+    # It logs a lost connection and Ctrl-C with the root logger: make it use its own.
     java_gateway.logging = java_gateway.logger
 
 
 def _create_gateway(port: int, secret: str) -> JavaGateway:
-    """PySpark's own gateway object, for a Java process that is already there."""
+    """PySpark's gateway object for a Java process that already runs."""
     from pyspark.java_gateway import launch_gateway
 
     told = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
@@ -304,7 +304,7 @@ def _create_gateway(port: int, secret: str) -> JavaGateway:
 
 @contextlib.contextmanager
 def _temporary_environment(told: Mapping[str, str]) -> Iterator[None]:
-    """What PySpark reads from the environment and nowhere else, only while it reads."""
+    """Set environment variables within the block. PySpark reads some values only from there."""
     before = {name: os.environ.get(name) for name in told}
     os.environ.update(told)
     try:
@@ -318,7 +318,7 @@ def _temporary_environment(told: Mapping[str, str]) -> Iterator[None]:
 
 
 def _connect_session(settings: EngineSettings, groups: frozenset[str]) -> _RunningSession:
-    """A session on a Spark Connect server."""
+    """Open a session on a Spark Connect server."""
     from pyspark.sql import SparkSession
 
     _silence_loggers()
@@ -333,14 +333,15 @@ def _connect_session(settings: EngineSettings, groups: frozenset[str]) -> _Runni
     except Exception as error:
         os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
         raise translate_spark_error(error, what=f"connecting to {settings.master}") from error
-    return _RunningSession(settings, groups, session, None, None, None, os.getpid())  # its jars are its own
+    # the server has its own jars
+    return _RunningSession(settings, groups, session, None, None, None, os.getpid())
 
 
 # ---------------------------------------------------------------------- while it runs
 
 
 def _share_import_path(running: _RunningSession) -> None:
-    """Let the workers import what this process can: the user's modules, and this package."""
+    """Let the workers import the same modules as this process: the user's, and this package."""
     context = running.context
     if context is None:
         return
@@ -350,7 +351,7 @@ def _share_import_path(running: _RunningSession) -> None:
 
 
 def import_path(scratch: str) -> str:
-    """``sys.path`` without what every process of this interpreter has anyway."""
+    """``sys.path`` without the folders that every process of this interpreter has."""
     own = {os.path.realpath(p) for p in sysconfig.get_paths().values()}
     found: dict[str, None] = {}
     for entry in sys.path:
@@ -370,10 +371,10 @@ def _end_session(running: _RunningSession | None, train: bool = True) -> None:
     if running is None:
         return
     if running.owner != os.getpid():
-        return  # a forked child: the session is its parent's
+        return  # a forked child: the session belongs to its parent
     try:
         if running.is_alive:
-            with contextlib.suppress(Exception):  # Java may die meanwhile, and is made to end below
+            with contextlib.suppress(Exception):  # Java may end meanwhile; it is closed below
                 running.session.stop()
     finally:
         if running.java is not None:
@@ -389,7 +390,7 @@ def _end_session(running: _RunningSession | None, train: bool = True) -> None:
 
 
 def _drop_gateway() -> None:
-    """PySpark keeps the link to its Java process for ever; a new process needs a new link."""
+    """PySpark keeps the link to its Java process forever; a new process needs a new gateway."""
     if "pyspark" not in sys.modules:
         return
     from pyspark import SparkContext
@@ -403,7 +404,7 @@ def _drop_gateway() -> None:
 
 
 def _at_exit() -> None:
-    """A thread that nobody waits for may start Spark just now, and hold the lock: then Java is killed."""
+    """Stop Spark. If a daemon thread is starting Spark and holds the lock, kill Java instead."""
     if not _lock.acquire(timeout=_EXIT_SECONDS):
         starting = java_process.last_process()
         if starting is not None:

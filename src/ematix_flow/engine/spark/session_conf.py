@@ -1,6 +1,6 @@
-"""What a session is set to and why: the settings of Spark, the driver's memory and Java's options.
+"""The settings of a session and their reasons: Spark's settings, the driver's memory, Java's options.
 
-Values only; `session` applies them, and ``preview`` and ``flow doctor`` show them by `describe`.
+Values only; `session` applies them, and ``preview`` and ``flow doctor`` show them by `describe_session`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ematix_flow.spec.redaction import mask, mask_field
 
 LOOPBACK = "127.0.0.1"
 _SMALLEST_MEMORY = 1 << 30
-_LARGEST_MEMORY = 24 << 30  # beyond 32 GB Java's references double in size
+_LARGEST_MEMORY = 24 << 30  # above 32 GB Java's references double in size
 
 # What Spark hides in its listings, plans, event logs and pages, by a setting's name or by its value. Its own
 # rule does not know a catalog's credential or header, a key in PEM form, nor a password within an address.
@@ -28,7 +28,7 @@ HIDDEN = (
     r"://[^/?#\s:@]*:[^/?#\s]+@"
 )
 
-# True of every Spark this product talks to, a Connect server included.
+# Set on every Spark session, also on a Connect server.
 SQL_CONF = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
@@ -65,7 +65,7 @@ def compiler_options(settings: EngineSettings) -> list[str]:
 def session_conf(
     settings: EngineSettings, groups: Iterable[str], scratch: Path, env: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Everything that is set on a session which this process drives."""
+    """All settings of a session that this process drives."""
     conf = {
         "spark.app.name": "ematix-flow",
         "spark.master": settings.master,
@@ -78,7 +78,7 @@ def session_conf(
         "spark.redaction.regex": HIDDEN,
         "spark.python.worker.faulthandler.enabled": "true",
         "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
-        # else each session within this one, as a stream that starts makes it, leaves Python processes behind
+        # otherwise each new session of a stream leaves Python processes behind
         "spark.sql.artifact.isolation.enabled": "false",
         **SQL_CONF,
     }
@@ -97,7 +97,7 @@ def session_conf(
 
 
 def describe_session(settings: EngineSettings, env: Mapping[str, str] = os.environ) -> list[Choice]:
-    """The session's choices with their reasons, without starting anything."""
+    """The choices of the session with their reasons. Starts nothing."""
     choices = [Choice("engine", mask(settings.master), settings.reason)]
     if settings.is_connect:
         choices.append(Choice("time zone", "UTC", "the same result wherever it runs"))
@@ -126,7 +126,7 @@ def describe_session(settings: EngineSettings, env: Mapping[str, str] = os.envir
 
 
 def _mask_secret(key: str, value: str) -> str:
-    """A setting's value without its secrets: ``spark.hadoop.fs.s3a.secret.key`` is one as a whole."""
+    """The value of a setting with its secrets masked. Some values are a secret as a whole."""
     return str(mask_field(key.replace(".", "_").replace("-", "_"), value))
 
 

@@ -24,7 +24,7 @@ Lookup = Callable[[str, int], Sequence[str]]
 _WORDS = ("auto", "local", "distributed", "yarn")
 _SHAPES = ("local[N]", "local[N,TRIES]", "spark://host:port", "k8s://https://host:port", "sc://host:port")
 _KEYS = ("mode", "peers", "shuffle_partitions", "memory", "conf", "purpose")
-_LOCAL = re.compile(r"local\[(\*|[1-9]\d*)(,[1-9]\d*)?\]")  # so many tasks at once, each tried so often
+_LOCAL = re.compile(r"local\[(\*|[1-9]\d*)(,[1-9]\d*)?\]")  # number of tasks, then number of tries
 _PEER = re.compile(
     r"(?P<scheme>spark|http|dns|k8s)://(?P<host>[^/:\s\[\]]+|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})/?"
 )
@@ -33,7 +33,7 @@ _MEMORY = re.compile(r"[1-9]\d*[kmgt]", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Choice:
-    """One decision of the engine, as ``preview`` and ``flow doctor`` show it."""
+    """A decision of the engine, as ``preview`` and ``flow doctor`` show it."""
 
     name: str
     value: str
@@ -42,16 +42,16 @@ class Choice:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """``mode`` is what was asked for; ``master`` is what it came to, and ``reason`` says why."""
+    """``mode`` is the requested engine, ``master`` the resolved Spark master, ``reason`` says why."""
 
     mode: str = "local"
     master: str = "local[*]"
     reason: str = "asked for"
     peers: tuple[str, ...] = ()
     shuffle_partitions: int | None = None
-    """None: from the cores at hand."""
+    """None: the number of cores."""
     memory: str | None = None
-    """Of the driver, as ``4g``. None: half of the machine's."""
+    """The driver's memory, as ``4g``. None: half of the machine's memory."""
     conf: Mapping[str, str] = field(default_factory=dict, hash=False)
     purpose: Purpose = "short"
     """A ``short`` command starts faster; a ``long`` one (a stream, the scheduler) compiles better code."""
@@ -67,7 +67,7 @@ class EngineSettings:
         purpose: Purpose | None = None,
         lookup: Lookup | None = None,
     ) -> EngineSettings:
-        """``config`` is the project's settings, of which the ``engine`` table (or word) is read."""
+        """``config`` holds the project's settings; only its ``engine`` table (or word) is used."""
         try:
             return cls._resolve(engine, peers, env, config, purpose, lookup or _addresses)
         except FlowError as error:
@@ -115,20 +115,23 @@ class EngineSettings:
 
     @property
     def cores(self) -> int:
-        """Tasks that run at once here; 0 when a cluster decides."""
+        """How many tasks run at once on this machine; 0 if a cluster decides."""
         number = self.master[6:-1].partition(",")[0] if self.is_local else "0"
         return cores() if number == "*" else int(number)
 
 
 def check_engine(engine: str | None, env: Mapping[str, str], config: Mapping[str, Any]) -> None:
-    """Raises what `EngineSettings.resolve` would, but for names that have no address now; asks no server."""
+    """Raise the errors of `EngineSettings.resolve`, except for host names without an address.
+
+    Asks no server.
+    """
     EngineSettings.resolve(engine=engine, env=env, config=config, lookup=lambda host, port: ["127.0.0.1"])
 
 
 def _setting_location(
     error: FlowError, engine: str | None, peers: Sequence[str], env: Mapping[str, str]
 ) -> SourceLocation | None:
-    """Where the setting stands that an error is about: the option, the variable or the file's line."""
+    """The location of the wrong setting: the option, the variable or the line of the file."""
     about_mode = "[engine]" not in error.what and "peer" not in error.what
     if about_mode and engine:
         return NamedLocation.of("engine= or --engine")
@@ -214,14 +217,14 @@ def _require_peers(peers: Sequence[str], lookup: Lookup) -> list[str]:
 
 
 def _expand_peers(peers: Sequence[str], lookup: Lookup) -> list[str]:
-    """``host:port`` of every peer, each once, in the order given."""
+    """``host:port`` of every peer, without duplicates, in the given order."""
     found: dict[str, None] = {}
     for peer in peers:
         match = _PEER.fullmatch(peer.strip())
         if match is None or not 0 < int(match["port"]) < 65536:
             raise _bad_peer_error(peer)
         host, port = match["host"], int(match["port"])
-        if match["scheme"] in ("spark", "http"):  # http:// is how a list of workers names a fixed address
+        if match["scheme"] in ("spark", "http"):  # a list of workers writes a fixed address as http://
             found[f"{host}:{port}"] = None
             continue
         if match["scheme"] == "k8s":
@@ -250,7 +253,7 @@ def _bad_peer_error(peer: str) -> ConfigError:
 
 
 def _addresses(host: str, port: int) -> list[str]:
-    """Every address behind a name; none when it is unknown."""
+    """Every address of a host name; none if it is unknown."""
     try:
         answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:

@@ -1,8 +1,8 @@
-"""What a running session is told of the places where files live.
+"""Gives a running session the settings of the object stores that it reads and writes.
 
 Settings go to the session. Two things do not follow a setting by themselves: Java keeps a file system open
 for a bucket once it was used, with the keys of then, and it trusts the authorities that it knew at its
-start. Both are mended here, in the driver's own Java, which in local mode is all there is.
+start. This module fixes both in the driver's Java, which is the only one in local mode.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ematix_flow.errors import ConfigError, Unsupported
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_PASSWORD = "changeit"  # as Java's own list of authorities: there is no secret in it
+_PASSWORD = "changeit"  # Java's own default: the store holds no secret
 
-_trusted: dict[int, set[str]] = {}  # files of authorities, by the Java that knows them
+_trusted: dict[int, set[str]] = {}  # certificate files by the Java process that trusts them
 
 
 def apply_storage_settings(session: SparkSession, conf: Mapping[str, str]) -> None:
-    """Set what is to be set, and for each bucket nothing else that an earlier connection told of it.
+    """Apply the settings, and remove other settings of the same buckets from earlier connections.
 
     What was opened or trusted by other settings before is brought up to date.
     """
@@ -46,7 +46,7 @@ def apply_storage_settings(session: SparkSession, conf: Mapping[str, str]) -> No
 
 
 def _close_file_systems(session: SparkSession, buckets: list[str]) -> None:
-    """Close the file systems of these buckets: whoever asks next opens one by the settings of now."""
+    """Close the cached file systems of these buckets. The next use opens them with the new settings."""
     java = _driver_jvm(session)
     if java is None:
         return
@@ -86,7 +86,7 @@ def _trust_certificates(session: SparkSession, files: list[str]) -> None:
 
 
 def _certificate_authorities(java: Any, password: Any, files: list[str]) -> Any:
-    """Those that Java comes with, and those of the files."""
+    """A trust store of Java's own authorities and those of the files."""
     system = java.java.lang.System.getProperty("java.home") + "/lib/security/cacerts"
     known = java.java.security.KeyStore.getInstance(java.java.io.File(system), password)
     store = java.java.security.KeyStore.getInstance("PKCS12")
@@ -113,5 +113,5 @@ def _to_java_characters(session: SparkSession, java: Any) -> Any:
 
 
 def _driver_jvm(session: SparkSession) -> Any:
-    """The driver's Java; None on a Spark Connect server."""
+    """The driver's JVM; None with Spark Connect."""
     return getattr(session, "_jvm", None)

@@ -1,4 +1,4 @@
-"""Who uses Spark in this process: it is never restarted under a run or a stream that is at work.
+"""Who uses Spark in this process: Spark is never restarted while a run or a stream uses it.
 
 A run says so by `using_spark`; from its first session on it holds Spark until it ends. The lock here is the
 session's own, so that nobody begins to use Spark while it is restarted.
@@ -24,7 +24,7 @@ _ended = threading.Condition(lock)
 @dataclass(eq=False)
 class _SparkUser:
     name: str
-    is_endless: bool  # a stream: who waits for it waits for ever
+    is_endless: bool  # a stream: waiting for its end could take forever
 
 
 _current: ContextVar[_SparkUser | None] = ContextVar("ematix_flow_spark_user", default=None)
@@ -33,7 +33,7 @@ _holders: list[_SparkUser] = []
 
 @contextmanager
 def using_spark(what: str, *, is_endless: bool = False) -> Iterator[None]:
-    """Within the block, and in what copies its context, Spark is used by ``what``.
+    """Note that ``what`` uses Spark within the block, and in threads that copy its context.
 
     A block within another is a part of that one.
     """
@@ -53,14 +53,14 @@ def using_spark(what: str, *, is_endless: bool = False) -> Iterator[None]:
 
 
 def hold_session() -> None:
-    """The run of this context has got the session. Called with the lock held."""
+    """Note that the run of this context holds the session. Call it with the lock held."""
     user = _current.get()
     if user is not None and user not in _holders:
         _holders.append(user)
 
 
 def wait_for_others(wanted: str, is_needed: Callable[[], bool]) -> None:
-    """Until no other run uses Spark, or ``is_needed`` says that no restart is needed any more.
+    """Wait until no other run uses Spark, or until ``is_needed`` returns False.
 
     EngineError when waiting would not end: for a stream, or when this run uses Spark itself. Called with the
     lock held, which is released while waiting.
@@ -76,7 +76,7 @@ def wait_for_others(wanted: str, is_needed: Callable[[], bool]) -> None:
             names = ", ".join(each.name for each in others)
             _log.warning("%s waits until %s ends: Spark must restart for %s", user.name, names, wanted)
             told = True
-        _ended.wait(_POLL_SECONDS)  # not for ever at once: Ctrl-C is heard in between
+        _ended.wait(_POLL_SECONDS)  # in short waits, so that Ctrl-C works
 
 
 def spark_in_use_error(by: Sequence[str], wanted: str) -> EngineError:
@@ -84,5 +84,5 @@ def spark_in_use_error(by: Sequence[str], wanted: str) -> EngineError:
         f"Spark is used by {', '.join(by)}, and would have to restart for {wanted}",
         state="what uses Spark goes on undisturbed; nothing was started",
         next_step="start them by one command (flow consume, flow run --workers), which gives Spark the jars "
-        "of all of them, name the others as together_with= of .start(), or run it in a process of its own",
+        "of all of them, name the others as together_with= of .start(), or run it in a separate process",
     )

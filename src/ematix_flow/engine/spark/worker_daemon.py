@@ -1,4 +1,5 @@
-"""Where Spark forks its Python workers from on one machine: with what every task needs in memory already.
+"""The process that Spark forks its Python workers from on one machine, with the modules of every task
+imported.
 
 Spark runs this in place of ``pyspark.daemon``. Imported once here, Arrow costs no worker its first second.
 Pandas is not among it, which Arrow imports at the first list that becomes an array: a load has none.
@@ -21,7 +22,7 @@ NEEDED = (
 
 def main() -> None:
     for name in NEEDED:
-        with contextlib.suppress(Exception):  # who needs what cannot be imported will say so
+        with contextlib.suppress(Exception):  # a task that needs the module reports the error
             importlib.import_module(name)
     from pyspark.daemon import manager
 

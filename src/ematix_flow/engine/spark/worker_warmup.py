@@ -1,4 +1,4 @@
-"""Python workers that are there when the first batch comes, started while a stream still looks around."""
+"""Starts Python workers before the first batch of a stream needs them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _lock = threading.Lock()
 
 
 def warm_workers(spark: SparkSession) -> None:
-    """One worker a core, once a session, in the background. Whether it succeeds changes nothing."""
+    """Start one worker for each core in the background, once in a session. A failure has no effect."""
     with _lock:
         if spark in _warm:
             return
@@ -30,13 +30,13 @@ def _start_workers(spark: SparkSession) -> None:
     try:
         cores = spark.sparkContext.defaultParallelism
         spark.range(0, cores, 1, cores).mapInArrow(_no_rows, "id long").collect()
-    except Exception as error:  # the session ended meanwhile: who works with it will say so
+    except Exception as error:  # the session has ended; its users report that
         _log.debug("the workers were not started ahead: %s", error)
 
 
 def _no_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
-    pa.array([0])  # with the first list Arrow imports pandas: payloads that are decoded need it
+    pa.array([0])  # Arrow imports pandas with the first list; decoding needs it
     for batch in batches:
         yield batch.slice(0, 0)

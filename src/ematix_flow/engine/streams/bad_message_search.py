@@ -1,8 +1,9 @@
-"""Finding the few messages of a batch that stop all others, by trying ever smaller shares of it.
+"""Finds the few messages of a batch that make the whole batch fail, by bisection.
 
-First those that fail by themselves are found; then, if the rest still fails, those that fail only together
-with others, of which the first that came stay: two messages with one key, for one. A batch that is too large
-for the driver is narrowed down on Spark, by shares of a hash that is the same each time the batch is read.
+The search first finds messages that fail alone. If the rest still fails, it finds messages that fail only
+together with earlier ones, such as two messages with the same key; the first of them stays. Spark narrows
+down a batch that is too large for the driver, by shares of a hash that is the same each time the batch is
+read.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
 
     from ematix_flow.engine.streams.batch_loader import RejectedMessage
 
-MAX_REJECTED = 1_000  # beyond that it is no single message's fault
+MAX_REJECTED = 1_000  # with more, the cause is not a single message
 _HASH = internal_name("hash")
 _BITS = 62
-# the machine's, the network's or a right that is missing: never a row's fault
+# signs of a problem of the machine, the network or a permission: not caused by a row
 _ENVIRONMENT_SIGNS = (
     "OutOfMemoryError",
     "MemoryError",
@@ -110,7 +111,7 @@ def find_rejected_rows(
 def _conflicting_rows(
     rows: Sequence[int], attempt: Callable[[Sequence[int]], None], error: errors.FlowError
 ) -> Iterator[tuple[int, errors.FlowError]]:
-    """The rows that fail with those before them."""
+    """The rows that fail only together with earlier rows."""
     passed: list[int] = []
     shares: list[tuple[Sequence[int], errors.FlowError]] = [(rows, error)]
     while shares:
@@ -136,7 +137,7 @@ def _try_rows(attempt: Callable[[Sequence[int]], None], rows: Sequence[int]) -> 
 
 
 def is_row_error(error: errors.FlowError) -> bool:
-    """Whether single rows may be to blame: a server that is away or a full disk is not their fault."""
+    """Whether single rows may cause this error. A lost server or a full disk is not caused by a row."""
     if isinstance(error, errors.RowRejected):
         return True
     kinds = (errors.SparkFailed, errors.SourceFailed, errors.LoadError)
@@ -165,7 +166,7 @@ def _select_rows(table: pa.Table, rows: Sequence[int]) -> Messages:
 def _rejected_message(row: dict[str, Any], reason: errors.FlowError) -> RejectedMessage:
     from ematix_flow.engine.streams.batch_loader import RejectedMessage
 
-    # refused by the table, and not by Spark
+    # rejected by the table, not by Spark
     refused = isinstance(reason, errors.RowRejected) and not _is_spark_error(reason.__cause__)
     return RejectedMessage("write" if refused else "transform", reason.what, row)
 
@@ -181,7 +182,7 @@ def _is_spark_error(cause: BaseException | None) -> bool:
 
 @dataclass(frozen=True)
 class _HashShares:
-    """The messages of a large batch by the lowest bits of their hash."""
+    """Shares of a large batch, by the lowest bits of each message's hash."""
 
     frame: DataFrame
 
@@ -246,10 +247,10 @@ def _search_large_batch(
 
 
 def _first_conflict(messages: DataFrame, attempt: TryLoad) -> dict[str, Any] | None:
-    """By the order of the hash, the first message that fails together with those before it."""
+    """The first message in hash order that fails together with those before it."""
     from pyspark.sql import functions as F
 
-    passing, failing = 0, 1 << _BITS  # the messages below the one pass, those below the other fail
+    passing, failing = 0, 1 << _BITS  # hashes below `passing` pass, hashes below `failing` fail
     while failing - passing > 1:
         between = messages.where((F.col(_HASH) >= passing) & (F.col(_HASH) < failing)).limit(2).collect()
         if len(between) < 2:

@@ -1,8 +1,8 @@
 """One batch of a stream, from what Spark brought to the commit in every target.
 
-Everything is staged first; then what could not be read goes to the dead letters; then each target commits
-in the order declared; then the sources are told. A batch that is replayed goes the same way again, and
-whoever has it already does nothing.
+The loader stages all rows, writes messages that cannot be decoded to the dead letters, commits each target in
+the declared order, and then reports the positions to the sources. A replayed batch takes the same way again;
+a target that already holds it changes nothing.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SAMPLE_SIZE = 1_000
-_MAX_TRIES = 5  # of one batch: a row that was accepted may be refused a moment later
+_MAX_TRIES = 5  # of one batch: a target may reject a row that it accepted in the try before
 
-CountMessages = Callable[[], MessageCounts]  # called when the batch was computed
+CountMessages = Callable[[], MessageCounts]  # call it after Spark has computed the batch
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,10 @@ class RejectedMessage:
 
 
 class DeadLetters(Protocol):
-    """Where a stream puts what it cannot load. To add one again does nothing."""
+    """Stores messages that a stream cannot load. Adding a message a second time changes nothing."""
 
     def add(self, letters: Sequence[RejectedMessage], batch: str) -> None:
-        """``batch`` is the key of the batch that they are of."""
+        """``batch`` is the key of the batch that the letters come from."""
         ...
 
 
@@ -102,22 +102,22 @@ class BatchLoader:
         plan: StreamPlan,
         sinks: Sequence[StreamSink],
         decoders: SourceDecoders | None,
-        world: Connections,
+        connections: Connections,
         letters: DeadLetters | None,
         lookups: Callable[[], Mapping[str, str]],
         note: Callable[[str], None],
         schemas: KnownSchemas | None = None,
     ) -> None:
-        """``schemas`` are those that the plan knows, when a registry says what messages hold."""
+        """``schemas`` are the registry's schemas that the plan was made with, if it uses a registry."""
         self.plan, self.sinks, self.decoders, self.schemas = plan, sinks, decoders, schemas
-        self.connections, self.dead_letters, self.lookups, self.note = world, letters, lookups, note
+        self.connections, self.dead_letters, self.lookups, self.note = connections, letters, lookups, note
 
     @property
     def spec(self) -> StreamSpec:
         return self.plan.stream
 
     def load(self, batch: BatchName, incoming: IncomingBatch, report: BatchReport) -> None:
-        """``incoming`` are messages, or rows with columns when there is no decoder."""
+        """``incoming`` holds messages, or rows with columns if the loader has no decoders."""
         if not self.sinks:
             with self.connections.spark_errors(f"batch {batch.number} of {self.spec.name!r}"):
                 self._reject_all(batch, incoming, report)
@@ -127,12 +127,12 @@ class BatchLoader:
                 incoming, seen, counted = self._stage(batch, incoming, report)
                 if counted:
                     self._count_and_reject(batch, incoming, seen, report)
-                elif self.spec.on_error == "dlq":  # a batch that is sent is not looked at again
+                elif self.spec.on_error == "dlq":  # a batch that is sent to a broker is decoded only once
                     self._reject_unreadable(batch, incoming, MessageCounts(), report)
             faults.point("stream.staged")
             seen, left_out = self._commit(batch, incoming, seen, report)
             if not counted:
-                counts = seen()  # on their way
+                counts = seen()  # counted while they were sent
                 report.rows_read += counts.read + left_out
                 report.dropped += counts.bad if self.spec.on_error == "drop" else 0
         finally:
@@ -142,7 +142,7 @@ class BatchLoader:
     def _commit(
         self, batch: BatchName, incoming: IncomingBatch, seen: CountMessages, report: BatchReport
     ) -> tuple[CountMessages, int]:
-        """Into every target; what one refuses of the rows is left out of all of them, and counted."""
+        """Commit to every target. A row that one target rejects is left out of all targets and counted."""
         left_out = 0
         for tries_left in reversed(range(_MAX_TRIES)):
             try:
@@ -159,7 +159,7 @@ class BatchLoader:
 
     def _commit_all(self, batch: BatchName, report: BatchReport) -> None:
         if len(self.sinks) > 1 and self.spec.on_error != "fail":
-            # what a later target refuses must not be in an earlier one
+            # a row that a later target rejects must not reach an earlier one
             for sink in self.sinks[1:]:
                 with report.time_phase("rehearse"), self.connections.spark_errors(f"sending to {sink.label}"):
                     sink.rehearse(batch)
@@ -173,7 +173,7 @@ class BatchLoader:
     def _count_and_reject(
         self, batch: BatchName, incoming: IncomingBatch, seen: CountMessages, report: BatchReport
     ) -> None:
-        """Count what came, and see to what could not be read."""
+        """Count the messages, and drop or store those that cannot be read."""
         counts = seen()
         report.rows_read += counts.read
         report.empty = counts.empty
@@ -183,7 +183,10 @@ class BatchLoader:
     def _stage(
         self, batch: BatchName, incoming: IncomingBatch, report: BatchReport
     ) -> tuple[IncomingBatch, CountMessages, bool]:
-        """What is loaded, and its counts, which are known now, or else when it is sent."""
+        """Stage the batch.
+
+        Returns the staged batch, its counts, and whether the counts are known before the commit.
+        """
         tables = any(isinstance(sink, TableSink) for sink in self.sinks)
         with report.time_phase("stage"):
             try:
@@ -201,7 +204,7 @@ class BatchLoader:
                 return incoming, self._stage_again(batch, incoming), tables
 
     def _stage_again(self, batch: BatchName, incoming: IncomingBatch) -> CountMessages:
-        """What is left of a batch."""
+        """Stage the rest of a batch after some of its messages were taken out."""
         taken = incoming.small_batch() if self._is_direct() else None
         return self._stage_directly(batch, taken) if taken is not None else self._stage_all(batch, incoming)
 
@@ -233,7 +236,7 @@ class BatchLoader:
         return seen
 
     def _is_direct(self) -> bool:
-        """Whether what a message decodes to is the one target's row, with nothing to compute between."""
+        """Whether a decoded message is already the row of the only target: no SQL, no projection."""
         return (
             self.decoders is not None
             and len(self.sinks) == 1
@@ -243,13 +246,13 @@ class BatchLoader:
         )
 
     def _skips_rejected_rows(self, incoming: IncomingBatch) -> bool:
-        """Whether rows that the target does not take are left out while they are staged."""
+        """Whether staging itself leaves out rows that the target rejects."""
         return self._is_direct() and (
             isinstance(self.sinks[0], TableSink) or incoming.small_batch() is not None
         )
 
     def _stage_frames(self, batch: BatchName, rows: DataFrame) -> None:
-        """Rows into every sink: computed by the SQL, projected, and of one key only the last."""
+        """Stage the rows in every sink: run the SQL, keep the last row of each key, project."""
         if self.spec.transform_sql is not None:
             rows = run_transform_sql(self.spec, rows, self.lookups())
         for sink in self.sinks:
@@ -266,7 +269,7 @@ class BatchLoader:
     # -------------------------------------------------------------- what cannot be loaded
 
     def _reject_all(self, batch: BatchName, incoming: IncomingBatch, report: BatchReport) -> None:
-        """No message says what its columns are: whatever has a payload is bad, and empty ones are none."""
+        """Reject every message with a payload: no column could be inferred. Empty messages are not errors."""
         assert self.decoders is not None
         found = find_bad_messages(incoming, self.decoders)
         examples = found.limit(1).collect()
@@ -288,7 +291,7 @@ class BatchLoader:
         assert self.dead_letters is not None and self.decoders is not None
         letters = self.dead_letters
         with report.time_phase("dead letters"):
-            judge = self.sinks[0].row_validator() if self._skips_rejected_rows(incoming) else None
+            validator = self.sinks[0].row_validator() if self._skips_rejected_rows(incoming) else None
 
             def put_aside(rows: Sequence[Mapping[str, Any]]) -> None:
                 letters.add(
@@ -297,18 +300,18 @@ class BatchLoader:
                 for row in rows:
                     report.dead_letters[row["stage"]] = report.dead_letters.get(row["stage"], 0) + 1
 
-            visit_rows(find_bad_messages(incoming, self.decoders, judge), put_aside)
+            visit_rows(find_bad_messages(incoming, self.decoders, validator), put_aside)
         faults.point("stream.dead_letters")
 
     def _rejected_message(self, stage: str, reason: str, message: Mapping[str, Any]) -> RejectedMessage:
-        """What one target alone refuses is that target's, when the others move by themselves."""
+        """The rejected message. It names the target only if the targets of the stream move separately."""
         alone = stage == "write" and self.spec.continue_on_target_failure and len(self.sinks) == 1
         return RejectedMessage(stage, reason, message, self.sinks[0].label if alone else None)
 
     def _isolate_rejected(
         self, batch: BatchName, incoming: IncomingBatch, report: BatchReport, error: FlowError
     ) -> tuple[IncomingBatch, int]:
-        """Find the rows that the SQL or a target refuses, put them aside, and go on without them."""
+        """Find the rows that the SQL or a target rejects, drop or store them, and return the rest."""
         if self.decoders is None:
             raise error
         self.note(f"batch {batch.number} holds what cannot be loaded, looking for it: {error.what}")
@@ -331,7 +334,7 @@ class BatchLoader:
     def _rehearse(
         self, batch: BatchName, messages: Messages | DataFrame, lenient: bool, spark: SparkSession
     ) -> None:
-        """Stage these messages, let every target refuse what it would, and throw all of it away."""
+        """Stage these messages, let every target check them, and discard everything."""
         assert self.decoders is not None
         with self.connections.spark_errors(f"a batch of {self.spec.name!r}"):
             try:
@@ -348,7 +351,7 @@ class BatchLoader:
     def _stage_in_driver(
         self, batch: BatchName, messages: Messages, lenient: bool, spark: SparkSession
     ) -> None:
-        """In this process, where nothing is to be computed by Spark."""
+        """Stage in this process if Spark has nothing to compute."""
         assert self.decoders is not None
         computed = self.spec.transform_sql is not None or any(
             sink.plan.projection is not None or _keeps_last_of_key(sink) for sink in self.sinks
@@ -361,13 +364,13 @@ class BatchLoader:
 
 
 def last_of_each_key(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Of several messages with one key the last: by position within a partition, by time between them."""
+    """The last message of each key: by position within a partition, by time across partitions."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     partition, position, at = ORDER
     key = [F.col(_quote(name)) for name in keys]
-    # numbers of any length, and texts, in their own order
+    # compares numbers of any length as numbers, and texts as texts
     by_position = [F.length(position).desc_nulls_last(), F.col(position).desc_nulls_last()]
     within = Window.partitionBy(*key, F.col(partition)).orderBy(*by_position)
     between = Window.partitionBy(*key).orderBy(
@@ -384,7 +387,7 @@ def _keeps_last_of_key(sink: StreamSink) -> bool:
 
 
 def _count_rows(frame: DataFrame, reason: str | None = None) -> tuple[DataFrame, CountMessages]:
-    """The frame, and how many rows of it went by once it was computed."""
+    """The frame, and a function that returns its row counts after Spark has computed it."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -403,7 +406,7 @@ def _count_rows(frame: DataFrame, reason: str | None = None) -> tuple[DataFrame,
 
 
 def _refuse_nulls(rows: DataFrame, declared: TableSpec | None) -> DataFrame:
-    """Rows of files or tables: a null where ``source_columns=`` declares none stops the stream."""
+    """Fail on a null in a column that ``source_columns=`` declares not null. For rows of files and tables."""
     from pyspark.sql import functions as F
 
     filled = {c.name for c in declared.columns if not c.nullable} if declared is not None else set()
@@ -426,7 +429,7 @@ def _quote(name: str) -> str:
 
 
 def union_messages(frames: Sequence[DataFrame]) -> DataFrame:
-    """The messages of several sources, each with the number of its own."""
+    """The messages of several sources in one frame, each with the number of its source."""
     from pyspark.sql import functions as F
 
     if len(frames) == 1:
@@ -436,7 +439,7 @@ def union_messages(frames: Sequence[DataFrame]) -> DataFrame:
 
 
 def sample_values(frame: DataFrame, payload: PayloadSpec) -> list[bytes]:
-    """Payloads of the first messages, for finding their columns; of JSON those that can be read."""
+    """Payloads of the first messages, to infer columns from. Unreadable JSON is left out."""
     found = (
         readable_payloads(frame)
         if payload.format == "json"
@@ -446,7 +449,7 @@ def sample_values(frame: DataFrame, payload: PayloadSpec) -> list[bytes]:
 
 
 def infer_columns(payload: PayloadSpec, values: Sequence[bytes]) -> tuple[ColumnSpec, ...] | None:
-    """The columns that these payloads hold; None when none of them can be read."""
+    """The columns of these payloads; None if no payload can be read."""
     from ematix_flow.backends.payloads.codecs import infer_json_columns
     from ematix_flow.spec.types import DataType
 

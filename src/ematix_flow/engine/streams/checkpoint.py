@@ -1,7 +1,7 @@
-"""What a query's checkpoint says of its batches: which positions each one ends at, and which are committed.
+"""Reads a query's checkpoint: the position that each batch ends at, and which batches are committed.
 
-Spark writes a batch's positions before the batch runs and its commit after it. The files are only read, but
-for a checkpoint that was lost, which is written anew from the positions that a target remembers.
+Spark writes a batch's positions before the batch runs, and its commit afterwards. This module only reads
+these files, with one exception: it writes a lost checkpoint again from the positions in a target's ledger.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ematix_flow.backends.messages.contract import RESOURCE_IDS
 from ematix_flow.errors import EngineError
 from ematix_flow.state.private_files import make_private_folders, write_private
 
-_TOPIC_IDS_FILE = "place-ids.json"
-NOTHING = "-"  # how Spark writes that a source had brought nothing yet
+_RESOURCE_IDS_FILE = "place-ids.json"
+NOTHING = "-"  # Spark's mark for a source that has no position yet
 
 
 class Checkpoint:
@@ -33,18 +33,18 @@ class Checkpoint:
         return not _batch_numbers(self.folder / "offsets")
 
     def last_planned(self) -> int | None:
-        """The newest batch whose positions are written, whether it is done or not."""
+        """The newest batch whose positions are written, committed or not."""
         return max(_batch_numbers(self.folder / "offsets"), default=None)
 
     def query_id(self) -> str:
-        """The query's own name for life, which is in every batch key."""
+        """The query's permanent id, which is part of every batch key."""
         try:
             return str(json.loads((self.folder / "metadata").read_text())["id"])
         except (OSError, ValueError, KeyError) as error:
             raise self._damaged_error("metadata") from error
 
     def positions(self, batch: int) -> tuple[str | None, ...]:
-        """Where each source stands after this batch, as its own JSON; None where it has brought nothing."""
+        """The position of each source after this batch, as its JSON; None before its first message."""
         try:
             lines = (self.folder / "offsets" / str(batch)).read_text().splitlines()
         except OSError as error:
@@ -54,7 +54,7 @@ class Checkpoint:
         return tuple(None if line == NOTHING else line for line in lines[2:])
 
     def positions_before(self, batch: int) -> tuple[str | None, ...]:
-        """Where each source stood when this batch began; empty for the first."""
+        """The position of each source when this batch began; empty for the first batch."""
         return (
             self.positions(batch - 1)
             if batch > 0 and (self.folder / "offsets" / str(batch - 1)).exists()
@@ -62,7 +62,9 @@ class Checkpoint:
         )
 
     def start_positions(self, batch: int) -> tuple[str | None, ...]:
-        """As `before`, and for a source that had brought nothing yet where it begins, if that is noted."""
+        """As `positions_before`, but for a source without a position its first offset, if the checkpoint has
+        it.
+        """
         known = self.positions_before(batch) or (None,) * len(self.positions(batch))
         if batch > 0 and not (self.folder / "offsets" / str(batch - 1)).exists():
             return known
@@ -72,7 +74,7 @@ class Checkpoint:
         )
 
     def _first_position(self, place: int) -> str | None:
-        """The first position of a source, as Kafka's connector notes it: a zero byte, a version, JSON."""
+        """The first offset of a source, in the format of Kafka's connector: a zero byte, a version, JSON."""
         try:
             read = (self.folder / "sources" / str(place) / "0").read_bytes().lstrip(b"\0").decode()
         except (OSError, ValueError):
@@ -80,28 +82,28 @@ class Checkpoint:
         version, _, position = read.partition("\n")
         return position.strip() if version == "v1" and position.lstrip().startswith("{") else None
 
-    def topic_ids(self, place: int) -> dict[str, str]:
-        """The ids that the places of a source had, as `keep_place_ids` has stored them."""
+    def resource_ids(self, place: int) -> dict[str, str]:
+        """The ids of a source's topics, as `store_resource_ids` stored them."""
         try:
-            return dict(json.loads((self.folder / _TOPIC_IDS_FILE).read_text())[place])
+            return dict(json.loads((self.folder / _RESOURCE_IDS_FILE).read_text())[place])
         except (OSError, ValueError, IndexError, TypeError):
-            return {}  # a checkpoint that was written before ids were kept
+            return {}  # an old checkpoint without ids
 
-    def store_topic_ids(self, ids: Sequence[Mapping[str, str]]) -> None:
-        """Store with the checkpoint which places its positions are of, for targets that keep no ledger."""
-        aside = self.folder / f"{_TOPIC_IDS_FILE}.tmp"
+    def store_resource_ids(self, ids: Sequence[Mapping[str, str]]) -> None:
+        """Store the topics' ids with the checkpoint, for targets without a ledger."""
+        aside = self.folder / f"{_RESOURCE_IDS_FILE}.tmp"
         with aside.open("w") as file:
             file.write(json.dumps([dict(each) for each in ids]))
             file.flush()
             os.fsync(file.fileno())
-        aside.replace(self.folder / _TOPIC_IDS_FILE)
+        aside.replace(self.folder / _RESOURCE_IDS_FILE)
 
     def last_committed(self) -> int | None:
-        """The newest batch of which Spark knows that it is done."""
+        """The newest batch that Spark has marked as committed."""
         return max(_batch_numbers(self.folder / "commits"), default=None)
 
     def set_aside(self) -> None:
-        """Out of Spark's sight, and nowhere lost; the next start makes a new one."""
+        """Rename the folder so that Spark does not find it. The next start creates a new checkpoint."""
         self.folder.rename(self.folder.with_name(f".{self.folder.name}.{uuid.uuid4().hex}"))
 
     def _damaged_error(self, name: str) -> EngineError:
@@ -113,12 +115,12 @@ class Checkpoint:
 
 
 def write_checkpoint(folder: Path, positions: Sequence[str]) -> None:
-    """Make ``folder``, which must not be there, the checkpoint of a query that has read up to here.
+    """Write a checkpoint of a query that has read up to ``positions``. ``folder`` must not exist.
 
-    Some sources can go on from an offset of theirs only, and not from an option: Delta's may lie within a
-    version. Spark takes such an offset from a checkpoint, so that a lost one is written again.
-    ``positions`` are the offsets of its sources, in the order in which it reads them. The query has an id
-    of its own, and its next batch is number 1. State of windows and joins is not in it.
+    Some sources resume only from an offset in a checkpoint, not from an option: an offset of Delta may lie
+    within a version. ``positions`` are the offsets of the sources, in the order in which the query reads
+    them. The query gets a new id, and its next batch is number 1. The checkpoint holds no state of windows
+    and joins.
     """
     aside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
     for name in ("offsets", "commits"):
@@ -143,7 +145,7 @@ def join_positions(positions: tuple[str | None, ...]) -> str:
 
 
 def split_positions(text: str, sources: int) -> tuple[str | None, ...]:
-    """The positions of each source out of a ledger's text; all None when it does not fit the sources."""
+    """The position of each source from a ledger's text; all None if it has another number of sources."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -154,14 +156,14 @@ def split_positions(text: str, sources: int) -> tuple[str | None, ...]:
 
 
 def lowest_position(positions: Sequence[str]) -> str:
-    """The position that nobody is behind: of each partition the lowest, and none that one of them lacks."""
+    """The lowest position of each partition. A partition that one position lacks is left out."""
     return json.dumps(_lowest([json.loads(position) for position in positions]))
 
 
 def _lowest(values: Sequence[Any]) -> Any:
     first = values[0]
     if all(isinstance(value, dict) for value in values):
-        if "reservoirVersion" in first:  # Delta's: a version and a place within it are one
+        if "reservoirVersion" in first:  # Delta: compare version and index together
             return min(values, key=lambda value: (value["reservoirVersion"], value["index"]))
         shared = [key for key in first if all(key in value for value in values) and key != RESOURCE_IDS]
         found = {key: _lowest([value[key] for value in values]) for key in shared}
@@ -173,7 +175,7 @@ def _lowest(values: Sequence[Any]) -> Any:
 
 
 def _agreed_ids(values: Sequence[Mapping[str, str | None]]) -> dict[str, str | None]:
-    """The ids of places; None for one that has another id in one of them than in the others."""
+    """The id of each topic; None if the positions disagree."""
     found: dict[str, str | None] = {}
     for value in values:
         for name, known in value.items():

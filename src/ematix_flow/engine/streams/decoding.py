@@ -1,7 +1,7 @@
-"""Messages made into rows inside Spark's tasks, and those that cannot be: counted, and found again.
+"""Decodes messages into rows inside Spark's tasks; counts and finds those that cannot be decoded.
 
-Each batch is decoded as often as it is read; a decoder answers the same each time, so nothing is kept in
-between. A message that cannot be read never stops a task: what becomes of it is the stream's policy.
+A batch is decoded each time it is read. Decoders are deterministic, so nothing is cached in between. A
+message that cannot be decoded never stops a task: the stream's error policy decides what happens to it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-ORIGIN = "origin"  # which of several sources a message is of
-ARRIVAL = "arrival"  # in which order messages came that have no positions; sorts as a text
+ORIGIN = "origin"  # the number of the message's source
+ARRIVAL = "arrival"  # the order of arrival of messages without positions; sorts as text
 REASON = internal_name("reason")
 ORDER = (internal_name("partition"), internal_name("position"), internal_name("at"))
 LETTER_DDL = f"{MESSAGE_DDL}, reason string, stage string, {ARRIVAL} string"
@@ -37,12 +37,12 @@ LETTER_DDL = f"{MESSAGE_DDL}, reason string, stage string, {ARRIVAL} string"
 
 @dataclass(frozen=True)
 class MessageCounts:
-    """What became of a batch's messages."""
+    """How many messages of a batch were read, bad and empty."""
 
     read: int = 0
     bad: int = 0
     empty: int = 0
-    example: str | None = None  # the first bad one, in words
+    example: str | None = None  # describes the first bad message
 
     def __add__(self, other: MessageCounts) -> MessageCounts:
         return MessageCounts(
@@ -55,12 +55,12 @@ class MessageCounts:
 
 @dataclass(frozen=True)
 class SourceDecoders:
-    """The decoders of several sources; messages say by number which is theirs. Picklable."""
+    """A decoder for each source. Each message carries the number of its source. Picklable."""
 
     decoders: tuple[Decoder, ...]
 
     def decode(self, messages: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, DecodedBatch]]:
-        """Each source's messages of the batch with what they decode to."""
+        """The messages of each source together with their decoded rows."""
         if len(self.decoders) == 1:
             yield messages, self.decoders[0].decode(messages)
             return
@@ -75,13 +75,13 @@ class SourceDecoders:
 
 @dataclass(frozen=True)
 class RowValidator:
-    """What a row has to fit: the table's columns, and what its target can hold at all. Picklable."""
+    """Checks rows against the table's columns and against what the target can store. Picklable."""
 
     table: TableSpec
     check: RowCheck | None = None
 
     def conform_rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows as they are staged; RowRejected for one that does not fit."""
+        """The rows cast for staging. Raises RowRejected for a row that does not fit."""
         fitting = cast_batch(rows, self.table)
         if self.check is not None:
             self.check(fitting)
@@ -92,15 +92,15 @@ def stage_messages(
     messages: IncomingBatch | Messages,
     decoders: SourceDecoders,
     staging: Staging,
-    judge: RowValidator,
+    validator: RowValidator,
     *,
     lenient: bool,
 ) -> tuple[tuple[StagedPart, ...], MessageCounts]:
-    """Decode and write in the same task: the rows never enter Java. A few are the driver's own task.
+    """Decode and stage in one task, so that the rows never enter Java. A small batch is staged in the driver.
 
-    ``lenient``: a row that the judge refuses counts as bad; otherwise it stops the batch.
+    With ``lenient`` a rejected row counts as bad; otherwise it stops the batch.
     """
-    task = _stage_task(decoders, staging, judge, lenient)
+    task = _stage_task(decoders, staging, validator, lenient)
     told = [json.loads(answer) for answer in tasks.run_tasks(messages, task)]
     for answer in told:
         if "error" in answer:
@@ -112,12 +112,12 @@ def stage_messages(
 
 
 def _stage_task(
-    decoders: SourceDecoders, staging: Staging, judge: RowValidator, lenient: bool
+    decoders: SourceDecoders, staging: Staging, validator: RowValidator, lenient: bool
 ) -> tasks.ArrowFunction:
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = [MessageCounts()]
         try:
-            rows = _decode_rows(batches, decoders, judge, lenient, found)
+            rows = _decode_rows(batches, decoders, validator, lenient, found)
             part = staging.write(uuid.uuid4().hex, rows)
             faults.point("task.staged")
             told: dict[str, Any] = {"part": vars(part), "counts": vars(found[0])}
@@ -129,36 +129,36 @@ def _stage_task(
 
 
 def decode_in_driver(
-    messages: Messages, decoders: SourceDecoders, judge: RowValidator, *, lenient: bool
+    messages: Messages, decoders: SourceDecoders, validator: RowValidator, *, lenient: bool
 ) -> tuple[list[pa.RecordBatch], MessageCounts]:
-    """What a few messages hold, in this process."""
+    """Decode a small batch in this process."""
     found = [MessageCounts()]
-    rows = list(_decode_rows(messages, decoders, judge, lenient, found))
+    rows = list(_decode_rows(messages, decoders, validator, lenient, found))
     return rows, found[0]
 
 
 def _decode_rows(
     batches: Iterable[pa.RecordBatch],
     decoders: SourceDecoders,
-    judge: RowValidator,
+    validator: RowValidator,
     lenient: bool,
     found: list[MessageCounts],
 ) -> Iterator[pa.RecordBatch]:
     seen = 0
     for batch in batches:
         for own, read in decoders.decode(batch):
-            decoded = without_rejected_rows(read, judge) if lenient else read
+            decoded = without_rejected_rows(read, validator) if lenient else read
             found[0] += count_messages(own, decoded)
             if decoded.rows.num_rows:
-                yield cast_batch(decoded.rows, judge.table, seen)
+                yield cast_batch(decoded.rows, validator.table, seen)
                 seen += decoded.rows.num_rows
 
 
-def without_rejected_rows(decoded: DecodedBatch, judge: RowValidator) -> DecodedBatch:
-    """Without the rows that the judge refuses, which are bad then, each with its reason."""
+def without_rejected_rows(decoded: DecodedBatch, validator: RowValidator) -> DecodedBatch:
+    """Move the rows that do not fit to the bad messages, each with its reason."""
     import pyarrow as pa
 
-    refused = dict(_find_rejected_rows(decoded.rows, judge, 0))
+    refused = dict(_find_rejected_rows(decoded.rows, validator, 0))
     if not refused:
         return decoded
     kept = pa.array([n for n in range(decoded.rows.num_rows) if n not in refused], pa.int64())
@@ -168,19 +168,21 @@ def without_rejected_rows(decoded: DecodedBatch, judge: RowValidator) -> Decoded
     )
 
 
-def _find_rejected_rows(rows: pa.RecordBatch, judge: RowValidator, first: int) -> Iterator[tuple[int, str]]:
-    """The rows that do not fit, found by halves."""
+def _find_rejected_rows(
+    rows: pa.RecordBatch, validator: RowValidator, first: int
+) -> Iterator[tuple[int, str]]:
+    """The rows that do not fit, found by bisection."""
     if not rows.num_rows:
         return
     try:
-        judge.conform_rows(rows)
+        validator.conform_rows(rows)
     except errors.RowRejected as error:
         if rows.num_rows == 1:
             yield first, error.what
             return
         middle = rows.num_rows // 2
-        yield from _find_rejected_rows(rows.slice(0, middle), judge, first)
-        yield from _find_rejected_rows(rows.slice(middle), judge, first + middle)
+        yield from _find_rejected_rows(rows.slice(0, middle), validator, first)
+        yield from _find_rejected_rows(rows.slice(middle), validator, first + middle)
 
 
 def count_messages(messages: pa.RecordBatch, decoded: DecodedBatch) -> MessageCounts:
@@ -192,7 +194,7 @@ def count_messages(messages: pa.RecordBatch, decoded: DecodedBatch) -> MessageCo
 
 
 def unreadable_error(counts: MessageCounts) -> errors.UnreadableMessages:
-    """What a stream stops with that neither drops nor puts aside."""
+    """The error of a stream whose policy is to stop at bad messages."""
     return errors.UnreadableMessages(
         f"{counts.bad:,} of {counts.read:,} messages cannot be read; the first is {counts.example}",
         state="the batch is not loaded; it comes again with the next start",
@@ -201,7 +203,7 @@ def unreadable_error(counts: MessageCounts) -> errors.UnreadableMessages:
 
 
 def describe_message(messages: pa.RecordBatch, index: int) -> str:
-    """Where a message stands, in words."""
+    """Topic, partition and offset of a message, for a person."""
     one = messages.slice(index, 1).to_pylist()[0]
     words = [str(one[TOPIC])] if one.get(TOPIC) else []
     if one.get(PARTITION) is not None:
@@ -222,10 +224,10 @@ def decode_frame(
     ordered: bool = False,
     strict: bool = False,
 ) -> DataFrame:
-    """A row a message: its columns, and `REASON` where it could not be read.
+    """One row for each message: its columns, and `REASON` if it cannot be decoded.
 
-    ``ordered`` adds where each one stands, for who must know which of two came last. With ``strict`` the
-    first that cannot be read stops everything.
+    ``ordered`` adds the columns that tell which of two messages came last. With ``strict`` the first bad
+    message fails the task.
     """
     ddl = f"{schema_ddl(TableSpec(None, 'source', tuple(columns)))}, {REASON} string"
     if ordered:
@@ -269,7 +271,7 @@ def _with_reasons(
 
 
 def _order_columns(messages: pa.RecordBatch) -> list[pa.Array]:
-    """What says which of two messages came later: place, position there, and the time."""
+    """The columns that tell which of two messages came later: partition, position, time."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -287,7 +289,7 @@ def _column_names(columns: Sequence[ColumnSpec], ordered: bool) -> list[str]:
 
 
 def readable_payloads(frame: DataFrame) -> DataFrame:
-    """The payloads that are JSON objects with something in them: what columns are found in."""
+    """The payloads that are JSON objects with at least one field."""
     return frame.select("value").mapInArrow(_readable_task, "value binary")
 
 
@@ -311,22 +313,22 @@ def _readable_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 
 def find_bad_messages(
-    messages: IncomingBatch, decoders: SourceDecoders, judge: RowValidator | None = None
+    messages: IncomingBatch, decoders: SourceDecoders, validator: RowValidator | None = None
 ) -> DataFrame:
-    """Only the messages that cannot be read, as they came, each with its reason.
+    """The unchanged messages that cannot be decoded, each with its reason.
 
-    With a judge also those whose rows it refuses.
+    With a validator, also the messages whose rows it rejects.
     """
-    return messages.map(_bad_task(decoders, judge), LETTER_DDL)
+    return messages.map(_bad_task(decoders, validator), LETTER_DDL)
 
 
-def _bad_task(decoders: SourceDecoders, judge: RowValidator | None) -> tasks.ArrowFunction:
+def _bad_task(decoders: SourceDecoders, validator: RowValidator | None) -> tasks.ArrowFunction:
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         for batch in batches:
             for own, read in decoders.decode(batch):
-                decoded = read if judge is None else without_rejected_rows(read, judge)
+                decoded = read if validator is None else without_rejected_rows(read, validator)
                 if decoded.bad:
                     where = pa.array([one.index for one in decoded.bad], pa.int64())
                     names = [n.split()[0] for n in MESSAGE_DDL.split(", ")]
@@ -343,7 +345,7 @@ def _bad_task(decoders: SourceDecoders, judge: RowValidator | None) -> tasks.Arr
 
 
 def visit_rows(frame: DataFrame, take: Callable[[Sequence[Mapping[str, Any]]], None], size: int = 500) -> int:
-    """Bring a frame's rows to the driver a few at a time; how many there were."""
+    """Pass a frame's rows to ``take`` in small chunks. Returns the number of rows."""
     total, waiting = 0, []
     for row in frame.toLocalIterator():
         waiting.append(row.asDict())

@@ -1,4 +1,6 @@
-"""The sources of a running stream: what Spark follows, what a batch holds, who is told when it is loaded."""
+"""The open sources of a running stream: the frame Spark follows, the messages of a batch, committed
+positions.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ RejectedPositions = Callable[[Iterable[int]], list[tuple[int, int]]]
 
 
 class FollowedSource(ABC):
-    """One source of a stream, opened. ``rows_are_columns``: nothing is to be decoded."""
+    """An open source of a stream. ``rows_are_columns``: its rows need no decoding."""
 
     rows_are_columns = False
 
@@ -46,39 +48,39 @@ class FollowedSource(ABC):
 
     @abstractmethod
     def read_batch(self, frame: DataFrame, before: str | None, after: str | None) -> IncomingBatch | None:
-        """What a batch holds; ``frame`` is what Spark gave for it. None when it holds nothing."""
+        """The messages of a batch, or None if it has none. ``frame`` is Spark's frame of the batch."""
 
     @abstractmethod
     def mark_committed(self, before: str | None, after: str) -> None:
-        """Every target holds everything up to ``after``."""
+        """Note that every target holds all messages up to ``after``."""
 
-    def verify_topics(self, after: str | None) -> None:
-        """Raise when what the source reads is not what its positions are of."""
+    def verify_resources(self, after: str | None) -> None:
+        """Raise if a topic was deleted and created again since its position was recorded."""
         return
 
     @property
-    def topic_ids(self) -> Mapping[str, str]:
-        """The ids of the places that are read, as far as they are known."""
+    def resource_ids(self) -> Mapping[str, str]:
+        """The known ids of the topics."""
         return {}
 
     def position_for_ledger(self, position: str | None) -> str | None:
-        """A position as ledgers remember it."""
+        """The position in the form that ledgers store."""
         return position
 
     def max_messages(self, before: str | None, after: str | None) -> int | None:
-        """How many messages a batch holds at most; None when that is not known."""
+        """The most messages that a batch can hold; None if unknown."""
         return None
 
     def raise_background_error(self) -> None:
-        """Raise what went wrong in the background."""
+        """Raise the error of a background thread, if there is one."""
         return
 
     def is_drained(self) -> bool | None:
-        """Whether all that was there is loaded; None when Spark itself knows."""
+        """Whether all waiting messages are loaded; None if Spark decides that."""
         return None
 
     def lag(self, after: str | None) -> Mapping[str, int]:
-        """How much waits in each ``topic/partition``, in `lag_unit`."""
+        """The lag of each ``topic/partition``, in `lag_unit`."""
         return {}
 
     @property
@@ -87,7 +89,10 @@ class FollowedSource(ABC):
 
 
 class SharedPositions:
-    """How far the queries of a stream are in one source, which is told only what all of them have loaded."""
+    """The positions of all queries of a stream in one source.
+
+    The source learns only what all queries loaded.
+    """
 
     def __init__(self, source: StreamSource, shares: int) -> None:
         self.source = source
@@ -95,7 +100,7 @@ class SharedPositions:
         self._lock = threading.Lock()
 
     def resume(self, share: int, checkpoint: Checkpoint, place: int) -> None:
-        """Where a query stands that goes on."""
+        """Set the position of a query that resumes from its checkpoint."""
         done = checkpoint.last_committed()
         if done is not None:
             found = checkpoint.positions(done)
@@ -112,7 +117,7 @@ class SharedPositions:
 
 
 class SparkFollowedSource(FollowedSource):
-    """Kafka and Delta: Spark knows the positions."""
+    """A source whose positions Spark keeps: Kafka and Delta."""
 
     def __init__(
         self,
@@ -122,15 +127,15 @@ class SparkFollowedSource(FollowedSource):
         *,
         left: str | None = None,
         in_order: bool = False,
-        place_ids: Mapping[str, str] | None = None,
+        resource_ids: Mapping[str, str] | None = None,
     ) -> None:
-        """``left`` are positions of what is not asked for now, remembered along with each new one.
+        """``left`` are the positions of topics that are no longer declared; they are kept with each new one.
 
-        ``in_order``: messages are sent on, and those of a partition stay in order. ``place_ids`` are those
-        that the places had when it was decided where to begin.
+        ``in_order``: messages are sent to a broker, so those of a partition keep their order.
+        ``resource_ids`` are the ids of the topics when the start position was chosen.
         """
         assert isinstance(shared.source, SparkStreamSource)
-        self._topic_ids = dict(place_ids or {})
+        self._resource_ids = dict(resource_ids or {})
         self.shared, self.share, self.source, self.reading = shared, share, shared.source, reading
         self.dropped_positions, self.in_order = left, in_order
         self.rows_are_columns = self.source.kind_of_rows == "columns"
@@ -150,27 +155,27 @@ class SparkFollowedSource(FollowedSource):
             spark, splits, expected, lambda most: source.read_small_batch(reading, before, after, most)
         )
 
-    def verify_topics(self, after: str | None) -> None:
-        """A place that was created again is found here, at the latest with the batch after the next."""
+    def verify_resources(self, after: str | None) -> None:
+        """Finds a topic that was created again, at the latest two batches later."""
         if after is None:
             return
         try:
             now = self.source.resource_ids(self.reading, after)
-        except CannotConnect as error:  # who reads the batch waits for the server, or says that it is away
-            _log.debug("the places of %s cannot be looked at: %s", self.reading.query, error)
+        except CannotConnect as error:  # reading the batch waits for the server or fails
+            _log.debug("cannot check the topics of %s: %s", self.reading.query, error)
             return
-        replaced = self.source.describe_recreated(self._topic_ids, now, self.reading)
+        replaced = self.source.describe_recreated(self._resource_ids, now, self.reading)
         if replaced:
             raise SourceFailed(
                 f"{'; '.join(replaced)} while the stream was reading",
                 state="nothing was read past the last committed batch",
                 next_step="start the stream again: it reads what was created again from its beginning",
             )
-        self._topic_ids |= now
+        self._resource_ids |= now
 
     @property
-    def topic_ids(self) -> Mapping[str, str]:
-        return self._topic_ids
+    def resource_ids(self) -> Mapping[str, str]:
+        return self._resource_ids
 
     def position_for_ledger(self, position: str | None) -> str | None:
         if position is None:
@@ -180,7 +185,9 @@ class SparkFollowedSource(FollowedSource):
             if self.dropped_positions is None
             else self.source.with_dropped_position(position, self.dropped_positions)
         )
-        return self.source.with_resource_ids(noted, {**self.source.resource_ids_in(noted), **self._topic_ids})
+        return self.source.with_resource_ids(
+            noted, {**self.source.resource_ids_in(noted), **self._resource_ids}
+        )
 
     def max_messages(self, before: str | None, after: str | None) -> int | None:
         return self.source.count_between(before, after) if before is not None and after is not None else None
@@ -194,9 +201,9 @@ class SparkFollowedSource(FollowedSource):
 
 
 class SharedSpool:
-    """What is received of one source, for all queries of a stream.
+    """The received messages of one source, shared by all queries of a stream.
 
-    RabbitMQ, Pub/Sub, Kinesis and files: received by us, and kept until every target has it.
+    For RabbitMQ, Pub/Sub, Kinesis and files: the spool keeps the messages until every target holds them.
     """
 
     IDLE_SECONDS = 2.0
@@ -210,9 +217,9 @@ class SharedSpool:
         remembered: str | None = None,
         refused: RejectedPositions | None = None,
     ) -> None:
-        """``remembered`` is the last position in a ledger: a new spool goes on with what it says.
+        """``remembered`` is the last position in a ledger: a new spool resumes from it.
 
-        ``refused`` says which messages of segments that are done the source is to take as refused.
+        ``refused`` returns the messages of finished segments that the source must treat as rejected.
         """
         self.source, self.reading, self._refused = source, reading, refused
         self.most = source.max_batch_messages(reading)
@@ -232,7 +239,7 @@ class SharedSpool:
             raise
 
     def resume(self, share: int, checkpoint: Checkpoint) -> None:
-        """Where a query stands that goes on: what it has loaded counts as loaded."""
+        """Set the last segment of a query that resumes from its checkpoint."""
         done = checkpoint.last_committed()
         position = checkpoint.positions(done)[0] if done is not None else None
         if position is not None and json.loads(position).get("spool") == self.spool.id:
@@ -242,7 +249,10 @@ class SharedSpool:
         return self._reached[share]
 
     def advance(self, share: int, segment: int) -> None:
-        """A query is through with all segments up to this one; done is what all queries are through with."""
+        """Note that a query has loaded all segments up to this one.
+
+        Release the segments that all queries loaded.
+        """
         with self._lock:
             self._reached[share] = max(segment, self._reached[share])
             through = min(self._reached.values())
@@ -259,7 +269,7 @@ class SharedSpool:
         *,
         in_order: bool = False,
     ) -> FollowedSource:
-        """``in_order``: messages are sent on, and stay in the order in which they came."""
+        """With ``in_order`` messages keep their order of arrival, because they are sent to a broker."""
         return _SpoolFollowedSource(self, number, columns, checkpoint, in_order)
 
     def close(self) -> None:
@@ -267,7 +277,7 @@ class SharedSpool:
 
 
 class _SpoolFollowedSource(FollowedSource):
-    """A spool as one query follows it."""
+    """A spool as a source of one query."""
 
     def __init__(
         self,

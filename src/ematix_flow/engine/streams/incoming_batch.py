@@ -1,4 +1,4 @@
-"""The messages or rows of one batch, in each way to have them: as a frame, in tasks, in the driver."""
+"""The messages or rows of one batch: as a frame, inside tasks, or in the driver if it is small."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TakeMessages = Callable[[int], "Messages | None"]
 
 @dataclass(frozen=True)
 class IncomingBatch(TaskInput):
-    """A batch. ``expected`` is how many messages it holds at most, where that is known."""
+    """A batch of a stream. ``expected`` is the most messages that it can hold, if known."""
 
     frame: DataFrame
     expected: int | None = None
@@ -33,7 +33,7 @@ class IncomingBatch(TaskInput):
         return map_in_arrow(self.frame, task, ddl)
 
     def small_batch(self) -> Messages | None:
-        """The messages, in this process; None when they are too many or too large. Read once."""
+        """The messages in this process; None if they are too many or too large. Read once."""
         if not self._small_batch:
             self._small_batch.append(self._read_small_batch())
         return self._small_batch[0]
@@ -44,9 +44,9 @@ class IncomingBatch(TaskInput):
 
 @dataclass(frozen=True)
 class TaskReadBatch(IncomingBatch):
-    """Messages that our tasks read from the source itself: what is made of them is made in the same task.
+    """A batch that our tasks read from the source and process in the same task.
 
-    ``frame`` is for Spark SQL, which then gets them from such tasks.
+    ``frame`` serves Spark SQL; it reads the messages in such tasks too.
     """
 
     splits: Sequence[Split] = ()
@@ -75,7 +75,7 @@ def task_read_batch(
 
 
 def max_tasks(spark: SparkSession) -> int:
-    """Into how many tasks a batch is cut at most."""
+    """The most tasks that a batch is split into."""
     from pyspark.errors import PySparkException
 
     try:
@@ -104,7 +104,7 @@ def _read_then(splits: Sequence[Split], task: ArrowFunction | None) -> ArrowFunc
 
 @dataclass(frozen=True)
 class _DriverBatch(IncomingBatch):
-    """Messages that are in this process already."""
+    """A batch whose messages are already in this process."""
 
     messages: Messages = ()
 
@@ -113,7 +113,7 @@ class _DriverBatch(IncomingBatch):
 
 
 def driver_batch(spark: SparkSession, messages: Messages, schema: pa.Schema | None = None) -> IncomingBatch:
-    """Messages of this process as a batch; with a schema there may be none."""
+    """A batch of messages of this process. Without messages it needs a schema."""
     import pyarrow as pa
 
     table = pa.Table.from_batches(messages, schema)

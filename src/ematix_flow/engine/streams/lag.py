@@ -1,6 +1,6 @@
-"""How much waits behind a stream: asked for after batches, and also while none comes.
+"""The lag of a stream, measured after batches and also while no batch comes.
 
-What a source cannot say is unknown, and never shown as the last number that it said.
+If a source cannot tell its lag, the lag is unknown; the last known number is never shown instead.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ematix_flow.backends.messages.contract import LagUnit
 from ematix_flow.engine.streams.followed_sources import FollowedSource
 
 _log = logging.getLogger(__name__)
-BATCH_SECONDS = 2.0  # a broker is not to be asked for every small batch
+BATCH_SECONDS = 2.0  # do not ask a broker after every small batch
 IDLE_SECONDS = 5.0
 _STOP_SECONDS = 2.0
 
@@ -29,7 +29,7 @@ class LagWatch:
 
     def __init__(self, name: str, sources: Sequence[FollowedSource], tell: ReportLag) -> None:
         self._name, self._sources, self._tell = name, sources, tell
-        self._lock = threading.Lock()  # one question at a time
+        self._lock = threading.Lock()  # one measurement at a time
         self._asked, self._last = -IDLE_SECONDS, dict[str, int]()
         self._reached: Positions = (None,) * len(sources)
         self._ended = threading.Event()
@@ -37,7 +37,7 @@ class LagWatch:
 
     @property
     def unit(self) -> LagUnit:
-        return self._sources[0].lag_unit  # several sources are of one kind
+        return self._sources[0].lag_unit  # several sources always have one kind
 
     def start(self, reached: Positions) -> None:
         """From now on, ``reached`` being where the query stands."""
@@ -49,7 +49,7 @@ class LagWatch:
         self._thread.start()
 
     def after_batch(self, reached: Positions) -> Lag:
-        """The lag behind a batch that is loaded; at most `BATCH_SECONDS` old."""
+        """The lag after a loaded batch; at most `BATCH_SECONDS` old."""
         with self._lock:
             self._reached = reached
             if time.monotonic() - self._asked >= BATCH_SECONDS:
@@ -57,7 +57,7 @@ class LagWatch:
             return self._last
 
     def stop(self) -> None:
-        """A question that is under way is given a moment: its source is closed next."""
+        """Stop, and wait shortly for a running measurement, because its source is closed next."""
         self._ended.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_STOP_SECONDS)
@@ -67,7 +67,7 @@ class LagWatch:
             self.refresh()
 
     def refresh(self) -> None:
-        """Ask, unless that was done only just now, and tell what was found."""
+        """Measure and report the lag, unless it was measured just now."""
         with self._lock:
             if time.monotonic() - self._asked < IDLE_SECONDS:
                 return
@@ -81,7 +81,7 @@ class LagWatch:
         for source, position in zip(self._sources, self._reached, strict=True):
             try:
                 found |= source.lag(position)
-            except Exception as error:  # who only counts does not stop a stream
+            except Exception as error:  # a failed measurement must not stop the stream
                 _log.debug("the lag of %s is not known: %s", self._name, error)
         self._asked, self._last = time.monotonic(), found
 

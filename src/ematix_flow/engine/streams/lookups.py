@@ -1,6 +1,8 @@
-"""Rows of other connections that a stream's SQL joins with: read whole, kept by Spark, refreshed aside.
+"""Lookup tables that a stream's SQL joins with: read completely, cached by Spark, refreshed in the
+background.
 
-A refresh reads into a new view and then swaps the name, so that a batch sees the old rows or the new.
+A refresh reads into a new view and then swaps the name, so that a batch sees either the old rows or the new
+ones.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
 class Lookups:
     """All lookups of one stream. Nothing is read before `views` or `start` is called."""
 
-    def __init__(self, spec: StreamSpec, world: Connections, note: Callable[[str], None]) -> None:
-        self.spec, self.world, self.note = spec, world, note
+    def __init__(self, spec: StreamSpec, connections: Connections, note: Callable[[str], None]) -> None:
+        self.spec, self.connections, self.note = spec, connections, note
         self._views: dict[str, str] = {}
         self._frames: dict[str, DataFrame] = {}
         self._retired: dict[str, tuple[str, DataFrame]] = {}
@@ -35,7 +37,7 @@ class Lookups:
         self._threads: list[threading.Thread] = []
 
     def views(self) -> Mapping[str, str]:
-        """The global view of each lookup by the name that the SQL has for it."""
+        """The global view of each lookup, by its name in the SQL."""
         with self._lock:
             for lookup in self.spec.lookups:
                 if lookup.name not in self._views:
@@ -43,7 +45,7 @@ class Lookups:
             return dict(self._views)
 
     def start(self) -> None:
-        """Refresh each in the background, as it asks for."""
+        """Start the background refreshes."""
         self.views()
         for lookup in self.spec.lookups:
             if lookup.refresh_interval_ms is not None:
@@ -71,12 +73,15 @@ class Lookups:
         while not self._stop.wait(lookup.refresh_interval_ms / 1000):
             try:
                 self._read(lookup)
-            except Exception as error:  # whatever it is, the rows of before still serve
+            except Exception as error:  # after any error the previous rows stay in use
                 told = error.what if isinstance(error, FlowError) else type(error).__name__
                 self.note(f"lookup {lookup.name!r} keeps its rows: {told}")
 
     def _read(self, lookup: LookupSpec) -> None:
-        """Into a new view; the one before is dropped when the next one comes, no batch reads it then."""
+        """Read into a new view.
+
+        The view before the previous one is dropped, because no batch reads it any more.
+        """
         frame = self._frame(lookup)
         view = internal_name(f"lookup_{uuid.uuid4().hex}")
         frame.createGlobalTempView(view)
@@ -88,8 +93,8 @@ class Lookups:
             self._views[lookup.name], self._frames[lookup.name] = view, frame
 
     def _frame(self, lookup: LookupSpec) -> DataFrame:
-        source, spark = self.world.source(lookup.connection), self.world.spark()
-        with self.world.spark_errors(f"lookup {lookup.name!r}"):
+        source, spark = self.connections.source(lookup.connection), self.connections.spark()
+        with self.connections.spark_errors(f"lookup {lookup.name!r}"):
             if isinstance(source, BatchSource):
                 sql = lookup.query or source.table_query(lookup.table or "", [])
                 columns = source.describe(sql)

@@ -1,4 +1,4 @@
-"""A query that Spark runs: follows the sources, loads each batch, and stops between two batches."""
+"""A streaming query of Spark: it follows the sources, loads each batch, and stops between two batches."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 0.1
 _log = logging.getLogger(__name__)
-_start_lock = threading.Lock()  # settings are the session's: two queries start one after the other
+_start_lock = threading.Lock()  # settings belong to the session, so queries start one at a time
 
 MakeLoader = Callable[["DataFrame"], BatchLoader]
 RenewLoader = Callable[[BatchLoader, IncomingBatch], BatchLoader]
 
 
 class _QueryStopping(Exception):
-    """The stream is being stopped: a batch that has not begun does not begin."""
+    """Raised in place of a new batch while the stream stops."""
 
 
 class StreamQuery:
@@ -68,7 +68,7 @@ class StreamQuery:
         self._query: StreamingQuery | None = None
         self._lag = LagWatch(name, sources, lag)
         self._stored_ids: list[dict[str, str]] = []
-        self._last_loaded = -1  # the newest batch that every target has
+        self._last_loaded = -1  # the newest batch that every target holds
 
     _loader: BatchLoader | None
 
@@ -82,7 +82,7 @@ class StreamQuery:
         try:
             with _start_lock, session_settings(spark, settings):
                 frame = union_messages([source.frame(spark) for source in self.sources])
-                context = copy_context()  # Spark calls from a thread of its own, which knows no registry
+                context = copy_context()  # Spark calls from its own thread, which has no context variables
                 writer = frame.writeStream.queryName(self.name).foreachBatch(
                     lambda batch, number: context.copy().run(self._load_batch, batch, number)
                 )
@@ -99,16 +99,16 @@ class StreamQuery:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no batch is at work."""
+        """Whether no batch is running."""
         return self._idle.is_set()
 
     @property
     def _waits_for_receivers(self) -> bool:
-        """Whether we, and not Spark, know when all is there."""
+        """Whether receivers, not Spark, tell when all messages are there."""
         return any(source.is_drained() is not None for source in self.sources)
 
     def wait(self) -> None:
-        """Until it has ended: because it was asked to, because all is loaded, or by raising its failure."""
+        """Wait for the end of the query: it was stopped, or everything is loaded. Raises its failure."""
         assert self._query is not None
         query = self._query
         try:
@@ -117,7 +117,7 @@ class StreamQuery:
             self._ending.set()
             self._end(query)
             raise
-        except Exception as error:  # Java itself is gone
+        except Exception as error:  # the Java process ended
             raise self._translate(error) from error
         if self._failure is not None:
             if query.isActive:
@@ -128,7 +128,7 @@ class StreamQuery:
             raise self._translate(problem) from problem
 
     def close(self) -> None:
-        """Let the targets go of what they keep open."""
+        """Stop measuring the lag and close the sinks."""
         self._lag.stop()
         for sink in self._loader.sinks if self._loader is not None else ():
             sink.close()
@@ -153,7 +153,7 @@ class StreamQuery:
         return self._idle.is_set() and all(source.is_drained() is not False for source in self.sources)
 
     def _end(self, query: StreamingQuery) -> None:
-        """After the batch at hand and Spark's own note of it."""
+        """Stop the query after the current batch and after Spark's commit of it."""
         self._idle.wait()
         deadline = time.monotonic() + 5
         while time.monotonic() < deadline and query.isActive and self._last_committed() < self._last_loaded:
@@ -177,7 +177,7 @@ class StreamQuery:
                 self._failure = self._translate(error) if isinstance(error, Exception) else error
             if isinstance(error, Exception):
                 raise
-            raise _QueryStopping from error  # Java waits for ever for an answer that is no plain exception
+            raise _QueryStopping from error  # Java would wait forever for anything but a plain exception
         finally:
             self._idle.set()
 
@@ -186,11 +186,11 @@ class StreamQuery:
         with report.time_phase("read"):
             after, before = self.checkpoint.positions(number), self.checkpoint.positions_before(number)
             before = before or (None,) * len(after)
-            self._verify_topics(after)
+            self._verify_resources(after)
             incoming = self._incoming_batch(frame, self.checkpoint.start_positions(number), after)
         if incoming is not None:
             loader = self._renew_loader(self._loader or self._make_loader(incoming.frame), incoming)
-            if loader.sinks:  # one without any only puts aside what it cannot read
+            if loader.sinks:  # a loader without sinks only rejects messages
                 self._loader = loader
             name = BatchName(
                 loader.spec.name,
@@ -207,17 +207,17 @@ class StreamQuery:
                     source.mark_committed(began, ended)
         faults.point("stream.acknowledged")
         self._last_loaded = number
-        if incoming is None:  # Spark found the spool before its first message, or again after its last
+        if incoming is None:  # Spark planned a batch of the spool without messages
             return
         self._report(replace(report, lag=self._lag.after_batch(after), lag_unit=self._lag.unit))
 
-    def _verify_topics(self, after: tuple[str | None, ...]) -> None:
-        """Before a batch is read; what is learnt is stored before the batch is loaded."""
+    def _verify_resources(self, after: tuple[str | None, ...]) -> None:
+        """Check the topics before a batch is read, and store new ids before the batch is loaded."""
         for source, position in zip(self.sources, after, strict=True):
-            source.verify_topics(position)
-        known = [dict(source.topic_ids) for source in self.sources]
+            source.verify_resources(position)
+        known = [dict(source.resource_ids) for source in self.sources]
         if any(known) and known != self._stored_ids:
-            self.checkpoint.store_topic_ids(known)
+            self.checkpoint.store_resource_ids(known)
             self._stored_ids = known
 
     def _positions_for_ledger(self, positions: tuple[str | None, ...]) -> tuple[str | None, ...]:
@@ -233,7 +233,7 @@ class StreamQuery:
         return IncomingBatch(frame, self._max_messages(before, after))
 
     def _max_messages(self, before: tuple[str | None, ...], after: tuple[str | None, ...]) -> int | None:
-        """How many messages the batch holds at most, when every source knows."""
+        """The most messages that the batch can hold, if every source knows."""
         total = 0
         for source, began, ended in zip(self.sources, before, after, strict=True):
             found = source.max_messages(began, ended)

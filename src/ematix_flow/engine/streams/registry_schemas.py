@@ -1,4 +1,4 @@
-"""Schemas of a registry that appear while a stream runs: whether a batch brings what no plan knows."""
+"""Finds schemas that appear in a registry while a stream runs, and tells whether they bring new fields."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class KnownSchemas:
-    """The schemas that the columns of a plan were judged with. Used by one thread at a time."""
+    """The schemas that a plan was made with. Used by one thread at a time."""
 
     def __init__(
         self, payload: PayloadSpec, columns: Sequence[ColumnSpec], judged: KnownSchemas | None = None
@@ -49,7 +49,7 @@ class KnownSchemas:
         more = new_or_wider_columns(self.columns, columns_of_schemas(self.payload, ids))
         self._judged |= ids
         if more:
-            registry.forget_latest()  # which may be from before these messages
+            registry.forget_latest()  # a cached answer may be older than these messages
         return bool(more)
 
 

@@ -1,7 +1,7 @@
-"""Messages that were put aside, loaded as the stream would load them now.
+"""Replays dead letters: loads them as the stream would load them now.
 
-They go through the same loader as a batch of their own, whose name is made of what they are: a replay that
-died after its commit and is tried again with the same messages does nothing the second time.
+The same loader loads them as a separate batch. The batch key is a hash of the messages, so that a replay that
+crashed after its commit changes nothing when it runs again with the same messages.
 """
 
 from __future__ import annotations
@@ -27,25 +27,27 @@ _NAMES = [field.split()[0] for field in MESSAGE_DDL.split(", ")]
 
 
 class ReplayLoader:
-    """Loads messages into all targets of a stream, beside the stream itself if that runs."""
+    """Loads messages into all targets of a stream, also while the stream itself runs."""
 
-    def __init__(self, spec: StreamSpec, world: Connections, place: StreamFolder) -> None:
+    def __init__(self, spec: StreamSpec, connections: Connections, folder: StreamFolder) -> None:
         self.rejected: list[RejectedMessage] = []
         self.spec = replace(spec, on_error="dlq")
-        self.stream = StreamRunner(self.spec, world, place, letters=self)
+        self.stream = StreamRunner(self.spec, connections, folder, letters=self)
         if any(source.kind_of_rows != "messages" for source in self.stream.sources):
             raise Unsupported(
                 f"stream {spec.name!r} follows files or tables, which have no messages to replay"
             )
 
     def add(self, letters: Sequence[RejectedMessage], batch: str) -> None:
-        """What cannot be loaded this time either."""
+        """Collect the messages that fail again."""
         self.rejected += letters
 
     def load(self, messages: Sequence[Mapping[str, Any]], attempt: str) -> dict[int, str]:
-        """By its index, why a message could not be loaded; all others are in every target.
+        """Load the messages.
 
-        ``attempt`` tells one try from the next.
+        Returns the reason for each one that failed, by index; all others are in every target.
+
+        ``attempt`` distinguishes one try from the next.
         """
         self.rejected = []
         for loader in self.stream.replay_loaders(self._frame(messages)):
@@ -79,7 +81,7 @@ class ReplayLoader:
         )
 
     def _source_number(self, topic: str | None) -> int:
-        """Which of several sources a message is of: the one that names its topic."""
+        """The number of the source that names the message's topic."""
         for number, source in enumerate(self.spec.sources):
             if topic in [name.strip() for name in source.query.split(",")]:
                 return number

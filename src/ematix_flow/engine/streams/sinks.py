@@ -1,7 +1,7 @@
-"""Where a batch of a stream goes: a table, by staging and a transaction, or a broker, by confirmed messages.
+"""The sinks of a stream: a table, loaded by staging and a transaction, or a broker, by confirmed messages.
 
-`stage` does all the work that can be thrown away; `commit` is the one step that counts. A batch that was
-committed before is known by its key, and nothing happens.
+Staging does all work that can be discarded; only `commit` changes the target. A sink recognises a batch that
+it already committed by its key, and changes nothing.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
-_LEDGER_SECONDS = 3_600.0  # brokers forget who is silent for long
-_TIDY_AFTER = 1_000  # batches, between two looks at the ledger
-_LEDGER_ENTRIES = dt.timedelta(days=7)  # what a ledger remembers of a stream
+_SENDER_SECONDS = 3_600.0  # brokers close idle connections
+_TIDY_AFTER = 1_000  # batches between two clean-ups of the ledger
+_LEDGER_AGE = dt.timedelta(days=7)  # how long a ledger keeps the batches of a stream
 
 
 @dataclass(frozen=True)
 class BatchName:
-    """A batch of a query, by which ledgers know it, and the positions that it ends at."""
+    """Identifies a batch of a query in ledgers, with the positions that it ends at."""
 
     pipeline: str
     query: str
     number: int
     position: str | None
-    started_at: str | None = None  # the positions that it begins at
+    started_at: str | None = None  # the positions that the batch begins at
     kind: str = "stream"  # or "dlq": dead letters that are replayed
 
     @property
@@ -75,7 +75,7 @@ class BatchName:
 
     @property
     def run_id(self) -> uuid.UUID:
-        """The same whenever the batch is replayed: rows lead by it to the ledger's entry."""
+        """The run id of the batch's rows and ledger entry. A replayed batch has the same id."""
         return uuid.uuid5(uuid.UUID(self.query), str(self.number))
 
 
@@ -95,25 +95,25 @@ class StreamSink(ABC):
     def stage_messages(
         self, batch: BatchName, messages: IncomingBatch | Messages, decoders: SourceDecoders, *, lenient: bool
     ) -> MessageCounts:
-        """Decode in the tasks that stage; ``lenient`` counts rows that the target refuses as bad."""
+        """Decode and stage in the same tasks. With ``lenient`` a rejected row counts as bad."""
 
     @abstractmethod
     def row_validator(self) -> RowValidator:
-        """What rows have to fit before they are staged."""
+        """The check that rows must pass before they are staged."""
 
     @abstractmethod
     def rehearse(self, batch: BatchName) -> None:
-        """Let the target refuse what is staged, and change nothing there."""
+        """Let the target check the staged rows without changing anything."""
 
     @abstractmethod
     def commit(self, batch: BatchName) -> LoadResult: ...
 
     def discard(self) -> None:
-        """Throw away what is staged."""
+        """Discard the staged rows."""
         return
 
     def close(self) -> None:
-        """Let go of what is kept open between two batches."""
+        """Close what stays open between two batches."""
         return
 
 
@@ -134,7 +134,7 @@ class TableSink(StreamSink):
         return self.plan.table
 
     def prepare(self, pipeline: str, *, sweep: bool) -> list[str]:
-        """Make what ledger and watermarks need; with ``sweep`` drop what a crashed run had left."""
+        """Create the control tables. With ``sweep`` also drop the staging of crashed runs."""
         self.target.change_table(self.table, TablePlan())
         return self.target.sweep_staging(pipeline, self.label) if sweep else []
 
@@ -194,11 +194,9 @@ class TableSink(StreamSink):
         return applied
 
     def _trim_ledger(self, pipeline: str) -> None:
-        """The newest entries stay: they say where the stream is."""
+        """Delete old ledger entries. The newest stay, because they hold the stream's position."""
         try:
-            self.target.forget_batches(
-                pipeline, self.label, dt.datetime.now(dt.timezone.utc) - _LEDGER_ENTRIES
-            )
+            self.target.forget_batches(pipeline, self.label, dt.datetime.now(dt.timezone.utc) - _LEDGER_AGE)
         except errors.FlowError as error:  # the batch itself is committed
             _log.warning("old entries of the ledger of %s stay: %s", self.label, error.what)
 
@@ -211,14 +209,14 @@ class TableSink(StreamSink):
 
 
 class MessageSink(StreamSink):
-    """A broker. Without transactions a batch that is replayed is sent again."""
+    """A broker. Without transactions a replayed batch is sent again."""
 
     def __init__(
         self, plan: StreamTargetPlan, target: MessageTarget, sender: Sender, encoder: Encoder, once: bool
     ) -> None:
         self.plan, self.target, self.sender, self.encoder, self.once = plan, target, sender, encoder, once
         self._rows: DataFrame | Messages | None = None
-        self._kept: Sender | None = None  # of this process, while batches are small
+        self._kept: Sender | None = None  # the sender of this process, while batches are small
         self._used = 0.0
 
     def stage_rows(self, batch: BatchName, rows: DataFrame) -> None:
@@ -227,7 +225,7 @@ class MessageSink(StreamSink):
     def stage_messages(
         self, batch: BatchName, messages: IncomingBatch | Messages, decoders: SourceDecoders, *, lenient: bool
     ) -> MessageCounts:
-        """Only a few are decoded here; many are, as rows of a frame, when they are sent."""
+        """Decode a small batch here. A large batch is decoded as a frame when it is sent."""
         assert isinstance(messages, Sequence)
         self._rows, counts = decode_in_driver(messages, decoders, self.row_validator(), lenient=lenient)
         return counts
@@ -245,7 +243,7 @@ class MessageSink(StreamSink):
         token = BatchToken(batch.pipeline, self.label, batch.key, batch.position) if self.once else None
         rows, self._rows = self._rows, None
         idle = time.monotonic() - self._used
-        sender, self._kept = self._kept if idle < _LEDGER_SECONDS else None, None
+        sender, self._kept = self._kept if idle < _SENDER_SECONDS else None, None
         if isinstance(rows, Sequence):
             sender = sender or self.sender.keep_open()
         else:
@@ -270,7 +268,7 @@ class MessageSink(StreamSink):
 
 @contextmanager
 def lock_on_this_machine(pipeline: str, target: str, run_id: uuid.UUID) -> Iterator[None]:
-    """A broker has no locks: streams on this machine keep out of each other's way."""
+    """Lock a broker's target with a file, because brokers have no locks. Works on this machine only."""
     with hold_file_lock(state_root(os.environ) / "locks", pipeline, target, str(run_id)):
         yield
 
@@ -295,7 +293,7 @@ def _send_task(
 
 @dataclass(frozen=True)
 class _SendCheck:
-    """Refuses rows that cannot be written as a message, or whose message the broker does not take."""
+    """Rejects rows that cannot be encoded as a message, or whose message the broker would not accept."""
 
     plan: StreamTargetPlan
     sender: Sender
@@ -308,12 +306,12 @@ class _SendCheck:
             self.sender.check(messages)
 
 
-def _check_task(judge: RowValidator) -> tasks.ArrowFunction:
+def _check_task(validator: RowValidator) -> tasks.ArrowFunction:
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         told: dict[str, Any] = {}
         try:
             for batch in batches:
-                judge.conform_rows(batch)
+                validator.conform_rows(batch)
         except errors.FlowError as error:
             told = tasks.encode_outcome(error)
         yield tasks.text_batch(json.dumps(told))
@@ -331,7 +329,7 @@ def _encode_messages(
     import pyarrow as pa
 
     key, headers, partition = names
-    # what only says where a message goes is not part of it
+    # columns that only route a message are not part of it
     said = [column.name for column in table.columns if column.name not in (headers, partition)]
     for batch in batches:
         fitting = cast_batch(batch, table, rows[0])

@@ -1,7 +1,7 @@
-"""A batch that is small enough for the driver: taken as Arrow, loaded with no task and no worker.
+"""Small batches: the driver takes the messages as Arrow and loads them without a task or a worker.
 
-What a small batch costs is Spark's way to its Python workers, not its rows. The size is bounded before
-anything is brought: rows by the positions, bytes by leaving a large message where it is.
+The cost of a small batch is Spark's way to its Python workers, not the rows. The size is bounded before
+anything is collected: the number of rows by the positions, the bytes by leaving out large messages.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Messages = Sequence["pa.RecordBatch"]
 
 
 def take_small_batch(frame: DataFrame, expected: int | None) -> Messages | None:
-    """The messages of a batch that holds at most ``expected``; None when they are too many or too large."""
+    """Collect a batch of at most ``expected`` messages; None if they are too many or too large."""
     import pyarrow.compute as pc
 
     if expected is None or expected > MAX_ROWS:
         return None
     size = " + ".join(f"coalesce(octet_length({name}), 0)" for name in _PAYLOAD_COLUMNS)
-    steps = 10 ** len(str(max(expected, 1) - 1))  # few different texts: Java compiles each once
+    steps = 10 ** len(str(max(expected, 1) - 1))  # few different SQL texts: Java compiles each one once
     fits = f"{size} <= {MAX_BYTES // steps}"
     columns = [
         f"CASE WHEN {fits} THEN {name} END AS {name}" if name in _PAYLOAD_COLUMNS else name

@@ -1,8 +1,7 @@
-"""Segments of a spool as batches of Arrow, read in tasks or in the driver without a way through Java.
+"""Reads segments of a spool as Arrow batches, in tasks or in the driver, without Java.
 
-Each message gets its arrival: in which order messages came, as a text that sorts so. Segments are numbered,
-and rows in them too. It also stands for the position of a message that has none, so that two equal ones are
-told apart.
+Each message gets an arrival: segment number and row number as a text that sorts in order of arrival. It
+replaces the position of a message that has none, so that two equal messages can be distinguished.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ class SegmentSplit:
 
 
 def segment_splits(paths: Sequence[Path], most: int) -> list[SegmentSplit]:
-    """All of them, in at most so many shares."""
+    """The segments, divided into at most ``most`` splits."""
     shares = [paths[n::most] for n in range(min(most, len(paths)))]
     return [SegmentSplit(tuple(map(str, share))) for share in shares]
 
 
 def all_segments(paths: Sequence[Path]) -> SegmentSplit:
-    """One after the other, in the order in which they came."""
+    """One split with all segments, in order of arrival."""
     return SegmentSplit(tuple(map(str, paths)))
 
 

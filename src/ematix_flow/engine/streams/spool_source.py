@@ -1,7 +1,7 @@
-"""A spool as a stream of Spark's: its positions are segment numbers, its rows are read from the segments.
+"""A spool as a streaming source of Spark. Its positions are segment numbers.
 
-The source itself only tells Spark that there are new segments; what is in them is read by whoever loads
-the batch: see `segments`.
+The source only tells Spark that there are new segments; the loader of a batch reads their rows: see
+`segments`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SPOOL_FORMAT = "ematix_flow_spool"
 
 
 class SpoolStream(DataSource):
-    """Registered with a session under `FORMAT`.
+    """Registered with a session under `SPOOL_FORMAT`.
 
     The option ``newest`` is the file with the last number. With ``most``, how many messages a batch holds at
     most, ``segments`` and ``checkpoint`` are the folders that tell where one ends.
@@ -70,7 +70,7 @@ class _SpoolReader(DataSourceStreamReader):
 
 
 class _LimitedSpoolReader(_SpoolReader):
-    """Spark does not say where a batch begins; its checkpoint does."""
+    """Limits a batch. Spark does not pass the start of a batch; the reader takes it from the checkpoint."""
 
     def __init__(self, newest: Path, segments: Path, checkpoint: Path, most: int) -> None:
         super().__init__(newest)
@@ -85,7 +85,7 @@ class _LimitedSpoolReader(_SpoolReader):
 
 
 def spool_frame(spark: SparkSession, spool: Spool, checkpoint: Path, most: int | None) -> DataFrame:
-    """The streaming frame of a spool: a row a batch, which nobody reads."""
+    """The streaming frame of a spool. Its one row per batch is not used."""
     spark.dataSource.register(SpoolStream)
     reader = spark.readStream.format(SPOOL_FORMAT).option("newest", str(spool.newest_file))
     if most is not None:
@@ -95,7 +95,7 @@ def spool_frame(spark: SparkSession, spool: Spool, checkpoint: Path, most: int |
 
 
 def segment_range(before: str | None, after: str | None, spool: str) -> range:
-    """The segments of a batch, from the positions around it; numbers of another spool mean nothing here."""
+    """The segments of a batch, from its start and end positions. Positions of another spool are ignored."""
     return range(_segment_number(before, spool) + 1, _segment_number(after, spool) + 1)
 
 

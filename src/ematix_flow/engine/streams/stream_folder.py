@@ -1,4 +1,4 @@
-"""Where a stream keeps what it must find again: its checkpoints, its spools, the columns it once found."""
+"""The folder of a stream: its checkpoints, its spools, and the columns inferred from its first messages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class StreamFolder:
             private_directory(self.folder / inside, chosen_by=self._chosen_by, tighten=True)
 
     def pinned_columns(self) -> tuple[ColumnSpec, ...] | None:
-        """The columns that the first messages had, so that a restart does not see others."""
+        """The columns inferred from the first messages, so that a restart uses the same ones."""
         try:
             text = self.columns_file.read_text()
         except FileNotFoundError:
@@ -48,7 +48,7 @@ class StreamFolder:
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(
                 f"{self.columns_file} is damaged: {error}",
-                next_step="remove it: the columns are then found anew in the next messages",
+                next_step="remove it: the columns are then inferred again from the next messages",
             ) from error
 
     def pin_columns(self, columns: Sequence[ColumnSpec]) -> None:
@@ -62,7 +62,7 @@ class StreamFolder:
 
 
 def stream_folder_for(spec: StreamSpec) -> StreamFolder:
-    """Below the state root, or where the declaration says."""
+    """The folder below the state root, or the one that ``checkpoint=`` names."""
     if spec.checkpoint is not None:
         if "://" in spec.checkpoint and not spec.checkpoint.startswith("file://"):
             raise ConfigError(
@@ -75,6 +75,6 @@ def stream_folder_for(spec: StreamSpec) -> StreamFolder:
 
 
 def _folder_name(name: str) -> str:
-    """A folder's name that shows the given one, and that no other name shares."""
+    """A unique folder name that resembles ``name``."""
     plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", name)[:60].strip(".") or "_"
     return plain if plain == name else f"{plain}-{hashlib.blake2b(name.encode(), digest_size=4).hexdigest()}"

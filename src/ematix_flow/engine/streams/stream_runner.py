@@ -1,4 +1,4 @@
-"""One start of a stream: plan it, lock its targets, open its sources, run its queries until they end."""
+"""Runs a stream once: plan it, lock its targets, open its sources, run its queries until they end."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ _log = logging.getLogger(__name__)
 
 
 class StreamRunner:
-    """A declared stream in the world as it is now. ``stop`` ends it between two batches."""
+    """A declared stream with its open connections. ``stop`` ends it between two batches."""
 
     def __init__(
         self,
         spec: StreamSpec,
-        world: Connections,
-        place: StreamFolder,
+        connections: Connections,
+        folder: StreamFolder,
         *,
         once: bool = False,
         letters: DeadLetters | None = None,
@@ -70,23 +70,25 @@ class StreamRunner:
         stop: threading.Event | None = None,
         lag: ReportLag = lambda lag, unit: None,
     ) -> None:
-        """``failing`` is told of a target that fails alone, and with None that it is well again.
+        """``failing`` is called with the error of a target that fails alone, and with None when it recovers.
 
-        ``lag`` is told how much waits while no batch comes.
+        ``lag`` is called with the lag while no batch comes.
         """
-        self.spec, self.connections, self.folder, self.once = spec, world, place, once
+        self.spec, self.connections, self.folder, self.once = spec, connections, folder, once
         self.dead_letters, self.report, self.note, self.heartbeat = letters, report, note, alive
         self.report_failing, self.report_lag, self.group_lags = failing, lag, StreamLag()
         self.stop = stop or threading.Event()
         for connection in [s.connection for s in spec.sources] + [t.connection for t in spec.targets]:
-            world.backend(connection)  # so that Spark, once it is started, has the jars of all of them
-        self.sources: list[StreamSource] = [open_stream_source(world, source) for source in spec.sources]
-        self.lookups = Lookups(spec, world, note)
+            connections.backend(connection)  # before Spark starts, so that it gets the jars of all of them
+        self.sources: list[StreamSource] = [
+            open_stream_source(connections, source) for source in spec.sources
+        ]
+        self.lookups = Lookups(spec, connections, note)
 
     # -------------------------------------------------------------- the plan
 
     def plan(self) -> StreamPlan:
-        """What it will do, as far as it can be known before the first message. Changes nothing."""
+        """The plan, as far as it is known before the first message. Changes nothing."""
         try:
             return self._plan()
         except FlowError as error:
@@ -95,11 +97,11 @@ class StreamRunner:
             self.lookups.stop()
 
     def plan_without_targets(self) -> StreamPlan:
-        """What messages hold now; each part of the stream plans its targets by itself."""
+        """The plan of the columns only; each target group plans its own targets."""
         return self._plan(with_targets=False)
 
     def _plan(self, with_targets: bool = True) -> StreamPlan:
-        """Without targets: each that may fail alone is planned by itself."""
+        """Build the plan. Targets that may fail alone are planned later, each by itself."""
         spec = self.spec
         check_capabilities(spec, self.connections)
         for source, declared in zip(self.sources, spec.sources, strict=True):
@@ -133,7 +135,7 @@ class StreamRunner:
         return with_meta_columns(self.spec, columns, numbered)
 
     def _columns_of_source(self) -> tuple[tuple[ColumnSpec, ...] | None, str]:
-        """The columns of a source whose rows have some already."""
+        """The columns of a source of files or tables."""
         source, reading = self.sources[0], self.reading_of(self.spec.sources[0])
         if isinstance(source, ReceivedFileSource):
             return source.describe(self.connections.spark(), reading), "found in the files"
@@ -158,7 +160,7 @@ class StreamRunner:
         )
 
     def replay_loaders(self, incoming: DataFrame) -> list[BatchLoader]:
-        """Loaders for messages that come by hand, one for each group of targets that moves together."""
+        """One loader for each target group, for messages that are replayed."""
         plan = self.plan()
         parts = [
             TargetGroup(self, plan, group, n, (), (), aside=True) for n, group in enumerate(self._groups())
@@ -168,7 +170,7 @@ class StreamRunner:
     # -------------------------------------------------------------- running
 
     def run(self) -> None:
-        """Until it is stopped, or all is loaded; raises what it fails of."""
+        """Run until the stream is stopped or everything is loaded. Raises the failure."""
         try:
             self._run()
         except FlowError as error:
@@ -190,7 +192,7 @@ class StreamRunner:
             self._run_groups(parts)
 
     def _groups(self) -> list[tuple[StreamTargetSpec, ...]]:
-        """Targets that move together. One that may fail alone moves alone, and catches up by itself."""
+        """The groups of targets that share a query. A target that may fail alone forms its own group."""
         targets = self.spec.targets
         return [(target,) for target in targets] if self.spec.continue_on_target_failure else [targets]
 
@@ -217,7 +219,7 @@ class StreamRunner:
         return spools
 
     def _ledger_position(self) -> str | None:
-        """Where a received source stood by the ledgers, for a spool that is new."""
+        """The lowest position in the ledgers, for a new spool of a received source."""
         plan = StreamPlan(self.spec, None, "", ())
         found: list[str] = []
         for target in self.spec.targets:
@@ -263,6 +265,6 @@ class StreamRunner:
             raise error
 
 
-def build_stream_plan(spec: StreamSpec, world: Connections, place: StreamFolder) -> StreamPlan:
-    """What a stream would do now. Changes nothing."""
-    return StreamRunner(spec, world, place).plan()
+def build_stream_plan(spec: StreamSpec, connections: Connections, folder: StreamFolder) -> StreamPlan:
+    """The plan of a stream as of now. Changes nothing."""
+    return StreamRunner(spec, connections, folder).plan()

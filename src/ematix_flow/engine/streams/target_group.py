@@ -1,4 +1,4 @@
-"""The targets of a stream that move together: where they go on, and what their query loads."""
+"""A group of targets that share one query of a stream: where it resumes, and what it loads."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ from ematix_flow.engine.streams.followed_sources import (
 from ematix_flow.engine.streams.incoming_batch import IncomingBatch
 from ematix_flow.engine.streams.query import StreamQuery
 from ematix_flow.engine.streams.registry_schemas import KnownSchemas
-from ematix_flow.engine.streams.sinks import MessageSink, StreamSink, TableSink
-from ematix_flow.engine.streams.topic_ids import (
+from ematix_flow.engine.streams.resource_ids import (
     current_ids,
     positions_with_ids,
     recorded_ids,
     replaced_topics,
 )
+from ematix_flow.engine.streams.sinks import MessageSink, StreamSink, TableSink
 from ematix_flow.errors import FlowError, TargetFailed, Unsupported
 from ematix_flow.plan.spark_types import columns_of_frame
 from ematix_flow.spec.streams import StreamTargetSpec
@@ -65,12 +65,12 @@ if TYPE_CHECKING:
     from ematix_flow.engine.streams.stream_runner import StreamRunner
 
 _log = logging.getLogger(__name__)
-_GOOD_SECONDS = 60.0  # a part that ran so long did not fail at once
-_QUIET_SECONDS = 15.0  # a batch that waits is begun sooner
+_GOOD_SECONDS = 60.0  # a group that ran this long did not fail at the start
+_QUIET_SECONDS = 15.0  # a waiting batch would have begun by then
 
 
 class TargetGroup:
-    """The targets of a stream that share a query: all of them, or one."""
+    """The targets of a stream that share a query: all of them, or a single one."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class TargetGroup:
     ) -> None:
         self.stream, self.plan, self.targets, self.number = stream, plan, group, number
         self.spools, self.shared_positions = spools, told
-        self.no_sweep = aside  # beside a run that may be at work: nothing of others is touched
+        self.no_sweep = aside  # another run may be active: do not remove its staging
         self._is_failing, self._started = False, 0.0
         self.label = group[0].label if len(stream.spec.targets) > 1 and len(group) == 1 else "all"
         self.checkpoint = Checkpoint(stream.folder.checkpoint(self.label))
@@ -103,7 +103,7 @@ class TargetGroup:
 
     def _run(self) -> None:
         stream, spark = self.stream, self.stream.connections.spark()
-        if self.plan.columns is None:  # the sinks are opened with the first messages, which is too late
+        if self.plan.columns is None:  # the sinks are opened only with the first messages
             self._check_message_targets()
         warm_workers(spark)
         sources = self._follow_sources()
@@ -133,7 +133,7 @@ class TargetGroup:
             query.close()
 
     def _check_message_targets(self) -> None:
-        """TargetMissing when a broker has no such topic, queue or stream to send to."""
+        """Raise TargetMissing if a broker does not have the topic, queue or stream to send to."""
         for target in self.targets:
             messages = self.stream.connections.backend(target.connection).message_target()
             if messages is not None:
@@ -144,7 +144,7 @@ class TargetGroup:
         self.stream.report(replace(batch, lag=self.stream.group_lags.update(self.label, batch.lag)))
 
     def _heartbeat(self, is_idle: bool) -> None:
-        """One that failed and then waits for messages for a while has none left to fail of."""
+        """Send a heartbeat. A group that failed and then idles for a while has recovered."""
         if self._is_failing and is_idle and time.monotonic() - self._started > _QUIET_SECONDS:
             self._report_recovery()
         self.stream.heartbeat()
@@ -155,7 +155,7 @@ class TargetGroup:
             self.stream.report_failing(self.label, None)
 
     def _translate_error(self, error: Exception) -> FlowError:
-        """A source may know better what Spark's words about it mean."""
+        """The error of a source that recognises Spark's message, or else Spark's error."""
         stream = self.stream
         said = f"{error}\n{error.__cause__}" if error.__cause__ is not None else str(error)
         for source, declared in zip(stream.sources, stream.spec.sources, strict=True):
@@ -165,7 +165,7 @@ class TargetGroup:
         return translate_spark_error(error, what=f"stream {stream.spec.name!r}", source=True)
 
     def run_with_retries(self, failures: list[FlowError]) -> None:
-        """Again and again: a target that fails does not stop the others, and catches up when it is back."""
+        """Run with retries. A failing target does not stop the others, and catches up later."""
         delay = 1.0
         while not self.stream.stop.is_set():
             started = time.monotonic()
@@ -188,11 +188,11 @@ class TargetGroup:
     def _follow_sources(self) -> list[FollowedSource]:
         stream = self.stream
         self._set_aside_stale_checkpoint()
-        place_ids = current_ids(stream.sources, self._readings())
+        resource_ids = current_ids(stream.sources, self._readings())
         resume = (
             self._resume_from_ledger()
             if self.checkpoint.is_new
-            else self._resume_after_source_change(place_ids)
+            else self._resume_after_source_change(resource_ids)
         )
         if resume[0] is not None and self._resumes_by_checkpoint_only(resume[0]):
             shutil.rmtree(self.checkpoint.folder, ignore_errors=True)
@@ -202,7 +202,7 @@ class TargetGroup:
         sends_on = any(target.is_broker for target in self.targets)
         followed: list[FollowedSource] = []
         for declared, position, spool, shared, ids in zip(
-            stream.spec.sources, resume, self.spools, self.shared_positions, place_ids, strict=True
+            stream.spec.sources, resume, self.spools, self.shared_positions, resource_ids, strict=True
         ):
             if spool is not None:
                 followed.append(
@@ -217,15 +217,17 @@ class TargetGroup:
                         replace(reading, begun=not self.checkpoint.is_new),
                         left=self._dropped_positions(len(followed)),
                         in_order=sends_on,
-                        place_ids=ids,
+                        resource_ids=ids,
                     )
                 )
         return followed
 
-    def _resume_after_source_change(self, place_ids: Sequence[Mapping[str, str]]) -> tuple[str | None, ...]:
-        """When other topics are asked for than the checkpoint has, or one was created again: leave it.
+    def _resume_after_source_change(
+        self, resource_ids: Sequence[Mapping[str, str]]
+    ) -> tuple[str | None, ...]:
+        """Set the checkpoint aside if the topics changed or one was created again.
 
-        What is the same as before then goes on where it stood.
+        Unchanged topics then resume at their recorded position.
         """
         stream = self.stream
         newest = self.checkpoint.last_planned()
@@ -236,10 +238,11 @@ class TargetGroup:
                 f"stream {stream.spec.name!r} had {len(planned)} sources and has {len(stream.sources)} now: "
                 "which of its positions is whose cannot be told",
                 state="nothing was read",
-                next_step="declare the sources as before, or give the stream another name, which begins anew",
+                next_step="declare the sources as before, or give the stream another name to start from the "
+                "beginning",
             )
         ids = recorded_ids(stream.sources, self.checkpoint, remembered)
-        replaced = replaced_topics(stream.sources, self._readings(), ids, place_ids)
+        replaced = replaced_topics(stream.sources, self._readings(), ids, resource_ids)
         if not replaced and all(
             not isinstance(source, SparkStreamSource)
             or known is None
@@ -284,7 +287,7 @@ class TargetGroup:
         return [self.stream.reading_of(declared) for declared in self.stream.spec.sources]
 
     def _dropped_positions(self, place: int) -> str | None:
-        """Of what the ledger remembers of a source, that which is not asked for now."""
+        """The recorded positions of a source's topics that are no longer declared."""
         source, reading = self.stream.sources[place], self.stream.reading_of(self.stream.spec.sources[place])
         if not isinstance(source, SparkStreamSource):
             return None
@@ -298,16 +301,16 @@ class TargetGroup:
         return lowest_position(found) if found else None
 
     def _resumes_by_checkpoint_only(self, position: str) -> bool:
-        """Whether a lost checkpoint is written anew: Delta and spools take positions from nowhere else."""
+        """Whether a lost checkpoint must be written again: Delta and spools resume only from a checkpoint."""
         first, spool = self.stream.sources[0], self.spools[0]
         if spool is not None:
             return bool(json.loads(position).get("spool") == spool.spool.id)
         return isinstance(first, SparkStreamSource) and first.kind_of_rows == "columns"
 
     def _set_aside_stale_checkpoint(self) -> None:
-        """A checkpoint that others have gone on without is out of date: the ledger knows better.
+        """Set the checkpoint aside if a target's ledger has newer batches of another query.
 
-        That is so when targets moved apart for a while, or when an old folder was brought back.
+        This happens if targets moved separately for a while, or if an old folder was restored.
         """
         if self.checkpoint.is_new or not all(isinstance(s, SparkStreamSource) for s in self.stream.sources):
             return
@@ -322,7 +325,7 @@ class TargetGroup:
                 return
 
     def _resume_from_ledger(self) -> tuple[str | None, ...]:
-        """Without a checkpoint the targets know how far they are."""
+        """Without a checkpoint, resume from the positions in the ledgers."""
         found = self._target_positions()
         if len(set(found)) > 1:
             self.stream.note(
@@ -335,11 +338,11 @@ class TargetGroup:
         return remembered
 
     def _target_positions(self) -> list[str | None]:
-        """The last position of each target; those that keep no ledger do not count."""
+        """The last position of each target that keeps a ledger."""
         return [self.last_position(target) for target in self.targets if self._keeps_ledger(target)]
 
     def _ledger_positions(self) -> tuple[str | None, ...]:
-        """Where each source stood by the ledgers of all targets; all None when one has nothing yet."""
+        """The position of each source in the ledgers of all targets; all None if one ledger is empty."""
         sources, found = len(self.stream.spec.sources), self._target_positions()
         positions = [position for position in found if position is not None]
         if not positions or len(positions) < len(found):
@@ -351,7 +354,7 @@ class TargetGroup:
         return sends is None or (sends.transactions and self.stream.spec.delivery == "exactly_once")
 
     def _newest_batch_key(self, target: StreamTargetSpec) -> str | None:
-        """The key of the newest batch of this stream that a target holds."""
+        """The key of this stream's newest batch in a target."""
         found = self._last_batch(target)
         return found[0] if found is not None else None
 
@@ -360,11 +363,11 @@ class TargetGroup:
         return found[1] if found is not None else None
 
     def _last_batch(self, target: StreamTargetSpec) -> tuple[str, str | None] | None:
-        world, name = self.stream.connections, self.stream.spec.name
-        sends = world.backend(target.connection).message_target()
+        connections, name = self.stream.connections, self.stream.spec.name
+        sends = connections.backend(target.connection).message_target()
         if sends is not None:
             return sends.last_token(name, target.label) if self._keeps_ledger(target) else None
-        for entry in world.target(target.connection).ledger(name, target.label, limit=100):
+        for entry in connections.target(target.connection).ledger(name, target.label, limit=100):
             if entry.batch_key.startswith("stream:") and entry.source_to:
                 return entry.batch_key, entry.source_to
         return None
@@ -377,7 +380,7 @@ class TargetGroup:
         return self._loader_from_plan(self._plan_own_targets(self.plan))
 
     def _plan_own_targets(self, plan: StreamPlan) -> StreamPlan:
-        """The plan with this part's targets."""
+        """The plan with the targets of this group."""
         if plan.targets:
             return self._refuse_missing_tables(plan)
         stream = self.stream
@@ -388,7 +391,7 @@ class TargetGroup:
         return self._refuse_missing_tables(replace(plan, targets=targets))
 
     def _refuse_missing_tables(self, plan: StreamPlan) -> StreamPlan:
-        """A table that is gone would begin in the middle of the stream: that is refused."""
+        """Refuse a plan that creates a table again in the middle of the stream."""
         for target in plan.targets:
             creates = any(change.action == "create_table" for change in target.load.table_plan.changes)
             if creates and self.last_position(target.target) is not None:
@@ -402,7 +405,9 @@ class TargetGroup:
         return plan
 
     def _renew_loader(self, loader: BatchLoader, incoming: IncomingBatch) -> BatchLoader:
-        """Planned again, with the registry's newest schema, when a batch is of one that is newer."""
+        """A new loader if the batch has messages of a newer schema, planned with the registry's newest
+        schema.
+        """
         if loader.schemas is None or not loader.schemas.has_new_fields(incoming):
             return loader
         stream = self.stream
@@ -416,7 +421,7 @@ class TargetGroup:
         return renewed
 
     def _loader_from_messages(self, incoming: DataFrame) -> BatchLoader:
-        """The loader, now that there are messages to look at."""
+        """A loader with columns inferred from these messages."""
         stream, payloads = self.stream, self.plan.payloads
         pinned = stream.folder.pinned_columns()
         if pinned is None:
@@ -436,7 +441,7 @@ class TargetGroup:
         return self._loader_from_plan(plan)
 
     def _loader_for_unreadable(self, payloads: Sequence[PayloadSpec | None]) -> BatchLoader:
-        """Nothing can be read: all of it is bad, and the next batch may tell more."""
+        """A loader that rejects every message. The next batch tries to infer columns again."""
         column = ColumnSpec("value", DataType("text"), nullable=True)
         plan = replace(self.plan, columns=(column,), targets=())
         return BatchLoader(
@@ -450,13 +455,13 @@ class TargetGroup:
         )
 
     def _loader_from_plan(self, plan: StreamPlan, judged: KnownSchemas | None = None) -> BatchLoader:
-        """``judged`` are the schemas that the plan before had, and that need not be looked at again."""
+        """``judged`` are the known schemas of the previous plan."""
         stream = self.stream
         schemas = _known_schemas(plan, judged)
         sinks = [self._open_sink(target) for target in plan.targets if target.target in self.targets]
         assert plan.columns is not None
         fused = stream.spec.transform_sql is None and len(sinks) == 1 and isinstance(sinks[0], TableSink)
-        # decoded for one table alone, its own columns say what may not be null
+        # a single table without SQL decides which columns must not be null
         columns = sinks[0].plan.table.columns if fused and sinks[0].plan.projection is None else plan.columns
         columns = _as_declared(columns, stream.spec.columns)
         decoders = None if None in plan.payloads else _build_decoders(plan.payloads, columns, stream.sources)
@@ -494,14 +499,16 @@ class TargetGroup:
 
 
 def _known_schemas(plan: StreamPlan, judged: KnownSchemas | None) -> KnownSchemas | None:
-    """The schemas that a plan was made with, when it takes its columns from a registry."""
+    """The schemas that a plan was made with, if its columns come from a registry."""
     if plan.columns_by != REGISTERED or plan.payloads[0] is None or plan.columns is None:
         return None
     return KnownSchemas(plan.payloads[0], plan.columns, judged)
 
 
 def _as_declared(columns: Sequence[ColumnSpec], declared: TableSpec | None) -> tuple[ColumnSpec, ...]:
-    """The columns as ``source_columns=`` declares them: a table may hold more, nulls or longer texts."""
+    """The columns with the types and nullability of ``source_columns=``, which may be stricter than the
+    table.
+    """
     said = {c.name: c for c in declared.columns} if declared is not None else {}
     return tuple(
         replace(said[c.name], nullable=c.nullable and said[c.name].nullable) if c.name in said else c

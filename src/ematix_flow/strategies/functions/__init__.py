@@ -1,7 +1,7 @@
 """The few SQL functions that differ from engine to engine, one module an engine.
 
 What a normaliser means is written once, in `markers` and `casts`, in terms of these functions; an
-engine is added by writing its `Functions` and naming it in `functions_for`.
+engine is added by writing its `SqlFunctions` and naming it in `functions_for`.
 """
 
 from __future__ import annotations

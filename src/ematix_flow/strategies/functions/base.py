@@ -228,7 +228,7 @@ class SqlFunctions(ABC):
         """An expression that fails with the message when it is evaluated; of this type where that matters."""
 
     def reject(self, column: str, tree: exp.Expression, what: str, data_type: DataType) -> exp.Expression:
-        """Fail with the column's name and the value, in a form that `rejection_in` finds."""
+        """Fail with the column's name and the value, in a form that `find_rejection` finds."""
         shown = self.left(tree, _MAX_SHOWN)
         message = concat(text(f"<<ematix_flow: column '{column}': '"), shown, text(f"' {what}>>"))
         return self.raise_error(message, data_type)

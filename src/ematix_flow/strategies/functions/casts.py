@@ -1,7 +1,7 @@
 """From the type a value has to the type its column declares, without losing anything in silence.
 
-A cast that would round, cut or wrap refuses the value instead, as `backends.conform` does for rows that
-travel as Arrow: a load means the same on every path.
+A cast that would round, cut or wrap refuses the value instead, as `backends.arrow.batch_casts` does for rows
+that travel as Arrow: a load means the same on every path.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from ematix_flow.strategies.functions.base import SqlFunctions, TypedValue
 class ColumnSite:
     """Handed to markers and casts.
 
-    ``settle`` makes a plain column of a value, by computing it in a SELECT of its own inside the next
-    one. Whoever mentions a value twice settles it first: so a chain of markers does not double in size
+    ``own_level`` makes a plain column of a value, by computing it in a SELECT of its own inside the next
+    one. Code that uses a value twice calls it first, so that a chain of markers does not double in size
     with every step.
     """
 

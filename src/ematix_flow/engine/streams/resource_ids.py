@@ -1,7 +1,7 @@
-"""Whether a stream's positions are still of the same places: a topic that was created again is another.
+"""Ids of topics: they tell whether a topic was deleted and created again since its position was recorded.
 
-Ids are kept with the positions in the ledgers, and with the checkpoint for targets that keep no ledger. A
-position that was written before ids were kept has none: the stream goes on, and learns them.
+Ledgers store the ids with the positions; the checkpoint stores them for targets without a ledger. An old
+position has no ids: the stream resumes from it and records the ids it finds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RecordedIds = Mapping[str, "str | None"]  # None: ledgers do not agree
 
 
 def current_ids(sources: Sequence[StreamSource], readings: Sequence[ReadRequest]) -> list[Ids]:
-    """The ids of the places of each source. Asked for first: what is replaced later is then noticed."""
+    """The current ids of the topics of each source. Call it first, so that a later replacement is noticed."""
     return [
         source.resource_ids(reading) if isinstance(source, SparkStreamSource) else {}
         for source, reading in zip(sources, readings, strict=True)
@@ -26,7 +26,7 @@ def current_ids(sources: Sequence[StreamSource], readings: Sequence[ReadRequest]
 def recorded_ids(
     sources: Sequence[StreamSource], checkpoint: Checkpoint, remembered: Sequence[str | None]
 ) -> list[RecordedIds]:
-    """The ids that they had, by the checkpoint and by what the ledgers remember."""
+    """The ids recorded in the checkpoint and in the ledgers."""
     found: list[RecordedIds] = []
     for place, (source, position) in enumerate(zip(sources, remembered, strict=True)):
         said = (
@@ -34,7 +34,7 @@ def recorded_ids(
             if isinstance(source, SparkStreamSource) and position is not None
             else {}
         )
-        found.append({**checkpoint.topic_ids(place), **said})
+        found.append({**checkpoint.resource_ids(place), **said})
     return found
 
 
@@ -44,7 +44,10 @@ def replaced_topics(
     before: Sequence[RecordedIds],
     now: Sequence[Ids],
 ) -> list[str]:
-    """What to say of each place that was deleted and created again; DataLost unless loss is allowed."""
+    """A sentence about each topic that was deleted and created again.
+
+    Raises DataLost unless loss is allowed.
+    """
     return [
         each
         for source, reading, known, found in zip(sources, readings, before, now, strict=True)
@@ -56,7 +59,7 @@ def replaced_topics(
 def positions_with_ids(
     sources: Sequence[StreamSource], positions: Sequence[str | None], ids: Sequence[RecordedIds]
 ) -> tuple[str | None, ...]:
-    """The positions, each with the ids of its places."""
+    """The positions, each with the ids of its topics."""
     return tuple(
         source.with_resource_ids(position, known)
         if isinstance(source, SparkStreamSource) and position is not None
