@@ -19,11 +19,11 @@ from ematix_flow.spec.pipelines import ConnectionRef
 from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
 
 if TYPE_CHECKING:
-    from ematix_flow.engine.planning.stream_targets import StreamPlan
     from ematix_flow.engine.spark.settings import EngineSettings
     from ematix_flow.observe.observer import Observers
     from ematix_flow.observe.stream_listener import StreamListener
     from ematix_flow.observe.stream_metrics import StreamMetrics
+    from ematix_flow.plan.stream_definition import StreamPlan
     from ematix_flow.streams.running_stream import RunningStream, StreamResult
 
 

@@ -11,6 +11,7 @@ from ematix_flow.backends.registry import open_backend
 from ematix_flow.backends.stores.s3a_settings import settings_by_bucket
 from ematix_flow.errors import FlowError, Unsupported
 from ematix_flow.graph.connections import resolve_for_use
+from ematix_flow.plan.connection_comparison import ConnectionComparison, describe_differences
 from ematix_flow.spec.pipelines import ConnectionRef, FileOptions, connection_label
 
 if TYPE_CHECKING:
@@ -105,3 +106,14 @@ def _conflicting_settings(key: str, backend: Backend) -> Unsupported:
         f"settings for the same place ({key})",
         next_step="let both use the same endpoint and keys, or put one of them into a separate pipeline",
     )
+
+
+def compare_connections(source: Backend, target: Backend) -> ConnectionComparison:
+    """Compare the two databases. Asks nothing if the target cannot run queries of the source."""
+    if not (target.capabilities.same_db and source.kind == target.kind):
+        return ConnectionComparison(False)
+    if source is target:
+        return ConnectionComparison(True)
+    if not source.is_same_database(target):
+        return ConnectionComparison(False)
+    return ConnectionComparison(True, describe_differences(source.query_context(), target.query_context()))

@@ -1,16 +1,13 @@
-"""What lies between a source and one of its targets: whether the target can compute the rows itself.
+"""Compares the connections of a source and a target: whether the target can run the source's query itself.
 
-A query means what the source's own connection makes of it: its default database, its search path, its
-user and that user's rights, its settings. A target may compute it only where its own connection is
-proved to be the same in all of these.
+The meaning of a query depends on the connection: its default database, search path, user, rights and
+settings. A target may run the query only if its connection is the same in all of these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-from ematix_flow.backends.base import Backend
 
 _MAX_SHOWN = 3  # of all that differs: enough to find the cause
 # a setting may hold a secret: only these values are shown
@@ -30,24 +27,13 @@ class ConnectionComparison:
         return self.same_database and not self.differences
 
     @property
-    def describe_mismatch(self) -> str:
+    def mismatch(self) -> str:
         if not self.same_database:
             return "source and target are not the same database"
         return (
             f"the connections of source and target differ in {self.differences}, and only the source's own "
             "is sure to read its SQL as it is meant"
         )
-
-
-def compare_connections(source: Backend, target: Backend) -> ConnectionComparison:
-    """Ask both connections. Nothing is asked where one of them cannot compute by itself."""
-    if not (target.capabilities.same_db and source.kind == target.kind):
-        return ConnectionComparison(False)
-    if source is target:
-        return ConnectionComparison(True)
-    if not source.is_same_database(target):
-        return ConnectionComparison(False)
-    return ConnectionComparison(True, describe_differences(source.query_context(), target.query_context()))
 
 
 def describe_differences(source: Mapping[str, str], target: Mapping[str, str]) -> str:

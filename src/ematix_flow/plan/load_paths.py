@@ -28,7 +28,7 @@ def choose_path(
         return Choice(
             "path", "same_db", "source and target are one database: no row leaves it, Spark is not started"
         )
-    apart = f"{endpoints.describe_mismatch}; " if endpoints.same_database else ""
+    apart = f"{endpoints.mismatch}; " if endpoints.same_database else ""
     if native_source:
         return Choice("path", "spark", "the source is files, which Spark reads and queries itself")
     if computes:
@@ -47,7 +47,7 @@ def _check_forced(
 ) -> None:
     problem = None
     if forced == "same_db" and not endpoints.are_equivalent:
-        problem = endpoints.describe_mismatch
+        problem = endpoints.mismatch
     elif forced == "copy" and native_source:
         problem = "a file source is read by Spark; there is nothing to copy from"
     elif forced == "copy" and computes:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.messages.contract import LagUnit
 from ematix_flow.backends.state_stores.run_logs import open_run_log
-from ematix_flow.engine.planning.stream_targets import StreamPlan
 from ematix_flow.engine.spark.usage import using_spark
 from ematix_flow.engine.streams.batch_loader import BatchReport
 from ematix_flow.engine.streams.stream_folder import stream_folder_for
@@ -41,6 +40,7 @@ from ematix_flow.observe.observer import Observers, RunEnd, StreamBatch
 from ematix_flow.observe.settings import Observability, open_observers
 from ematix_flow.observe.stream_listener import StreamListener
 from ematix_flow.observe.stream_metrics import StreamMetrics
+from ematix_flow.plan.stream_definition import StreamPlan
 from ematix_flow.run.context import spark_starter
 from ematix_flow.run.pipeline import open_connections
 from ematix_flow.run.recording import RunRecording

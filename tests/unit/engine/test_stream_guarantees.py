@@ -11,8 +11,8 @@ from ematix_flow.api.streaming import stream_spec
 from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.engine.connections import Connections
 from ematix_flow.engine.planning.stream_guarantees import expected_targets
-from ematix_flow.engine.planning.stream_targets import StreamPlan
 from ematix_flow.errors import GuaranteeRefused, Unsupported
+from ematix_flow.plan.stream_definition import StreamPlan
 from ematix_flow.spec.streams import StreamSpec
 
 KAFKA = KafkaConnection(name="kafka", bootstrap_servers="nowhere:1")

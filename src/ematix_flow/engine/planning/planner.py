@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import uuid
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +10,6 @@ from dataclasses import dataclass, replace
 from ematix_flow.backends.base import (
     Backend,
     BatchSource,
-    LiveTable,
     LoadPlan,
     SourceColumn,
     SourceQuery,
@@ -21,20 +19,24 @@ from ematix_flow.backends.base import (
 from ematix_flow.backends.sql.computed_table import computed_table_name, select_computed_sql
 from ematix_flow.backends.sql.table_names import refuse_reserved, require_table_names
 from ematix_flow.backends.sql.target import RelationalTarget
-from ematix_flow.engine.connections import Connections
+from ematix_flow.engine.connections import Connections, compare_connections
+from ematix_flow.engine.planning.source_range import (
+    bound_range,
+    late_warning,
+    late_writers_in,
+    range_in_source_names,
+    source_range,
+)
 from ematix_flow.engine.planning.source_reader import source_reader
 from ematix_flow.engine.planning.source_sql import source_reference, source_sql
 from ematix_flow.errors import (
-    DeclarationError,
     FlowError,
     PlanError,
     SchemaMismatch,
     SourceFailed,
     Unsupported,
-    did_you_mean,
 )
 from ematix_flow.graph.registry import DeclaredPipeline
-from ematix_flow.plan.connection_comparison import compare_connections
 from ematix_flow.plan.definition import (
     ApplyRows,
     Choice,
@@ -59,11 +61,9 @@ from ematix_flow.spec.pipelines import (
     PipelineSpec,
     TargetSpec,
     connection_label,
-    refuse_incremental_truncate,
 )
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
-from ematix_flow.spec.watermarks import SourceRange, Watermark, require_watermark_type
 from ematix_flow.strategies.projection import build_projection, check_columns, needs_projection
 from ematix_flow.strategies.ranges import restrict_to_range
 
@@ -137,7 +137,7 @@ def _build_unlocated(
     shared = None
     if len(spec.targets) > 1:
         ranges = [
-            _range_in_source_names(target.range, source.for_target(target.target).column_map)
+            range_in_source_names(target.range, source.for_target(target.target).column_map)
             for target in targets
         ]
         targets, shared = share_read(
@@ -226,9 +226,11 @@ def _plan_target(
 
     source_backend = connections.backend(source_reference(spec))
     live = sink.inspect(table)
-    wanted_range, reloaded = _source_range(spec, table, target, connections, live)
-    watermark_range, held, told = _bound_range(table, source, wanted_range)
-    late = None if told else _late_writers_in(spec, source_backend)
+    wanted_range, reloaded = source_range(spec, table, target, connections, live)
+    watermark_range, held, is_bounded = bound_range(
+        wanted_range, table, source.reader, source.sql, source.column_map
+    )
+    late = None if is_bounded else late_writers_in(spec, source_backend)
     computes = _describe_computation(spec, table, source.column_map)
     guarantee = derive_guarantee(spec, capabilities, backend.kind, late)
     tuning = choose_tuning(
@@ -247,7 +249,7 @@ def _plan_target(
         table = with_deletion_marks(table, live)
     found = sink.plan_table(table, live, matching)
     changes, drift = judge_drift(spec.on_drift, table, found, spec.where)
-    read = SourceQuery(source.sql, _range_in_source_names(watermark_range, source.column_map))
+    read = SourceQuery(source.sql, range_in_source_names(watermark_range, source.column_map))
 
     stages: list[Stage] = []
     if path.value == "same_db":
@@ -301,7 +303,7 @@ def _plan_target(
             *drift,
             *reloaded,
             *held,
-            *_late_warning(spec, late),
+            *late_warning(spec, late),
             *(() if path.value == "same_db" else sink.warnings()),
         ),
     )
@@ -341,84 +343,6 @@ def _inferred_table(target: TargetSpec, columns: tuple[SourceColumn, ...]) -> Ta
         raise PlanError(f"target {target.label} declares neither a table nor a prefix")
     described = tuple(ColumnSpec(c.name, c.type or DataType("text"), nullable=True) for c in columns)
     return TableSpec(None, target.prefix, described)
-
-
-def _source_range(
-    spec: PipelineSpec, table: TableSpec, target: TargetSpec, connections: Connections, live: LiveTable | None
-) -> tuple[SourceRange | None, tuple[str, ...]]:
-    """What is read, and a warning where a table that is gone is loaded from the beginning."""
-    name = spec.source.watermark_column
-    if name is None:
-        return None, ()
-    refuse_incremental_truncate(target.mode, spec.where)
-    if name not in table.column_names:
-        raise DeclarationError(
-            f"watermark_column {name!r} is no column of {table.label}."
-            f"{did_you_mean(name, table.column_names)}",
-            next_step="declare the column on the table: restarts read the position from there",
-        )
-    column = table.column(name)
-    require_watermark_type(name, column.type)
-    if column.normalizers:
-        raise DeclarationError(
-            f"watermark_column {name!r} has normalisers; the source is filtered by its raw value",
-            next_step="normalise it in the source SQL instead",
-        )
-    low = connections.target(target.connection).watermark(spec.name, target.label, name)
-    reloaded: tuple[str, ...] = ()
-    if live is None and low is not None:
-        reloaded = (
-            f"{table.label} does not exist, and was loaded up to {low.encode()} before: it is loaded again "
-            "from the beginning of the source",
-        )
-        low = None
-    high = None
-    if spec.source.lag_seconds:
-        if column.type.kind not in ("timestamp", "timestamp_tz"):
-            raise DeclarationError(f"lag= holds back by time, and watermark_column {name!r} is {column.type}")
-        until = dt.datetime.now(dt.timezone.utc) - dt.timedelta(seconds=spec.source.lag_seconds)
-        high = Watermark(
-            name, column.type, until if column.type.kind == "timestamp_tz" else until.replace(tzinfo=None)
-        )
-    return SourceRange(name, low, high), reloaded
-
-
-def _bound_range(
-    table: TableSpec, source: _DescribedSource, found: SourceRange | None
-) -> tuple[SourceRange | None, tuple[str, ...], bool]:
-    """The range up to where nothing comes late, what holds it back, and whether the source could tell."""
-    if found is None or not isinstance(source.reader, BatchSource):
-        return found, (), False
-    query = SourceQuery(source.sql, _range_in_source_names(found, source.column_map))
-    settled = source.reader.safe_read_bound(query, table.column(found.column).type)
-    if settled is None:
-        return found, (), False
-    held = (settled.held_back_by,) if settled.held_back_by else ()
-    return replace(found, high=replace(settled.high, column=found.column)), held, True
-
-
-def _late_writers_in(spec: PipelineSpec, source: Backend) -> str | None:
-    """A database with many writers may still commit rows below the watermark that this run will set."""
-    late = spec.source.incremental and source.capabilities.concurrent_writers
-    return source.connection.name if late else None
-
-
-def _late_warning(spec: PipelineSpec, late_writers_in: str | None) -> tuple[str, ...]:
-    if late_writers_in is None or spec.source.lag_seconds:
-        return ()
-    return (
-        f"a transaction that is still open in {late_writers_in} may commit rows below the watermark; "
-        "lag= holds the read back by the time that such transactions take",
-    )
-
-
-def _range_in_source_names(found: SourceRange | None, column_map: Mapping[str, str]) -> SourceRange | None:
-    """The range under the name that the column has in the source SQL's result."""
-    if found is None or found.column not in column_map:
-        return found
-    name = column_map[found.column]
-    low, high = (mark and replace(mark, column=name) for mark in (found.low, found.high))
-    return SourceRange(name, low, high)
 
 
 def _refuse_repeated_columns(columns: tuple[SourceColumn, ...], spec: PipelineSpec) -> None:

@@ -1,47 +1,27 @@
-"""What the sources and a target of a stream can promise together, whatever its messages hold."""
+"""The delivery guarantee that the sources and a target of a stream can give together."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import Any
 
 from ematix_flow.backends.base import Backend
 from ematix_flow.backends.messages.contract import MessageTarget
 from ematix_flow.engine.connections import Connections
 from ematix_flow.errors import GuaranteeRefused, Unsupported
 from ematix_flow.plan.definition import Choice
+from ematix_flow.plan.stream_definition import ExpectedTarget
 from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
 
-_EXACT = ("kafka", "kinesis", "delta_local", "delta_s3", "object_store_local", "object_store_s3")
-
-
-@dataclass(frozen=True)
-class ExpectedTarget:
-    """What is known of a target before the first message is: all but the columns it will get."""
-
-    target: StreamTargetSpec
-    guarantee: Choice
-
-    @property
-    def open_question(self) -> str:
-        what = "what a message holds comes" if self.target.is_broker else "the table's columns come"
-        return f"{what} with the first messages"
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "target": self.target.label,
-            "mode": self.target.mode,
-            "keys": list(self.target.keys),
-            "guarantee": self.guarantee.value,
-            "reason": self.guarantee.reason,
-            "changes": [],
-            "warnings": [],
-            "open": self.open_question,
-        }
+_SOURCES_WITH_POSITIONS = (
+    "kafka",
+    "kinesis",
+    "delta_local",
+    "delta_s3",
+    "object_store_local",
+    "object_store_s3",
+)
 
 
 def expected_targets(spec: StreamSpec, connections: Connections) -> tuple[ExpectedTarget, ...]:
-    """Every target as declared, with its guarantee; refuses what it cannot do whatever comes. Asks none."""
+    """Every declared target with its guarantee. Refuses unsupported modes; connects to no target."""
     found: list[ExpectedTarget] = []
     for target in spec.targets:
         backend = connections.backend(target.connection)
@@ -55,17 +35,8 @@ def expected_targets(spec: StreamSpec, connections: Connections) -> tuple[Expect
     return tuple(found)
 
 
-def describe_target(target: StreamTargetSpec, guarantee: Choice) -> list[str]:
-    """A target's lines in a plan as text."""
-    keys = f"  (keys {', '.join(target.keys)})" if target.keys else ""
-    return [
-        f"  {target.mode:9} into {target.label}{keys}",
-        f"              {guarantee.value}: {guarantee.reason}",
-    ]
-
-
 def require_mode(target: StreamTargetSpec, backend: Backend) -> None:
-    """Refuse a mode that tables of this kind cannot be loaded with."""
+    """Refuse a mode that targets of this kind do not support."""
     if target.mode not in backend.capabilities.strategies:
         raise Unsupported(
             f"mode {target.mode!r} cannot be used with a target of kind {backend.kind!r}",
@@ -76,8 +47,8 @@ def require_mode(target: StreamTargetSpec, backend: Backend) -> None:
 def stream_guarantee(
     spec: StreamSpec, target: StreamTargetSpec, connections: Connections, backend: Backend
 ) -> Choice:
-    """What the sources and this target can prove together; refuses a promise beyond it."""
-    loose = [s for s in spec.sources if connections.backend(s.connection).kind not in _EXACT]
+    """The guarantee of the sources and this target. Refuses a stronger ``delivery=``."""
+    loose = [s for s in spec.sources if connections.backend(s.connection).kind not in _SOURCES_WITH_POSITIONS]
     sends = backend.message_target()
     reason, next_step = None, "declare delivery='at_least_once', or leave it out"
     if loose:

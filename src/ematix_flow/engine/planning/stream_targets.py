@@ -1,15 +1,13 @@
-"""The plan of a stream: what becomes of its messages in each target, and what each target can promise.
+"""Plans the targets of a stream against the columns that it brings, and opens its sources.
 
-What the messages hold is `planning.stream_columns`. Where nothing says it (no declaration, no registry, no
-table that is there already) the columns are found in the first messages; until then a plan says of its
-targets what does not depend on them.
+`planning.stream_columns` finds the columns of the messages. If nothing declares them (no ``source_columns=``,
+no registry, no existing table), they are inferred from the first messages, and the targets are planned then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from ematix_flow.backends.base import BatchTarget, LoadPlan, TablePlan
 from ematix_flow.backends.messages.contract import StreamSource
@@ -19,12 +17,7 @@ from ematix_flow.backends.sql.table_names import require_table_names
 from ematix_flow.engine.connections import Connections
 from ematix_flow.engine.planning.stream_columns import DECLARED, REGISTERED, computed_columns, existing_table
 from ematix_flow.engine.planning.stream_drift import evolve_table, has_load_columns, judge_new_columns
-from ematix_flow.engine.planning.stream_guarantees import (
-    ExpectedTarget,
-    describe_target,
-    require_mode,
-    stream_guarantee,
-)
+from ematix_flow.engine.planning.stream_guarantees import require_mode, stream_guarantee
 from ematix_flow.errors import SchemaMismatch, Unsupported, did_you_mean
 from ematix_flow.plan.definition import Choice
 from ematix_flow.plan.drift import judge_drift
@@ -36,92 +29,12 @@ from ematix_flow.plan.stream_capabilities import (
     check_source_message_parts,
     check_target_message_parts,
 )
+from ematix_flow.plan.stream_definition import StreamTargetPlan
 from ematix_flow.spec.pipelines import PipelineSpec, SourceSpec, TargetSpec, connection_label
 from ematix_flow.spec.streams import StreamSourceSpec, StreamSpec, StreamTargetSpec
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.strategies.matching import Matching
 from ematix_flow.strategies.projection import build_projection, needs_projection
-
-
-@dataclass(frozen=True)
-class StreamTargetPlan:
-    """One target's share. ``table`` has the columns it gets; for a broker those of its messages."""
-
-    target: StreamTargetSpec
-    load: LoadPlan
-    guarantee: Choice
-    projection: str | None = None  # Spark SQL over `STREAM_VIEW` that makes the table's rows
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def table(self) -> TableSpec:
-        return self.load.table
-
-
-@dataclass(frozen=True)
-class StreamPlan:
-    """Everything that one stream will do, and why."""
-
-    stream: StreamSpec
-    columns: tuple[ColumnSpec, ...] | None  # None: found in the first messages
-    columns_by: str
-    payloads: tuple[PayloadSpec | None, ...]  # of each source; None where rows come as columns
-    targets: tuple[StreamTargetPlan, ...] = ()
-    expected: tuple[ExpectedTarget, ...] = ()  # instead of targets, while there are no columns
-
-    def to_json(self) -> dict[str, Any]:
-        spec = self.stream
-        return {
-            "pipeline": spec.name,
-            "sources": [
-                {"source": source.label, "payload": payload.format if payload else "columns"}
-                for source, payload in zip(spec.sources, self.payloads, strict=True)
-            ],
-            "columns": [{"name": c.name, "type": str(c.type)} for c in self.columns or ()],
-            "columns_by": self.columns_by,
-            "transform_sql": spec.transform_sql,
-            "on_error": spec.on_error,
-            "targets": [
-                {
-                    "target": plan.target.label,
-                    "mode": plan.target.mode,
-                    "keys": list(plan.target.keys),
-                    "guarantee": plan.guarantee.value,
-                    "reason": plan.guarantee.reason,
-                    "changes": [change.sql or change.subject for change in plan.load.table_plan.changes],
-                    "warnings": list(plan.warnings),
-                }
-                for plan in self.targets
-            ]
-            + [expected.to_json() for expected in self.expected],
-        }
-
-    def __str__(self) -> str:
-        spec = self.stream
-        lines = [f"stream {spec.name}"]
-        for source, payload in zip(spec.sources, self.payloads, strict=True):
-            lines.append(
-                f"  follows   {source.label}  ({payload.format if payload else 'rows with columns'})"
-            )
-        lines.append(f"  columns   {self.columns_by}")
-        for column in self.columns or ():
-            lines.append(
-                f"              {column.name}  {column.type}{'' if column.nullable else '  not null'}"
-            )
-        if spec.transform_sql:
-            lines.append(f"  SQL       {' '.join(spec.transform_sql.split())[:100]}")
-        lines.append(f"  on error  {spec.on_error}")
-        for plan in self.targets:
-            lines += describe_target(plan.target, plan.guarantee)
-            lines += [
-                f"              {change.sql or change.subject}" for change in plan.load.table_plan.changes
-            ]
-            lines += [f"              warning: {text}" for text in plan.warnings]
-        for expected in self.expected:
-            lines += describe_target(expected.target, expected.guarantee)
-            lines.append(f"              {expected.open_question}")
-        return "\n".join(lines)
-
 
 # ------------------------------------------------------------------ sources
 

@@ -20,7 +20,6 @@ from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.backends.spark_sql.row_refusals import raise_error_sql, text_literal
 from ematix_flow.engine.connections import Connections
 from ematix_flow.engine.planning.stream_columns import run_transform_sql
-from ematix_flow.engine.planning.stream_targets import StreamPlan
 from ematix_flow.engine.streams.bad_message_search import find_rejected_messages, is_row_error
 from ematix_flow.engine.streams.decoding import (
     ORDER,
@@ -40,6 +39,7 @@ from ematix_flow.engine.streams.sinks import BatchName, StreamSink, TableSink
 from ematix_flow.engine.streams.small_batches import Messages
 from ematix_flow.errors import FlowError, RowRejected, SourceFailed
 from ematix_flow.plan.stream_capabilities import STREAM_VIEW
+from ematix_flow.plan.stream_definition import StreamPlan
 from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.spec.tables import ColumnSpec, TableSpec

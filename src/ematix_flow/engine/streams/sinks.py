@@ -33,7 +33,6 @@ from ematix_flow.backends.messages.contract import BatchToken, MessageTarget, Se
 from ematix_flow.backends.payloads.base import Encoder
 from ematix_flow.engine.execution import tasks
 from ematix_flow.engine.execution.progress import watch_progress
-from ematix_flow.engine.planning.stream_targets import StreamTargetPlan
 from ematix_flow.engine.streams.decoding import (
     MessageCounts,
     RowValidator,
@@ -43,6 +42,7 @@ from ematix_flow.engine.streams.decoding import (
 )
 from ematix_flow.engine.streams.incoming_batch import IncomingBatch
 from ematix_flow.engine.streams.small_batches import Messages
+from ematix_flow.plan.stream_definition import StreamTargetPlan
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.state.file_locks import hold_file_lock
 from ematix_flow.state.state_root import state_root

@@ -22,7 +22,6 @@ from ematix_flow.backends.messages.contract import (
 from ematix_flow.engine.connections import Connections
 from ematix_flow.engine.planning.stream_columns import known_columns, with_meta_columns
 from ematix_flow.engine.planning.stream_targets import (
-    StreamPlan,
     check_capabilities,
     open_stream_source,
     plan_targets,
@@ -42,6 +41,7 @@ from ematix_flow.engine.streams.stream_folder import StreamFolder
 from ematix_flow.engine.streams.target_group import TargetGroup
 from ematix_flow.errors import CannotConnect, FlowError, Unsupported
 from ematix_flow.plan.spark_types import columns_of_frame
+from ematix_flow.plan.stream_definition import StreamPlan
 from ematix_flow.spec.streams import StreamSourceSpec, StreamSpec, StreamTargetSpec
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import DataType

@@ -15,12 +15,7 @@ from typing import TYPE_CHECKING
 from ematix_flow.backends.messages.contract import ReadRequest, SparkStreamSource, StreamSource
 from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.engine.planning.stream_columns import REGISTERED
-from ematix_flow.engine.planning.stream_targets import (
-    StreamPlan,
-    StreamTargetPlan,
-    plan_targets,
-    target_payload,
-)
+from ematix_flow.engine.planning.stream_targets import plan_targets, target_payload
 from ematix_flow.engine.spark.error_translation import translate_spark_error
 from ematix_flow.engine.spark.worker_warmup import warm_workers
 from ematix_flow.engine.streams.batch_loader import (
@@ -54,6 +49,7 @@ from ematix_flow.engine.streams.resource_ids import (
 from ematix_flow.engine.streams.sinks import MessageSink, StreamSink, TableSink
 from ematix_flow.errors import FlowError, TargetFailed, Unsupported
 from ematix_flow.plan.spark_types import columns_of_frame
+from ematix_flow.plan.stream_definition import StreamPlan, StreamTargetPlan
 from ematix_flow.spec.streams import StreamTargetSpec
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType

@@ -1,0 +1,129 @@
+"""The plan of a stream: its columns, and how each target is loaded, as an immutable value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ematix_flow.backends.base import LoadPlan
+from ematix_flow.backends.payloads.base import PayloadSpec
+from ematix_flow.plan.definition import Choice
+from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+
+
+@dataclass(frozen=True)
+class ExpectedTarget:
+    """What is known about a target before the first message: everything except its columns."""
+
+    target: StreamTargetSpec
+    guarantee: Choice
+
+    @property
+    def open_question(self) -> str:
+        what = "what a message holds comes" if self.target.is_broker else "the table's columns come"
+        return f"{what} with the first messages"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "target": self.target.label,
+            "mode": self.target.mode,
+            "keys": list(self.target.keys),
+            "guarantee": self.guarantee.value,
+            "reason": self.guarantee.reason,
+            "changes": [],
+            "warnings": [],
+            "open": self.open_question,
+        }
+
+
+@dataclass(frozen=True)
+class StreamTargetPlan:
+    """The plan of one target.
+
+    ``table`` has the columns that it receives; for a broker those of its messages.
+    """
+
+    target: StreamTargetSpec
+    load: LoadPlan
+    guarantee: Choice
+    projection: str | None = None  # Spark SQL over `STREAM_VIEW` that makes the table's rows
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def table(self) -> TableSpec:
+        return self.load.table
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """Everything that a stream will do, and why."""
+
+    stream: StreamSpec
+    columns: tuple[ColumnSpec, ...] | None  # None: inferred from the first messages
+    columns_by: str
+    payloads: tuple[PayloadSpec | None, ...]  # of each source; None if its rows have columns
+    targets: tuple[StreamTargetPlan, ...] = ()
+    expected: tuple[ExpectedTarget, ...] = ()  # instead of targets, until the columns are known
+
+    def to_json(self) -> dict[str, Any]:
+        spec = self.stream
+        return {
+            "pipeline": spec.name,
+            "sources": [
+                {"source": source.label, "payload": payload.format if payload else "columns"}
+                for source, payload in zip(spec.sources, self.payloads, strict=True)
+            ],
+            "columns": [{"name": c.name, "type": str(c.type)} for c in self.columns or ()],
+            "columns_by": self.columns_by,
+            "transform_sql": spec.transform_sql,
+            "on_error": spec.on_error,
+            "targets": [
+                {
+                    "target": plan.target.label,
+                    "mode": plan.target.mode,
+                    "keys": list(plan.target.keys),
+                    "guarantee": plan.guarantee.value,
+                    "reason": plan.guarantee.reason,
+                    "changes": [change.sql or change.subject for change in plan.load.table_plan.changes],
+                    "warnings": list(plan.warnings),
+                }
+                for plan in self.targets
+            ]
+            + [expected.to_json() for expected in self.expected],
+        }
+
+    def __str__(self) -> str:
+        spec = self.stream
+        lines = [f"stream {spec.name}"]
+        for source, payload in zip(spec.sources, self.payloads, strict=True):
+            lines.append(
+                f"  follows   {source.label}  ({payload.format if payload else 'rows with columns'})"
+            )
+        lines.append(f"  columns   {self.columns_by}")
+        for column in self.columns or ():
+            lines.append(
+                f"              {column.name}  {column.type}{'' if column.nullable else '  not null'}"
+            )
+        if spec.transform_sql:
+            lines.append(f"  SQL       {' '.join(spec.transform_sql.split())[:100]}")
+        lines.append(f"  on error  {spec.on_error}")
+        for plan in self.targets:
+            lines += _describe_target(plan.target, plan.guarantee)
+            lines += [
+                f"              {change.sql or change.subject}" for change in plan.load.table_plan.changes
+            ]
+            lines += [f"              warning: {text}" for text in plan.warnings]
+        for expected in self.expected:
+            lines += _describe_target(expected.target, expected.guarantee)
+            lines.append(f"              {expected.open_question}")
+        return "\n".join(lines)
+
+
+def _describe_target(target: StreamTargetSpec, guarantee: Choice) -> list[str]:
+    """A target's lines in a plan as text."""
+    keys = f"  (keys {', '.join(target.keys)})" if target.keys else ""
+    return [
+        f"  {target.mode:9} into {target.label}{keys}",
+        f"              {guarantee.value}: {guarantee.reason}",
+    ]
