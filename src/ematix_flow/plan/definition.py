@@ -1,115 +1,20 @@
 """A plan: what a run will do, as an immutable value made of typed stages.
 
-The executor and the explainer walk the same stages, so what is printed first is what is done.
+The executor and the explainer read the same stages, so a run does what its preview shows.
 """
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
-from typing import Any, Literal
+from html import escape
+from typing import Any
 
-from ematix_flow.backends.base import LoadPlan, SourceColumn, SourceQuery
-from ematix_flow.spec.pipelines import PipelineSpec, PostTransform, TargetSpec
-from ematix_flow.spec.tables import TableSpec
-from ematix_flow.spec.watermarks import SourceRange
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Something the planner decided, and why: shown, never hidden."""
-
-    name: str
-    value: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class PrepareControlTables:
-    """Create the target's ledger and watermarks, if they are missing."""
-
-
-@dataclass(frozen=True)
-class CopyRows:
-    """Spark tasks read Arrow batches and write staging in the same Python worker."""
-
-    query: SourceQuery
-    tasks: int
-
-
-@dataclass(frozen=True)
-class TransformRows:
-    """Spark computes: the source as a DataFrame, ``projection`` over it, then staging.
-
-    ``native`` sources are read by Spark's own readers, the others through Arrow batches first.
-    """
-
-    query: SourceQuery
-    projection: str | None
-    view: str  # the name under which the projection finds the source
-    columns: tuple[SourceColumn, ...]
-    native: bool
-    tasks: int
-    max_parts: int | None  # tasks that write staging, at most; None: as many as there are
-    repartition_by: tuple[str, ...] = ()  # rows alike in these columns are written by one task
-
-
-@dataclass(frozen=True)
-class ApplyRows:
-    """The one transaction: it changes the table, applies the rows, and writes ledger and watermark.
-
-    ``sql`` is set if the database computes the rows itself; ``shared_sql`` reads them from the table that it
-    computed for several targets. ``by_commit``: the target has no transactions, and one commit of its table
-    makes everything visible.
-    """
-
-    sql: str | None = None
-    shared_sql: str | None = None
-    by_commit: bool = False
-
-
-@dataclass(frozen=True)
-class RunPostTransform:
-    step: PostTransform
-    index: int
-
-
-Stage = PrepareControlTables | CopyRows | TransformRows | ApplyRows
-
-
-@dataclass(frozen=True)
-class TargetPlan:
-    """The plan of one target: how it is loaded, and the stages that do it."""
-
-    target: TargetSpec
-    load: LoadPlan
-    path: Choice
-    guarantee: Choice
-    stages: tuple[Stage, ...]
-    tuning: tuple[Choice, ...] = ()
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def table(self) -> TableSpec:
-        return self.load.table
-
-    @property
-    def range(self) -> SourceRange | None:
-        return self.load.range
-
-
-@dataclass(frozen=True)
-class SharedRead:
-    """The one read of the source that feeds all targets of a pipeline.
-
-    ``copy``: each task writes what it reads to every target's staging. ``frame``: Spark reads into a
-    DataFrame, keeps it, and computes each target's rows from it. ``table``: the database that source and
-    targets share computes the rows into ``table``. Each target takes the rows of its own range.
-    """
-
-    method: Literal["copy", "frame", "table"]
-    query: SourceQuery
-    tasks: int
-    table: str | None = None
+from ematix_flow.backends.base import SourceColumn
+from ematix_flow.plan.explain import describe_range, describe_read, plan_steps
+from ematix_flow.plan.stages import RunPostTransform, SharedRead, TargetPlan
+from ematix_flow.spec.pipelines import PipelineSpec
+from ematix_flow.spec.redaction import mask
 
 
 @dataclass(frozen=True)
@@ -130,17 +35,82 @@ class Plan:
         """Whether a run would change a table's definition."""
         return any(target.load.table_plan.changes for target in self.targets)
 
-    def to_json(self) -> dict[str, Any]:
-        from ematix_flow.plan.explain import plan_to_json
+    def to_text(self, *, verbose: bool = False) -> str:
+        """The plan for a person. ``verbose`` adds the SQL of each stage."""
+        spec = self.pipeline
+        lines = [f"pipeline  {spec.name}" + (f"   ({spec.where})" if spec.where else "")]
+        lines.append(f"source    {self.source_connection} ({self.source_kind})")
+        lines += [f"          {line}" for line in _sql_lines(self.source_sql, 12 if not verbose else None)]
+        if self.shared is not None:
+            lines.append(f"read      {describe_read(self.shared, len(self.targets))}")
+        for target in self.targets:
+            lines.append(f"target    {target.target.label}   mode {target.target.mode}")
+            lines.append(f"path      {target.path.value}: {target.path.reason}")
+            lines.append(f"guarantee {target.guarantee.value}: {target.guarantee.reason}")
+            if target.range is not None:
+                lines.append(f"range     {describe_range(target.range)}")
+            lines += [f"tuning    {c.name} = {c.value}: {c.reason}" for c in target.tuning]
+            number = 0
+            for step in plan_steps(target):
+                for text in step.lines:
+                    number += 1
+                    lines.append(f"  {number}. {text}")
+                lines += [f"       {line}" for line in (*step.details, *(step.sql if verbose else ()))]
+            lines += [f"warning   {text}" for text in target.warnings]
+        lines += [f"then      {post.step.kind}: {post.step.label}" for post in self.post]
+        return mask("\n".join(lines))
 
-        return plan_to_json(self)
+    def to_json(self) -> dict[str, Any]:
+        """The plan for ``--output json``."""
+        return {
+            "pipeline": self.pipeline.name,
+            "where": str(self.pipeline.where) if self.pipeline.where else None,
+            "source": {
+                "connection": self.source_connection,
+                "kind": self.source_kind,
+                "sql": mask(self.source_sql),
+                "columns": [
+                    {"name": c.name, "type": str(c.type) if c.type else None, "native": c.native}
+                    for c in self.source_columns
+                ],
+            },
+            "read": describe_read(self.shared, len(self.targets)) if self.shared else None,
+            "targets": [_target_json(target) for target in self.targets],
+            "post": [{"kind": p.step.kind, "text": mask(p.step.text)} for p in self.post],
+            "has_changes": self.has_changes,
+        }
 
     def __str__(self) -> str:
-        from ematix_flow.plan.explain import plan_to_text
-
-        return plan_to_text(self)
+        return self.to_text()
 
     def _repr_html_(self) -> str:
-        from html import escape
-
         return f"<pre>{escape(str(self))}</pre>"
+
+
+def _target_json(target: TargetPlan) -> dict[str, Any]:
+    choices = [target.path, target.guarantee, *target.tuning]
+    return {
+        "target": target.target.label,
+        "table": target.table.label,
+        "mode": target.target.mode,
+        "path": target.path.value,
+        "guarantee": target.guarantee.value,
+        "range": describe_range(target.range),
+        "choices": [{"name": c.name, "value": c.value, "reason": c.reason} for c in choices],
+        "changes": [
+            {"action": c.action, "subject": c.subject, "sql": c.sql} for c in target.load.table_plan.changes
+        ],
+        "diff": [
+            {"mark": line.mark, "subject": line.subject, "was": line.was or None, "now": line.now or None}
+            for line in target.load.table_plan.diff
+        ],
+        "stages": [{"stage": step.name, "does": list(step.lines)} for step in plan_steps(target)],
+        "warnings": list(target.warnings),
+    }
+
+
+def _sql_lines(sql: str, limit: int | None) -> list[str]:
+    lines = textwrap.dedent(sql).strip().splitlines()
+    if limit is not None and len(lines) > limit:
+        return [*lines[: limit - 1], f"… {len(lines) - limit + 1} more lines"]
+    return lines

@@ -1,22 +1,19 @@
-"""A plan in words and as JSON, from the very stages that the executor walks."""
+"""Describes the stages of a plan for a person, from the same values that the executor carries out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from ematix_flow.plan.definition import (
+from ematix_flow.plan.stages import (
     ApplyRows,
     CopyRows,
-    Plan,
     PrepareControlTables,
     SharedRead,
     Stage,
     TargetPlan,
     TransformRows,
 )
-from ematix_flow.spec.redaction import mask
 from ematix_flow.spec.watermarks import SourceRange
 
 
@@ -74,7 +71,7 @@ def _describe_strategy(plan: TargetPlan) -> str:
 
 
 @dataclass(frozen=True)
-class _Step:
+class PlanStep:
     """A step as text and JSON show it: the transaction's changes of the table are a step of their own."""
 
     name: str
@@ -83,17 +80,19 @@ class _Step:
     sql: Sequence[str] = ()
 
 
-def _steps(plan: TargetPlan) -> Iterator[_Step]:
+def plan_steps(plan: TargetPlan) -> Iterator[PlanStep]:
     for stage in plan.stages:
         if isinstance(stage, ApplyRows):
             changes = [line for c in plan.load.table_plan.changes for line in c.sql.splitlines()]
-            yield _Step("PrepareTable", _describe_table_changes(plan), [*describe_diff(plan), *changes])
-            yield _Step("ApplyRows", [_describe_transaction(stage, plan)], sql=(stage.sql or "").splitlines())
+            yield PlanStep("PrepareTable", _describe_table_changes(plan), [*describe_diff(plan), *changes])
+            yield PlanStep(
+                "ApplyRows", [_describe_transaction(stage, plan)], sql=(stage.sql or "").splitlines()
+            )
         elif isinstance(stage, TransformRows):
             sql = (stage.projection or "").splitlines()
-            yield _Step("TransformRows", describe_stage(stage, plan), sql=sql)
+            yield PlanStep("TransformRows", describe_stage(stage, plan), sql=sql)
         elif isinstance(stage, CopyRows):
-            yield _Step("CopyRows", describe_stage(stage, plan))
+            yield PlanStep("CopyRows", describe_stage(stage, plan))
 
 
 def describe_range(source_range: SourceRange | None) -> str | None:
@@ -122,83 +121,5 @@ def describe_diff(plan: TargetPlan) -> list[str]:
     return [str(replace(line, subject=line.subject.ljust(width))).rstrip() for line in diff]
 
 
-def plan_to_text(plan: Plan, *, verbose: bool = False) -> str:
-    """The plan as a person reads it."""
-    spec = plan.pipeline
-    lines = [f"pipeline  {spec.name}" + (f"   ({spec.where})" if spec.where else "")]
-    lines.append(f"source    {plan.source_connection} ({plan.source_kind})")
-    lines += [f"          {line}" for line in _sql_lines(plan.source_sql, 12 if not verbose else None)]
-    if plan.shared is not None:
-        lines.append(f"read      {describe_read(plan.shared, len(plan.targets))}")
-    for target in plan.targets:
-        lines.append(f"target    {target.target.label}   mode {target.target.mode}")
-        lines.append(f"path      {target.path.value}: {target.path.reason}")
-        lines.append(f"guarantee {target.guarantee.value}: {target.guarantee.reason}")
-        if target.range is not None:
-            lines.append(f"range     {describe_range(target.range)}")
-        lines += [f"tuning    {c.name} = {c.value}: {c.reason}" for c in target.tuning]
-        number = 0
-        for step in _steps(target):
-            for text in step.lines:
-                number += 1
-                lines.append(f"  {number}. {text}")
-            lines += [f"       {line}" for line in (*step.details, *(step.sql if verbose else ()))]
-        lines += [f"warning   {text}" for text in target.warnings]
-    lines += [f"then      {post.step.kind}: {post.step.label}" for post in plan.post]
-    return mask("\n".join(lines))
-
-
-def plan_to_json(plan: Plan) -> dict[str, Any]:
-    """The plan for ``--output json``."""
-    return {
-        "pipeline": plan.pipeline.name,
-        "where": str(plan.pipeline.where) if plan.pipeline.where else None,
-        "source": {
-            "connection": plan.source_connection,
-            "kind": plan.source_kind,
-            "sql": mask(plan.source_sql),
-            "columns": [
-                {"name": c.name, "type": str(c.type) if c.type else None, "native": c.native}
-                for c in plan.source_columns
-            ],
-        },
-        "read": describe_read(plan.shared, len(plan.targets)) if plan.shared else None,
-        "targets": [_target_json(target) for target in plan.targets],
-        "post": [{"kind": p.step.kind, "text": mask(p.step.text)} for p in plan.post],
-        "has_changes": plan.has_changes,
-    }
-
-
-def _target_json(target: TargetPlan) -> dict[str, Any]:
-    choices = [target.path, target.guarantee, *target.tuning]
-    return {
-        "target": target.target.label,
-        "table": target.table.label,
-        "mode": target.target.mode,
-        "path": target.path.value,
-        "guarantee": target.guarantee.value,
-        "range": describe_range(target.range),
-        "choices": [{"name": c.name, "value": c.value, "reason": c.reason} for c in choices],
-        "changes": [
-            {"action": c.action, "subject": c.subject, "sql": c.sql} for c in target.load.table_plan.changes
-        ],
-        "diff": [
-            {"mark": line.mark, "subject": line.subject, "was": line.was or None, "now": line.now or None}
-            for line in target.load.table_plan.diff
-        ],
-        "stages": [{"stage": step.name, "does": list(step.lines)} for step in _steps(target)],
-        "warnings": list(target.warnings),
-    }
-
-
 def _tasks_text(count: int) -> str:
     return "1 task" if count == 1 else f"{count} tasks"
-
-
-def _sql_lines(sql: str, limit: int | None) -> list[str]:
-    import textwrap
-
-    lines = textwrap.dedent(sql).strip().splitlines()
-    if limit is not None and len(lines) > limit:
-        return [*lines[: limit - 1], f"… {len(lines) - limit + 1} more lines"]
-    return lines

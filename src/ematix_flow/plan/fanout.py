@@ -11,8 +11,8 @@ from ematix_flow.backends.base import SourceQuery
 from ematix_flow.backends.capabilities import Capabilities
 from ematix_flow.errors import PlanError
 from ematix_flow.plan.connection_comparison import ConnectionComparison
-from ematix_flow.plan.definition import Choice, CopyRows, SharedRead, Stage, TargetPlan, TransformRows
 from ematix_flow.plan.load_paths import choose_path
+from ematix_flow.plan.stages import Choice, CopyRows, SharedRead, Stage, TargetPlan, TransformRows
 from ematix_flow.plan.tuning import tuned_value
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.spec.watermarks import SourceRange, Watermark

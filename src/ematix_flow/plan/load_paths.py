@@ -5,7 +5,7 @@ from __future__ import annotations
 from ematix_flow.backends.capabilities import Capabilities
 from ematix_flow.errors import GuaranteeRefused, Unsupported
 from ematix_flow.plan.connection_comparison import ConnectionComparison
-from ematix_flow.plan.definition import Choice
+from ematix_flow.plan.stages import Choice
 from ematix_flow.spec.pipelines import PipelineSpec
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ematix_flow.backends.base import LoadPlan
 from ematix_flow.backends.payloads.base import PayloadSpec
-from ematix_flow.plan.definition import Choice
+from ematix_flow.plan.stages import Choice
 from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 

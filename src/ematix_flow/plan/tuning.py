@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from ematix_flow.backends.capabilities import Capabilities
-from ematix_flow.plan.definition import Choice
+from ematix_flow.plan.stages import Choice
 
 _PART_BYTES = 16 * 1024 * 1024
 

@@ -11,8 +11,8 @@ from ematix_flow.engine.connections import Connections
 from ematix_flow.engine.live_connection import LiveConnection
 from ematix_flow.errors import FlowError, PostTransformFailed
 from ematix_flow.graph.registry import DeclaredPipeline, current_registry
-from ematix_flow.plan.definition import RunPostTransform
 from ematix_flow.plan.results import RunResult
+from ematix_flow.plan.stages import RunPostTransform
 
 if TYPE_CHECKING:
     from ematix_flow.run.pipeline import RunContext

@@ -43,7 +43,6 @@ def plan(
     output: OutputOption = "text",
 ) -> int:
     """Show what a run would do: source, path, guarantee, table changes, stages. Changes nothing."""
-    from ematix_flow.plan.explain import plan_to_text
     from ematix_flow.run.context import spark_starter
     from ematix_flow.run.pipeline import plan_pipeline
 
@@ -69,7 +68,7 @@ def plan(
     else:
         if len(chosen) > 1:
             write_text(_run_order_text(steps, upstreams) + "\n")
-        write_text("\n\n".join(plan_to_text(p, verbose=verbose) for p in plans))
+        write_text("\n\n".join(p.to_text(verbose=verbose) for p in plans))
         for name, problem in errors:
             show_error(problem, name)
     if errors:

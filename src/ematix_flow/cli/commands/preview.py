@@ -25,7 +25,6 @@ def preview(
     output: OutputOption = "text",
 ) -> None:
     """Show the plan and the first rows of the source, before normalisers. Changes nothing."""
-    from ematix_flow.plan.explain import plan_to_text
     from ematix_flow.run.context import spark_starter
     from ematix_flow.run.preview import preview as look
 
@@ -33,7 +32,7 @@ def preview(
     if output == "json":
         write_json(found.to_json())
         return
-    write_text(plan_to_text(found.plan, verbose=verbose))
+    write_text(found.plan.to_text(verbose=verbose))
     write_text("")
     write_table([OutputColumn(column, wraps=True) for column in found.columns], found.rows)
     say(f"\nthe first {len(found.rows)} rows of the source, as they come" if found.rows else "\n(no rows)")

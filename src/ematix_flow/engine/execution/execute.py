@@ -33,8 +33,9 @@ from ematix_flow.engine.execution.frames import source_frame
 from ematix_flow.engine.execution.progress import watch_progress
 from ematix_flow.engine.planning.source_reader import source_reader
 from ematix_flow.observe.listener import Listener, Progress
-from ematix_flow.plan.definition import CopyRows, Plan, PrepareControlTables, Stage, TargetPlan, TransformRows
+from ematix_flow.plan.definition import Plan
 from ematix_flow.plan.results import TargetResult
+from ematix_flow.plan.stages import CopyRows, PrepareControlTables, Stage, TargetPlan, TransformRows
 from ematix_flow.spec.tables import TableSpec
 
 if TYPE_CHECKING:

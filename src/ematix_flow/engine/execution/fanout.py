@@ -22,8 +22,9 @@ from ematix_flow.engine.execution.frames import common_types, filter_range, sour
 from ematix_flow.engine.execution.progress import watch_progress
 from ematix_flow.errors import FlowError
 from ematix_flow.observe.listener import Listener
-from ematix_flow.plan.definition import ApplyRows, CopyRows, Plan, PrepareControlTables, TransformRows
+from ematix_flow.plan.definition import Plan
 from ematix_flow.plan.results import TargetResult, failed_result
+from ematix_flow.plan.stages import ApplyRows, CopyRows, PrepareControlTables, TransformRows
 from ematix_flow.spec.watermarks import Watermark
 from ematix_flow.strategies.ranges import restrict_to_range
 

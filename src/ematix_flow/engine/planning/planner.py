@@ -37,22 +37,22 @@ from ematix_flow.errors import (
     Unsupported,
 )
 from ematix_flow.graph.registry import DeclaredPipeline
-from ematix_flow.plan.definition import (
+from ematix_flow.plan.definition import Plan
+from ematix_flow.plan.drift import judge_drift
+from ematix_flow.plan.fanout import LoadEndpoints, choose_paths, share_read
+from ematix_flow.plan.load_paths import derive_guarantee
+from ematix_flow.plan.matching import resolve_matching, with_deletion_marks
+from ematix_flow.plan.spark_types import columns_of_frame
+from ematix_flow.plan.stages import (
     ApplyRows,
     Choice,
     CopyRows,
-    Plan,
     PrepareControlTables,
     RunPostTransform,
     Stage,
     TargetPlan,
     TransformRows,
 )
-from ematix_flow.plan.drift import judge_drift
-from ematix_flow.plan.fanout import LoadEndpoints, choose_paths, share_read
-from ematix_flow.plan.load_paths import derive_guarantee
-from ematix_flow.plan.matching import resolve_matching, with_deletion_marks
-from ematix_flow.plan.spark_types import columns_of_frame
 from ematix_flow.plan.tuning import LoadShape, choose_tuning, machine_cores, tuned_value
 from ematix_flow.spec.file_options import check_file_options, check_folder_options
 from ematix_flow.spec.generated_names import internal_name

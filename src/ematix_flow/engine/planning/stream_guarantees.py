@@ -6,7 +6,7 @@ from ematix_flow.backends.base import Backend
 from ematix_flow.backends.messages.contract import MessageTarget
 from ematix_flow.engine.connections import Connections
 from ematix_flow.errors import GuaranteeRefused, Unsupported
-from ematix_flow.plan.definition import Choice
+from ematix_flow.plan.stages import Choice
 from ematix_flow.plan.stream_definition import ExpectedTarget
 from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
 

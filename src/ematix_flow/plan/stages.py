@@ -1,0 +1,109 @@
+"""The stages of a plan: typed values that the executor carries out and the explainer describes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ematix_flow.backends.base import LoadPlan, SourceColumn, SourceQuery
+from ematix_flow.spec.pipelines import PostTransform, TargetSpec
+from ematix_flow.spec.tables import TableSpec
+from ematix_flow.spec.watermarks import SourceRange
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Something the planner decided, and why: shown, never hidden."""
+
+    name: str
+    value: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class PrepareControlTables:
+    """Create the target's ledger and watermarks, if they are missing."""
+
+
+@dataclass(frozen=True)
+class CopyRows:
+    """Spark tasks read Arrow batches and write staging in the same Python worker."""
+
+    query: SourceQuery
+    tasks: int
+
+
+@dataclass(frozen=True)
+class TransformRows:
+    """Spark computes: the source as a DataFrame, ``projection`` over it, then staging.
+
+    ``native`` sources are read by Spark's own readers, the others through Arrow batches first.
+    """
+
+    query: SourceQuery
+    projection: str | None
+    view: str  # the name under which the projection finds the source
+    columns: tuple[SourceColumn, ...]
+    native: bool
+    tasks: int
+    max_parts: int | None  # tasks that write staging, at most; None: as many as there are
+    repartition_by: tuple[str, ...] = ()  # rows alike in these columns are written by one task
+
+
+@dataclass(frozen=True)
+class ApplyRows:
+    """The one transaction: it changes the table, applies the rows, and writes ledger and watermark.
+
+    ``sql`` is set if the database computes the rows itself; ``shared_sql`` reads them from the table that it
+    computed for several targets. ``by_commit``: the target has no transactions, and one commit of its table
+    makes everything visible.
+    """
+
+    sql: str | None = None
+    shared_sql: str | None = None
+    by_commit: bool = False
+
+
+@dataclass(frozen=True)
+class RunPostTransform:
+    step: PostTransform
+    index: int
+
+
+Stage = PrepareControlTables | CopyRows | TransformRows | ApplyRows
+
+
+@dataclass(frozen=True)
+class TargetPlan:
+    """The plan of one target: how it is loaded, and the stages that do it."""
+
+    target: TargetSpec
+    load: LoadPlan
+    path: Choice
+    guarantee: Choice
+    stages: tuple[Stage, ...]
+    tuning: tuple[Choice, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def table(self) -> TableSpec:
+        return self.load.table
+
+    @property
+    def range(self) -> SourceRange | None:
+        return self.load.range
+
+
+@dataclass(frozen=True)
+class SharedRead:
+    """The one read of the source that feeds all targets of a pipeline.
+
+    ``copy``: each task writes what it reads to every target's staging. ``frame``: Spark reads into a
+    DataFrame, keeps it, and computes each target's rows from it. ``table``: the database that source and
+    targets share computes the rows into ``table``. Each target takes the rows of its own range.
+    """
+
+    method: Literal["copy", "frame", "table"]
+    query: SourceQuery
+    tasks: int
+    table: str | None = None
