@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from ematix_flow.backends.state_stores.dead_letters import open_stream_dead_letters
-from ematix_flow.engine.streams.batch_loader import RejectedMessage
+from ematix_flow.engine.streams.batch_report import RejectedMessage
 from ematix_flow.engine.streams.decoding import ARRIVAL
 from ematix_flow.engine.streams.spool_segments import parse_arrival
 from ematix_flow.graph.connections import resolve

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow.backends.messages.contract import LagUnit
 from ematix_flow.backends.state_stores.run_logs import open_run_log
 from ematix_flow.engine.spark.usage import using_spark
-from ematix_flow.engine.streams.batch_loader import BatchReport
+from ematix_flow.engine.streams.batch_report import BatchReport
 from ematix_flow.engine.streams.stream_folder import stream_folder_for
 from ematix_flow.engine.streams.stream_runner import StreamRunner, build_stream_plan
 from ematix_flow.errors import (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow.engine.streams.batch_loader import RejectedMessage
+from ematix_flow.engine.streams.batch_report import RejectedMessage
 from ematix_flow.errors import CannotConnect
 from ematix_flow.spec.streams import StreamSourceSpec, StreamSpec
 from ematix_flow.state.dead_letters.base import DeadLetter, DeadLetterStore, LetterLease, LetterSelection

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow import errors
+from ematix_flow.engine.streams.batch_report import RejectedMessage
 from ematix_flow.engine.streams.incoming_batch import IncomingBatch, driver_batch
 from ematix_flow.engine.streams.small_batches import MAX_ROWS, Messages, take_small_batch
 from ematix_flow.spec.generated_names import internal_name
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from ematix_flow.engine.streams.batch_loader import RejectedMessage
 
 MAX_REJECTED = 1_000  # with more, the cause is not a single message
 _HASH = internal_name("hash")
@@ -164,7 +164,6 @@ def _select_rows(table: pa.Table, rows: Sequence[int]) -> Messages:
 
 
 def _rejected_message(row: dict[str, Any], reason: errors.FlowError) -> RejectedMessage:
-    from ematix_flow.engine.streams.batch_loader import RejectedMessage
 
     # rejected by the table, not by Spark
     refused = isinstance(reason, errors.RowRejected) and not _is_spark_error(reason.__cause__)

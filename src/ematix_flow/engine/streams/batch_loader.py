@@ -7,29 +7,28 @@ a target that already holds it changes nothing.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import reduce
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ematix_flow import faults
-from ematix_flow.backends.messages.contract import LagUnit
-from ematix_flow.backends.payloads.base import PayloadSpec
-from ematix_flow.backends.spark_sql.row_refusals import raise_error_sql, text_literal
 from ematix_flow.engine.connections import Connections
 from ematix_flow.engine.planning.stream_columns import run_transform_sql
 from ematix_flow.engine.streams.bad_message_search import find_rejected_messages, is_row_error
+from ematix_flow.engine.streams.batch_frames import (
+    CountMessages,
+    count_rows,
+    last_of_each_key,
+    quote,
+    refuse_nulls,
+)
+from ematix_flow.engine.streams.batch_report import BatchReport, DeadLetters, RejectedMessage
 from ematix_flow.engine.streams.decoding import (
     ORDER,
-    ORIGIN,
     REASON,
     MessageCounts,
     SourceDecoders,
     decode_frame,
     find_bad_messages,
-    readable_payloads,
     unreadable_error,
     visit_rows,
 )
@@ -37,61 +36,15 @@ from ematix_flow.engine.streams.incoming_batch import IncomingBatch, driver_batc
 from ematix_flow.engine.streams.registry_schemas import KnownSchemas
 from ematix_flow.engine.streams.sinks import BatchName, StreamSink, TableSink
 from ematix_flow.engine.streams.small_batches import Messages
-from ematix_flow.errors import FlowError, RowRejected, SourceFailed
+from ematix_flow.errors import FlowError, RowRejected
 from ematix_flow.plan.stream_capabilities import STREAM_VIEW
 from ematix_flow.plan.stream_definition import StreamPlan
-from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.streams import StreamSpec
-from ematix_flow.spec.tables import ColumnSpec, TableSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-SAMPLE_SIZE = 1_000
 _MAX_TRIES = 5  # of one batch: a target may reject a row that it accepted in the try before
-
-CountMessages = Callable[[], MessageCounts]  # call it after Spark has computed the batch
-
-
-@dataclass(frozen=True)
-class RejectedMessage:
-    """A message or row that will not be loaded, and why."""
-
-    stage: str  # decode | transform | write
-    reason: str
-    message: Mapping[str, Any]  # the columns of a message
-    target: str | None = None  # the only target that refuses it
-
-
-class DeadLetters(Protocol):
-    """Stores messages that a stream cannot load. Adding a message a second time changes nothing."""
-
-    def add(self, letters: Sequence[RejectedMessage], batch: str) -> None:
-        """``batch`` is the key of the batch that the letters come from."""
-        ...
-
-
-@dataclass
-class BatchReport:
-    """What one batch did, for metrics, progress and the run log."""
-
-    number: int
-    rows_read: int = 0
-    rows_written: dict[str, int] = field(default_factory=dict)
-    dead_letters: dict[str, int] = field(default_factory=dict)
-    dropped: int = 0
-    empty: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
-    lag: Mapping[str, int] = field(default_factory=dict)
-    lag_unit: LagUnit = "messages"
-
-    @contextmanager
-    def time_phase(self, phase: str) -> Iterator[None]:
-        started = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - started
 
 
 class BatchLoader:
@@ -216,7 +169,7 @@ class BatchLoader:
 
     def _stage_all(self, batch: BatchName, incoming: IncomingBatch) -> CountMessages:
         if self.decoders is None:
-            rows, seen = _count_rows(_refuse_nulls(incoming.frame, self.spec.columns))
+            rows, seen = count_rows(refuse_nulls(incoming.frame, self.spec.columns))
             self._stage_frames(batch, rows)
             return seen
         if self._is_direct() and isinstance(self.sinks[0], TableSink):
@@ -231,7 +184,7 @@ class BatchLoader:
             ordered=any(_keeps_last_of_key(sink) for sink in self.sinks) and self.spec.transform_sql is None,
             strict=self.spec.on_error == "fail",
         )
-        decoded, seen = _count_rows(decoded, REASON)
+        decoded, seen = count_rows(decoded, REASON)
         self._stage_frames(batch, decoded.where(F.col(REASON).isNull()).drop(REASON))
         return seen
 
@@ -264,7 +217,7 @@ class BatchLoader:
         if sink.plan.projection is not None:
             rows.createOrReplaceTempView(STREAM_VIEW)
             rows = rows.sparkSession.sql(sink.plan.projection)
-        return rows.select(*[_quote(column.name) for column in sink.plan.table.columns])
+        return rows.select(*[quote(column.name) for column in sink.plan.table.columns])
 
     # -------------------------------------------------------------- what cannot be loaded
 
@@ -363,101 +316,5 @@ class BatchLoader:
             sink.stage_messages(batch, messages, self.decoders, lenient=lenient)
 
 
-def last_of_each_key(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """The last message of each key: by position within a partition, by time across partitions."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
-    partition, position, at = ORDER
-    key = [F.col(_quote(name)) for name in keys]
-    # compares numbers of any length as numbers, and texts as texts
-    by_position = [F.length(position).desc_nulls_last(), F.col(position).desc_nulls_last()]
-    within = Window.partitionBy(*key, F.col(partition)).orderBy(*by_position)
-    between = Window.partitionBy(*key).orderBy(
-        F.col(at).desc_nulls_last(), F.col(partition).desc_nulls_last()
-    )
-    rank = internal_name("rank")
-    for window in (within, between):
-        rows = rows.withColumn(rank, F.row_number().over(window)).where(F.col(rank) == 1).drop(rank)
-    return rows
-
-
 def _keeps_last_of_key(sink: StreamSink) -> bool:
     return sink.plan.target.mode == "merge"
-
-
-def _count_rows(frame: DataFrame, reason: str | None = None) -> tuple[DataFrame, CountMessages]:
-    """The frame, and a function that returns its row counts after Spark has computed it."""
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as F
-
-    observed, wanted = Observation(), [F.count(F.lit(1)).alias("read")]
-    if reason is not None:
-        wanted += [
-            F.count(F.col(reason)).alias("bad"),
-            F.first(F.col(reason), ignorenulls=True).alias("example"),
-        ]
-
-    def seen() -> MessageCounts:
-        found = observed.get
-        return MessageCounts(found["read"], found.get("bad", 0), 0, found.get("example"))
-
-    return frame.observe(observed, *wanted), seen
-
-
-def _refuse_nulls(rows: DataFrame, declared: TableSpec | None) -> DataFrame:
-    """Fail on a null in a column that ``source_columns=`` declares not null. For rows of files and tables."""
-    from pyspark.sql import functions as F
-
-    filled = {c.name for c in declared.columns if not c.nullable} if declared is not None else set()
-    if filled.isdisjoint(rows.columns):
-        return rows
-    step = "fill it in the source, or declare the column nullable in source_columns="
-    checked = []
-    for name in rows.columns:
-        if name in filled:
-            told = f"column {name!r} is null or missing, and source_columns= declares it without nulls"
-            refused = raise_error_sql(text_literal(told), next_step=step)
-            checked.append(F.expr(f"coalesce({_quote(name)}, {refused})").alias(name))
-        else:
-            checked.append(F.col(_quote(name)))
-    return rows.select(*checked)
-
-
-def _quote(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
-
-
-def union_messages(frames: Sequence[DataFrame]) -> DataFrame:
-    """The messages of several sources in one frame, each with the number of its source."""
-    from pyspark.sql import functions as F
-
-    if len(frames) == 1:
-        return frames[0]
-    numbered = [frame.withColumn(ORIGIN, F.lit(number)) for number, frame in enumerate(frames)]
-    return reduce(lambda one, other: one.unionByName(other), numbered)
-
-
-def sample_values(frame: DataFrame, payload: PayloadSpec) -> list[bytes]:
-    """Payloads of the first messages, to infer columns from. Unreadable JSON is left out."""
-    found = (
-        readable_payloads(frame)
-        if payload.format == "json"
-        else frame.where("value IS NOT NULL").select("value")
-    )
-    return [bytes(row["value"]) for row in found.limit(SAMPLE_SIZE).collect()]
-
-
-def infer_columns(payload: PayloadSpec, values: Sequence[bytes]) -> tuple[ColumnSpec, ...] | None:
-    """The columns of these payloads; None if no payload can be read."""
-    from ematix_flow.backends.payloads.codecs import infer_json_columns
-    from ematix_flow.spec.types import DataType
-
-    if payload.format == "raw_bytes":
-        return (ColumnSpec("value", DataType("bytes"), nullable=True),)
-    if payload.format != "json":
-        raise SourceFailed(
-            f"payload_format {payload.format!r} needs a schema registry that knows its columns",
-            next_step="set schema_registry= on the connection, or declare source_columns=",
-        )
-    return tuple(infer_json_columns(values)) or None

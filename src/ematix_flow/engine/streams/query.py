@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from ematix_flow import faults
 from ematix_flow.backends.spark_sql.session_settings import session_settings
-from ematix_flow.engine.streams.batch_loader import BatchLoader, BatchReport, union_messages
+from ematix_flow.engine.streams.batch_frames import union_messages
+from ematix_flow.engine.streams.batch_loader import BatchLoader
+from ematix_flow.engine.streams.batch_report import BatchReport
 from ematix_flow.engine.streams.checkpoint import Checkpoint, join_positions
 from ematix_flow.engine.streams.followed_sources import FollowedSource
 from ematix_flow.engine.streams.incoming_batch import IncomingBatch

@@ -14,7 +14,7 @@ from typing import Any
 
 from ematix_flow.backends.messages.contract import MESSAGE_DDL, message_schema
 from ematix_flow.engine.connections import Connections
-from ematix_flow.engine.streams.batch_loader import BatchReport, RejectedMessage
+from ematix_flow.engine.streams.batch_report import BatchReport, RejectedMessage
 from ematix_flow.engine.streams.decoding import ORIGIN
 from ematix_flow.engine.streams.incoming_batch import IncomingBatch
 from ematix_flow.engine.streams.sinks import BatchName

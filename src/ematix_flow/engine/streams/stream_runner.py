@@ -27,11 +27,8 @@ from ematix_flow.engine.planning.stream_targets import (
     plan_targets,
     source_payload,
 )
-from ematix_flow.engine.streams.batch_loader import (
-    BatchLoader,
-    BatchReport,
-    DeadLetters,
-)
+from ematix_flow.engine.streams.batch_loader import BatchLoader
+from ematix_flow.engine.streams.batch_report import BatchReport, DeadLetters
 from ematix_flow.engine.streams.checkpoint import split_positions
 from ematix_flow.engine.streams.followed_sources import SharedPositions, SharedSpool
 from ematix_flow.engine.streams.lag import ReportLag, StreamLag

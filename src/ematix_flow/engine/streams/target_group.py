@@ -18,18 +18,15 @@ from ematix_flow.engine.planning.stream_columns import REGISTERED
 from ematix_flow.engine.planning.stream_targets import plan_targets, target_payload
 from ematix_flow.engine.spark.error_translation import translate_spark_error
 from ematix_flow.engine.spark.worker_warmup import warm_workers
-from ematix_flow.engine.streams.batch_loader import (
-    BatchLoader,
-    BatchReport,
-    infer_columns,
-    sample_values,
-)
+from ematix_flow.engine.streams.batch_loader import BatchLoader
+from ematix_flow.engine.streams.batch_report import BatchReport
 from ematix_flow.engine.streams.checkpoint import (
     Checkpoint,
     lowest_position,
     split_positions,
     write_checkpoint,
 )
+from ematix_flow.engine.streams.column_inference import infer_columns, sample_values
 from ematix_flow.engine.streams.decoding import SourceDecoders
 from ematix_flow.engine.streams.followed_sources import (
     FollowedSource,

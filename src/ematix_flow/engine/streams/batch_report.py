@@ -1,0 +1,52 @@
+"""What one batch of a stream did: its counts, and the messages that it rejected."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ematix_flow.backends.messages.contract import LagUnit
+
+
+@dataclass(frozen=True)
+class RejectedMessage:
+    """A message or row that will not be loaded, and why."""
+
+    stage: str  # decode | transform | write
+    reason: str
+    message: Mapping[str, Any]  # the columns of a message
+    target: str | None = None  # the only target that refuses it
+
+
+class DeadLetters(Protocol):
+    """Stores messages that a stream cannot load. Adding a message a second time changes nothing."""
+
+    def add(self, letters: Sequence[RejectedMessage], batch: str) -> None:
+        """``batch`` is the key of the batch that the letters come from."""
+        ...
+
+
+@dataclass
+class BatchReport:
+    """What one batch did, for metrics, progress and the run log."""
+
+    number: int
+    rows_read: int = 0
+    rows_written: dict[str, int] = field(default_factory=dict)
+    dead_letters: dict[str, int] = field(default_factory=dict)
+    dropped: int = 0
+    empty: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    lag: Mapping[str, int] = field(default_factory=dict)
+    lag_unit: LagUnit = "messages"
+
+    @contextmanager
+    def time_phase(self, phase: str) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - started
