@@ -5,43 +5,24 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import uuid
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack
 from contextvars import copy_context
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ematix_flow.backends.messages.contract import (
-    ReadRequest,
-    ReceivedFileSource,
     ReceivedSource,
-    SparkStreamSource,
-    StreamSource,
 )
 from ematix_flow.engine.connections import Connections
-from ematix_flow.engine.planning.stream_columns import known_columns, with_meta_columns
-from ematix_flow.engine.planning.stream_targets import (
-    check_capabilities,
-    open_stream_source,
-    plan_targets,
-    source_payload,
-)
 from ematix_flow.engine.streams.batch_loader import BatchLoader
-from ematix_flow.engine.streams.batch_report import BatchReport, DeadLetters
 from ematix_flow.engine.streams.checkpoint import split_positions
 from ematix_flow.engine.streams.followed_sources import SharedPositions, SharedSpool
-from ematix_flow.engine.streams.lag import ReportLag, StreamLag
-from ematix_flow.engine.streams.lookups import Lookups
-from ematix_flow.engine.streams.sinks import lock_on_this_machine
+from ematix_flow.engine.streams.open_stream import OpenStream
 from ematix_flow.engine.streams.stream_folder import StreamFolder
 from ematix_flow.engine.streams.target_group import TargetGroup
-from ematix_flow.errors import CannotConnect, FlowError, Unsupported
-from ematix_flow.plan.spark_types import columns_of_frame
+from ematix_flow.errors import CannotConnect, FlowError
 from ematix_flow.plan.stream_definition import StreamPlan
-from ematix_flow.spec.streams import StreamSourceSpec, StreamSpec, StreamTargetSpec
-from ematix_flow.spec.tables import ColumnSpec
-from ematix_flow.spec.types import DataType
+from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -49,122 +30,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class StreamRunner:
-    """A declared stream with its open connections. ``stop`` ends it between two batches."""
-
-    def __init__(
-        self,
-        spec: StreamSpec,
-        connections: Connections,
-        folder: StreamFolder,
-        *,
-        once: bool = False,
-        letters: DeadLetters | None = None,
-        report: Callable[[BatchReport], None] = lambda _: None,
-        note: Callable[[str], None] = _log.info,
-        alive: Callable[[], None] = lambda: None,
-        failing: Callable[[str, FlowError | None], None] = lambda target, error: None,
-        stop: threading.Event | None = None,
-        lag: ReportLag = lambda lag, unit: None,
-    ) -> None:
-        """``failing`` is called with the error of a target that fails alone, and with None when it recovers.
-
-        ``lag`` is called with the lag while no batch comes.
-        """
-        self.spec, self.connections, self.folder, self.once = spec, connections, folder, once
-        self.dead_letters, self.report, self.note, self.heartbeat = letters, report, note, alive
-        self.report_failing, self.report_lag, self.group_lags = failing, lag, StreamLag()
-        self.stop = stop or threading.Event()
-        for connection in [s.connection for s in spec.sources] + [t.connection for t in spec.targets]:
-            connections.backend(connection)  # before Spark starts, so that it gets the jars of all of them
-        self.sources: list[StreamSource] = [
-            open_stream_source(connections, source) for source in spec.sources
-        ]
-        self.lookups = Lookups(spec, connections, note)
-
-    # -------------------------------------------------------------- the plan
-
-    def plan(self) -> StreamPlan:
-        """The plan, as far as it is known before the first message. Changes nothing."""
-        try:
-            return self._plan()
-        except FlowError as error:
-            raise error.with_location(self.spec.where) from error.__cause__
-        finally:
-            self.lookups.stop()
-
-    def plan_without_targets(self) -> StreamPlan:
-        """The plan of the columns only; each target group plans its own targets."""
-        return self._plan(with_targets=False)
-
-    def _plan(self, with_targets: bool = True) -> StreamPlan:
-        """Build the plan. Targets that may fail alone are planned later, each by itself."""
-        spec = self.spec
-        check_capabilities(spec, self.connections)
-        for source, declared in zip(self.sources, spec.sources, strict=True):
-            source.check(self.reading_of(declared))
-        payloads = tuple(
-            source_payload(self.connections, declared) if source.kind_of_rows == "messages" else None
-            for source, declared in zip(self.sources, spec.sources, strict=True)
-        )
-        if len(payloads) > 1 and not all(
-            isinstance(source, SparkStreamSource) and source.kind_of_rows == "messages"
-            for source in self.sources
-        ):
-            raise Unsupported(
-                "a stream of several sources follows Kafka topics only",
-                where=spec.where,
-                next_step="declare a stream for each of the others",
-            )
-        columns, said_by = known_columns(spec, self.connections, payloads, self.folder.pinned_columns())
-        if columns is None and payloads[0] is None:
-            columns, said_by = self._columns_of_source()
-        if columns is not None and payloads[0] is not None:
-            columns = self.with_meta_columns(columns)
-        plan = StreamPlan(spec, columns, said_by, payloads)
-        if columns is None or not with_targets:
-            return plan
-        targets = plan_targets(spec, self.connections, columns, self.lookups.views(), said_by)
-        return replace(plan, targets=targets)
-
-    def with_meta_columns(self, columns: tuple[ColumnSpec, ...]) -> tuple[ColumnSpec, ...]:
-        numbered = all(isinstance(source, SparkStreamSource) for source in self.sources)
-        return with_meta_columns(self.spec, columns, numbered)
-
-    def _columns_of_source(self) -> tuple[tuple[ColumnSpec, ...] | None, str]:
-        """The columns of a source of files or tables."""
-        source, reading = self.sources[0], self.reading_of(self.spec.sources[0])
-        if isinstance(source, ReceivedFileSource):
-            return source.describe(self.connections.spark(), reading), "found in the files"
-        assert isinstance(source, SparkStreamSource)
-        with self.connections.spark_errors(f"the source of {self.spec.name!r}"):
-            found = columns_of_frame(source.streaming_frame(self.connections.spark(), reading))
-        columns = tuple(ColumnSpec(c.name, c.type or DataType("text"), nullable=True) for c in found)
-        return columns, "those of the source"
-
-    def reading_of(self, source: StreamSourceSpec, resume: str | None = None) -> ReadRequest:
-        connection = self.connections.backend(source.connection).connection
-        most = self.spec.max_rows_per_batch  # of all sources together
-        return ReadRequest(
-            query=source.query,
-            starting=source.starting or getattr(connection, "auto_offset_reset", "") or "earliest",
-            resume=resume,
-            max_rows=None if most is None else max(1, most // len(self.spec.sources)),
-            fail_on_data_loss=self.spec.fail_on_data_loss,
-            options=dict(source.options),
-            files=source.files,
-            pipeline=self.spec.name,
-        )
+class StreamRunner(OpenStream):
+    """Runs an open stream. ``stop`` ends it between two batches."""
 
     def replay_loaders(self, incoming: DataFrame) -> list[BatchLoader]:
         """One loader for each target group, for messages that are replayed."""
         plan = self.plan()
-        parts = [
-            TargetGroup(self, plan, group, n, (), (), aside=True) for n, group in enumerate(self._groups())
+        groups = [
+            TargetGroup(self, plan, targets, n, (), (), sweep=False)
+            for n, targets in enumerate(self._groups())
         ]
-        return [part.build_loader(incoming) for part in parts]
-
-    # -------------------------------------------------------------- running
+        return [group.loaders.build(incoming) for group in groups]
 
     def run(self) -> None:
         """Run until the stream is stopped or everything is loaded. Raises the failure."""
@@ -184,19 +60,15 @@ class StreamRunner:
             if self.spec.lookups:
                 self.lookups.start()
             spools = self._open_spools(len(groups), leaving)
-            told = [SharedPositions(source, len(groups)) for source in self.sources]
-            parts = [TargetGroup(self, plan, group, n, spools, told) for n, group in enumerate(groups)]
-            self._run_groups(parts)
+            positions = [SharedPositions(source, len(groups)) for source in self.sources]
+            self._run_groups(
+                [TargetGroup(self, plan, targets, n, spools, positions) for n, targets in enumerate(groups)]
+            )
 
     def _groups(self) -> list[tuple[StreamTargetSpec, ...]]:
         """The groups of targets that share a query. A target that may fail alone forms its own group."""
         targets = self.spec.targets
         return [(target,) for target in targets] if self.spec.continue_on_target_failure else [targets]
-
-    def lock_target(self, target: StreamTargetSpec, run_id: uuid.UUID) -> AbstractContextManager[object]:
-        if self.connections.backend(target.connection).message_target() is not None:
-            return lock_on_this_machine(self.spec.name, target.label, run_id)
-        return self.connections.target(target.connection).lock(self.spec.name, target.label, run_id)
 
     def _open_spools(self, groups: int, leaving: ExitStack) -> list[SharedSpool | None]:
         spools: list[SharedSpool | None] = []
@@ -221,7 +93,7 @@ class StreamRunner:
         found: list[str] = []
         for target in self.spec.targets:
             try:
-                position = TargetGroup(self, plan, (target,), 0, (), (), aside=True).last_position(target)
+                position = TargetGroup(self, plan, (target,), 0, (), (), sweep=False).last_position(target)
             except CannotConnect:
                 if not self.spec.continue_on_target_failure:
                     raise
@@ -232,18 +104,18 @@ class StreamRunner:
             found.append(own)
         return min(found, key=lambda position: int(json.loads(position)["segment"]))
 
-    def _run_groups(self, parts: Sequence[TargetGroup]) -> None:
-        if len(parts) == 1:
-            parts[0].run()
+    def _run_groups(self, groups: Sequence[TargetGroup]) -> None:
+        if len(groups) == 1:
+            groups[0].run()
             return
-        failures: list[list[FlowError]] = [[] for _ in parts]
+        failures: list[list[FlowError]] = [[] for _ in groups]
         threads = [
             threading.Thread(
                 target=copy_context().run,
-                args=(part.run_with_retries, found),
-                name=f"ematix-flow {part.label}",
+                args=(group.run_with_retries, found),
+                name=f"ematix-flow {group.label}",
             )
-            for part, found in zip(parts, failures, strict=True)
+            for group, found in zip(groups, failures, strict=True)
         ]
         for thread in threads:
             thread.start()
@@ -251,8 +123,8 @@ class StreamRunner:
             thread.join()
         raised = [error for found in failures for error in found]
         if raised:
-            well = [part.label for part, found in zip(parts, failures, strict=True) if not found]
-            late = [part.label for part, found in zip(parts, failures, strict=True) if found]
+            well = [group.label for group, found in zip(groups, failures, strict=True) if not found]
+            late = [group.label for group, found in zip(groups, failures, strict=True) if found]
             have = "have what came until the stop" if self.stop.is_set() else "have everything"
             others = f"the other targets ({', '.join(well)}) {have}; " if well else ""
             catch = "catches" if len(late) == 1 else "catch"
@@ -264,4 +136,4 @@ class StreamRunner:
 
 def build_stream_plan(spec: StreamSpec, connections: Connections, folder: StreamFolder) -> StreamPlan:
     """The plan of a stream as of now. Changes nothing."""
-    return StreamRunner(spec, connections, folder).plan()
+    return OpenStream(spec, connections, folder).plan()

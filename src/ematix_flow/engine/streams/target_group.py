@@ -10,15 +10,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from ematix_flow.backends.messages.contract import ReadRequest, SparkStreamSource, StreamSource
-from ematix_flow.backends.payloads.base import PayloadSpec
-from ematix_flow.engine.planning.stream_columns import REGISTERED
-from ematix_flow.engine.planning.stream_targets import plan_targets, target_payload
+from ematix_flow.backends.messages.contract import ReadRequest, SparkStreamSource
 from ematix_flow.engine.spark.error_translation import translate_spark_error
 from ematix_flow.engine.spark.worker_warmup import warm_workers
-from ematix_flow.engine.streams.batch_loader import BatchLoader
 from ematix_flow.engine.streams.batch_report import BatchReport
 from ematix_flow.engine.streams.checkpoint import (
     Checkpoint,
@@ -26,36 +21,25 @@ from ematix_flow.engine.streams.checkpoint import (
     split_positions,
     write_checkpoint,
 )
-from ematix_flow.engine.streams.column_inference import infer_columns, sample_values
-from ematix_flow.engine.streams.decoding import SourceDecoders
 from ematix_flow.engine.streams.followed_sources import (
     FollowedSource,
     SharedPositions,
     SharedSpool,
     SparkFollowedSource,
 )
-from ematix_flow.engine.streams.incoming_batch import IncomingBatch
+from ematix_flow.engine.streams.loader_factory import LoaderFactory
+from ematix_flow.engine.streams.open_stream import OpenStream
 from ematix_flow.engine.streams.query import StreamQuery
-from ematix_flow.engine.streams.registry_schemas import KnownSchemas
 from ematix_flow.engine.streams.resource_ids import (
     current_ids,
     positions_with_ids,
     recorded_ids,
     replaced_topics,
 )
-from ematix_flow.engine.streams.sinks import MessageSink, StreamSink, TableSink
-from ematix_flow.errors import FlowError, TargetFailed, Unsupported
-from ematix_flow.plan.spark_types import columns_of_frame
-from ematix_flow.plan.stream_definition import StreamPlan, StreamTargetPlan
+from ematix_flow.errors import FlowError, Unsupported
+from ematix_flow.plan.stream_definition import StreamPlan
 from ematix_flow.spec.streams import StreamTargetSpec
-from ematix_flow.spec.tables import ColumnSpec, TableSpec
-from ematix_flow.spec.types import DataType
 from ematix_flow.state.private_files import make_private_folders
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from ematix_flow.engine.streams.stream_runner import StreamRunner
 
 _log = logging.getLogger(__name__)
 _GOOD_SECONDS = 60.0  # a group that ran this long did not fail at the start
@@ -67,22 +51,23 @@ class TargetGroup:
 
     def __init__(
         self,
-        stream: StreamRunner,
+        stream: OpenStream,
         plan: StreamPlan,
         group: tuple[StreamTargetSpec, ...],
         number: int,
         spools: Sequence[SharedSpool | None],
-        told: Sequence[SharedPositions],
+        shared_positions: Sequence[SharedPositions],
         *,
-        aside: bool = False,
+        sweep: bool = True,
     ) -> None:
-        self.stream, self.plan, self.targets, self.number = stream, plan, group, number
-        self.spools, self.shared_positions = spools, told
-        self.no_sweep = aside  # another run may be active: do not remove its staging
+        """Without ``sweep`` the staging of other runs stays: one of them may be active."""
+        self.stream, self.targets, self.number = stream, group, number
+        self.spools, self.shared_positions = spools, shared_positions
+        self.loaders = LoaderFactory(stream, plan, group, self.last_position, sweep=sweep)
         self._is_failing, self._started = False, 0.0
         self.label = group[0].label if len(stream.spec.targets) > 1 and len(group) == 1 else "all"
         self.checkpoint = Checkpoint(stream.folder.checkpoint(self.label))
-        for place, (spool, shared) in enumerate(zip(spools, told, strict=True)):
+        for place, (spool, shared) in enumerate(zip(spools, shared_positions, strict=True)):
             shared.resume(number, self.checkpoint, place)
             if spool is not None:
                 spool.resume(number, self.checkpoint)
@@ -96,21 +81,17 @@ class TargetGroup:
 
     def _run(self) -> None:
         stream, spark = self.stream, self.stream.connections.spark()
-        if self.plan.columns is None:  # the sinks are opened only with the first messages
+        if self.loaders.plan.columns is None:  # the sinks are opened only with the first messages
             self._check_message_targets()
         warm_workers(spark)
         sources = self._follow_sources()
-        known = (
-            self._loader_from_plan(self._plan_own_targets(self.plan))
-            if self.plan.columns is not None
-            else None
-        )
+        known = self.loaders.from_known_columns()
         query = StreamQuery(
             f"{stream.spec.name} {self.label}",
             sources,
             self.checkpoint,
-            lambda incoming: known or self._loader_from_messages(incoming),
-            self._renew_loader,
+            lambda incoming: known or self.loaders.build(incoming),
+            self.loaders.renew,
             once=stream.once,
             idle_pause_ms=stream.spec.idle_pause_ms,
             report=self._report_batch,
@@ -199,7 +180,9 @@ class TargetGroup:
         ):
             if spool is not None:
                 followed.append(
-                    spool.open_share(self.number, self.plan.columns, self.checkpoint, in_order=sends_on)
+                    spool.open_share(
+                        self.number, self.loaders.plan.columns, self.checkpoint, in_order=sends_on
+                    )
                 )
             else:
                 reading = stream.reading_of(declared, position)
@@ -364,160 +347,3 @@ class TargetGroup:
             if entry.batch_key.startswith("stream:") and entry.source_to:
                 return entry.batch_key, entry.source_to
         return None
-
-    # -------------------------------------------------------------- the loader
-
-    def build_loader(self, incoming: DataFrame) -> BatchLoader:
-        if self.plan.columns is None:
-            return self._loader_from_messages(incoming)
-        return self._loader_from_plan(self._plan_own_targets(self.plan))
-
-    def _plan_own_targets(self, plan: StreamPlan) -> StreamPlan:
-        """The plan with the targets of this group."""
-        if plan.targets:
-            return self._refuse_missing_tables(plan)
-        stream = self.stream
-        assert plan.columns is not None
-        own = replace(stream.spec, targets=self.targets)
-        views = stream.lookups.views()
-        targets = plan_targets(own, stream.connections, plan.columns, views, plan.columns_by)
-        return self._refuse_missing_tables(replace(plan, targets=targets))
-
-    def _refuse_missing_tables(self, plan: StreamPlan) -> StreamPlan:
-        """Refuse a plan that creates a table again in the middle of the stream."""
-        for target in plan.targets:
-            creates = any(change.action == "create_table" for change in target.load.table_plan.changes)
-            if creates and self.last_position(target.target) is not None:
-                raise TargetFailed(
-                    f"{target.table.label} is gone, and this stream has loaded it before: it would begin in "
-                    "the middle",
-                    state="nothing was loaded",
-                    next_step="bring the table back, or load everything that the source still has by another "
-                    "name= of the stream",
-                )
-        return plan
-
-    def _renew_loader(self, loader: BatchLoader, incoming: IncomingBatch) -> BatchLoader:
-        """A new loader if the batch has messages of a newer schema, planned with the registry's newest
-        schema.
-        """
-        if loader.schemas is None or not loader.schemas.has_new_fields(incoming):
-            return loader
-        stream = self.stream
-        stream.note("the schema registry has a newer schema, and messages of it: planning again")
-        plan = self._plan_own_targets(stream.plan_without_targets())
-        stream.note(str(plan))
-        renewed = self._loader_from_plan(plan, loader.schemas)
-        for sink in loader.sinks:
-            sink.close()
-        self.plan = replace(plan, targets=())
-        return renewed
-
-    def _loader_from_messages(self, incoming: DataFrame) -> BatchLoader:
-        """A loader with columns inferred from these messages."""
-        stream, payloads = self.stream, self.plan.payloads
-        pinned = stream.folder.pinned_columns()
-        if pinned is None:
-            if payloads[0] is None:
-                found = columns_of_frame(incoming)
-                pinned = tuple(ColumnSpec(c.name, c.type or DataType("text"), nullable=True) for c in found)
-            else:
-                pinned = infer_columns(payloads[0], sample_values(incoming, payloads[0]))
-                if pinned is None:
-                    return self._loader_for_unreadable(payloads)
-            stream.folder.pin_columns(pinned)
-        columns = pinned if payloads[0] is None else stream.with_meta_columns(pinned)
-        plan = self._plan_own_targets(
-            replace(self.plan, columns=columns, columns_by="found in the first messages")
-        )
-        stream.note(str(plan))
-        return self._loader_from_plan(plan)
-
-    def _loader_for_unreadable(self, payloads: Sequence[PayloadSpec | None]) -> BatchLoader:
-        """A loader that rejects every message. The next batch tries to infer columns again."""
-        column = ColumnSpec("value", DataType("text"), nullable=True)
-        plan = replace(self.plan, columns=(column,), targets=())
-        return BatchLoader(
-            plan,
-            (),
-            _build_decoders(payloads, (column,), self.stream.sources),
-            self.stream.connections,
-            self.stream.dead_letters,
-            dict,
-            self.stream.note,
-        )
-
-    def _loader_from_plan(self, plan: StreamPlan, judged: KnownSchemas | None = None) -> BatchLoader:
-        """``judged`` are the known schemas of the previous plan."""
-        stream = self.stream
-        schemas = _known_schemas(plan, judged)
-        sinks = [self._open_sink(target) for target in plan.targets if target.target in self.targets]
-        assert plan.columns is not None
-        fused = stream.spec.transform_sql is None and len(sinks) == 1 and isinstance(sinks[0], TableSink)
-        # a single table without SQL decides which columns must not be null
-        columns = sinks[0].plan.table.columns if fused and sinks[0].plan.projection is None else plan.columns
-        columns = _as_declared(columns, stream.spec.columns)
-        decoders = None if None in plan.payloads else _build_decoders(plan.payloads, columns, stream.sources)
-        plan = replace(plan, columns=columns)
-        return BatchLoader(
-            plan,
-            sinks,
-            decoders,
-            stream.connections,
-            stream.dead_letters,
-            stream.lookups.views,
-            stream.note,
-            schemas,
-        )
-
-    def _open_sink(self, plan: StreamTargetPlan) -> StreamSink:
-        stream, target = self.stream, plan.target
-        messages = stream.connections.backend(target.connection).message_target()
-        if messages is None:
-            sink = TableSink(plan, stream.connections.target(target.connection))
-            for left in sink.prepare(stream.spec.name, sweep=not self.no_sweep):
-                stream.note(f"removed staging that an interrupted run had left: {left}")
-            return sink
-        from ematix_flow.backends.payloads.codecs import encoder_for
-
-        place = target.topic or target.queue or ""
-        messages.check_destination(place)
-        options = {"partition_key_prefix": target.partition_key_prefix} if target.partition_key_prefix else {}
-        shown = [
-            c for c in plan.table.columns if c.name not in (target.headers_column, target.partition_column)
-        ]
-        encoder = encoder_for(target_payload(stream.connections, target), shown)
-        once = plan.guarantee.value == "exactly_once"
-        return MessageSink(plan, messages, messages.sender(place, options), encoder, once)
-
-
-def _known_schemas(plan: StreamPlan, judged: KnownSchemas | None) -> KnownSchemas | None:
-    """The schemas that a plan was made with, if its columns come from a registry."""
-    if plan.columns_by != REGISTERED or plan.payloads[0] is None or plan.columns is None:
-        return None
-    return KnownSchemas(plan.payloads[0], plan.columns, judged)
-
-
-def _as_declared(columns: Sequence[ColumnSpec], declared: TableSpec | None) -> tuple[ColumnSpec, ...]:
-    """The columns with the types and nullability of ``source_columns=``, which may be stricter than the
-    table.
-    """
-    said = {c.name: c for c in declared.columns} if declared is not None else {}
-    return tuple(
-        replace(said[c.name], nullable=c.nullable and said[c.name].nullable) if c.name in said else c
-        for c in columns
-    )
-
-
-def _build_decoders(
-    payloads: Sequence[PayloadSpec | None], columns: Sequence[ColumnSpec], sources: Sequence[StreamSource]
-) -> SourceDecoders:
-    from ematix_flow.backends.payloads.codecs import decoder_for
-
-    return SourceDecoders(
-        tuple(
-            decoder_for(payload, columns, numeric_positions=isinstance(source, SparkStreamSource))
-            for payload, source in zip(payloads, sources, strict=True)
-            if payload is not None
-        )
-    )
