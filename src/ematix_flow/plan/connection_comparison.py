@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_MAX_SHOWN = 3  # of all that differs: enough to find the cause
-# a setting may hold a secret: only these values are shown
+_MAX_SHOWN = 3  # differences shown; enough to find the cause
+# settings whose values are shown; others may hold a secret
 _SAFE_TO_SHOW = ("default database", "search_path", "user", "timezone", "time_zone", "file")
 
 
 @dataclass(frozen=True)
 class ConnectionComparison:
-    """Whether source and target are one database, and how their connections differ, in words."""
+    """Whether source and target are the same database, and how their connections differ."""
 
     same_database: bool
     differences: str = ""
 
     @property
     def are_equivalent(self) -> bool:
-        """The target answers every query of the source with the same rows."""
+        """Whether the target returns the same rows for every query of the source."""
         return self.same_database and not self.differences
 
     @property
@@ -37,7 +37,7 @@ class ConnectionComparison:
 
 
 def describe_differences(source: Mapping[str, str], target: Mapping[str, str]) -> str:
-    """What the two contexts disagree in, for a person; empty when they agree."""
+    """The differences of the two contexts, for a person; empty if they agree."""
     names = [name for name in {**source, **target} if source.get(name) != target.get(name)]
     told = [
         f"{name} ({source.get(name, 'none')!r} and {target.get(name, 'none')!r})"

@@ -19,7 +19,7 @@ from ematix_flow.spec.redaction import mask
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything one run of one pipeline will do."""
+    """Everything that one run of a pipeline will do."""
 
     pipeline: PipelineSpec
     source_connection: str

@@ -1,7 +1,7 @@
-"""What the declared policy makes of the difference between a declared table and the live one.
+"""Applies the ``on_drift`` policy to the difference between a declared table and the live one.
 
 ``error`` (the default) stops and shows the difference, ``warn`` changes nothing and loads what can still be
-loaded exactly, ``evolve`` makes the changes that lose nothing. A table that is not there is always created.
+loaded exactly, ``evolve`` makes the changes that lose nothing. A missing table is always created.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _CREATION = ("create_schema", "create_table", "create_folder")
 
 
 def is_creation(change: TableChange) -> bool:
-    """Whether the change makes what is not there, as against altering what is."""
+    """Whether the change creates something, instead of altering what exists."""
     return change.action in _CREATION
 
 
 def judge_drift(
     policy: str, table: TableSpec, found: TablePlan, where: SourceLocation | None
 ) -> tuple[TablePlan, tuple[str, ...]]:
-    """The changes that the load will make, and what to warn of."""
+    """The changes that the load will make, and warnings."""
     evolving = [change for change in found.changes if not is_creation(change)]
     if not evolving and not found.differences:
         return found, ()
@@ -31,7 +31,7 @@ def judge_drift(
     if policy == "warn":
         if found.converts_to_scd2 and not found.differences:
             return found, (f"{table.label} becomes a table of versions: {_describe_diff(found)}",)
-        # a column that only a change would add is never loaded
+        # without the change, a new column would never be loaded
         if not found.blockers and not any(change.action == "add_column" for change in evolving):
             created = tuple(filter(is_creation, found.changes))
             kept = TablePlan(created, found.differences, found.diff, declined=tuple(evolving))
@@ -45,7 +45,7 @@ def judge_drift(
 
 
 def _diff_lines(found: TablePlan) -> list[str]:
-    """The diff; a backend that draws none tells its differences and changes in words."""
+    """The lines of the diff; for a backend without a diff, its changes and differences."""
     if found.diff:
         return [f"  {line}" for line in found.diff]
     changes = [f"  + {change.subject}" for change in found.changes if not is_creation(change)]

@@ -18,7 +18,7 @@ from ematix_flow.spec.watermarks import SourceRange
 
 
 def describe_stage(stage: Stage, plan: TargetPlan) -> list[str]:
-    """What a stage will do, a line each."""
+    """What a stage will do, as lines."""
     if isinstance(stage, PrepareControlTables):
         return []
     if isinstance(stage, ApplyRows):
@@ -39,7 +39,7 @@ def _describe_table_changes(plan: TargetPlan) -> list[str]:
         differs = any(line.mark != "=" for line in found.diff)
         state = "differs and is left as it is" if differs else "is there and fits"
         return [f"table {plan.table.label} {state}"]
-    # a table that is rebuilt is so in several statements
+    # a rebuild has several statements
     return list(dict.fromkeys(f"{c.action.replace('_', ' ')} {c.subject}" for c in found.changes))
 
 
@@ -51,7 +51,7 @@ def _describe_transaction(stage: ApplyRows, plan: TargetPlan) -> str:
 
 
 def _describe_strategy(plan: TargetPlan) -> str:
-    """What the mode does with the rows, with the columns that decide."""
+    """What the mode does with the rows, and by which columns."""
     matching = plan.load.matching
     keys = ", ".join(matching.keys)
     if plan.target.mode == "merge":
@@ -72,7 +72,7 @@ def _describe_strategy(plan: TargetPlan) -> str:
 
 @dataclass(frozen=True)
 class PlanStep:
-    """A step as text and JSON show it: the transaction's changes of the table are a step of their own."""
+    """A step of the text and JSON output. The table changes of the transaction are a separate step."""
 
     name: str
     lines: Sequence[str]
@@ -104,7 +104,7 @@ def describe_range(source_range: SourceRange | None) -> str | None:
 
 
 def describe_read(shared: SharedRead, targets: int) -> str:
-    """How one read comes to feed several targets."""
+    """How one read feeds several targets."""
     how = {
         "copy": f"each batch goes to the staging of every target, with {_tasks_text(shared.tasks)}",
         "frame": "Spark keeps the rows and computes each target's from them",
@@ -115,7 +115,7 @@ def describe_read(shared: SharedRead, targets: int) -> str:
 
 
 def describe_diff(plan: TargetPlan) -> list[str]:
-    """The declared table against the live one: + added, ~ changed, = left alone, ! refused."""
+    """The declared table compared with the live one: + added, ~ changed, = unchanged, ! refused."""
     diff = plan.load.table_plan.diff
     width = max((len(line.subject) for line in diff), default=0)
     return [str(replace(line, subject=line.subject.ljust(width))).rstrip() for line in diff]

@@ -1,4 +1,4 @@
-"""Several targets, one read: which path they take together, and what the one read must cover."""
+"""Several targets with one read: the path that they share, and the range that the read covers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ONE_READ = "several targets: one read of the source feeds all"
 
 @dataclass(frozen=True)
 class LoadEndpoints:
-    """What lies between the source and one target. ``computes`` says in words what must be computed."""
+    """The source and one target of a load. ``computes`` describes what must be computed between them."""
 
     comparison: ConnectionComparison
     native_source: bool
@@ -40,10 +40,10 @@ class LoadEndpoints:
 
 
 def choose_paths(spec: PipelineSpec, between: Sequence[LoadEndpoints]) -> tuple[Choice, ...]:
-    """Each target's path. With several, they agree on one, so that the source is read once.
+    """The path of each target. Several targets share one path, so that the source is read once.
 
-    The source's own database keeps the rows to itself only when all targets are in it, on connections that
-    read its SQL alike; Spark computes for all when it must for one.
+    The database computes the rows only if all targets are in it, on equivalent connections. If one target
+    needs Spark, Spark computes the rows of all.
     """
     chosen = [one.choose_path(spec) for one in between]
     if len(chosen) == 1 or all(choice.value == "same_db" for choice in chosen):
@@ -65,22 +65,22 @@ def share_read(
 ) -> tuple[tuple[TargetPlan, ...], SharedRead]:
     """The read that all targets share, and their plans with its number of tasks.
 
-    ``ranges`` are the targets' own, in the source's names; ``table`` is where a database computes the
-    rows for all of them.
+    ``ranges`` are the ranges of the targets, in the source's column names. ``table`` is the table that a
+    database computes the rows into.
     """
     query = SourceQuery(sql, widest_range(ranges))
     path = targets[0].path.value
     if path == "same_db":
         return tuple(targets), SharedRead("table", query, 0, table)
     wanted = [tuned_value(target.tuning, "read tasks", 1) for target in targets]
-    # a copying task writes to every target, so the one that takes the fewest writers decides
+    # each copying task writes to every target, so the target with the fewest writers decides
     tasks = min(wanted) if path == "copy" else max(wanted)
     shared = SharedRead("copy" if path == "copy" else "frame", query, tasks)
     return tuple(_with_tasks(target, tasks) for target in targets), shared
 
 
 def widest_range(ranges: Sequence[SourceRange | None]) -> SourceRange | None:
-    """From the lowest position of any target (None is the beginning) up to the lowest end."""
+    """From the lowest start of any target (None is the beginning) to the lowest end."""
     found = [one for one in ranges if one is not None]
     if not found:
         return None
@@ -94,7 +94,7 @@ def _lowest_mark(marks: Sequence[Watermark]) -> Watermark:
     lowest = marks[0]
     for mark in marks[1:]:
         try:
-            below = _in_utc(mark) < _in_utc(lowest)  # of one family of types, or a TypeError
+            below = _in_utc(mark) < _in_utc(lowest)  # a TypeError unless the types are of one family
         except TypeError:
             raise PlanError(
                 f"the targets declare watermark column {mark.column!r} as {lowest.type} and as {mark.type}, "
@@ -106,7 +106,7 @@ def _lowest_mark(marks: Sequence[Watermark]) -> Watermark:
 
 
 def _in_utc(mark: Watermark) -> Any:
-    """Times with and without a zone are compared in UTC: one target may have declared the zone."""
+    """Times with and without a zone compare in UTC, because only one target may declare the zone."""
     value = mark.value
     if isinstance(value, dt.datetime) and value.tzinfo is None:
         return value.replace(tzinfo=dt.timezone.utc)

@@ -1,4 +1,4 @@
-"""Which of the paths a load takes, and which guarantee it can prove."""
+"""Chooses the path of a load, and derives its delivery guarantee."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def choose_path(
     computes: str | None,
     target: Capabilities,
 ) -> Choice:
-    """``computes`` says in words what must be computed between source and target, or is None."""
+    """``computes`` describes what must be computed between source and target; None: nothing."""
     forced = spec.force_path
-    if forced == "cross_db":  # the documents' word for everything that is not same_db
+    if forced == "cross_db":  # the documented name for every path except same_db
         forced = ("spark" if computes else "copy") if endpoints.are_equivalent else None
     if forced is not None:
         _check_forced(spec, forced, endpoints=endpoints, native_source=native_source, computes=computes)
@@ -63,9 +63,9 @@ def _check_forced(
 def derive_guarantee(
     spec: PipelineSpec, target: Capabilities, target_kind: str, late_writers_in: str | None = None
 ) -> Choice:
-    """What source, strategy and target can prove together; refuses a promise beyond it.
+    """The guarantee of source, strategy and target together. Refuses a stronger ``guarantee=``.
 
-    ``late_writers_in`` names the source of an incremental read if it cannot tell which rows come late.
+    ``late_writers_in`` names the source of an incremental read that cannot tell which rows come late.
     """
     lag = spec.source.lag_seconds
     if late_writers_in is not None and not lag:

@@ -1,4 +1,4 @@
-"""Merge and scd2 as a pipeline declares them, made explicit: keys, compared columns, what the table keeps."""
+"""Resolves the declared options of merge and scd2: keys, compared columns, extra columns of the table."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _RESERVED = {
 
 
 def resolve_matching(spec: PipelineSpec, target: TargetSpec, table: TableSpec) -> tuple[TableSpec, Matching]:
-    """The table with what it keeps, and the options with every default filled in."""
+    """The table with its extra columns, and the options with all defaults."""
     if target.mode not in ("merge", "scd2"):
-        return replace(table, merge_keys=()), Matching()  # only what is matched by keys is unique in them
+        return replace(table, merge_keys=()), Matching()  # keys are unique only in modes that match by key
     _refuse_partial_snapshot(spec, target)
     keys = target.keys
     stored = replace(table, keeps=_what_table_keeps(target), merge_keys=keys)
@@ -76,7 +76,9 @@ def resolve_matching(spec: PipelineSpec, target: TargetSpec, table: TableSpec) -
 
 
 def with_deletion_marks(table: TableSpec, live: LiveTable | None) -> TableSpec:
-    """A merge into a table with marks of deletion clears that of a row which is there again."""
+    """The table with deletion marks if the live one has them, so that a merge clears the mark of a returned
+    row.
+    """
     marked = live is not None and any(c.name == DELETED_AT for c in live.columns)
     if marked and table.keeps == "rows" and DELETED_AT not in table.column_names:
         return replace(table, keeps="soft_deletes")
@@ -90,7 +92,7 @@ def _what_table_keeps(target: TargetSpec) -> TableContents:
 
 
 def _refuse_partial_snapshot(spec: PipelineSpec, target: TargetSpec) -> None:
-    """What a part of the source lacks is not thereby deleted."""
+    """Refuse ``handle_deletes=`` for a load that reads only a part of the source."""
     if target.handle_deletes is None:
         return
     partial = None

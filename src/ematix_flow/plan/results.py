@@ -1,4 +1,4 @@
-"""What a run did, as values: for the caller of ``.sync()``, the CLI and the run log."""
+"""The result of a run as a value, for the caller of ``.sync()``, the CLI and the run log."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Status = Literal["succeeded", "skipped", "failed"]
 
 @dataclass(frozen=True)
 class TargetResult:
-    """One target's share of a run."""
+    """The result of one target of a run."""
 
     target: str
     mode: str
-    path: str  # empty when the target could not even be asked
+    path: str  # empty if the target could not be planned
     status: Status
     reason: str | None = None  # why it was skipped, or the error
     rows_read: int = 0
@@ -52,7 +52,7 @@ class TargetResult:
 
 @dataclass(frozen=True)
 class RunResult:
-    """One run of one pipeline."""
+    """The result of one run of a pipeline."""
 
     pipeline: str
     run_id: str
@@ -62,7 +62,9 @@ class RunResult:
     attempts: int = 1
     post: tuple[tuple[str, str], ...] = ()  # label and outcome of each post-load transform
     notes: tuple[str, ...] = ()
-    failure: FlowError | None = field(default=None, compare=False)  # of some targets, where others go on
+    failure: FlowError | None = field(
+        default=None, compare=False
+    )  # the error of some targets, if the others continue
 
     @property
     def rows_read(self) -> int:
@@ -128,11 +130,11 @@ class RunResult:
 
 
 def failed_result(target: str, mode: str, path: str, error: Exception) -> TargetResult:
-    """The result of a target whose load this error ended."""
+    """The result of a target whose load failed with this error."""
     known = error if isinstance(error, FlowError) else unexpected_error(error)
     return TargetResult(target, mode, path, "failed", known.what, error=known.to_json())
 
 
 def unexpected_error(error: Exception) -> LoadError:
-    """An exception that nobody foresaw, as one of ours."""
+    """An unexpected exception as one of our errors."""
     return LoadError(f"an unexpected {type(error).__name__}: {error}")

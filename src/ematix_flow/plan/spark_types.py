@@ -1,4 +1,4 @@
-"""Canonical types and Spark's, both ways, through the names Spark prints: no import of pyspark."""
+"""Maps canonical types to Spark types and back, by the names that Spark prints. Does not import pyspark."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CHARACTERS = re.compile(r"(?:var)?char\(\d+\)")
 
 
 def to_spark(data_type: DataType) -> str:
-    """The type in a Spark DDL string; what Spark has no type for travels as text."""
+    """The type in a Spark DDL string; text, if Spark has no such type."""
     if data_type.kind == "numeric":
         return f"decimal({data_type.precision},{data_type.scale})"
     return _TO_SPARK.get(data_type.kind, "string")
@@ -53,7 +53,7 @@ def from_spark(name: str) -> DataType | None:
 
 
 def columns_of_frame(frame: DataFrame) -> tuple[SourceColumn, ...]:
-    """The columns of a DataFrame as the planner knows them."""
+    """The columns of a DataFrame with canonical types."""
     columns = []
     for name, spark_type in frame.dtypes:
         data_type = from_spark(spark_type)

@@ -13,7 +13,7 @@ from ematix_flow.spec.watermarks import SourceRange
 
 @dataclass(frozen=True)
 class Choice:
-    """Something the planner decided, and why: shown, never hidden."""
+    """A decision of the planner and its reason. Previews show every decision."""
 
     name: str
     value: str
@@ -35,19 +35,19 @@ class CopyRows:
 
 @dataclass(frozen=True)
 class TransformRows:
-    """Spark computes: the source as a DataFrame, ``projection`` over it, then staging.
+    """Spark reads the source as a DataFrame, runs ``projection`` over it, and writes staging.
 
-    ``native`` sources are read by Spark's own readers, the others through Arrow batches first.
+    Spark's own readers read ``native`` sources; other sources are read as Arrow batches first.
     """
 
     query: SourceQuery
     projection: str | None
-    view: str  # the name under which the projection finds the source
+    view: str  # the view of the source in the projection
     columns: tuple[SourceColumn, ...]
     native: bool
     tasks: int
-    max_parts: int | None  # tasks that write staging, at most; None: as many as there are
-    repartition_by: tuple[str, ...] = ()  # rows alike in these columns are written by one task
+    max_parts: int | None  # the most tasks that write staging; None: no limit
+    repartition_by: tuple[str, ...] = ()  # one task writes all rows with the same values in these columns
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,9 @@ class TargetPlan:
 class SharedRead:
     """The one read of the source that feeds all targets of a pipeline.
 
-    ``copy``: each task writes what it reads to every target's staging. ``frame``: Spark reads into a
-    DataFrame, keeps it, and computes each target's rows from it. ``table``: the database that source and
-    targets share computes the rows into ``table``. Each target takes the rows of its own range.
+    ``copy``: each task writes its rows to the staging of every target. ``frame``: Spark caches the source as
+    a DataFrame and computes the rows of each target from it. ``table``: the database that source and targets
+    share computes the rows into ``table``. Each target takes the rows of its own range.
     """
 
     method: Literal["copy", "frame", "table"]

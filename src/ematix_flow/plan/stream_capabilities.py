@@ -1,7 +1,7 @@
-"""What systems can do in a stream, and the refusal of what they cannot: parts of messages, sizes of batches.
+"""Refuses what a system cannot do in a stream: parts of messages, limits of batches, error policies.
 
-Asked when a stream is declared, as far as its connections are known then, and again when it is planned.
-Imports nothing heavy: a declaration waits for it.
+Checked when a stream is declared, as far as its connections are known, and again when it is planned. Imports
+nothing heavy, because declarations import it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ematix_flow.errors import DeclarationError
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.streams import BROKERS, SPARK_DIALECTS, StreamSpec, StreamTargetSpec
 
-STREAM_VIEW = "source"  # the name under which transform_sql finds the stream
+STREAM_VIEW = "source"  # the name of the stream in transform_sql
 
 _MISSING_IN_SOURCE = {"rabbitmq": ("_partition",), "pubsub": ("_partition",), "kinesis": ("_headers",)}
 _MISSING_IN_TARGET = {
@@ -34,7 +34,7 @@ _INSTEAD = {("kinesis", "partition_column"): "message_key_column= decides to whi
 def check_target_message_parts(
     target: StreamTargetSpec, kind: str | None, where: SourceLocation | None
 ) -> None:
-    """Refuse columns of a target that messages of its broker have no place for."""
+    """Refuse column options of a target that messages of its broker do not have."""
     for option in _MISSING_IN_TARGET.get(kind or "", ()):
         if getattr(target, option) is not None:
             having = [broker for broker in BROKERS if option not in _MISSING_IN_TARGET.get(broker, ())]
@@ -47,7 +47,7 @@ def check_target_message_parts(
 
 
 def check_source_message_parts(spec: StreamSpec, kinds: Iterable[str | None]) -> None:
-    """Refuse columns that a declaration or the SQL names and that no message of a source has."""
+    """Refuse metadata columns that the declaration or the SQL names and the source's messages do not have."""
     for kind in kinds:
         for column in _MISSING_IN_SOURCE.get(kind or "", ()):
             named_by = _option_naming(spec, column)
@@ -61,7 +61,7 @@ def check_source_message_parts(spec: StreamSpec, kinds: Iterable[str | None]) ->
 
 
 def check_batch_limit(spec: StreamSpec, kinds: Iterable[str | None]) -> None:
-    """Refuse a number of rows where a source can limit a batch by other measures only."""
+    """Refuse ``max_rows_per_batch=`` for a source that limits a batch by files or bytes."""
     if spec.max_rows_per_batch is None:
         return
     for kind in kinds:
@@ -75,7 +75,7 @@ def check_batch_limit(spec: StreamSpec, kinds: Iterable[str | None]) -> None:
 
 
 def check_error_policy(spec: StreamSpec, kinds: Iterable[str | None]) -> None:
-    """Refuse to put messages aside where a source brings rows of files."""
+    """Refuse an error policy for messages if the source has rows of files."""
     if spec.on_error == "fail":
         return
     for kind in kinds:
@@ -105,7 +105,7 @@ def _option_naming(spec: StreamSpec, column: str) -> str | None:
 
 
 def _sql_reads(spec: StreamSpec, column: str) -> bool:
-    """Whether the SQL certainly takes this column from the stream, and neither makes nor joins it."""
+    """Whether the SQL certainly reads this column from the stream, instead of computing or joining it."""
     sql = spec.transform_sql or ""
     if not re.search(rf"(?<!\w){column}(?!\w)", sql, re.IGNORECASE):
         return False
@@ -115,7 +115,7 @@ def _sql_reads(spec: StreamSpec, column: str) -> bool:
     spoken = "spark" if spec.dialect is None or spec.dialect in SPARK_DIALECTS else spec.dialect
     try:
         tree = parse_one(sql, read=spoken)
-    except (SqlglotError, ValueError):  # whoever runs it says what is wrong
+    except (SqlglotError, ValueError):  # Spark reports the error when it runs the SQL
         return False
     if any(alias.alias.lower() == column for alias in tree.find_all(exp.Alias)):
         return False

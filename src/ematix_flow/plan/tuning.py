@@ -1,4 +1,4 @@
-"""Choices made from the data and the machine. Each entry: what it looks at, what it sets, why."""
+"""Tuning rules: each looks at the shape of a load and sets one value, with its reason."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _PART_BYTES = 16 * 1024 * 1024
 
 @dataclass(frozen=True)
 class LoadShape:
-    """What the entries look at."""
+    """What the tuning rules look at."""
 
     path: str
     source: Capabilities
     target: Capabilities
     cores: int
-    source_bytes: int | None = None  # of the files that a query may read, where that is known
+    source_bytes: int | None = None  # size of the files that the query may read, if known
     partition_by: tuple[str, ...] = ()
 
 
@@ -42,7 +42,7 @@ def read_tasks(shape: LoadShape) -> Choice | None:
 
 
 def write_parts(shape: LoadShape) -> Choice | None:
-    """Whether staging is written by one task or several, and of files by how many at most."""
+    """The most tasks that write staging."""
     if shape.path == "same_db":
         return None
     if not shape.target.parallel_write:
@@ -57,7 +57,7 @@ def write_parts(shape: LoadShape) -> Choice | None:
 
 
 def partition_in_one_task(shape: LoadShape) -> Choice | None:
-    """Whether rows of one partition go to one task."""
+    """Whether one task writes all rows of a partition."""
     if shape.path != "spark" or not shape.target.file_bytes or not shape.partition_by:
         return None
     why = "one task writes all rows of a partition: no file for each task in each of them"
@@ -65,7 +65,7 @@ def partition_in_one_task(shape: LoadShape) -> Choice | None:
 
 
 def file_size(shape: LoadShape) -> Choice | None:
-    """When a data file is closed and a new one begun."""
+    """The size at which a new data file begins."""
     if not shape.target.file_bytes:
         return None
     why = "large enough to be read fast, small enough for several readers"

@@ -1,1 +1,1 @@
-"""What a load means, free of any backend: append, truncate, merge, scd2."""
+"""The load strategies, independent of any backend: append, truncate, merge, scd2."""

@@ -62,7 +62,7 @@ def _unmatched_copies(
 
     def numbered(source: exp.Expr, alias: str) -> exp.Select:
         same = [dialect.comparable(column(n, alias), table.column(n).type) for n in names]
-        # they are all alike, and some databases number nothing without an order
+        # the copies are equal, but some databases need an order to number rows
         order = exp.Order(expressions=[ascending(column(incoming.low.column, alias))])  # type: ignore[union-attr]
         number = exp.Window(this=exp.RowNumber(), partition_by=same, order=order)
         at_low = exp.EQ(this=column(incoming.low.column, alias), expression=low.copy())  # type: ignore[union-attr]

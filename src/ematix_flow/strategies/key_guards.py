@@ -1,4 +1,4 @@
-"""What merge and scd2 share: one row a key, keys that are not null, and the guard against mass deletion."""
+"""Guards of merge and scd2: one row for each key, no null keys, and a limit on deletions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PLACE, _COUNT = internal_name("place"), internal_name("count")
 def key_guards(
     dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows, *, one_row_a_key: bool
 ) -> list[LoadGuard]:
-    """Refuse rows without a key; and where nothing orders them, several rows with one key."""
+    """Refuse null keys, and several rows with one key if no column orders them."""
     keys = incoming.matching.keys
     rows = subquery(incoming.select, "s")
     missing = exp.or_(*[exp.Is(this=column(k, "s"), expression=exp.Null()) for k in keys])
@@ -56,7 +56,7 @@ def key_guards(
 def last_of_each_key(
     dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows, order: str
 ) -> exp.Select:
-    """The rows with the highest ``order`` of each key; equal ones are told apart by their hash."""
+    """The row with the highest ``order`` of each key. The row hash decides between equal ones."""
     names = table.column_names
     keys = incoming.matching.keys
     by_key = [dialect.comparable(column(k, "r"), table.column(k).type) for k in keys]
@@ -64,7 +64,7 @@ def last_of_each_key(
     counted = exp.select(*[column(n, "r") for n in names], exp.alias_(count, _COUNT, quoted=True)).from_(
         subquery(incoming.select, "r")
     )
-    # the hash costs, and few keys come more than once
+    # hash only keys that occur more than once
     content = dialect.row_hash([(n, table.column(n).type, column(n, "r")) for n in names if n not in keys])
     several = exp.GT(this=column(_COUNT, "r"), expression=exp.Literal.number(1))
     ordering = [
@@ -82,7 +82,7 @@ def last_of_each_key(
 def rows_differ(
     dialect: StrategyDialect, table: TableSpec, names: tuple[str, ...], left: str, right: str
 ) -> exp.Expr:
-    """Whether one of the columns is not the same on both sides; null equals null."""
+    """Whether at least one column differs between the two sides; null equals null."""
     equal = [null_safe_equal(dialect, column(n, left), column(n, right), table.column(n).type) for n in names]
     return exp.not_(exp.paren(exp.and_(*equal))) if equal else exp.false()
 
@@ -90,7 +90,7 @@ def rows_differ(
 def deletion_guard(
     kept: exp.Select, gone: exp.Select, fresh: exp.Select, shrinking: ShrinkLimit
 ) -> LoadGuard:
-    """Stop when a full snapshot leaves too few rows: the queries count those kept, missing and new."""
+    """Stop if a full snapshot leaves too few rows. The queries count kept, missing and new rows."""
 
     def judge(found: list[tuple[Any, ...]], _: Mapping[str, int]) -> FlowError | None:
         left, lost, new = (int(count) for count in found[0])

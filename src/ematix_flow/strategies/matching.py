@@ -1,4 +1,4 @@
-"""How the rows of a load are matched with those that are stored: the options of merge and scd2, resolved."""
+"""How the rows of a load are matched with stored rows: the resolved options of merge and scd2."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Matching:
-    """How incoming rows are matched with stored ones, and what becomes of those that differ.
+    """How incoming rows are matched with stored ones, and what happens to those that differ.
 
     The planner resolves every default: columns that decide whether a row changed, columns that are
     then written, the column that orders rows of one key.

@@ -1,7 +1,7 @@
 """Merge: insert what is new, update what changed, leave the rest untouched.
 
 Rows are matched key by key and compared null-safe. With a full snapshot, rows that the source no
-longer has are deleted, or marked with the moment at which they were missed.
+longer has are deleted, or marked with the time of the load.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def steps(
 def _insert_changed(
     dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows, rows: exp.Expr
 ) -> exp.Insert:
-    """The rows that are new or differ from the stored ones, and which of the two."""
+    """Insert the new and the differing rows into the work table, with a flag that tells which."""
     names, keys = table.column_names, incoming.matching.keys
     target = table_as(dialect.table(table.schema, table.name), "t")
     is_new = exp.Is(this=column(keys[0], "t"), expression=exp.Null())
@@ -113,7 +113,7 @@ def _insert(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) 
 def _delete_steps(
     dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows
 ) -> list[StrategyStep | LoadGuard]:
-    """Before the insert, so that only rows from before this load are asked about."""
+    """Deletes run before the insert, so that they see only rows of earlier loads."""
     keys = incoming.matching.keys
     target = dialect.table(table.schema, table.name)
     present = exp.Exists(

@@ -102,7 +102,10 @@ def build_projection(
 
 @dataclass
 class _ColumnChain:
-    """What becomes of one column, level by level; each level refers to the column of the one inside it."""
+    """The computation of one column, level by level.
+
+    Each level refers to the column of the level inside it.
+    """
 
     spec: ColumnSpec
     levels: list[TypedValue]
@@ -144,7 +147,7 @@ class _ColumnChain:
         return ColumnSite(functions, self.spec.name, self._compute_in_own_level)
 
     def _compute_in_own_level(self, value: TypedValue) -> TypedValue:
-        """Compute the value in a level of its own, and go on from its column."""
+        """Compute the value in its own level, and continue with its column."""
         if isinstance(value.tree, exp.Column):
             return value
         self.levels[-1] = value
@@ -155,7 +158,7 @@ class _ColumnChain:
 def _levels(
     rows: exp.Subquery, chains: Sequence[_ColumnChain], extras: Sequence[str], functions: SqlFunctions
 ) -> exp.Select:
-    """One SELECT a level, from the inside out."""
+    """One SELECT for each level, from the inside out."""
     depth = max(len(chain.levels) for chain in chains)
     for level in range(depth):
         items: list[exp.Expression] = []

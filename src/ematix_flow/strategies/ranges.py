@@ -1,4 +1,4 @@
-"""The user's SQL, kept to the range that an incremental run reads."""
+"""Restricts the user's SQL to the range of an incremental run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ematix_flow.strategies.sql import StrategyDialect, column, verbatim, with_a
 def range_condition(
     source_range: SourceRange, dialect: StrategyDialect, alias: str | None = None
 ) -> exp.Expr | None:
-    """``low <= column <= high``. Nulls are kept, so that they are refused loudly and not left behind."""
+    """``low <= column <= high``. Nulls are kept, so that the load refuses them instead of skipping them."""
     mark = column(source_range.column, alias)
     parts: list[exp.Expr] = []
     for bound, compare in ((source_range.low, exp.GTE), (source_range.high, exp.LTE)):

@@ -1,7 +1,7 @@
-"""The user's own SQL, embedded word for word: read only as far as needed to embed it safely.
+"""Embeds the user's SQL word for word.
 
-Tokens tell where a statement ends, which names an expression uses and where ``col`` stands; the text
-itself is never parsed and written anew, so nothing of a dialect is lost.
+The tokens tell where a statement ends, which names an expression uses and where ``col`` stands. The text
+itself is never parsed and written again, so nothing of a dialect is lost.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def one_statement(sql: str, dialect: str) -> str:
     try:
         tokens = _tokens(sql, dialect)
     except TokenError:
-        return sql  # the database knows its own SQL better, and says where it is wrong
+        return sql  # the database reports what is wrong with its own SQL
     if not tokens:
         raise SqlRefused(
             "the source SQL is empty",
@@ -47,7 +47,7 @@ def one_statement(sql: str, dialect: str) -> str:
 def parse_expression(
     raw: str, dialect: str, *, value: exp.Expression | None = None, what: str
 ) -> exp.Expression:
-    """An expression in parentheses, word for word, but ``col`` replaced by ``value`` when there is one."""
+    """The expression in parentheses, word for word, with ``col`` replaced by ``value`` if given."""
     try:
         tokens = _tokens(raw, dialect)
     except TokenError as error:
@@ -64,7 +64,7 @@ def parse_expression(
 
 
 def names_in(raw: str, dialect: str) -> set[str]:
-    """Every word and quoted name of an expression; columns are among them."""
+    """Every word and quoted name of an expression, columns included."""
     try:
         return {t.text for t in _tokens(raw, dialect) if t.token_type != TokenType.STRING}
     except TokenError:
@@ -114,7 +114,7 @@ def _parse_ordering(item: list[Token], raw: str) -> Ordering:
 
 
 def ordering_tree(item: Ordering, columns: Sequence[str], dialect: str) -> exp.Ordered:
-    """The item as a tree. Nulls come last unless the user says so: the same row wins on every engine."""
+    """The item as a tree. Nulls come last by default, so that the same row wins on every engine."""
     this = (
         column(item.text) if item.text in columns else parse_expression(item.text, dialect, what="order_by")
     )

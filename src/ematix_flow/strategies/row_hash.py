@@ -60,7 +60,7 @@ Columns = Sequence[tuple[str, DataType, exp.Expr]]
 
 
 def row_hash(values: Mapping[str, Any], types: Mapping[str, DataType]) -> bytes:
-    """The definition itself, over Python values. Databases give the same bytes."""
+    """The reference implementation over Python values. Databases return the same bytes."""
     pieces = []
     for name in sorted(values):
         text = canonical_text(values[name], types[name])
@@ -70,7 +70,7 @@ def row_hash(values: Mapping[str, Any], types: Mapping[str, DataType]) -> bytes:
 
 
 def column_prefix(name: str, data_type: DataType) -> str:
-    """The constant beginning of a column's piece."""
+    """The constant start of a column's piece."""
     return f"{len(name.encode())}:{name}{TAGS[data_type.kind]}"
 
 
@@ -142,7 +142,7 @@ def row_hash_sql(
     concat: Callable[[list[exp.Expr]], exp.Expr],
     sha256: Callable[[exp.Expr], exp.Expr],
 ) -> exp.Expr:
-    """The same in SQL, from what a dialect brings: text of a value, its size in bytes, SHA-256."""
+    """The hash in SQL, built from a dialect's functions: text of a value, size in bytes, SHA-256."""
     pieces: list[exp.Expr] = []
     for name, data_type, value in sorted(columns, key=lambda item: item[0]):
         shown = text(value.copy(), data_type)

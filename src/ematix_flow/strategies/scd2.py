@@ -1,10 +1,10 @@
-"""SCD2: keep every version of a row, with the half-open time in which it held.
+"""SCD2: keep every version of a row, with the half-open interval in which it was valid.
 
 The versions of a key are a function of its events alone: their order of arrival, batching and repetition
-do not matter. So the history of each touched key is computed anew from all its points in time, stored
-and new, and only rows that then differ are written:
+do not matter. So the history of each touched key is computed again from all its points in time, stored
+and new, and only rows that differ are written:
 
-1. ``events``: what this batch brings that is not known yet (`scd2_events`).
+1. ``events``: the events of this batch that are not stored yet (`scd2_events`).
 2. ``touched``: their keys.
 3. ``history``: every point of these keys; each opens a version, changes nothing, or is a delete.
 4. The target is made equal to the versions; by event time, the other points go to the companion table.
@@ -72,7 +72,7 @@ _UNTIL, _KIND, _FROM_TABLE = internal_name("until"), internal_name("kind"), inte
 _PLACE = internal_name("place")
 _HASH_BEFORE, _GONE_BEFORE = internal_name("hash_before"), internal_name("gone_before")
 _AT_BEFORE = internal_name("at_before")
-_ENDED = internal_name("ended")  # where the stored version ends so far
+_ENDED = internal_name("ended")  # the current end of the stored version
 _VERSION, _SAME, _DELETE = 0, 1, 2
 _BOOLEAN, _MOMENT = DataType("boolean"), DataType("timestamp_tz")
 
@@ -132,7 +132,7 @@ def steps(
 
 
 def _first_versions(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) -> exp.Insert:
-    """Into a table without rows: every row is an open version."""
+    """Insert into an empty table: every row is an open version."""
     names = table.column_names
     values: dict[str, exp.Expr] = {
         **{n: column(n, "s") for n in names},
@@ -149,7 +149,7 @@ def _first_versions(dialect: StrategyDialect, table: TableSpec, incoming: Incomi
 def _open_keys(
     dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows
 ) -> tuple[exp.Select, exp.Select, exp.Select]:
-    """How many keys are open: that stay so, that this load deletes, that it opens."""
+    """Queries that count open keys: those that stay open, that this load closes, that it opens."""
     keys = incoming.matching.keys
     true, false = dialect.literal(True, _BOOLEAN), dialect.literal(False, _BOOLEAN)
     events = table_as(incoming.work[EVENTS], "e")
@@ -173,7 +173,7 @@ def _open_keys(
 
 
 def _points(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) -> exp.Expr:
-    """All points in time of the touched keys, stored and new, several of one moment included."""
+    """All points in time of the touched keys, stored and new, including several at one time."""
     names, keys = table.column_names, incoming.matching.keys
     false, true = dialect.literal(False, _BOOLEAN), dialect.literal(True, _BOOLEAN)
     target = dialect.table(table.schema, table.name)
@@ -207,7 +207,7 @@ def _points(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) 
     )
     parts: list[exp.Expr] = [new, versions]
     if table.keeps == "versions" or incoming.matching.ttl_seconds is None:
-        # where a version ends and none begins; the end of a time to live is computed anew instead
+        # where a version ends and none begins; the end of a time to live is computed again instead
         nothing: list[exp.Expr] = [
             column(n, "p") if n in keys else _null(dialect, table.column(n).type, n) for n in names
         ]
@@ -251,7 +251,7 @@ def _null(dialect: StrategyDialect, data_type: DataType, name: str) -> exp.Expr:
 
 
 def _history(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) -> exp.Insert:
-    """One value a moment, consecutive equal ones joined, and where each version ends."""
+    """Keep one value for each time, join consecutive equal ones, and compute the end of each version."""
     matching, names = incoming.matching, table.column_names
     true = dialect.literal(True, _BOOLEAN)
     by_key = [dialect.comparable(column(k, "p"), table.column(k).type) for k in matching.keys]
@@ -267,7 +267,7 @@ def _history(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows)
         rows = exp.select(*[column(f, "p") for f in carried], *added)
         return rows.from_(subquery(inner, "p"), copy=False)
 
-    # an event before a delete, a new event before the stored one that it outranks
+    # an event ranks before a delete, a new event before the stored one that it outranks
     place = exp.Window(
         this=exp.RowNumber(),
         partition_by=[*[k.copy() for k in by_key], column(AT, "p")],
@@ -310,7 +310,7 @@ def _history(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows)
         default=exp.Literal.number(_SAME),
     )
     kinds = selected(before, fields, {_KIND: kind})
-    # the next point that is no mere repetition, seen from each point: the least of those after it
+    # for each point the next one that is not a repetition: the smallest of those after it
     boundary = exp.Case(
         ifs=[
             exp.If(

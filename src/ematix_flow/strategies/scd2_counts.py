@@ -1,8 +1,8 @@
-"""What became of the rows of a batch of events: each has one of three fates.
+"""Counts what happened to the rows of a batch of events. Each row has one of three outcomes.
 
 ``brought``: it opens a version, or replaces the one that begins at its event time.
 ``outranked``: another row of its key holds at the same event time, by the total order that `scd2` describes.
-What is left is unchanged: it says what is known, or confirms the version before it.
+All other rows are unchanged: they repeat a known event, or confirm the version before it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _BOOLEAN = DataType("boolean")
 
 @dataclass(frozen=True)
 class HistoryPoints:
-    """The points in time of the touched keys, one a moment; ``kind`` is ``version`` where one opens."""
+    """The points in time of the touched keys, one for each time.
+
+    ``kind`` is ``version`` where a version opens.
+    """
 
     table: exp.Table
     kind: str
@@ -49,7 +52,7 @@ def row_tallies(
 def _count_brought(
     dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows, points: HistoryPoints
 ) -> exp.Select:
-    """Points of this batch that hold a version. A row that returns may be two: it counts once."""
+    """Points of this batch that open a version. A returning row may have two points: it counts once."""
 
     def opens(alias: str) -> list[exp.Expr]:
         return [
@@ -77,7 +80,7 @@ def _count_brought(
 def _count_outranked(
     dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows, points: HistoryPoints
 ) -> exp.Select:
-    """Rows that differ from what holds at their moment: a point of a touched key, or else what is stored."""
+    """Rows that differ from the version valid at their time: a point of a touched key, or the stored one."""
     matching, companion = incoming.matching, table.companion()
     assert companion is not None
     keys, false = matching.keys, dialect.literal(False, _BOOLEAN)
@@ -117,7 +120,7 @@ def _count_outranked(
         return found
 
     def returned(source: exp.Table, begins: str, is_gone: str | None) -> exp.Expr:
-        """Whether the row holds since its key came back, later than its event time says."""
+        """Whether the row is valid since its key returned, later than its event time."""
         event = [exp.EQ(this=column(is_gone, "o"), expression=false.copy())] if is_gone else []
         own = exp.EQ(this=column(begins, "o"), expression=_moment_of_event(dialect, table, incoming, "o"))
         return exp.Exists(

@@ -1,4 +1,4 @@
-"""What a batch brings to a table of versions that it does not know yet: events, and keys that are gone."""
+"""Finds the new events of a batch: changed rows, and keys that the source no longer has."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ AT, HASH, GONE = internal_name("at"), internal_name("hash"), internal_name("gone
 IS_STORED, IS_NEW = internal_name("stored"), internal_name("new")
 _RANK, _PLACE, _CLOSED = internal_name("rank"), internal_name("place"), internal_name("closed")
 _FILLED = internal_name("filled")
-_ORDER = (_FILLED, HASH, _RANK)  # of events at one moment the greatest holds
+_ORDER = (_FILLED, HASH, _RANK)  # of several events at one time the greatest wins
 _BOOLEAN, _MOMENT, _BYTES = DataType("boolean"), DataType("timestamp_tz"), DataType("bytes")
 _TICK = 0.000001
 
 
 def event_columns(table: TableSpec) -> tuple[ColumnSpec, ...]:
-    """A point in time of a key: its row, when, and what is known of it."""
+    """The columns of an event: the row, its time, its hash, and whether it is a delete or stored."""
     return (
         *[ColumnSpec(c.name, c.type, nullable=True) for c in table.columns],
         ColumnSpec(AT, _MOMENT, nullable=True),
         ColumnSpec(HASH, _BYTES, nullable=True),
         ColumnSpec(GONE, _BOOLEAN),
-        ColumnSpec(IS_STORED, _BOOLEAN),  # whether the target has a version that begins here
+        ColumnSpec(IS_STORED, _BOOLEAN),  # whether a stored version begins here
         ColumnSpec(IS_NEW, _BOOLEAN),
         ColumnSpec(LOADED_AT, _MOMENT, nullable=True),
         ColumnSpec(BATCH_ID, DataType("uuid"), nullable=True),
@@ -82,7 +82,9 @@ def null_event_times(table: TableSpec, incoming: IncomingRows) -> LoadGuard:
 
 
 def new_events(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) -> exp.Insert:
-    """Into ``events``: by event time every event that is not known; else each row that differs from now."""
+    """Insert into ``events``: by event time every unknown event; otherwise each row that differs from the
+    open version.
+    """
     columns = [c.name for c in event_columns(table)]
     if incoming.matching.event is None:
         select = _changes_now(dialect, table, incoming)
@@ -101,7 +103,7 @@ def content_hash(dialect: StrategyDialect, table: TableSpec, names: tuple[str, .
 
 
 def _changes_now(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) -> exp.Select:
-    """Rows that differ from the open version of their key. They hold from the moment of this load on."""
+    """Rows that differ from the open version of their key. They are valid from the time of this load."""
     matching, names = incoming.matching, table.column_names
     keys = matching.keys
     true, false = dialect.literal(True, _BOOLEAN), dialect.literal(False, _BOOLEAN)
@@ -134,14 +136,14 @@ def _changes_now(dialect: StrategyDialect, table: TableSpec, incoming: IncomingR
 
 
 def _now_after(dialect: StrategyDialect, incoming: IncomingRows, begun: exp.Expr) -> exp.Expr:
-    """The moment of this load; just after what has begun or ended, should a clock have gone back."""
+    """The time of this load, or just after the last start or end if the clock went back."""
     now = dialect.literal(incoming.loaded_at, _MOMENT)
     late = exp.GTE(this=begun.copy(), expression=now.copy())
     return exp.Case(ifs=[exp.If(this=late, true=dialect.add_seconds(begun.copy(), _TICK))], default=now)
 
 
 def _unknown_events(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) -> exp.Select:
-    """Events that neither a version nor the companion table knows, or that outrank what they know."""
+    """Events that neither a version nor the companion table has, or that outrank the stored ones."""
     matching, names = incoming.matching, table.column_names
     keys, companion = matching.keys, table.companion()
     assert matching.event is not None and companion is not None
@@ -174,7 +176,7 @@ def _unknown_events(dialect: StrategyDialect, table: TableSpec, incoming: Incomi
     )
 
     def outranks(alias: str, begins: str) -> tuple[exp.Expr, exp.Expr]:
-        """The join with what is stored at this moment, and whether the new event counts more."""
+        """The join with the stored event at this time, and whether the new event outranks it."""
         on = exp.and_(
             *equal_keys(keys, alias, "s"), exp.EQ(this=column(begins, alias), expression=column(AT, "s"))
         )
@@ -221,7 +223,7 @@ def _unknown_events(dialect: StrategyDialect, table: TableSpec, incoming: Incomi
 
 
 def _values_in(columns: list[exp.Expr]) -> exp.Expr:
-    """How many of them are not null."""
+    """How many of the columns are not null."""
     one, none = exp.Literal.number(1), exp.Literal.number(0)
     total: exp.Expr = none.copy()
     for value in columns:
@@ -232,7 +234,7 @@ def _values_in(columns: list[exp.Expr]) -> exp.Expr:
 
 
 def dated_rows(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) -> exp.Select:
-    """The rows of the batch with the moment of their event."""
+    """The rows of the batch with their event time."""
     event = incoming.matching.event
     assert event is not None
     at = dialect.moment(column(event, "i"), table.column(event).type)
@@ -241,9 +243,9 @@ def dated_rows(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRow
 
 
 def _rows_not_stored(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) -> exp.Select:
-    """The rows with their moment, but for those that an open version has already, column by column.
+    """The rows with their event time, without those equal to an open version, column by column.
 
-    A source that is read as a whole brings mostly these; what is left is worth a hash.
+    A full read brings mostly unchanged rows; only the rest is hashed.
     """
     matching, names = incoming.matching, table.column_names
     moments = dated_rows(dialect, table, incoming)
@@ -266,7 +268,7 @@ def _rows_not_stored(dialect: StrategyDialect, table: TableSpec, incoming: Incom
 def _began_with_its_event(
     dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows, alias: str
 ) -> exp.Expr:
-    """False for the version of a key that had been deleted and came back with an older row."""
+    """False for a version of a key that was deleted and returned with an older row."""
     event = incoming.matching.event
     assert event is not None
     moment = dialect.moment(column(event, alias), table.column(event).type)
@@ -276,10 +278,10 @@ def _began_with_its_event(
 def _with_returns(
     dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows, dated: exp.Expr
 ) -> exp.Expr:
-    """The events, and each key that was deleted and is in the snapshot again without anything newer.
+    """The events, and each deleted key that the snapshot has again without a newer event.
 
-    Such a key holds from now on, with its last row, whatever the event time of that; and should that
-    change while its time stays behind the return, with the changed one.
+    Such a key is valid from now on with its last row, whatever its event time. If that row changes while its
+    event time stays before the return, the changed row is valid.
     """
     keys, companion = incoming.matching.keys, table.companion()
     assert companion is not None
@@ -355,7 +357,7 @@ def _with_returns(
 def delete_events(
     dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows
 ) -> list[StrategyStep | LoadGuard]:
-    """Into ``events``: a delete, now, of each key that is open and that the snapshot no longer has."""
+    """Insert into ``events`` a delete for each open key that the snapshot no longer has."""
     keys = incoming.matching.keys
     true, false = dialect.literal(True, _BOOLEAN), dialect.literal(False, _BOOLEAN)
     present = exp.Exists(
@@ -366,7 +368,7 @@ def delete_events(
     ]
     begun: exp.Expr = column(VALID_FROM, "t")
     companion = table.companion()
-    if companion is not None:  # the version may have been confirmed since, also for a time to come
+    if companion is not None:  # the version may have been confirmed since, even for a future time
         confirmed = (
             exp.select(exp.Max(this=column(EVENT_AT, "c")))
             .from_(table_as(dialect.table(companion.schema, companion.name), "c"))

@@ -1,8 +1,8 @@
-"""Time to live of versions: one that nothing has confirmed for so long ends.
+"""Time to live: ends a version that nothing has confirmed for ``ttl_seconds``.
 
-By event time this is part of what the events say: a version ends ``ttl_seconds`` after the last event
-that confirmed it, also in the past. Without event times, what a load brings is confirmed by it; an open
-version that it does not bring and that began longer ago ends at the moment of the load.
+By event time, a version ends ``ttl_seconds`` after the last event that confirmed it, also in the past.
+Without event times, a load confirms the rows that it brings; an open version that it does not bring and that
+began longer ago ends at the time of the load.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def end_expired_versions(
     version: int,
     delete: int,
 ) -> exp.Select:
-    """The points of a history with versions ended by their time to live."""
+    """The points of a history, with an end after the time to live of each version."""
     ttl = incoming.matching.ttl_seconds
     assert ttl is not None
     is_version = exp.EQ(this=column(kind, "p"), expression=exp.Literal.number(version))
@@ -101,7 +101,7 @@ def end_expired_versions(
 def steps(
     dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows, touched: exp.Table
 ) -> list[StrategyStep | LoadGuard]:
-    """End the open versions of all other keys, not those touched, whose time is over."""
+    """End the expired open versions of all keys that this load does not touch."""
     keys = incoming.matching.keys
     target = dialect.table(table.schema, table.name)
     fill = insert_into(

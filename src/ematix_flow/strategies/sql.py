@@ -1,7 +1,7 @@
-"""What strategies need of a SQL dialect, and the shapes they give back.
+"""The SQL dialect that strategies need, and the steps that they return.
 
-A strategy turns "these rows, that table" into a list of statements built as trees; the target runs
-them inside its one transaction.
+A strategy turns rows and a table into a list of statements, built as trees. The target runs them inside its
+one transaction.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Rows = TypeVar("Rows", exp.Table, exp.Subquery)
 
 
 class StrategyDialect(Protocol):
-    """The part of a backend's SQL that differs from system to system."""
+    """The part of a backend's SQL that differs between systems."""
 
     name: str
 
     def table(self, schema: str | None, name: str) -> exp.Table: ...
 
     def literal(self, value: Any, data_type: DataType) -> exp.Expr:
-        """A typed constant. The value is ours or typed, never a piece of SQL."""
+        """A typed constant. The value is never a piece of SQL."""
         ...
 
     def comparable(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
@@ -85,7 +85,7 @@ class StrategyStep:
 
 @dataclass(frozen=True)
 class LoadGuard:
-    """A question whose answer may stop the load. ``judge`` gets the rows and the counts so far."""
+    """A query whose result may stop the load. ``judge`` gets the rows and the counts so far."""
 
     query: exp.Expr
     judge: Callable[[list[tuple[Any, ...]], Mapping[str, int]], FlowError | None]
@@ -93,7 +93,7 @@ class LoadGuard:
 
 @dataclass(frozen=True)
 class RowTally:
-    """A question how many of the batch's rows had one fate. Asked while rows remain without one."""
+    """A query that counts the rows with one outcome. It runs only while rows without an outcome remain."""
 
     fate: Literal["brought", "outranked"]
     query: exp.Expr
@@ -101,7 +101,7 @@ class RowTally:
 
 @dataclass(frozen=True)
 class ShrinkLimit:
-    """How far a load may empty a table before it is stopped."""
+    """How many rows a load may remove before it is stopped."""
 
     label: str
     max_shrink: float
@@ -112,7 +112,7 @@ class ShrinkLimit:
 class IncomingRows:
     """The rows of this batch: a SELECT of the declared columns, and the load's stamp.
 
-    ``work`` are the strategy's own work tables by name; they are there and empty.
+    ``work`` holds the strategy's work tables by name; they exist and are empty.
     """
 
     select: exp.Expr
@@ -121,7 +121,7 @@ class IncomingRows:
     low: Watermark | None = None
     matching: Matching = field(default_factory=Matching)
     work: Mapping[str, exp.Table] = field(default_factory=dict)
-    into_empty: bool = False  # whether the target has no row yet
+    into_empty: bool = False  # whether the target has no rows yet
     shrinking: ShrinkLimit | None = None
 
 
@@ -149,7 +149,7 @@ def with_alias(rows: Rows, alias: str) -> Rows:
 
 
 def fill_template(template: str, value: exp.Expr, dialect: str) -> exp.Expr:
-    """A piece of our own SQL in which the column ``v`` stands for ``value``."""
+    """One of our SQL templates, with the column ``v`` replaced by ``value``."""
     tree = _template(template, dialect).copy()
     for node in [n for n in tree.find_all(exp.Column) if n.name == "v"]:
         if node is tree:
@@ -162,12 +162,12 @@ def fill_template(template: str, value: exp.Expr, dialect: str) -> exp.Expr:
 def _template(template: str, dialect: str) -> exp.Expr:
     tree = sqlglot.parse_one(template, dialect=dialect)
     for node in tree.walk():
-        node._meta = None  # places in a text that nobody sees; they make each copy dearer
+        node._meta = None  # positions in the text are not needed, and make each copy slower
     return tree
 
 
 def concat_texts(parts: Sequence[exp.Expr]) -> exp.Expr:
-    """Texts one after the other, with ``||``."""
+    """The texts joined with ``||``."""
     text = parts[0]
     for part in parts[1:]:
         text = exp.DPipe(this=text, expression=part, safe=True)
@@ -175,7 +175,7 @@ def concat_texts(parts: Sequence[exp.Expr]) -> exp.Expr:
 
 
 def verbatim(sql: str) -> exp.Subquery:
-    """The user's SQL as a subquery, not a character changed; the newline ends a trailing comment."""
+    """The user's unchanged SQL as a subquery. The newline ends a trailing comment."""
     return exp.Subquery(this=exp.Var(this=f"\n{sql}\n"))
 
 
@@ -184,18 +184,18 @@ def table_as(table: exp.Table, alias: str) -> exp.Table:
 
 
 def subquery(select: exp.Expr, alias: str) -> exp.Subquery:
-    # the first to use a tree takes it as it is: copies of copies are most of the cost of a small load
+    # the first use takes the tree itself: copies are most of the cost of a small load
     taken = select if select.parent is None else select.copy()
     return with_alias(exp.Subquery(this=taken), alias)
 
 
 def equal_keys(keys: Sequence[str], left: str, right: str) -> list[exp.Expr]:
-    """Key by key, never concatenated."""
+    """Compares key by key; keys are never concatenated."""
     return [exp.EQ(this=column(k, left), expression=column(k, right)) for k in keys]
 
 
 def ascending(tree: exp.Expr) -> exp.Ordered:
-    """By a value that is never null: where nulls would stand is said so that every database can say it."""
+    """Order by a value that is never null. The null order is given because some databases need it."""
     return exp.Ordered(this=tree, nulls_first=True)
 
 
@@ -209,7 +209,7 @@ def null_safe_equal(
 
 
 def load_column_values(dialect: StrategyDialect, incoming: IncomingRows) -> dict[str, exp.Expr]:
-    """The load columns of a row that this load writes."""
+    """The values of the load columns of this load."""
     return {
         LOADED_AT: dialect.literal(incoming.loaded_at, DataType("timestamp_tz")),
         BATCH_ID: dialect.literal(incoming.run_id, DataType("uuid")),
@@ -219,7 +219,7 @@ def load_column_values(dialect: StrategyDialect, incoming: IncomingRows) -> dict
 def load_columns_of(
     dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows
 ) -> dict[str, exp.Expr]:
-    """The load columns that this table has beside its declared ones, with their values."""
+    """The load columns of this table, with their values."""
     if not table.stamped:
         return {}
     return {k: v for k, v in load_column_values(dialect, incoming).items() if k not in table.column_names}

@@ -1,7 +1,7 @@
 """Truncate: replace every row by the batch, keeping the table itself.
 
 Delete and insert in one transaction: grants, views, indexes, foreign keys and triggers stay, and a
-concurrent reader sees all old or all new rows. Too great a fall in rows stops the load.
+concurrent reader sees all old or all new rows. Too large a drop in rows stops the load.
 """
 
 from __future__ import annotations

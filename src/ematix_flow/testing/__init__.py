@@ -1,1 +1,1 @@
-"""What users import to test their pipelines, and the contract suites that certify a backend."""
+"""Contract suites that certify a backend, and helpers to load a target without Spark."""

@@ -1,6 +1,6 @@
 """The suite that every target backend passes.
 
-Subclass `TargetContract`, give it a ``backend`` fixture and say how rows are read back; pytest runs
+Subclass `TargetContract`, give it a ``backend`` fixture and a way to read rows back; pytest runs
 the rest. A gap is marked where the subclass is declared, with its reason: ``notimpl`` (we could),
 ``never`` (the system cannot).
 """
@@ -57,8 +57,8 @@ class TargetContract:
     """Override ``backend`` and `read_rows`. ``points`` are the commit points of its apply."""
 
     points: tuple[str, ...] = APPLY_POINTS
-    never_named: tuple[str, ...] = ()  # hostile names that the system itself cannot hold
-    thrifty = False  # a load costs seconds: what is held one by one elsewhere is held at once
+    never_named: tuple[str, ...] = ()  # hostile names that the system cannot store
+    thrifty = False  # a load takes seconds, so several cases share one load
 
     @property
     def hostile_names(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The part of the target contract that is about merge."""
+"""The merge part of the target contract."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SMALL = table_of("merged", {"id": BIG}, {"name": TEXT, "size": INTEGER})
 KEY_TYPES = [
     n for n, (t, _) in TYPES.items() if t.kind not in ("json", "jsonb", "float", "double", "boolean")
 ]
-# keys that a careless comparison takes for one another
+# keys that a careless comparison would treat as equal
 UNICODE_KEYS = ("a", "A", "a ", " a", "á", "a\u0301", "ß", "ss", "", "\U0001f600", "'", '"', "a%", "a_")
 
 
@@ -294,7 +294,7 @@ class MergeContract(TargetContract):
             assert self.rows(backend, SMALL) == (kept if committed else before), point
 
     def _reset(self, target: BatchTarget, rows: list[dict[str, Any]], deletes: str | None) -> None:
-        """Exactly these rows again, none of them marked."""
+        """Load exactly these rows again, without deletion marks."""
         stored = resolve_keys(SMALL, "merge", deletes=deletes)[0]
         load_rows(target, new_load(stored, "truncate", max_shrink=1.0), rows)
 

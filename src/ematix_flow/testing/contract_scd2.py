@@ -1,4 +1,4 @@
-"""The part of the target contract that is about scd2: versions by the time of the load and of events."""
+"""The scd2 part of the target contract: versions by load time and by event time."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def dated_rows(*rows: tuple[int, str | None, float]) -> list[dict[str, Any]]:
 def load_version(
     target: BatchTarget, table: TableSpec, rows: list[dict[str, Any]], now: float = 1_000, **options: Any
 ) -> LoadResult:
-    """One load at a minute."""
+    """One load at a given minute."""
     load = {"loaded_at": minute(now), **options.pop("load", {})}
     return load_matched(target, table, "scd2", rows, load=load, **options)
 

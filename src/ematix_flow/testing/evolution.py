@@ -1,6 +1,6 @@
-"""The suite that every SQL target passes about tables that change: evolving, refusing, becoming history.
+"""The suite about table changes that every SQL target passes: evolving, refusing, conversion to scd2.
 
-Subclass `EvolutionContract` beside `TargetContract`'s own subclass; it needs the same ``backend`` fixture
+Subclass `EvolutionContract` next to the subclass of `TargetContract`; it needs the same ``backend`` fixture
 and `read_rows`.
 """
 
@@ -67,7 +67,7 @@ REFUSALS: tuple[tuple[DataType, DataType], ...] = (
 def load_with_changes(
     target: BatchTarget, load: Load, rows: Sequence[dict[str, Any]], plan: TablePlan | None = None
 ) -> LoadResult:
-    """A load whose table changes in its own transaction, as a run's does."""
+    """A load that changes its table in its own transaction, as a run does."""
     matching = load.plan.matching if load.plan.matching.keys else None
     plan = plan or target.plan_table(load.table, target.inspect(load.table), matching)
     assert plan.differences == ()

@@ -1,4 +1,4 @@
-"""The suite about rows that were merged or appended and become the first versions of an scd2 table."""
+"""The suite about conversion to scd2: merged or appended rows become the first versions."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class HistoryContract(EvolutionContract):
     def test_a_switch_to_versions_that_dies_before_its_last_changes_keeps_the_marks_of_deletion(
         self, backend: Backend, target: BatchTarget, left: Sequence[int] = (2, 1, 0)
     ) -> None:
-        """It dies with so many changes of the table ``left`` to make, one time after the other."""
+        """It crashes with ``left`` table changes still to make, again and again."""
         history, matching = self._marked_rows(target)
         rows = [{"id": 1, "value": "b", "at": _day(20)}]
         for number in left:

@@ -1,4 +1,4 @@
-"""Driving a target by hand, as the executor does but in one process and without Spark."""
+"""Loads a target as the executor does, but in one process and without Spark."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def new_load(table: TableSpec, mode: str = "append", **changes: Any) -> Load:
 
 
 def prepare(target: BatchTarget, table: TableSpec, matching: Matching | None = None) -> None:
-    """Create what the table needs, as the plan's first stage does."""
+    """Create the control tables and the table."""
     target.change_table(table, target.plan_table(table, target.inspect(table), matching))
 
 
@@ -47,9 +47,9 @@ def load_rows(
     drop: bool = True,
     change: bool = True,
 ) -> LoadResult:
-    """Stage the rows in so many parts and apply them. The staging handle is pickled, as for a task.
+    """Stage the rows in ``parts`` parts and apply them. The staging handle is pickled, as for a task.
 
-    Without ``change`` the table is left to the load's own transaction.
+    Without ``change`` the load's own transaction changes the table.
     """
     import pyarrow as pa
 
@@ -74,7 +74,7 @@ def load_rows(
 def load_incremental(
     target: BatchTarget, table: TableSpec, column: str, rows: Sequence[dict[str, Any]]
 ) -> LoadResult:
-    """One incremental run over a source that holds ``rows``: read from the watermark on, apply."""
+    """One incremental run over a source that holds ``rows``: read from the watermark on, then apply."""
     low = target.watermark(PIPELINE, TARGET, column)
     read = [row for row in rows if low is None or row[column] >= low.value]
     load = new_load(table, range=SourceRange(column, low), batch_key=None)

@@ -1,4 +1,4 @@
-"""Driving merge and scd2 by hand, staged or within one database: options are filled in as by the planner."""
+"""Loads merge and scd2 targets without Spark, staged or within one database, with the planner's defaults."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATHS = ("staged", "same_db")
 
 
 def resolve_keys(table: TableSpec, mode: str, **options: Any) -> tuple[TableSpec, Matching]:
-    """The table with what it keeps, and the options of merge or scd2 with every default."""
+    """The table with its extra columns, and the options of merge or scd2 with all defaults."""
     keys = table.merge_keys or table.primary_key
     event = options.get("event")
     values = tuple(n for n in table.column_names if n not in keys)
@@ -47,7 +47,7 @@ def load_matched(
     load: dict[str, Any] | None = None,
     **options: Any,
 ) -> LoadResult:
-    """One load; ``options`` are of `Matching`, ``load`` of `Load`."""
+    """One load. ``options`` are fields of `Matching`, ``load`` fields of `Load`."""
     stored, matching = resolve_keys(table, mode, **options)
     made = new_load(stored, mode, matching=matching, **(load or {}))
     if path == "staged":

@@ -1,4 +1,4 @@
-"""Values that every backend must carry unchanged: each canonical type at its edges, and hostile names."""
+"""Values that every backend must store unchanged: the limits of each canonical type, and hostile names."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def every_type(name: str = "every_type", schema: str | None = "contract") -> Tab
 
 
 def every_value() -> list[dict[str, Any]]:
-    """Three rows with the edges of each type, and one of nulls."""
+    """Three rows with the limits of each type, and one row of nulls."""
     rows: list[dict[str, Any]] = [
         {"id": i, **{column: values[i] for column, (_, values) in TYPES.items()}} for i in range(3)
     ]

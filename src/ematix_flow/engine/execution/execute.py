@@ -1,7 +1,7 @@
-"""The executor: walks the stages that a plan has for a target.
+"""The executor: carries out the stages of a target's plan.
 
-It holds no policy. What to do stands in the plan; how a target commits is the target's own; how several
-targets share one read is `fanout`'s subject.
+It makes no decisions: the plan says what to do, and the target knows how to commit. `fanout` handles several
+targets with one read.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def execute_target(
     listener: Listener,
     dry_run: bool = False,
 ) -> TargetResult:
-    """Carry out one target's stages. On any failure the target is as it was, and staging is gone."""
+    """Carry out one target's stages. After a failure the target is unchanged and staging is dropped."""
     load = build_load(plan, target_plan, run_id, batch_key, dry_run)
     run = TargetRun(plan, target_plan, load, connections, listener)
     try:
@@ -67,7 +67,7 @@ def execute_target(
 
 
 class TargetRun:
-    """One target's share of a run: what it has staged and done so far, and one method a stage."""
+    """The run of one target: its staging and progress, and one method for each stage."""
 
     def __init__(
         self, plan: Plan, target_plan: TargetPlan, load: Load, connections: Connections, listener: Listener
@@ -134,7 +134,7 @@ class TargetRun:
             self.parts = tasks.stage_frame(frame, staging, self.table, folder)
 
     def apply_rows(self, sql: str | None) -> None:
-        """``sql`` yields the rows when the database computes them itself."""
+        """``sql`` returns the rows if the database computes them itself."""
         if sql is not None:
             rows: SameDatabaseRows | StagedRows = SameDatabaseRows(sql)
         else:

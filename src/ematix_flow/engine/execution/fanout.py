@@ -1,7 +1,7 @@
-"""Several targets from one read of the source.
+"""Loads several targets from one read of the source.
 
-All are staged first, then each commits in its own transaction, in the order declared. A failure belongs
-to one target or to the read; what it means for the others is the pipeline's `continue_on_target_failure`.
+All targets are staged first; then each commits in its own transaction, in the declared order. A failure
+belongs to one target or to the read; `continue_on_target_failure` decides whether the others continue.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def execute_targets(
     listener: Listener,
     committed: Collection[str] = (),
 ) -> list[TargetResult]:
-    """A result for each target that was tried. Those that are ``committed`` already are left alone.
+    """Load the targets, except those already ``committed``. Returns a result for each target that was tried.
 
-    An error of the read is raised, unless the pipeline goes on: then it is every target's.
+    An error of the read is raised. With `continue_on_target_failure` it becomes the error of every target.
     """
     fan_out = _FanOut(plan, connections, listener, run_id, batch_key, committed)
     fan_out.execute()
@@ -101,7 +101,7 @@ class _FanOut:
     # ------------------------------------------------------------------ the three ways to read once
 
     def compute_rows(self, leaving: ExitStack) -> None:
-        """Source and targets are one database: whichever target's session computes, all see the table."""
+        """Compute the rows into a table of the database that source and targets share."""
         sink = next(iter(self.runs.values())).target
         name = self.shared.table
         assert isinstance(sink, RelationalTarget) and name is not None
@@ -160,7 +160,7 @@ class _FanOut:
             kept = frame.persist(StorageLevel.MEMORY_AND_DISK)
             try:
                 with self.time_for_all(runs, "read"):
-                    kept.count()  # all of it, once: no target's job reads the source again
+                    kept.count()  # cache all rows, so that no target's job reads the source again
                 for run in self.remaining_runs():
                     stage = next(s for s in run.target_plan.stages if isinstance(s, TransformRows))
                     own = None if stage.query.range == shared.query.range else stage.query.range
@@ -170,7 +170,7 @@ class _FanOut:
                 kept.unpersist()
 
     def target_low(self, run: TargetRun) -> Watermark | None:
-        """Where a target goes on, when the read began before that."""
+        """The start of a target's range, if the shared read began before it."""
         stage = next(s for s in run.target_plan.stages if isinstance(s, CopyRows))
         low = stage.query.range.low if stage.query.range else None
         read = self.shared.query.range.low if self.shared.query.range else None
@@ -194,7 +194,7 @@ class _FanOut:
         return bool(self.failures) and not self.continue_on_failure
 
     def remaining_runs(self) -> Iterator[TargetRun]:
-        """The targets that have not failed, one after the other, as long as the policy lets them."""
+        """The targets that have not failed, as long as the policy lets them continue."""
         for label, run in self.runs.items():
             if self.has_stopped:
                 return
@@ -203,7 +203,7 @@ class _FanOut:
 
     @contextmanager
     def target_errors(self, run: TargetRun) -> Iterator[None]:
-        """Whatever fails within the block fails this target."""
+        """Record an error within the block as the failure of this target."""
         try:
             yield
         except Exception as error:
@@ -211,7 +211,7 @@ class _FanOut:
 
     @contextmanager
     def time_for_all(self, runs: Sequence[TargetRun], name: str) -> Iterator[None]:
-        """What is done once for all takes its time for each."""
+        """Record the time of a shared step for each target."""
         for run in runs:
             run.listener.stage_started(run.load.target, name)
         started = time.monotonic()

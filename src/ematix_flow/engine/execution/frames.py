@@ -1,4 +1,4 @@
-"""DataFrames of a load: how a source becomes one, typed for Spark, and the range of an incremental run."""
+"""DataFrames of a load: reads a source as a typed frame, and filters the range of an incremental run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def source_frame(
     tables: Sequence[TableSpec],
     parallelism: int,
 ) -> Iterator[DataFrame]:
-    """The query's rows for these targets, readable while the context is open."""
+    """The rows of the query as a frame, readable while the context is open."""
     if isinstance(source, SparkSource):
         with session_settings(spark, {each.key: each.value for each in source.settings()}):
             yield filter_range(source.frame(spark, query.sql), query.range)
@@ -41,10 +41,10 @@ def source_frame(
 
 
 def source_table(columns: tuple[SourceColumn, ...], targets: Sequence[TableSpec]) -> TableSpec:
-    """The source's columns as a table to read by.
+    """The columns of the source as a table spec.
 
-    Its own types where it knows them; where it does not, the targets', unless they differ or a normaliser
-    is going to make that type out of raw text.
+    A column without a type gets the type that the targets declare, unless they differ or a normaliser makes
+    that type from raw text.
     """
     agreed = common_types([[c for c in table.columns if not c.normalizers] for table in targets])
     normalized = {c.name for table in targets for c in table.columns if c.normalizers}
@@ -59,7 +59,7 @@ def source_table(columns: tuple[SourceColumn, ...], targets: Sequence[TableSpec]
 
 
 def common_types(targets: Sequence[Sequence[ColumnSpec]]) -> dict[str, DataType]:
-    """The type of each column, where one holds what every target declares for it."""
+    """For each column, the type that holds the declared values of every target, if there is one."""
     declared: dict[str, list[DataType]] = {}
     for columns in targets:
         for column in columns:
@@ -80,7 +80,7 @@ def _common_type(types: Sequence[DataType]) -> DataType | None:
 
 
 def filter_range(frame: DataFrame, source_range: SourceRange | None) -> DataFrame:
-    """The rows of the range; nulls stay, so that the load refuses them loudly."""
+    """The rows of the range. Nulls stay, so that the load refuses them with an error."""
     if source_range is None:
         return frame
     from pyspark.sql import functions as F
@@ -90,7 +90,7 @@ def filter_range(frame: DataFrame, source_range: SourceRange | None) -> DataFram
     mark = F.col(f"`{source_range.column.replace('`', '``')}`")
     bounds = [bound for bound in (source_range.low, source_range.high) if bound is not None]
     if any(bound.type.kind in ("text", "string") for bound in bounds):
-        mark = mark.cast("string")  # a number beside a text would be compared as numbers are
+        mark = mark.cast("string")  # otherwise Spark would compare a number with a text as numbers
     keep = F.lit(True)
     for bound, compare in ((source_range.low, mark.__ge__), (source_range.high, mark.__le__)):
         if bound is not None:

@@ -1,7 +1,7 @@
-"""Counts from tasks to the driver while they run.
+"""Reports row counts of running tasks to the driver.
 
-A task writes what it has passed on to a small file now and then; the driver adds them up. On one machine
-that is all it takes; on a cluster the folder is not shared and the driver sees no counts, only the end.
+Each task writes its counts to a small file now and then; the driver adds them up. On a cluster the folder is
+not shared, and the driver sees only the final counts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _COUNTS = struct.Struct("<QQ")  # rows and bytes
 
 
 def count_batches(batches: Iterable[pa.RecordBatch], folder: str, part: str) -> Iterator[pa.RecordBatch]:
-    """The same batches, with the running counts left in ``folder``. Runs inside a task."""
+    """Pass on the batches, and write the running counts to ``folder``. Runs inside a task."""
     rows = size = 0
     written = time.monotonic()
     for batch in batches:
@@ -41,13 +41,16 @@ def count_batches(batches: Iterable[pa.RecordBatch], folder: str, part: str) -> 
 
 def _write_counts(folder: str, part: str, rows: int, size: int) -> None:
     place = Path(folder)
-    if place.is_dir():  # on another machine it is not, and nobody would read it
+    if place.is_dir():  # missing on another machine, where the driver could not read it
         (place / part).write_bytes(_COUNTS.pack(rows, size))
 
 
 @contextmanager
 def watch_progress(report: Callable[[Progress], None], expected_rows: int | None = None) -> Iterator[str]:
-    """A folder for tasks; ``report`` hears the sums as they grow, and the last ones when the block ends."""
+    """A folder for tasks' counts.
+
+    Calls ``report`` with the sums as they grow, and at the end of the block.
+    """
     folder = Path(tempfile.mkdtemp(prefix="ematix-flow-progress-"))
     done = threading.Event()
     found: dict[str, tuple[int, int]] = {}
@@ -55,7 +58,7 @@ def watch_progress(report: Callable[[Progress], None], expected_rows: int | None
     def look() -> Progress:
         for file in folder.iterdir():
             data = file.read_bytes()
-            if len(data) == _COUNTS.size:  # else it is being written: what it said before holds
+            if len(data) == _COUNTS.size:  # else it is being written: keep the previous counts
                 found[file.name] = _COUNTS.unpack(data)
         rows, size = (sum(counts) for counts in zip((0, 0), *found.values(), strict=True))
         return Progress(rows, size, expected_rows)

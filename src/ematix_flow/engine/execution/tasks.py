@@ -1,7 +1,7 @@
-"""What runs inside Spark's Python workers: read a split, make it fit, write a staging part.
+"""Tasks that run in Spark's Python workers: read a split, cast it to the table, write a part of staging.
 
-Each task answers with one row: the part it wrote for each target, or the error it met. A part of an
-attempt whose answer never arrived is never applied.
+Each task returns one row: the part that it wrote for each target, or its error. A part of a task attempt
+whose row never arrived is never applied.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ ArrowFunction = Callable[[Iterable["pa.RecordBatch"]], Iterable["pa.RecordBatch"
 
 
 class TaskInput(ABC):
-    """Rows that tasks get in a way of their own."""
+    """Rows that know how to reach the tasks themselves."""
 
     @abstractmethod
     def map(self, task: ArrowFunction, ddl: str) -> DataFrame:
-        """What a task makes of the rows of each partition."""
+        """The result of the task for the rows of each partition."""
 
 
 @dataclass(frozen=True)
 class TargetWriter:
-    """One target's share of what a task reads: where it goes, as which table, from which position on."""
+    """Writes the rows of a task to the staging of one target, from the watermark ``low`` on."""
 
     staging: Staging
     table: TableSpec
@@ -68,7 +68,7 @@ class TargetWriter:
 def copy_splits(
     spark: SparkSession, splits: Sequence[Split], staging: Staging, table: TableSpec, progress: str
 ) -> tuple[StagedPart, ...]:
-    """One task a split: the rows go from source to staging without entering the JVM."""
+    """Copy with one task for each split. The rows go from source to staging without entering the JVM."""
     numbers = spark.range(0, len(splits), 1, len(splits))
     answers = numbers.mapInArrow(_copy_task(list(splits), staging, table, progress), ANSWER_DDL).collect()
     return _decode_parts(answers)
@@ -77,10 +77,10 @@ def copy_splits(
 def copy_splits_to_all(
     spark: SparkSession, splits: Sequence[Split], outlets: Sequence[TargetWriter], go_on: bool
 ) -> list[tuple[StagedPart, ...] | errors.FlowError | None]:
-    """One task a split, read once and written to every outlet; for each its parts or its error.
+    """Copy with one task for each split to every writer. Returns the parts or the error of each writer.
 
-    Without ``go_on`` an error of one outlet stops the others, which then have neither: None. An error of
-    the source is raised.
+    Without ``go_on`` an error of one writer stops the others; their result is None. An error of the source is
+    raised.
     """
     numbers = spark.range(0, len(splits), 1, len(splits))
     rows = numbers.mapInArrow(_copy_to_all_task(list(splits), list(outlets), go_on), ANSWER_DDL).collect()
@@ -91,23 +91,23 @@ def copy_splits_to_all(
 def stage_frame(
     frame: DataFrame, staging: Staging, table: TableSpec, progress: str
 ) -> tuple[StagedPart, ...]:
-    """One task a partition of a DataFrame."""
+    """Stage a DataFrame with one task for each partition."""
     return _decode_parts(map_in_arrow(frame, _stage_task(staging, table, progress), ANSWER_DDL).collect())
 
 
 def read_splits(
     spark: SparkSession, splits: Sequence[Split], schema_ddl: str, wanted: TableSpec
 ) -> DataFrame:
-    """A database's splits as a DataFrame, for Spark SQL to compute on."""
+    """The splits of a database as a DataFrame, for Spark SQL."""
     numbers = spark.range(0, len(splits), 1, len(splits))
     return numbers.mapInArrow(_read_task(list(splits), wanted), schema_ddl)
 
 
 def map_in_arrow(frame: DataFrame, task: ArrowFunction, ddl: str) -> DataFrame:
-    """What a task makes of a frame, whatever its columns are called.
+    """Run a task over a frame with any column names.
 
-    PySpark asks a frame for each of its columns by the bare name: a dot or a backtick there fails, and
-    ``*`` means all columns. Such a frame goes to the tasks with numbers for names.
+    PySpark selects each column by its bare name: a dot or a backtick in it fails, and ``*`` means all
+    columns. The columns of such a frame are numbered on the way to the tasks.
     """
     names = frame.columns
     if all(_PLAIN_NAME.fullmatch(name) for name in names):
@@ -120,7 +120,7 @@ def map_in_arrow(frame: DataFrame, task: ArrowFunction, ddl: str) -> DataFrame:
 
 
 def run_tasks(rows: DataFrame | TaskInput | Sequence[pa.RecordBatch], task: ArrowFunction) -> list[str]:
-    """What a task answers for each partition of a frame; what is in this process already is one partition."""
+    """Run a task over each partition and return its answers. Rows of this process are one partition."""
     if isinstance(rows, Sequence):
         return [text for batch in task(rows) for text in batch.column(0).to_pylist()]
     mapped = (
@@ -171,7 +171,7 @@ def _read_task(splits: list[Split], wanted: TableSpec) -> ArrowFunction:
 
 
 def _filter_at_or_after(batch: pa.RecordBatch, low: Watermark) -> pa.RecordBatch:
-    """The rows that a target has not passed yet; nulls stay, so that the load refuses them loudly."""
+    """The rows from the watermark on. Nulls stay, so that the load refuses them with an error."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -204,7 +204,7 @@ def encode_outcome(outcome: StagedPart | BaseException) -> dict[str, Any]:
 
 
 def text_batch(text: str) -> pa.RecordBatch:
-    """One row of one column, from its bytes: ``pa.array`` would first import pandas, for seconds."""
+    """A batch with one text, built from bytes: ``pa.array`` would import pandas, which takes seconds."""
     import pyarrow as pa
 
     data = text.encode()
@@ -218,14 +218,14 @@ def _decode_parts(rows: Sequence[Any]) -> tuple[StagedPart, ...]:
 
 
 def raise_task_error(answer: str) -> None:
-    """Raise the error that a task has answered with, if it has."""
+    """Raise the error in a task's answer, if it has one."""
     told_of = json.loads(answer)
     if "error" in told_of:
         raise decode_error(told_of)
 
 
 def _decode_answers(rows: Sequence[Any]) -> list[Any]:
-    """What the tasks answered, one part or a list for several targets; an error of a whole task is raised."""
+    """The decoded answers: one part, or a list for several targets. Raises the error of a whole task."""
     answers = [json.loads(row["answer"]) for row in rows]
     for answer in answers:
         if "error" in answer:

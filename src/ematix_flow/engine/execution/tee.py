@@ -1,8 +1,7 @@
-"""One flow of batches, written to several places at once.
+"""Writes one stream of batches to several writers at once.
 
-Writers pull: each takes an iterable. So each has a thread and a channel with room for two batches, and
-the reader waits for the slowest. What is held at any time is what the channels hold. Owns no format and
-no policy beyond whether one writer's failure stops the others.
+Each writer takes an iterable. So each has a thread and a queue of two batches, and the reader waits for the
+slowest writer. Memory holds only the batches in the queues.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ Writer = Callable[[Iterable["pa.RecordBatch"]], StagedPart]
 
 
 class WriterStopped(Exception):
-    """The flow was broken off for a reason that is not this writer's."""
+    """The writer was stopped because of another writer or the source."""
 
 
 def tee(
     batches: Iterable[pa.RecordBatch], writers: Sequence[Writer], *, go_on: bool
 ) -> list[StagedPart | BaseException]:
-    """Every batch to every writer; for each what it answered, or the error that ended it.
+    """Write every batch to every writer. Returns the result or the error of each writer.
 
-    With ``go_on`` the others write to their end when one has failed; without, they are `WriterStopped`. When
-    reading fails, all are stopped and its error is raised.
+    With ``go_on`` the other writers continue after one has failed; otherwise they end with `WriterStopped`.
+    If reading fails, all writers are stopped and the error is raised.
     """
     outlets = [_WriterThread(write) for write in writers]
     try:
@@ -59,7 +58,7 @@ def _stop_writers(outlets: Sequence[_WriterThread]) -> None:
 
 
 class _WriterThread:
-    """One writer in its thread, and the channel that feeds it."""
+    """One writer in its thread, and its queue."""
 
     def __init__(self, write: Writer) -> None:
         self.outcome: StagedPart | BaseException = WriterStopped("it never began")
@@ -69,12 +68,12 @@ class _WriterThread:
         self._ended = False
         self._reason: WriterStopped | None = None
         self._exhausted = False
-        self._closed = False  # the writer is done, well or not
+        self._closed = False  # the writer has ended, with or without an error
         self._thread = threading.Thread(target=self._run, name="ematix-flow-outlet", daemon=True)
         self._thread.start()
 
     def put(self, batch: pa.RecordBatch) -> bool:
-        """Wait for room. False when the writer takes no more."""
+        """Wait for room in the queue. Returns False if the writer has ended."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or len(self._waiting) < QUEUE_SIZE)
             if not self._closed:
@@ -83,7 +82,7 @@ class _WriterThread:
             return not self._closed
 
     def end(self, reason: WriterStopped | None = None) -> None:
-        """No more batches; with a reason, those that wait are not to be written either."""
+        """End the batches. With a reason, waiting batches are not written."""
         with self._changed:
             self._ended = True
             self._reason = self._reason or reason
@@ -97,8 +96,8 @@ class _WriterThread:
             outcome: StagedPart | BaseException = self._write(self._batches())
             if not self._exhausted:
                 outcome = RuntimeError("the writer ended before the rows did")
-        except BaseException as error:  # handed over: a thread has nobody to raise it to
-            outcome = self._reason or error  # what was stopped may wrap it in an error of its own
+        except BaseException as error:  # passed to the caller of join
+            outcome = self._reason or error  # a stopped writer may have wrapped the reason in another error
         with self._changed:
             self.outcome = outcome
             self._closed = True

@@ -75,9 +75,9 @@ def build_plan(
     cores: int | None = None,
     without: Collection[str] = (),
 ) -> Plan:
-    """Ask source and targets what they are, and decide. Every error points at the declaration.
+    """Inspect source and targets, and build the plan. Every error points at the declaration.
 
-    ``without`` names targets that cannot be asked now: the plan is for the others.
+    ``without`` names targets that cannot be reached: the plan leaves them out.
     """
     spec = declared.spec
     try:
@@ -88,7 +88,7 @@ def build_plan(
 
 @dataclass(frozen=True)
 class _DescribedSource:
-    """The source as described, shared by all targets of the pipeline."""
+    """The inspected source, shared by all targets of the pipeline."""
 
     backend: Backend
     reader: BatchSource | SparkSource
@@ -97,7 +97,7 @@ class _DescribedSource:
     columns: tuple[SourceColumn, ...]
 
     def for_target(self, target: TargetSpec) -> _DescribedSource:
-        """The source with the target's own renaming on top."""
+        """The source with the target's ``column_map`` added."""
         if not target.column_map:
             return self
         return replace(self, column_map={**self.column_map, **dict(target.column_map)})
@@ -149,7 +149,7 @@ def _build_unlocated(
 
 @contextmanager
 def _source_table_errors(spec: PipelineSpec) -> Iterator[None]:
-    """The SQL of source_table= is ours: an error in it is one of the names that were declared."""
+    """Explain an error in the SQL of source_table=, which we generate: a declared name must be wrong."""
     try:
         yield
     except SourceFailed as error:
@@ -161,7 +161,7 @@ def _source_table_errors(spec: PipelineSpec) -> Iterator[None]:
 
 @contextmanager
 def _target_errors(target: TargetSpec) -> Iterator[None]:
-    """An error in the block stops the plan of this target; those of others may be made without it."""
+    """Mark an error in the block as an error of this target, so that the others can be planned without it."""
     try:
         yield
     except FlowError as error:
@@ -170,7 +170,9 @@ def _target_errors(target: TargetSpec) -> Iterator[None]:
 
 
 def _check_file_options(spec: PipelineSpec, connections: Connections) -> None:
-    """What is about files against connections that are known now: the declaration may have known a name."""
+    """Check the file options against the resolved connections; the declaration may have known only their
+    names.
+    """
     source = connections.backend(source_reference(spec)).connection
     if spec.source.files != FileOptions():
         check_file_options(getattr(source, "format", None), spec.source.files, spec.where)
@@ -338,7 +340,7 @@ def _describe_computation(spec: PipelineSpec, table: TableSpec, column_map: Mapp
 
 
 def _inferred_table(target: TargetSpec, columns: tuple[SourceColumn, ...]) -> TableSpec:
-    """A file target without a declared table takes the source's columns as they come."""
+    """The table of a file target without a declaration: the columns of the source."""
     if target.prefix is None:
         raise PlanError(f"target {target.label} declares neither a table nor a prefix")
     described = tuple(ColumnSpec(c.name, c.type or DataType("text"), nullable=True) for c in columns)

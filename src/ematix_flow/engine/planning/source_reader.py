@@ -1,7 +1,7 @@
-"""Which columns of a source's result its targets keep as text.
+"""Opens a pipeline's source, and tells it which columns its targets store as text.
 
-A file of text says of no column what it is: its cells are read as numbers or times where all are such.
-What a target keeps as text is better left as it is written, or 2.00 would arrive as 2.
+A text file has no column types: a column is read as numbers or times if all its cells are. A column that a
+target stores as text must stay as it is written, or 2.00 would arrive as 2.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ _TEXT_KINDS = ("text", "string", "json", "jsonb", "uuid")
 
 
 def source_reader(spec: PipelineSpec, connections: Connections) -> BatchSource | SparkSource:
-    """The source of a pipeline, as its targets need it."""
+    """The open source of a pipeline, with the text columns of its targets."""
     reader = connections.source(source_reference(spec), spec.source.files)
     return reader.with_text_columns(text_columns(spec)) if isinstance(reader, SparkSource) else reader
 
 
 def text_columns(spec: PipelineSpec) -> frozenset[str]:
-    """Names in the result of the source SQL; none of a column whose values are computed or compared."""
+    """The text columns, by their names in the result of the source SQL.
+
+    Excludes computed and compared columns.
+    """
     if spec.transforms_pre or any(target.table is None for target in spec.targets):
         return frozenset()
     is_text: dict[str, bool] = {}
@@ -42,7 +45,7 @@ def text_columns(spec: PipelineSpec) -> frozenset[str]:
 
 
 def _result_names(spec: PipelineSpec, target: TargetSpec, column: ColumnSpec) -> set[str]:
-    """The column may be renamed in the SQL, or after it."""
+    """The names of a column in the source result: it may be renamed in the SQL or after it."""
     mapping = {**dict(spec.source.column_map), **dict(target.column_map)}
     return {column.name, mapping.get(column.name, column.name)}
 

@@ -1,4 +1,4 @@
-"""From a pipeline's declaration to the SQL its source is asked."""
+"""Builds the source SQL of a declared pipeline."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ematix_flow.strategies.raw_sql import one_statement
 
 
 def source_reference(spec: PipelineSpec) -> ConnectionRef:
-    """The source's connection: the declared one, else the first target's."""
+    """The connection of the source: the declared one, or that of the first target."""
     return spec.source.connection if spec.source.connection is not None else spec.targets[0].connection
 
 
 @dataclass(frozen=True)
 class SourceSql:
-    """The SQL, and the renaming {declared column: source column} that is still to be done on its result."""
+    """The SQL, and the renames {declared column: source column} still to be done on its result."""
 
     text: str
     column_map: Mapping[str, str]
@@ -33,7 +33,7 @@ class SourceSql:
 def source_sql(
     declared: DeclaredPipeline, connections: Connections, source: BatchSource | SparkSource
 ) -> SourceSql:
-    """What the function returns, or a SELECT of the declared columns from ``source_table``."""
+    """The SQL that the function returns, or a SELECT of the declared columns from ``source_table``."""
     spec = declared.spec
     given = _call_function(declared, connections)
     if isinstance(given, str):
@@ -64,14 +64,14 @@ def source_sql(
             next_step='return "SELECT …" from the function, or declare source_table="schema.table"',
         )
     columns = _table_columns(spec, spec.targets[0])
-    if any(target.column_map for target in spec.targets):  # each target renames by itself
+    if any(target.column_map for target in spec.targets):  # each target does its own renames
         plain = [(name, name) for name in dict.fromkeys(source for _, source in columns)]
         return SourceSql(source.table_query(spec.source.table, plain), dict(spec.source.column_map))
     return SourceSql(source.table_query(spec.source.table, columns), {})
 
 
 def _table_columns(spec: PipelineSpec, target: TargetSpec) -> list[tuple[str, str]]:
-    """(declared column, source column) pairs; derived columns read nothing. Empty: every column."""
+    """(declared column, source column) pairs, without derived columns. Empty: every column."""
     table = target.table
     if table is None:
         return []
@@ -89,7 +89,7 @@ def _call_function(declared: DeclaredPipeline, connections: Connections) -> Any:
         return asyncio.run(given) if inspect.iscoroutine(given) else given
     except FlowError as error:
         raise error.with_location(spec.where) from error
-    except (Exception, SystemExit, GeneratorExit) as error:  # which would end the command as if all were well
+    except (Exception, SystemExit, GeneratorExit) as error:  # SystemExit would end the command as a success
         line = _error_line(declared, error)
         raise PlanError(
             f"the function of pipeline {spec.name!r} raised {type(error).__name__}: {error}{line}",

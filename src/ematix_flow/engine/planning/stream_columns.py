@@ -1,6 +1,6 @@
-"""The columns of a stream: those that its messages hold, and those that ``transform_sql`` makes of them.
+"""The columns of a stream: those of its messages, and those that ``transform_sql`` computes from them.
 
-What becomes of them in each target is `planning.stream_targets`.
+`planning.stream_targets` plans how each target stores them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def known_columns(
     payloads: Sequence[PayloadSpec | None],
     pinned: tuple[ColumnSpec, ...] | None,
 ) -> tuple[tuple[ColumnSpec, ...] | None, str]:
-    """What a payload is read as, and who says so; None when only the messages can tell."""
+    """The columns of a payload and where they come from; None if they must be inferred from messages."""
     from ematix_flow.backends.payloads.codecs import describe_subject
 
     if spec.columns is not None:
@@ -49,7 +49,7 @@ def known_columns(
     if len(spec.sources) == 1 and payloads[0] is not None:
         described = describe_subject(payloads[0])
         if described is not None:
-            # a message of an older schema may lack what the newest has
+            # a message of an older schema may lack fields of the newest
             return tuple(replace(c, nullable=True) for c in described), REGISTERED
     if spec.transform_sql is None and None not in payloads:
         found = [_target_columns(target, connections) for target in _reachable_targets(spec, connections)]
@@ -58,7 +58,7 @@ def known_columns(
             for columns in found:
                 for column in columns or ():
                     merged.setdefault(column.name, column)
-            if len(found) > 1:  # each target judges for itself what it cannot hold
+            if len(found) > 1:  # each target checks its own constraints
                 merged = {n: replace(c, nullable=True, primary_key=False) for n, c in merged.items()}
             return tuple(merged.values()), "those of the target"
     if pinned is not None:
@@ -67,14 +67,14 @@ def known_columns(
 
 
 def _reachable_targets(spec: StreamSpec, connections: Connections) -> list[StreamTargetSpec]:
-    """The targets that can be asked now; all must be, unless one may fail alone."""
+    """The targets that can be reached. All must be, unless targets may fail alone."""
     if not spec.continue_on_target_failure:
         return list(spec.targets)
     there: list[StreamTargetSpec] = []
     for target in spec.targets:
         try:
             connections.backend(target.connection).check()
-        except CannotConnect:  # its own load reports this, and tries again
+        except CannotConnect:  # its own load reports this and retries
             continue
         there.append(target)
     return there
@@ -83,7 +83,7 @@ def _reachable_targets(spec: StreamSpec, connections: Connections) -> list[Strea
 def with_meta_columns(
     spec: StreamSpec, columns: tuple[ColumnSpec, ...], numeric_positions: bool
 ) -> tuple[ColumnSpec, ...]:
-    """The columns, and of what a broker knows of a message that which the SQL or a declared table names."""
+    """The columns, and the metadata columns of messages that the SQL or a declared table names."""
     from ematix_flow.backends.payloads.codecs import meta_columns
 
     there = {column.name for column in columns}
@@ -107,7 +107,7 @@ def _target_columns(target: StreamTargetSpec, connections: Connections) -> tuple
 
 
 def existing_table(target: StreamTargetSpec, connections: Connections) -> TableSpec | None:
-    """A table that is there already, as it is loaded: without what we add, and what fills itself."""
+    """An existing table as it is loaded: without load columns and columns that the database fills."""
     assert target.table_name is not None
     schema, name = target.table_name
     sink = connections.target(target.connection)
@@ -150,7 +150,7 @@ def computed_columns(
             found = columns_of_frame(
                 run_transform_sql_on_no_rows(spec, connections.spark(), columns, lookups)
             )
-    except SourceFailed as error:  # Spark's word for SQL that it cannot read or resolve
+    except SourceFailed as error:  # the error for SQL that Spark cannot parse or resolve
         raise SchemaMismatch(error.what, next_step=suggest_sql_fix(error.what)) from error.__cause__
     seen: set[str] = set()
     for column in found:
@@ -164,7 +164,7 @@ def computed_columns(
 
 
 def suggest_sql_fix(said: str) -> str:
-    """What to do about ``transform_sql`` that Spark refuses, with its own suggestion if it has one."""
+    """The next step for ``transform_sql`` that Spark refuses, with Spark's suggestion if it has one."""
     suggested = _SUGGESTION.search(said)
     if suggested:
         return f"correct transform_sql: Spark suggests {suggested[1]}"
@@ -176,15 +176,15 @@ def suggest_sql_fix(said: str) -> str:
 def run_transform_sql_on_no_rows(
     spec: StreamSpec, spark: SparkSession, columns: tuple[ColumnSpec, ...], lookups: Mapping[str, str]
 ) -> DataFrame:
-    """``transform_sql`` over no rows, for its columns. A separate session has no other views."""
+    """Run ``transform_sql`` over no rows, for its columns, in a session without other views."""
     ddl = schema_ddl(TableSpec(None, STREAM_VIEW, columns))
     return run_transform_sql(spec, spark.newSession().createDataFrame([], ddl), lookups)
 
 
 def run_transform_sql(spec: StreamSpec, frame: DataFrame, lookups: Mapping[str, str]) -> DataFrame:
-    """``transform_sql`` over a frame, whose session nobody else names views in.
+    """Run ``transform_sql`` over a frame. The frame's session must not be used for other views.
 
-    ``lookups`` are global views by the names that the SQL has for them.
+    ``lookups`` are global views by their names in the SQL.
     """
     assert spec.transform_sql is not None
     spark = frame.sparkSession
@@ -195,7 +195,7 @@ def run_transform_sql(spec: StreamSpec, frame: DataFrame, lookups: Mapping[str, 
 
 
 def to_spark_sql(sql: str, dialect: str | None) -> str:
-    """The SQL in Spark's own words."""
+    """The SQL translated to Spark's dialect."""
     if dialect is None or dialect in SPARK_DIALECTS:
         return sql
     import sqlglot

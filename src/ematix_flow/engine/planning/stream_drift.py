@@ -1,7 +1,7 @@
-"""Columns that a stream brings and its table lacks: added, left out, or an error, by ``on_drift=``.
+"""New columns of a stream that its table lacks: added, left out, or an error, by ``on_drift=``.
 
-Only of a table that ematix-flow has made, and that no declaration describes. A table that somebody else
-made is loaded as it is.
+This applies only to a table that ematix-flow created and no declaration describes. Other tables are loaded as
+they are.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _EVOLVING_ACTIONS = ("add_column", "widen_column", "rebuild_table")
 
 
 def has_load_columns(live: LiveTable | None) -> bool:
-    """Whether a table has the columns that every load of ours writes."""
+    """Whether a table has the load columns, which every load writes."""
     return live is not None and {column.name for column in live.columns}.issuperset(LOAD_COLUMNS)
 
 
 def new_or_wider_columns(known: Sequence[ColumnSpec], columns: Sequence[ColumnSpec]) -> list[ColumnSpec]:
-    """Of the columns those that are not among the known ones, or are wider there."""
+    """The columns that are not known, or that are wider than the known ones."""
     there = {column.name: column.type for column in known}
     return [
         c
@@ -36,7 +36,7 @@ def new_or_wider_columns(known: Sequence[ColumnSpec], columns: Sequence[ColumnSp
 
 
 def evolve_table(table: TableSpec, live: LiveTable, columns: Sequence[ColumnSpec]) -> TableSpec:
-    """The table with what the stream brings more: new columns, which are nullable, and wider types."""
+    """The table with the stream's new columns, which are nullable, and wider types."""
     more = {c.name: c for c in new_or_wider_columns(table.columns, columns)}
     kept = [replace(c, type=more[c.name].type) if c.name in more else c for c in table.columns]
     taken = {*table.column_names, *(c.name for c in live.columns)}
@@ -56,9 +56,9 @@ def judge_new_columns(
     matching: Matching,
     where: SourceLocation | None,
 ) -> tuple[TablePlan, tuple[str, ...]]:
-    """The changes that make ``grown`` of the live table, or the warning that they are not made.
+    """The changes from the live table to ``grown``, or a warning that they are not made.
 
-    SchemaMismatch when the policy is to stop, or when the table cannot become so.
+    Raises SchemaMismatch if the policy is to stop, or if the table cannot be changed this way.
     """
     before = {c.name: c.type for c in table.columns}
     touched = [c.name for c in grown.columns if c.type != before.get(c.name)]

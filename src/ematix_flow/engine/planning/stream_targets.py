@@ -51,7 +51,7 @@ def open_stream_source(connections: Connections, source: StreamSourceSpec) -> St
 
 
 def check_capabilities(spec: StreamSpec, connections: Connections) -> None:
-    """Refuse what a source or a target cannot do, now that all connections are known."""
+    """Refuse what a source or a target cannot do. All connections are known now."""
     kinds = [connections.backend(source.connection).kind for source in spec.sources]
     check_source_message_parts(spec, kinds)
     check_batch_limit(spec, kinds)
@@ -61,7 +61,7 @@ def check_capabilities(spec: StreamSpec, connections: Connections) -> None:
 
 
 def source_payload(connections: Connections, source: StreamSourceSpec) -> PayloadSpec:
-    """How the messages of a source are written."""
+    """The payload format of a source's messages."""
     return payload_of(connections.backend(source.connection).connection, source.query)
 
 
@@ -79,9 +79,9 @@ def plan_targets(
     lookups: Mapping[str, str],
     columns_by: str,
 ) -> tuple[StreamTargetPlan, ...]:
-    """Every target against the columns that come; the SQL is checked by Spark on no rows."""
+    """Plan every target for these columns. Spark checks the SQL on no rows."""
     outgoing = columns
-    # columns that were found in a table or in messages say nothing of what a table should hold
+    # columns found in a table or in messages do not declare what a table should hold
     said = spec.transform_sql is not None or columns_by in (DECLARED, REGISTERED)
     if spec.transform_sql is not None:
         outgoing = computed_columns(spec, connections, columns, lookups)
@@ -95,7 +95,7 @@ def _plan_target(
     columns: tuple[ColumnSpec, ...],
     said: bool,
 ) -> StreamTargetPlan:
-    """``said``: the columns are what the table should hold, and not only what it happens to hold."""
+    """``said``: the columns are declared, not only found in a table or in messages."""
     backend = connections.backend(target.connection)
     guarantee = stream_guarantee(spec, target, connections, backend)
     if backend.message_target() is not None:
@@ -122,7 +122,7 @@ def _plan_target(
     if target.mode == "merge":
         table = with_deletion_marks(table, live)
     changes = TablePlan()
-    if not adopted:  # a table that is there and not declared is as it should be
+    if not adopted:  # an existing table without a declaration is not changed
         changes, told = judge_drift(spec.on_drift, table, sink.plan_table(table, live, matching), spec.where)
         drift = (*drift, *told)
     elif grown is not None and declared is not None:
@@ -153,7 +153,7 @@ def _plan_target(
 def _evolved_table(
     spec: StreamSpec, sink: BatchTarget, table: TableSpec, columns: Sequence[ColumnSpec]
 ) -> tuple[TableSpec | None, tuple[str, ...]]:
-    """The table with what the stream brings more, if it is to have that, and what to warn of."""
+    """The table with the stream's new columns, if the policy adds them, and warnings."""
     live = sink.inspect(table)
     assert live is not None
     there = {column.name for column in live.columns}
@@ -185,7 +185,7 @@ def _plan_messages(
 
 
 def _new_table(target: StreamTargetSpec, columns: tuple[ColumnSpec, ...]) -> TableSpec:
-    """A table that is not there yet takes the columns as they come."""
+    """A new table with the columns of the stream."""
     bare = tuple(replace(column, nullable=True, primary_key=False, normalizers=()) for column in columns)
     if target.table_name is not None:
         schema, name = target.table_name
@@ -221,12 +221,12 @@ def _require_columns(target: StreamTargetSpec, table: TableSpec, available: set[
 
 
 def as_batch_pipeline(spec: StreamSpec) -> PipelineSpec:
-    """What the batch side asks of a pipeline, for a stream."""
+    """The stream as a batch pipeline, for functions that expect one."""
     return PipelineSpec(spec.name, spec.name, (), SourceSpec(), on_drift=spec.on_drift, where=spec.where)
 
 
 def as_batch_target(target: StreamTargetSpec, table: TableSpec) -> TargetSpec:
-    """The same target as a batch pipeline has it."""
+    """The target as a batch target."""
     return TargetSpec(
         connection=target.connection,
         table=table,

@@ -1,7 +1,7 @@
-"""The few SQL functions that differ from engine to engine, one module an engine.
+"""The few SQL functions that differ between engines, one module for each engine.
 
-What a normaliser means is written once, in `markers` and `casts`, in terms of these functions; an
-engine is added by writing its `SqlFunctions` and naming it in `functions_for`.
+`markers` and `casts` define each normaliser once, in terms of these functions. To add an engine, write its
+`SqlFunctions` and naming it in `functions_for`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What normalisers and casts need of an engine's SQL. Every method gives a tree, never text."""
+"""The SQL functions of an engine that normalisers and casts need. Every method returns a tree, never text."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _MAX_SHOWN = 80
 
 
 def find_rejection(text: str) -> str | None:
-    """What our SQL said when it refused a value, found in the error of a driver."""
+    """The message of our SQL that refused a value, found in a driver's error."""
     found = _REJECTION.search(text)
     return found[1].replace("''", "'") if found else None
 
 
 @dataclass(frozen=True)
 class TypedValue:
-    """A column's value on its way: the tree, and its type where it is known."""
+    """A column's value as a tree, with its type if known."""
 
     tree: exp.Expression
     type: DataType | None
@@ -73,7 +73,7 @@ def all_of(*conditions: exp.Expression) -> exp.Expression:
 
 
 def concat(*parts: exp.Expression) -> exp.Expression:
-    """Text after text; NULL when one is."""
+    """The texts joined; NULL if one is NULL."""
     tree = parts[0]
     for part in parts[1:]:
         tree = exp.DPipe(this=tree, expression=part)
@@ -85,14 +85,14 @@ class SqlFunctions(ABC):
 
     name: str  # sqlglot's name of the dialect
     flavour: str  # of its regular expressions, see spec.portable_regex
-    folds_case: bool  # whether unquoted and quoted names differ in case only by accident
+    folds_case: bool  # whether names that differ only in case are the same
 
     def fence(self, select: exp.Select) -> exp.Select:
-        """The same rows, computed once: for an engine that would copy a subquery's expressions outwards."""
+        """The same rows, computed once, for an engine that would inline a subquery's expressions."""
         return select
 
     def from_source(self, tree: exp.Expression, data_type: DataType | None) -> exp.Expression:
-        """A source's column as the value that markers and transforms begin with."""
+        """A source column as the first value of markers and transforms."""
         return tree
 
     # --- types ---
@@ -106,14 +106,14 @@ class SqlFunctions(ABC):
         return exp.Cast(this=tree, to=exp.DataType.build(self.type_name(data_type), dialect=self.name))
 
     def convert(self, tree: exp.Expression, data_type: DataType) -> exp.Expression:
-        """A cast of what is known to fit."""
+        """A cast of a value that is known to fit."""
         return self.cast(tree, data_type)
 
     def to_text(self, tree: exp.Expression) -> exp.Expression:
         return self.cast(tree, DataType("text"))
 
     def temporal(self, tree: exp.Expression, data_type: DataType) -> exp.Expression:
-        """A value of a date or time type, in the form in which this engine keeps it."""
+        """A value of a date or time type in the engine's storage format."""
         return tree
 
     def literal(self, value: Scalar) -> exp.Expression:
@@ -137,7 +137,7 @@ class SqlFunctions(ABC):
 
     @abstractmethod
     def trim(self, tree: exp.Expression) -> exp.Expression:
-        """Without WHITESPACE at both ends."""
+        """The text without WHITESPACE at both ends."""
 
     def lower(self, tree: exp.Expression) -> exp.Expression:
         return call("LOWER", tree)
@@ -218,14 +218,17 @@ class SqlFunctions(ABC):
         return self.cast(self.to_text(tree), data_type)
 
     def random(self) -> exp.Expression:
-        """A number from 0 to below 1, another one for each row."""
+        """A random number from 0 to below 1 for each row."""
         return call("RANDOM")
 
     # --- errors ---
 
     @abstractmethod
     def raise_error(self, message: exp.Expression, data_type: DataType) -> exp.Expression:
-        """An expression that fails with the message when it is evaluated; of this type where that matters."""
+        """An expression that fails with the message when it is evaluated.
+
+        ``data_type`` is its nominal type.
+        """
 
     def reject(self, column: str, tree: exp.Expression, what: str, data_type: DataType) -> exp.Expression:
         """Fail with the column's name and the value, in a form that `find_rejection` finds."""

@@ -1,4 +1,4 @@
-"""From the type a value has to the type its column declares, without losing anything in silence.
+"""Casts a value to its column's declared type without silent loss.
 
 A cast that would round, cut or wrap refuses the value instead, as `backends.arrow.batch_casts` does for rows
 that travel as Arrow: a load means the same on every path.
@@ -35,7 +35,7 @@ _BOOLEAN_WORDS = (("true", "t", "1", "yes", "y", "on"), ("false", "f", "0", "no"
 
 
 def needs_cast(have: DataType | None, want: DataType, *, computed: bool) -> bool:
-    """``computed``: the value comes out of markers, so an unknown type may be any."""
+    """``computed``: markers computed the value, so an unknown type may be any type."""
     if have is None:
         return computed
     if have.kind in _TEXTS and want.kind in _TEXTS:
@@ -44,7 +44,7 @@ def needs_cast(have: DataType | None, want: DataType, *, computed: bool) -> bool
 
 
 def cast(value: TypedValue, want: DataType, site: ColumnSite) -> TypedValue:
-    """The value as the declared type; SchemaMismatch where no value could ever fit."""
+    """The value cast to the declared type. Raises SchemaMismatch if no value could ever fit."""
     functions, have = site.functions, value.type
     if have is None:
         return TypedValue(functions.cast(value.tree, want, site.column), want)

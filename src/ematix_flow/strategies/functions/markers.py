@@ -18,7 +18,7 @@ from ematix_flow.strategies.functions.base import SqlFunctions, TypedValue, call
 from ematix_flow.strategies.functions.parsing import DATE, MOMENT, NAIVE, TEXT, OnFailure, as_text
 from ematix_flow.strategies.functions.site import ColumnSite
 
-_EXACT_BELOW = Decimal("1e15")  # above, a double has no digit that rounding could change
+_EXACT_BELOW = Decimal("1e15")  # above this, rounding cannot change a double
 _REALS = ("float", "double")
 
 Apply = Callable[[Normalizer, TypedValue, ColumnSite], TypedValue]
@@ -185,7 +185,7 @@ def _nullif(marker: Normalizer, value: TypedValue, site: ColumnSite) -> TypedVal
 
 
 def constant(value: Scalar, data_type: DataType | None, site: ColumnSite) -> exp.Expression:
-    """A constant of a marker as the type that the column's value has at that point."""
+    """A marker's constant in the type of the column's value at that point."""
     fitted = value if data_type is None else _fit(value, data_type)
     if fitted is None:
         raise Unsupported(

@@ -145,7 +145,7 @@ class MySQLFunctions(SqlFunctions):
             return case((is_empty, text(literal)), otherwise=replaced)
         if everywhere:
             return call("REGEXP_REPLACE", tree, written, _replacement(parts, 0, ""))
-        # MariaDB replaces every match; the text before the first one is matched along to leave only one
+        # MariaDB replaces every match; the pattern includes the text before the first match to leave only one
         before_first = self._pattern(pattern, ignore_case=ignore_case, around=r"\A([\s\S]*?)({})")
         return call("REGEXP_REPLACE", tree, before_first, _replacement(parts, 2, "1"))
 
@@ -153,7 +153,7 @@ class MySQLFunctions(SqlFunctions):
         return self.regex_replace(tree, pattern, replacement)
 
     def _pattern(self, pattern: str, *, ignore_case: bool = False, around: str = "{}") -> exp.Expression:
-        """With its flags inside: else the collation would say whether case counts."""
+        """The pattern with its flags inside; otherwise the collation decides whether case matters."""
         written = translate(pattern, self.flavour)
         return text(("(?i)" if ignore_case else "(?-i)") + around.replace("{}", written))
 

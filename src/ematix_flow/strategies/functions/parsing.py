@@ -1,7 +1,7 @@
-"""Reading text as a number, a boolean, a date or a moment, the same on every engine.
+"""Parses text as a number, a boolean, a date or a timestamp, the same on every engine.
 
-A text is first recognised by a regular expression that takes only what can be read; what is left over
-follows the rule for failures. So no engine's own idea of a valid text comes in.
+A regular expression first accepts only text that can be parsed; other text follows the rule for failures. So
+no engine's own idea of a valid text matters.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _NOT_READ = "?"  # in front of a text that no format takes: such a text is never
 
 @dataclass(frozen=True)
 class OnFailure:
-    """What becomes of a text that cannot be read: ``rule`` is null, error or default."""
+    """What to do with a text that cannot be parsed: ``rule`` is null, error or default."""
 
     rule: str = "error"
     default: Scalar | None = None
 
 
 def as_text(value: TypedValue, site: ColumnSite) -> TypedValue:
-    """The value as text, where every engine writes it alike."""
+    """The value as text, if every engine writes it in the same form."""
     if value.kind in ("text", "string"):
         return TypedValue(value.tree, TEXT)
     if value.kind == "boolean":
@@ -164,7 +164,7 @@ def _read_or_fail(
     what: str,
     shown: exp.Expression | None = None,
 ) -> TypedValue:
-    """The first branch that takes the value; else what the rule for failures says. NULL stays NULL."""
+    """The first branch that accepts the value, or else the rule for failures. NULL stays NULL."""
     branches = [read] if isinstance(read, tuple) else read
     if failure.rule == "null":
         return TypedValue(case(*branches), to)
@@ -235,7 +235,7 @@ def _readable_iso(iso: TypedValue, site: ColumnSite) -> exp.Expression:
 
 
 class _Rewrite:
-    """Puts the fields of a text that a pattern takes into ISO order, in as few rewritings as it can."""
+    """Rewrites the fields of a matched text in ISO order, with as few replacements as possible."""
 
     def __init__(self, source: exp.Expression, pattern: TimePattern, functions: SqlFunctions) -> None:
         self.source = source

@@ -55,7 +55,7 @@ class PostgresFunctions(SqlFunctions):
         return call("ROUND", tree, number(digits))
 
     def raise_error(self, message: exp.Expression, data_type: DataType) -> exp.Expression:
-        # Postgres has no function that fails: a cast that cannot succeed says its text in the error
+        # Postgres has no function that fails: a failing cast shows its text in the error
         kind = "big_int" if data_type.kind in ("text", "string", "bytes", "json", "jsonb") else data_type.kind
         failing = self.cast(message, data_type if kind == data_type.kind else DataType(kind))
         return failing if kind == data_type.kind else self.cast(failing, DataType("text"))

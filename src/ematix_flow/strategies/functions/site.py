@@ -1,4 +1,4 @@
-"""Where a value is being computed: the engine, the column, and a way to give it a level of its own."""
+"""The context of a computed value: the engine, the column, and a way to compute it in its own level."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class SparkFunctions(SqlFunctions):
             return call(
                 "REGEXP_REPLACE", tree, text(flag + written), text(write_replacement(parts, self.flavour))
             )
-        # Spark replaces every match; the text before the first one is matched along to leave only one
+        # Spark replaces every match; the pattern includes the text before the first match to leave only one
         before_first = f"{flag}\\A([\\s\\S]*?)({written})"
         return call(
             "REGEXP_REPLACE",

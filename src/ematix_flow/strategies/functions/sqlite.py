@@ -1,6 +1,6 @@
-"""The functions that SQL compiled for SQLite calls, as Python, and their registration.
+"""Python functions that SQL compiled for SQLite calls, and their registration.
 
-All are deterministic and give NULL for NULL. Dates and times are kept as ISO text: ``2024-01-02``,
+All are deterministic and return NULL for NULL. Dates and times are stored as ISO text: ``2024-01-02``,
 ``2024-01-02 03:04:05.678000``, and with ``+00:00`` behind it for a moment.
 """
 
@@ -37,7 +37,7 @@ def register(connection: sqlite3.Connection) -> None:
 
 
 def _lower(value: Stored) -> str | None:
-    """Character by character: a letter whose lower case is two letters stays."""
+    """Lower case character by character. A letter whose lower case has two letters stays."""
     return None if value is None else "".join(low if len(low := c.lower()) == 1 else c for c in str(value))
 
 
@@ -65,7 +65,7 @@ def _regex_replace(value: Stored, pattern: str, replacement: str, flags: str) ->
 
 
 def read_iso(value: str) -> dt.datetime | None:
-    """A moment or, without a zone in the text, a time without one; None when it is no ISO 8601."""
+    """The timestamp, with a zone if the text has one; None if it is not ISO 8601."""
     found = _ISO.fullmatch(value)
     if found is None:
         return None
@@ -91,7 +91,7 @@ def read_iso(value: str) -> dt.datetime | None:
 
 
 def _temporal(value: Stored, kind: str) -> Stored:
-    """ISO text in the one form of its kind; what is no ISO text stays as it is."""
+    """ISO text in the canonical form of its kind; other text is unchanged."""
     moment = read_iso(value) if isinstance(value, str) else None
     if moment is None:
         return value
@@ -138,7 +138,7 @@ def _decimal(value: Stored) -> Decimal | None:
 
 
 def _round(value: Stored, digits: int) -> Stored:
-    """Half away from zero, in the form the value came in."""
+    """Round half away from zero, in the form of the value."""
     number = None if value is None else _decimal(value)
     if number is None:
         return None
@@ -152,7 +152,7 @@ def _round(value: Stored, digits: int) -> Stored:
 
 
 def _compare(left: Stored, right: Stored) -> int | None:
-    """-1, 0 or 1, as numbers when both are, else as texts."""
+    """-1, 0 or 1: compared as numbers if both are numbers, otherwise as texts."""
     if left is None or right is None:
         return None
     first, second = _decimal(left), _decimal(right)
@@ -169,7 +169,7 @@ def _cast(value: Stored, kind: str, precision: int, scale: int) -> Stored:
 
 
 def _find_complaint(value: Stored, kind: str, precision: int, scale: int) -> str | None:
-    """Why a value is none of the kind; None when it is one."""
+    """Why a value is not of the kind; None if it is."""
     try:
         _cast(value, kind, precision, scale)
     except (ValueError, ArithmeticError):

@@ -116,5 +116,5 @@ class SQLiteFunctions(SqlFunctions):
         return exp.Div(this=call("ABS", small), expression=exp.Literal.number("1000000000.0"))
 
     def raise_error(self, message: exp.Expression, data_type: DataType) -> exp.Expression:
-        # the message of a Python function's error is lost, a wrong JSON path is quoted in SQLite's own
+        # SQLite drops the message of a Python error, but quotes a wrong JSON path in its own
         return call("JSON_EXTRACT", text("{}"), message)

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from functools import lru_cache
 
 EPOCH = dt.datetime(1, 1, 1)
-LAST_YEAR = 2200  # a table has an end; the rules of daylight saving go on
+LAST_YEAR = 2200  # the table ends here, although daylight saving rules continue
 _FIRST = dt.datetime(1800, 1, 1)
 _STEP = dt.timedelta(days=5)
 
 
 @lru_cache(maxsize=32)
 def utc_offsets(zone: str) -> tuple[tuple[int, int], ...]:
-    """From which second since the epoch, in UTC, how many seconds local time is ahead; in order."""
+    """Pairs in order: from this second since the epoch (UTC), local time is ahead by so many seconds."""
     info = zoneinfo.ZoneInfo(zone)
 
     def ahead(moment: dt.datetime) -> int:
@@ -34,7 +34,7 @@ def utc_offsets(zone: str) -> tuple[tuple[int, int], ...]:
 
 
 def _change(low: dt.datetime, high: dt.datetime, ahead: Callable[[dt.datetime], int]) -> tuple[int, int]:
-    """The one change of the offset between two moments."""
+    """The one change of the offset between two times."""
     first, last = 0, int((high - low).total_seconds())
     before = ahead(low)
     while last - first > 1:
