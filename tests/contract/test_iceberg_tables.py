@@ -49,7 +49,7 @@ class Lake:
     def load(self, table: TableSpec, rows: list[dict[str, Any]], mode: str = "append", **more: Any) -> None:
         """The load makes and changes the table itself, as a run does."""
         changes = self.target.plan_table(table, self.target.inspect(table))
-        load_rows(self.target, new_load(table, mode, changes=changes, **more), rows, change=False)
+        load_rows(self.target, new_load(table, mode, table_plan=changes, **more), rows, change=False)
 
     def stored(self, table: TableSpec, *namespace: str) -> Any:
         found = static_table(self.folder, *namespace, *filter(None, (table.schema, table.name)))

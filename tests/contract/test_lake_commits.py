@@ -110,7 +110,7 @@ def test_a_table_that_its_first_load_makes_is_as_one_that_is_made_ahead(
     prepare(target.with_partitions(divided), ahead)
     rows = [{**row, "a `place`, or so": "é", "x=1;y": 7} for row in every_value()]
     filled = [row for row in rows if all(c.nullable or row[c.name] is not None for c in made.columns)]
-    load = new_load(made, partition_by=divided, changes=target.plan_table(made, None))
+    load = new_load(made, partition_by=divided, table_plan=target.plan_table(made, None))
     assert load_rows(target, load, filled, change=False).rows_inserted == len(filled) > 0
     found = {}
     for table in (ahead, made):

@@ -77,7 +77,7 @@ def test_an_error_after_a_change_of_the_table_says_which_changes_stay(url: str) 
     stored, matching = resolve_keys(TABLE, "scd2")
     changes = target.plan_table(stored, target.inspect(stored), matching)
     assert [c.action for c in changes.changes if c.action == "add_column"]
-    load = new_load(stored, "scd2", matching=matching, changes=changes)
+    load = new_load(stored, "scd2", matching=matching, table_plan=changes)
     twice = [*people("Ada", "Bea"), *people("Ann")]
     with pytest.raises(FlowError) as refused:
         load_rows(target, load, twice, change=False)

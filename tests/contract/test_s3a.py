@@ -198,7 +198,7 @@ spark.range(10).write.parquet(where)
 frame = spark.read.parquet(where).groupBy("id").count()
 frame.collect()
 seen["explain"] = frame._jdf.queryExecution().toString()
-told = {**s3a_conf(connection), **s3a_conf(temporary)}
+told = {**s3a_settings(connection), **s3a_settings(temporary)}
 for statement in ("SET", "SET -v", *(f"SET `{key}`" for key in told)):
     seen[statement] = str(spark.sql(statement).collect())
 try:

@@ -8,6 +8,14 @@ from typing import Any
 
 from botocore import exceptions as e
 
+from ematix_flow.aws_errors import (
+    ACCESS_DENIED,
+    AWSConnection,
+    error_code,
+    error_message,
+    http_status,
+    is_unreachable,
+)
 from ematix_flow.errors import CannotConnect, FlowError
 from ematix_flow.spec.connections import KinesisConnection
 
@@ -21,45 +29,32 @@ THROTTLED = frozenset(
         "RequestLimitExceeded",
     }
 )
-_BAD_KEYS = frozenset(
-    {
-        "UnrecognizedClientException",
-        "InvalidSignatureException",
-        "InvalidClientTokenId",
-        "MissingAuthenticationTokenException",
-        "IncompleteSignatureException",
-    }
-)
-_EXPIRED_KEYS = frozenset({"ExpiredTokenException", "ExpiredToken"})
-_DENIED = frozenset({"AccessDeniedException", "AccessDenied", "KMSAccessDeniedException"})
-
-
-def code_of(error: object) -> str:
-    response = getattr(error, "response", None) or {}
-    return str(response.get("Error", {}).get("Code", ""))
-
-
-def message_text(error: object) -> str:
-    response = getattr(error, "response", None) or {}
-    return str(response.get("Error", {}).get("Message") or "").rstrip(".") or code_of(error)
+_DENIED = ACCESS_DENIED | {"KMSAccessDeniedException"}
 
 
 def is_throttled(error: object) -> bool:
-    return code_of(error) in THROTTLED
+    return error_code(error) in THROTTLED
 
 
 def is_denied(error: object) -> bool:
-    return code_of(error) in _DENIED
+    return error_code(error) in _DENIED
 
 
-def is_unreachable(error: object) -> bool:
-    """Whether the server was not reached, or answered with a server error."""
-    if isinstance(error, e.SSLError):
-        return False
-    if isinstance(error, (e.ConnectionError, e.HTTPClientError)):
-        return True
-    status = (getattr(error, "response", None) or {}).get("ResponseMetadata", {}).get("HTTPStatusCode") or 0
-    return int(status) >= 500
+def _as_aws(connection: KinesisConnection) -> AWSConnection:
+    name = connection.name
+    return AWSConnection(
+        name=name,
+        service="Kinesis",
+        credentials="AWS",
+        address=_address(connection),
+        keys_are_for="this region",
+        credentials_step="give access_key_id and secret_access_key, or a profile",
+        certificate_step=f"set AWS_CA_BUNDLE to its authority's file, or verify_tls = false in {name!r}",
+    )
+
+
+def _address(connection: KinesisConnection) -> str:
+    return connection.endpoint or f"AWS, region {connection.region or 'by default'}"
 
 
 @contextmanager
@@ -93,17 +88,10 @@ def explain_error(
 def _refusal(
     connection: KinesisConnection, doing: str, failed: type[FlowError], error: Any, away: type[FlowError]
 ) -> FlowError:
-    code, words, name = code_of(error), message_text(error), connection.name
-    if code in _BAD_KEYS:
-        return CannotConnect(
-            f"Kinesis refused the access keys of connection {name!r}: {words}",
-            next_step="check access_key_id and secret_access_key, and that they are for this region",
-        )
-    if code in _EXPIRED_KEYS:
-        return CannotConnect(
-            f"the AWS credentials of connection {name!r} are no longer valid: {words}",
-            next_step="get new ones (a session token expires after some hours), and run it again",
-        )
+    code, words, name = error_code(error), error_message(error), connection.name
+    refused = _as_aws(connection).keys_error(error)
+    if refused is not None:
+        return refused
     if code in _DENIED:
         return failed(
             f"Kinesis does not allow the user of connection {name!r}: {doing}: {words}",
@@ -111,9 +99,8 @@ def _refusal(
             "kinesis:DescribeStreamSummary to read, kinesis:PutRecords to send",
         )
     if is_unreachable(error):
-        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         return away(
-            f"Kinesis has an error ({doing}): it answered {status} {words}",
+            f"Kinesis has an error ({doing}): it answered {http_status(error)} {words}",
             next_step="run it again once the service works",
         )
     return failed(f"Kinesis refused: {doing}: {words} ({code})", next_step=f"flow connections check {name}")
@@ -122,27 +109,13 @@ def _refusal(
 def unreachable_error(
     connection: KinesisConnection, doing: str, away: type[FlowError], error: Exception
 ) -> FlowError:
-    name, where = connection.name, connection.endpoint or f"AWS, region {connection.region or 'by default'}"
-    words = " ".join(str(error).split())
-    if isinstance(error, e.SSLError):
-        return CannotConnect(
-            f"cannot trust the certificate of {where}: {words}",
-            next_step=f"set AWS_CA_BUNDLE to its authority's file, or verify_tls = false in {name!r}",
-        )
-    if isinstance(error, (e.NoCredentialsError, e.PartialCredentialsError)):
-        return CannotConnect(
-            f"connection {name!r} has no AWS credentials: no keys are given, and none are in the "
-            "environment, the profile or the machine's role",
-            next_step="give access_key_id and secret_access_key, or a profile",
-        )
-    if isinstance(error, (e.ProfileNotFound, e.CredentialRetrievalError, e.TokenRetrievalError, e.SSOError)):
-        return CannotConnect(
-            f"cannot get the AWS credentials of connection {name!r}: {words}",
-            next_step="fix the profile, or sign in again, and run it again",
-        )
+    explained = _as_aws(connection).client_error(error)
+    if explained is not None:
+        return explained
+    name, words = connection.name, " ".join(str(error).split())
     if isinstance(error, (e.ConnectionError, e.HTTPClientError)):
         return away(
-            f"cannot reach Kinesis at {where} ({doing}): {words}",
+            f"cannot reach Kinesis at {_address(connection)} ({doing}): {words}",
             next_step=f"check the endpoint and region of connection {name!r} and the network",
         )
     return CannotConnect(

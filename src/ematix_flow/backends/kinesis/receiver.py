@@ -17,14 +17,9 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from ematix_flow.aws_errors import error_code, is_unreachable
 from ematix_flow.backends.kinesis.client import short_name, stream_argument
-from ematix_flow.backends.kinesis.failures import (
-    code_of,
-    explain_error,
-    is_throttled,
-    is_unreachable,
-    translate_errors,
-)
+from ematix_flow.backends.kinesis.failures import explain_error, is_throttled, translate_errors
 from ematix_flow.backends.kinesis.kpl_records import unpack_record
 from ematix_flow.backends.kinesis.positions import ShardPosition, to_utc
 from ematix_flow.backends.kinesis.shards import Shard, cover_all_keys, list_shards, readable_shards
@@ -266,7 +261,7 @@ class KinesisReceiver(Receiver):
         return cover_all_keys(reader.shard for reader in self._readers.values())
 
     def _handle_failure(self, answer: _ShardRead, failure: ClientError | BotoCoreError) -> None:
-        reader, code = answer.reader, code_of(failure)
+        reader, code = answer.reader, error_code(failure)
         if code == "ExpiredIteratorException":
             reader.iterator = None
         elif is_throttled(failure):

@@ -7,8 +7,9 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
+from ematix_flow.aws_errors import error_code
 from ematix_flow.backends.kinesis.client import short_name, stream_argument
-from ematix_flow.backends.kinesis.failures import code_of, is_denied, translate_errors
+from ematix_flow.backends.kinesis.failures import is_denied, translate_errors
 from ematix_flow.errors import FlowError, SourceFailed, SourceMissing, TargetFailed, TargetMissing
 from ematix_flow.spec.connections import KinesisConnection
 
@@ -36,7 +37,7 @@ def describe_stream(
         except ClientError as error:
             if is_denied(error):
                 return None
-            if code_of(error) != "ResourceNotFoundException":
+            if error_code(error) != "ResourceNotFoundException":
                 raise
             region = client.meta.region_name
             raise absent(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from ematix_flow.aws_errors import error_code, error_message
 from ematix_flow.backends.payloads.framing import SchemaId
 from ematix_flow.backends.payloads.registry import RegisteredSchema, SchemaRegistry
 from ematix_flow.errors import CannotConnect, SchemaMismatch
@@ -125,13 +126,12 @@ class GlueRegistry(SchemaRegistry):
         except ParamValidationError:
             return None  # such a name is not possible
         except ClientError as error:
-            details = error.response.get("Error", {})
-            code, message = str(details.get("Code", "")), str(details.get("Message", ""))
+            code = error_code(error)
             if code in _UNKNOWN:
                 return None
             raise CannotConnect(
                 f"Glue's schema registry ({self._where}) refuses connection"
-                f" {self._connection.name!r}: {code} {message}",
+                f" {self._connection.name!r}: {code} {error_message(error)}",
                 next_step="check its keys or profile and their rights, and run it again",
             ) from error
         except BotoCoreError as error:

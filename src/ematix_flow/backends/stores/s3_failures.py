@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ematix_flow.aws_errors import AWSConnection, error_code, error_message, http_status
 from ematix_flow.errors import CannotConnect, FlowError, TargetFailed
 from ematix_flow.spec.connections.lakes import S3Connection
 
-_BAD_KEYS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "AuthorizationQueryParametersError")
-_OLD_KEYS = ("ExpiredToken", "InvalidToken", "TokenRefreshRequired", "ExpiredTokenException")
 _REGION = ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301")
 _CLOCK = ("RequestTimeTooSkewed", "RequestExpired")
 _MISSING = ("NoSuchKey", "404", "NotFound")
@@ -39,44 +38,38 @@ def translate_errors(connection: S3Connection, doing: str, *, reaching: bool = F
 
 def is_missing_object(error: Any) -> bool:
     """Whether the server says that the object does not exist. A missing bucket does not count."""
-    return _error_code(error) in _MISSING
+    return error_code(error) in _MISSING
 
 
 def is_failed_condition(error: Any) -> bool:
     """Whether the server says that a condition of the request failed."""
-    return _error_code(error) in _CONDITION
+    return error_code(error) in _CONDITION
 
 
 def is_access_denied(error: FlowError) -> bool:
     """Whether the credentials are valid, but lack the right."""
     cause = error.__cause__
-    return _error_code(cause) in ("AccessDenied", "403") if cause is not None else False
+    return error_code(cause) in ("AccessDenied", "403") if cause is not None else False
 
 
-def http_status(error: Any) -> int:
-    """The HTTP status of the server's response."""
-    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") or 0)
-
-
-def _error_code(error: Any) -> str:
-    response = getattr(error, "response", None) or {}
-    return str(response.get("Error", {}).get("Code", ""))
+def _as_aws(connection: S3Connection) -> AWSConnection:
+    return AWSConnection(
+        name=connection.name,
+        service="the S3 server",
+        credentials="S3",
+        address=connection.endpoint or "Amazon S3",
+        keys_are_for="this server",
+        credentials_step="give access_key_id and secret_access_key, a profile, or anonymous = true",
+        certificate_step=f"name its authority's file as ca_cert_path of connection {connection.name!r}",
+    )
 
 
 def _refused_error(connection: S3Connection, doing: str, error: Any, reaching: bool) -> FlowError:
-    code, name = _error_code(error), connection.name
+    code, message, name = error_code(error), error_message(error), connection.name
     bucket = f"bucket {connection.bucket!r}"
-    message = str(error.response.get("Error", {}).get("Message") or "").rstrip(".")
-    if code in _BAD_KEYS:
-        return CannotConnect(
-            f"the S3 server refused the access keys of connection {name!r}: {message or code}",
-            next_step="check access_key_id and secret_access_key, and that they are for this server",
-        )
-    if code in _OLD_KEYS:
-        return CannotConnect(
-            f"the S3 credentials of connection {name!r} are no longer valid: {message or code}",
-            next_step="get new ones (a session token is valid for a few hours only), and run it again",
-        )
+    refused = _as_aws(connection).keys_error(error)
+    if refused is not None:
+        return refused
     if code == "NoSuchBucket":
         return CannotConnect(
             f"there is no {bucket} on the S3 server",
@@ -92,12 +85,12 @@ def _refused_error(connection: S3Connection, doing: str, error: Any, reaching: b
         )
     if code in _CLOCK:
         return CannotConnect(
-            f"the S3 server refused the request because of its time: {message or code}",
+            f"the S3 server refused the request because of its time: {message}",
             next_step="set this machine's clock",
         )
     if code in ("AccessDenied", "403", "AllAccessDisabled", "AccountProblem"):
         return CannotConnect(
-            f"the S3 server does not allow the user of connection {name!r} {doing}: {message or code}",
+            f"the S3 server does not allow the user of connection {name!r} {doing}: {message}",
             next_step=f"give it the right to list, read, write and delete in {bucket}",
         )
     if code in _MISSING:  # a HEAD tells no more
@@ -105,8 +98,7 @@ def _refused_error(connection: S3Connection, doing: str, error: Any, reaching: b
             f"there is no {bucket} on the S3 server, or the requested object is not in it ({doing})",
             next_step=f"create it, or fix the bucket of connection {name!r}; buckets are never created here",
         )
-    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    return _error(doing, f"the server answered {status} {code}: {message}", reaching)
+    return _error(doing, f"the server answered {http_status(error)} {code}: {message}", reaching)
 
 
 def _bucket_region(error: Any) -> str:
@@ -118,23 +110,10 @@ def _bucket_region(error: Any) -> str:
 def _unreached_error(connection: S3Connection, doing: str, error: Any, reaching: bool) -> FlowError:
     from botocore import exceptions as e
 
+    explained = _as_aws(connection).client_error(error)
+    if explained is not None:
+        return explained
     name, where = connection.name, connection.endpoint or "Amazon S3"
-    if isinstance(error, e.SSLError):
-        return CannotConnect(
-            f"cannot trust the certificate of {where}: {error}",
-            next_step=f"name its authority's file as ca_cert_path of connection {name!r}",
-        )
-    if isinstance(error, (e.NoCredentialsError, e.PartialCredentialsError)):
-        return CannotConnect(
-            f"connection {name!r} has no S3 credentials: no keys are given, and none are in the environment, "
-            "the profile or the machine's role",
-            next_step="give access_key_id and secret_access_key, a profile, or anonymous = true",
-        )
-    if isinstance(error, (e.ProfileNotFound, e.CredentialRetrievalError, e.TokenRetrievalError, e.SSOError)):
-        return CannotConnect(
-            f"cannot get the S3 credentials of connection {name!r}: {error}",
-            next_step="fix the profile, or sign in again, and run it again",
-        )
     if isinstance(error, (e.ParamValidationError, e.InvalidRegionError, e.NoRegionError)):
         return CannotConnect(
             f"connection {name!r} cannot be used: {' '.join(str(error).split())}",

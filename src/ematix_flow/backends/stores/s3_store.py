@@ -22,11 +22,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow.aws_errors import error_code, http_status
 from ematix_flow.backends.stores import s3_leases
 from ematix_flow.backends.stores.base import Store
 from ematix_flow.backends.stores.s3_client import endpoint_of, s3_client
 from ematix_flow.backends.stores.s3_failures import (
-    http_status,
     is_access_denied,
     is_failed_condition,
     is_missing_object,
@@ -252,7 +252,7 @@ class S3Store(Store):
         try:
             answer = self._client.delete_objects(Bucket=self.connection.bucket, Delete=wanted)
         except ClientError as error:
-            if error.response.get("Error", {}).get("Code") not in _NO_BULK_DELETE:
+            if error_code(error) not in _NO_BULK_DELETE:
                 raise
             answer = {"Errors": [{"Key": key} for key in keys]}
         for failed in answer.get("Errors", ()):  # each on its own says what is wrong

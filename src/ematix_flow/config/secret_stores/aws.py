@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from ematix_flow.aws_errors import (
+    ACCESS_DENIED,
+    EXPIRED_KEYS,
+    REFUSED_KEYS,
+    error_code,
+    error_message,
+    http_status,
+)
 from ematix_flow.config.secret_stores.base import (
     CONNECT_SECONDS,
     READ_SECONDS,
@@ -16,8 +24,7 @@ from ematix_flow.errors import CannotConnect, ConfigError, MissingSecret
 Client = Any  # boto3 has no types
 
 _LOGIN = "set AWS_PROFILE or AWS_ACCESS_KEY_ID and its secret, or give this machine a role"
-_REFUSED_CODES = ("UnrecognizedClientException", "InvalidSignatureException", "InvalidClientTokenId")
-_EXPIRED_CODES = ("ExpiredTokenException", "ExpiredToken", "RequestExpired")
+_EXPIRED_LOGIN = EXPIRED_KEYS | {"RequestExpired"}
 
 
 class AWSSecretsManagerResolver(SecretStore):
@@ -85,22 +92,20 @@ def _explain(error: Exception, name: str) -> NoReturn:
 
 
 def _explain_answer(error: Any, where: str) -> NoReturn:
-    code = error.response.get("Error", {}).get("Code", "")
-    said = error.response.get("Error", {}).get("Message", "") or code
-    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    code, said = error_code(error), error_message(error)
     if code == "ResourceNotFoundException":
         raise MissingSecret(
             f"{where} is not there, or has no current version",
             next_step="aws secretsmanager list-secrets  shows those of this account and region",
         ) from None
-    if code in ("AccessDeniedException", "AccessDenied"):
+    if code in ACCESS_DENIED:
         raise ConfigError(
             f"AWS does not let us read {where}: {said}",
             next_step="allow secretsmanager:GetSecretValue, and kms:Decrypt if it has a key of its own",
         ) from None
-    if code in _REFUSED_CODES or code in _EXPIRED_CODES:
-        how = "has ended" if code in _EXPIRED_CODES else "is refused"
+    if code in REFUSED_KEYS or code in _EXPIRED_LOGIN:
+        how = "has ended" if code in _EXPIRED_LOGIN else "is refused"
         raise ConfigError(f"the login for AWS {how}: {said}", next_step=_LOGIN) from None
-    if status >= 500 or "Throttl" in code:
+    if http_status(error) >= 500 or "Throttl" in code:
         raise CannotConnect(f"AWS Secrets Manager failed: {said}", next_step="try again later") from None
     raise ConfigError(f"{where} could not be read: {said}") from None
