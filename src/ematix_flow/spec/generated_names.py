@@ -33,6 +33,17 @@ def distinct_name(*names: str, length: int = 24, joint: str = "_") -> str:
     return f"{readable or 'x'}{joint}{digest}"
 
 
+def distinct_file_name(*names: str, default: str, digits: int) -> str:
+    """A file name: readable from the first name, valid on every file system, different for different names.
+
+    ``default`` is used if the first name has no usable letter; ``digits`` is the length of the digest. Both are
+    part of names on disk and in buckets.
+    """
+    readable = re.sub(r"[^A-Za-z0-9_-]+", "-", names[0]).strip("-")[:60]
+    digest = hashlib.sha256(json.dumps(names).encode("ascii")).hexdigest()[:digits]
+    return f"{readable or default}-{digest}"
+
+
 def part_number(part: str) -> int:
     """The name of a staged part as the 64-bit number that its rows carry."""
     return int.from_bytes(hashlib.blake2b(part.encode(), digest_size=8).digest(), "big", signed=True)

@@ -9,10 +9,8 @@ from __future__ import annotations
 import datetime as dt
 import errno
 import functools
-import hashlib
 import json
 import os
-import re
 import shlex
 import socket
 from collections.abc import Iterator
@@ -23,6 +21,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ematix_flow.errors import ConfigError, FlowError, PipelineLocked, TargetFailed
+from ematix_flow.spec.generated_names import distinct_file_name
 from ematix_flow.state.private_files import write_private
 from ematix_flow.state.run_records import utc_now
 from ematix_flow.state.state_root import next_step_for, private_directory
@@ -97,10 +96,8 @@ def hold_file_lock(
 
 def _file_stem(pipeline: str, target: str, database: str) -> str:
     """Readable, valid on every file system, and different for different names."""
-    slug = re.sub(r"[^A-Za-z0-9_-]+", "-", pipeline).strip("-")[:60]
-    named = [pipeline, target, database] if database else [pipeline, target]
-    digest = hashlib.sha256(json.dumps(named).encode("ascii")).hexdigest()[:20]
-    return f"{slug or 'pipeline'}-{digest}"
+    names = (pipeline, target, database) if database else (pipeline, target)
+    return distinct_file_name(*names, default="pipeline", digits=20)
 
 
 def _write_holder(path: Path, lock: PipelineLock) -> None:

@@ -11,7 +11,6 @@ entries are folded into segments (`journal_segments`) and then exist only there.
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 import json
 import logging
@@ -26,6 +25,13 @@ from ematix_flow.backends.base import LedgerEntry
 from ematix_flow.backends.lake import journal_segments
 from ematix_flow.backends.lake.journal_segments import FoldedEntry, JournalSegments, last_folded_number
 from ematix_flow.backends.stores.base import Store
+from ematix_flow.backends.stores.ledger_records import (
+    StoredWatermark,
+    entry_from_json,
+    entry_to_json,
+    find_watermark,
+    with_watermark,
+)
 from ematix_flow.errors import TargetFailed
 from ematix_flow.spec.watermarks import Watermark
 
@@ -45,30 +51,6 @@ class LakeCommit:
 
     number: int
     token: str
-
-
-@dataclass(frozen=True)
-class JournalWatermark:
-    """The watermark of a pipeline for a target."""
-
-    pipeline: str
-    target: str
-    watermark: Watermark
-
-    def to_json(self) -> dict[str, Any]:
-        mark = self.watermark
-        return {
-            "pipeline": self.pipeline,
-            "target": self.target,
-            "column": mark.column,
-            "type": mark.type_json(),
-            "value": mark.encode(),
-        }
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> JournalWatermark:
-        mark = Watermark.decode(value["column"], value["type"], value["value"])
-        return cls(value["pipeline"], value["target"], mark)
 
 
 @dataclass(frozen=True)
@@ -103,7 +85,7 @@ class Journal:
     folder: str
     committed: tuple[_EntryName, ...] = ()
     uncommitted: tuple[_EntryName, ...] = ()
-    watermarks: tuple[JournalWatermark, ...] = field(default=())
+    watermarks: tuple[StoredWatermark, ...] = field(default=())
     last_folded_number: int = 0
 
     @property
@@ -119,10 +101,7 @@ class Journal:
         return LakeCommit(self.last_number + 1, uuid.uuid4().hex)
 
     def watermark(self, pipeline: str, target: str, column: str) -> Watermark | None:
-        for found in self.watermarks:
-            if (found.pipeline, found.target, found.watermark.column) == (pipeline, target, column):
-                return found.watermark
-        return None
+        return find_watermark(self.watermarks, pipeline, target, column)
 
     def has_batch(self, pipeline: str, target: str, batch_key: str) -> bool:
         whose, batch = _owner_digest(pipeline, target), _digest(batch_key, 32)
@@ -142,22 +121,21 @@ class Journal:
                     if name.number > last_folded_number(self.store, self.folder):
                         raise _unreadable_error(self.store, self.folder, name, "it is missing") from error
                     break  # folded after this journal was opened, and all that is older with it
-                yield _ledger_entry(value["ledger"])
+                yield entry_from_json(value["ledger"])
             below = name.number
         for old in self._segments.entries_below(below):
             if old.owner_digest == whose:
-                yield _ledger_entry(old.ledger)
+                yield entry_from_json(old.ledger)
 
     def write_entry(self, commit: LakeCommit, entry: LedgerEntry, mark: Watermark | None) -> None:
         """Write the entry of a load that is about to commit."""
-        positions = list(self.watermarks)
+        watermarks = self.watermarks
         if mark is not None:
-            mine = JournalWatermark(entry.pipeline, entry.target, mark)
-            positions = [p for p in positions if not _same_target(p, mine)] + [mine]
+            watermarks = with_watermark(watermarks, entry.pipeline, entry.target, mark)
         value = {
             "format": _FORMAT,
-            "ledger": {**entry.__dict__, "committed_at": entry.committed_at.isoformat()},
-            "positions": [position.to_json() for position in positions],
+            "ledger": entry_to_json(entry),
+            "positions": [stored.to_json() for stored in watermarks],
         }
         name = _EntryName(
             commit.number,
@@ -247,14 +225,14 @@ def open_journal(store: Store, table_folder: str, has_commit: Callable[[str], bo
         else:
             left.append(name)
     committed.sort(key=lambda name: name.number)
-    positions: tuple[JournalWatermark, ...] = ()
+    watermarks: tuple[StoredWatermark, ...] = ()
     if committed:
         try:
             value = _read_entry(store, folder, committed[-1])
         except FileNotFoundError as error:
             raise _unreadable_error(store, folder, committed[-1], "it is missing") from error
-        positions = tuple(JournalWatermark.from_json(position) for position in value["positions"])
-    return Journal(store, folder, tuple(committed), tuple(left), positions, folded_to)
+        watermarks = tuple(StoredWatermark.from_json(stored) for stored in value["positions"])
+    return Journal(store, folder, tuple(committed), tuple(left), watermarks, folded_to)
 
 
 # ------------------------------------------------------------------ files
@@ -293,18 +271,6 @@ def _unreadable_error(store: Store, folder: str, name: _EntryName, why: str) -> 
         f"cannot read the table's journal {store.uri(f'{folder}/{name}{_ENTRY}')}: {why}",
         state="the table is unchanged and readable, but it is not known which batches it holds",
         next_step="restore the file from a backup, or move the table away and load it again",
-    )
-
-
-def _ledger_entry(value: dict[str, Any]) -> LedgerEntry:
-    return LedgerEntry(**{**value, "committed_at": dt.datetime.fromisoformat(value["committed_at"])})
-
-
-def _same_target(one: JournalWatermark, other: JournalWatermark) -> bool:
-    return (one.pipeline, one.target, one.watermark.column) == (
-        other.pipeline,
-        other.target,
-        other.watermark.column,
     )
 
 

@@ -8,7 +8,6 @@ creates the table.
 
 from __future__ import annotations
 
-import datetime as dt
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -43,6 +42,7 @@ from ematix_flow.backends.sql.load_transaction import (
     refuse_shrink,
     require_all_staged_rows,
 )
+from ematix_flow.backends.stores.ledger_records import new_ledger_entry
 from ematix_flow.errors import FlowError, SchemaMismatch, TargetFailed
 from ematix_flow.strategies.sql import column
 
@@ -282,22 +282,8 @@ class LakeLoad:
         return rows.select(*[LakeDialect().quote(name) for name in names])
 
     def _ledger_entry(self, computed: ComputedLoad) -> LedgerEntry:
-        load, applied = self._load, computed.applied
-        high = applied.watermark
-        began, ended = load.source_bounds(high)
-        return LedgerEntry(
-            pipeline=load.pipeline,
-            target=load.target,
-            batch_key=computed.batch_key,
-            run_id=str(load.run_id),
-            source_from=began,
-            source_to=ended,
-            rows_in=applied.rows_in,
-            rows_inserted=applied.rows_inserted,
-            rows_updated=applied.rows_updated,
-            rows_deleted=applied.rows_deleted,
-            committed_at=dt.datetime.now(dt.timezone.utc),
-        )
+        applied = computed.applied
+        return new_ledger_entry(self._load, computed.batch_key, applied, applied.watermark)
 
 
 def _unknown_load_error(load: Load, journal: Journal, number: int) -> TargetFailed:

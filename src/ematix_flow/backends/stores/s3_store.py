@@ -7,12 +7,9 @@ server that ignores conditions is refused before anything relies on them.
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
 import importlib.util
 import io
-import json
 import logging
-import re
 import threading
 import time
 import uuid
@@ -36,6 +33,7 @@ from ematix_flow.backends.stores.s3_file import S3File
 from ematix_flow.backends.stores.s3_leases import S3Lease, S3LeaseStatus
 from ematix_flow.errors import CannotConnect, ConfigError, FlowError, PipelineLocked, TargetFailed
 from ematix_flow.spec.connections.lakes import S3Connection
+from ematix_flow.spec.generated_names import distinct_file_name
 
 if TYPE_CHECKING:
     from boto3.s3.transfer import TransferConfig
@@ -430,9 +428,7 @@ def _transfer() -> TransferConfig:
 
 
 def _lock_name(*names: str) -> str:
-    readable = re.sub(r"[^A-Za-z0-9_-]+", "-", names[0]).strip("-")[:60]
-    digest = hashlib.sha256(json.dumps(names).encode("ascii")).hexdigest()[:20]
-    return f"{readable or 'lock'}-{digest}"
+    return distinct_file_name(*names, default="lock", digits=20)
 
 
 def _holder_text(seen: S3LeaseStatus) -> str:

@@ -7,10 +7,7 @@ root, into the hidden folder, or into another table.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +16,7 @@ from typing import BinaryIO, Literal, Protocol
 from ematix_flow.backends.stores.table_folders import table_folder
 from ematix_flow.errors import PlanError
 from ematix_flow.spec.connections import format_from_path
+from ematix_flow.spec.generated_names import distinct_file_name
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.state.private_files import make_private_folders
 
@@ -35,9 +33,7 @@ def absolute_root(path: str) -> Path:
 
 def safe_file_name(*names: str) -> str:
     """A file name for these names: readable, valid on every file system, and unique."""
-    readable = re.sub(r"[^A-Za-z0-9_-]+", "-", names[0]).strip("-")[:60]
-    digest = hashlib.sha256(json.dumps(names).encode("ascii")).hexdigest()[:16]
-    return f"{readable or 'table'}-{digest}"
+    return distinct_file_name(*names, default="table", digits=16)
 
 
 @dataclass(frozen=True)

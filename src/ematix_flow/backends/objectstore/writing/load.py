@@ -6,13 +6,12 @@ caller holds the table's lock.
 
 from __future__ import annotations
 
-import datetime as dt
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ematix_flow.backends.base import LedgerEntry, Load, LoadResult
+from ematix_flow.backends.base import Load, LoadResult
 from ematix_flow.backends.incremental_loads import batch_key, require_unmoved_watermark
 from ematix_flow.backends.objectstore.formats.file_readers import count_rows
 from ematix_flow.backends.objectstore.formats.file_writers import RollingFileWriter, WrittenFile
@@ -22,6 +21,7 @@ from ematix_flow.backends.objectstore.writing import boundary_rows
 from ematix_flow.backends.objectstore.writing.staging import FilesStaging, WrittenPart, highest_watermark
 from ematix_flow.backends.objectstore.writing.table_state import FileFacts, TableState
 from ematix_flow.backends.objectstore.writing.table_storage import TableStorage, TableVersion
+from ematix_flow.backends.stores.ledger_records import new_ledger_entry
 from ematix_flow.errors import RowRejected, TargetFailed
 from ematix_flow.strategies import truncate
 
@@ -177,20 +177,7 @@ class FilesLoad:
 
     def _next_state(self, base: TableVersion, change: _LoadChange) -> TableState:
         load, applied = self._load, change.applied
-        began, ended = load.source_bounds(self._high)
-        entry = LedgerEntry(
-            pipeline=load.pipeline,
-            target=load.target,
-            batch_key=batch_key(load, self._high),
-            run_id=str(load.run_id),
-            source_from=began,
-            source_to=ended,
-            rows_in=applied.rows_in,
-            rows_inserted=applied.rows_inserted,
-            rows_updated=0,
-            rows_deleted=applied.rows_deleted,
-            committed_at=dt.datetime.now(dt.timezone.utc),
-        )
+        entry = new_ledger_entry(load, batch_key(load, self._high), applied, self._high)
         state = replace(
             base.state,
             layout=self._staging.layout,

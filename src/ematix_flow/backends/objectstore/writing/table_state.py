@@ -15,6 +15,13 @@ from typing import Any
 
 from ematix_flow.backends.base import LedgerEntry
 from ematix_flow.backends.objectstore.layout.file_layout import FileLayout
+from ematix_flow.backends.stores.ledger_records import (
+    StoredWatermark,
+    entry_from_json,
+    entry_to_json,
+    find_watermark,
+    with_watermark,
+)
 from ematix_flow.errors import TargetFailed
 from ematix_flow.spec.watermarks import Watermark
 
@@ -29,27 +36,6 @@ class FileFacts:
 
     rows: int
     highest: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class StoredWatermark:
-    pipeline: str
-    target: str
-    watermark: Watermark
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "pipeline": self.pipeline,
-            "target": self.target,
-            "column": self.watermark.column,
-            "type": self.watermark.type_json(),
-            "value": self.watermark.encode(),
-        }
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> StoredWatermark:
-        mark = Watermark.decode(value["column"], value["type"], value["value"])
-        return cls(value["pipeline"], value["target"], mark)
 
 
 @dataclass(frozen=True)
@@ -76,18 +62,10 @@ class TableState:
     begun: bool = False  # in a bucket: the first load has not committed; for readers there is no table
 
     def watermark(self, pipeline: str, target: str, column: str) -> Watermark | None:
-        for stored in self.watermarks:
-            if (stored.pipeline, stored.target, stored.watermark.column) == (pipeline, target, column):
-                return stored.watermark
-        return None
+        return find_watermark(self.watermarks, pipeline, target, column)
 
-    def with_watermark(self, pipeline: str, target: str, mark: Watermark) -> TableState:
-        others = tuple(
-            w
-            for w in self.watermarks
-            if (w.pipeline, w.target, w.watermark.column) != (pipeline, target, mark.column)
-        )
-        return replace(self, watermarks=(*others, StoredWatermark(pipeline, target, mark)))
+    def with_watermark(self, pipeline: str, target: str, watermark: Watermark) -> TableState:
+        return replace(self, watermarks=with_watermark(self.watermarks, pipeline, target, watermark))
 
     def to_json(self) -> dict[str, Any]:
         value = {
@@ -153,14 +131,6 @@ def _unreadable_error(shown: str, why: str) -> TargetFailed:
 
 
 # ------------------------------------------------------------------ the ledger
-
-
-def entry_to_json(entry: LedgerEntry) -> dict[str, Any]:
-    return {**asdict(entry), "committed_at": entry.committed_at.isoformat()}
-
-
-def entry_from_json(value: dict[str, Any]) -> LedgerEntry:
-    return LedgerEntry(**{**value, "committed_at": dt.datetime.fromisoformat(value["committed_at"])})
 
 
 def sealed_file(number: int) -> str:
