@@ -1,7 +1,8 @@
 """Every example runs as its README says, in one process with one Spark, and leaves the rows that it promises.
 
 The commands of a README run as a reader types them, but without a new process for each ``flow``. All of
-them together cost about 90 s, of which 30 s start Spark and the servers that other tests share.
+them together cost about 100 s on two quiet cores, of which 30 s start Spark
+and the servers that other tests share.
 """
 
 from __future__ import annotations
