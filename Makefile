@@ -36,7 +36,7 @@ WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2)
 
 .PHONY: help
 help: ## List these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
 demo: $(DEMO) ## See it work: a small project in demo/, loaded twice (no server needed)
@@ -46,15 +46,21 @@ demo: $(DEMO) ## See it work: a small project in demo/, loaded twice (no server 
 check: $(DEV) ## Lint, types, import rules and unit tests: no Spark, no server, under a minute
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
-	$(BIN)/pytest tests/unit --numprocesses=auto $(ARGS)
+	@echo "types and import rules, while the unit tests run"; \
+	  $(BIN)/mypy & types=$$!; $(BIN)/lint-imports & imports=$$!; \
+	  $(BIN)/pytest tests/unit --numprocesses=auto $(ARGS); tests=$$?; \
+	  wait $$types || exit 1; wait $$imports || exit 1; exit $$tests
 
 .PHONY: test
-test: $(DEV) ## Install the servers that are missing, then run every test
+test: $(DEV) ## Install the servers that are missing, then run all tests but the long ones
 	$(BIN)/python -m tests.services install
 	$(BIN)/python -m ematix_flow.engine.spark.class_archive_training & # each later start of Spark is seconds shorter
 	$(BIN)/pytest tests --numprocesses=$(WORKERS) --dist=worksteal --durations=25 $(ARGS)
+
+.PHONY: test-long
+test-long: $(DEV) ## Run the tests that take hours: whole matrices of stores, thousands of histories and kills
+	$(BIN)/python -m tests.services install
+	$(BIN)/pytest tests -m long --numprocesses=$(WORKERS) --dist=worksteal --durations=25 $(ARGS)
 
 .PHONY: fmt
 fmt: $(DEV) ## Format the code and fix what the linter can fix

@@ -1,7 +1,7 @@
 """The contract of every target as lake tables keep to it: a load costs seconds on Spark.
 
 What a strategy means is held by the databases, whose SQL is the same, and by the model in tests/property.
-Every run holds what a lake does in its own way; ``-m long`` holds all of it.
+Every run holds what a lake does in its own way; ``make test-long`` holds all of it.
 """
 
 from __future__ import annotations

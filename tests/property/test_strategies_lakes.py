@@ -1,6 +1,6 @@
 """Random histories on lake tables against the same model as the databases.
 
-A load costs seconds here, so these are few; ``-m long`` takes many.
+A load costs seconds here, so these are few; ``make test-long`` takes many.
 """
 
 from __future__ import annotations
