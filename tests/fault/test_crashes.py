@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from ematix_flow.backends.registry import open_backend
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.state.runlog.base import open_run_log
+from tests.fault.forked_runs import MODULE as FORKED_MODULE
+from tests.fault.forked_runs import ForkedRuns, forked_runs
 from tests.reading import read_table
 
 pytestmark = pytest.mark.fault
@@ -165,7 +168,9 @@ def run_in_a_process(folder: Path, fault: str | None = None) -> subprocess.Compl
     )
 
 
-def write_module(folder: Path, kind: str, field: str, where: str, mode: str) -> None:
+def write_module(
+    folder: Path, kind: str, field: str, where: str, mode: str, name: str = "killed_pipelines"
+) -> None:
     incremental = mode == "append"
     text = MODULE.format(
         kind=kind,
@@ -175,27 +180,33 @@ def write_module(folder: Path, kind: str, field: str, where: str, mode: str) -> 
         incremental=incremental,
         watermark='watermark_column="at",' if incremental else "",
     )
-    (folder / "killed_pipelines.py").write_text(text)
+    (folder / f"{name}.py").write_text(text)
+
+
+@pytest.fixture(scope="module")
+def runs() -> Iterator[ForkedRuns]:
+    with forked_runs() as warm:
+        yield warm
 
 
 @pytest.mark.parametrize("mode", ["append", "truncate"])
 @pytest.mark.parametrize("point", [*APPLIED, *RECORDED])
 def test_sigkill_on_sqlite_leaves_before_or_after_and_the_next_run_is_exact(
-    tmp_path: Path, point: str, mode: str
+    tmp_path: Path, runs: ForkedRuns, point: str, mode: str
 ) -> None:
     database = tmp_path / "one.db"
     source_with(database, 10)
-    write_module(tmp_path, "sqlite", "path", str(database), mode)
-    assert run_in_a_process(tmp_path).stdout.strip() == "succeeded"
+    write_module(tmp_path, "sqlite", "path", str(database), mode, FORKED_MODULE)
+    assert runs.run(tmp_path).status == "succeeded"
     source_with(database, 20)
-    killed = run_in_a_process(tmp_path, point)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    killed = runs.run(tmp_path, fault=f"{point}=kill")
+    assert killed.killed, killed.told
     with sqlite3.connect(database) as connection:
         found = [row[0] for row in connection.execute("SELECT id FROM copied__events ORDER BY 1")]
     connection.close()
     assert found == list(range(20 if point in COMMITTED else 10))
-    again = run_in_a_process(tmp_path)
-    assert again.returncode == 0, again.stderr
+    again = runs.run(tmp_path)
+    assert again.code == 0, again.told
     with sqlite3.connect(database) as connection:
         found = [row[0] for row in connection.execute("SELECT id FROM copied__events ORDER BY 1")]
     connection.close()
@@ -235,11 +246,11 @@ def load(conn):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "point"),
-    [
-        ("postgres", "staging.created"),
+    [  # after Spark's tasks have staged; the other points are those of test_killed_runs.py without Spark
         ("postgres", "staging.loaded"),
-        ("postgres", "apply.before_commit"),
         ("parquet", "files.before_publish"),
+        pytest.param("postgres", "staging.created", marks=pytest.mark.long),
+        pytest.param("postgres", "apply.before_commit", marks=pytest.mark.long),
     ],
 )
 def test_sigkill_of_a_run_with_spark_leaves_the_target_and_the_next_run_is_exact(
