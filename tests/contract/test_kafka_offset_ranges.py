@@ -248,6 +248,13 @@ def test_messages_that_are_gone_are_data_loss_or_left_out(kafka: KafkaServer, ka
     assert by_tasks(of, before, early, fail_on_data_loss=False) == []
 
 
+@pytest.fixture
+def quick_to_suspect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker has been up for long: what it does not have it never had."""
+    monkeypatch.setattr(offset_ranges, "_SUSPECT_SECONDS", 0.5)
+
+
+@pytest.mark.usefixtures("quick_to_suspect")
 def test_a_topic_that_ends_too_soon_was_created_again(kafka: KafkaServer, kafka_topic: str) -> None:
     kafka.send(kafka_topic, [b"%d" % n for n in range(3)])
     of = source(kafka)
@@ -263,6 +270,7 @@ def test_a_topic_that_ends_too_soon_was_created_again(kafka: KafkaServer, kafka_
         of.splits(ReadRequest(kafka_topic), beyond, within, 1)
 
 
+@pytest.mark.usefixtures("quick_to_suspect")
 def test_a_topic_that_is_gone_is_data_loss(kafka: KafkaServer) -> None:
     of, gone = source(kafka), "t-never-there"
     before, after = position({gone: {0: 0}}), position({gone: {0: 9}})

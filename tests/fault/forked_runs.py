@@ -66,9 +66,12 @@ class ForkedRuns:
         slot: str | None = None,
         fault: str = "",
         kill_after: float | None = None,
+        kill_when: Path | None = None,
     ) -> Outcome:
-        """One run; killed at a commit point by ``fault``, or after so many seconds."""
-        order = {"slot": slot, "fault": fault, "kill_after": kill_after}
+        """One run; killed at a commit point by ``fault``, after so many seconds, or once a file is there."""
+        order: dict[str, Any] = {"slot": slot, "fault": fault, "kill_after": kill_after}
+        if kill_when is not None:
+            order["kill_when"] = str(kill_when)
         return self._ask(folder, {**order, "count": 1, "gate": False})[0]
 
     def race(self, folder: Path, count: int, *, slot: str | None = None, gate: bool) -> list[Outcome]:
@@ -213,6 +216,11 @@ def _carry_out(order: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
     if order["kill_after"] is not None:
         time.sleep(order["kill_after"])
         os.kill(children[0].pid, signal.SIGKILL)  # not yet waited for: its number is still its own
+    if "kill_when" in order:
+        until = time.monotonic() + STUCK_AFTER
+        while not os.path.exists(order["kill_when"]) and time.monotonic() < until:
+            time.sleep(0.01)
+        os.kill(children[0].pid, signal.SIGKILL)
     deadline = time.monotonic() + STUCK_AFTER
     open_gate: int | None = gate_out
     while any(child.code is None for child in children):

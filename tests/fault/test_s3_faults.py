@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -130,8 +131,16 @@ def test_a_commit_that_the_server_is_still_at_is_waited_for(
     """The client gives up on it and asks again, and is told that another write of it is under way."""
     monkeypatch.setattr(s3_client, "READ_SECONDS", 1)
     monkeypatch.setattr(s3_client, "_clients", {})
+
+    def until_it_was_asked_for_again() -> None:
+        deadline = time.monotonic() + 60
+        while conflicts.met < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+
     with (
-        proxy.failing(None, times=1, method="PUT", path="manifest-", after=True, then=lambda: time.sleep(5)),
+        proxy.failing(
+            None, times=1, method="PUT", path="manifest-", after=True, then=until_it_was_asked_for_again
+        ),
         proxy.failing(409, method="PUT", path="manifest-") as conflicts,
     ):
         assert load_rows(target, new_load(TABLE), rows(3, 5)).rows_inserted == 2
@@ -146,15 +155,21 @@ def test_a_commit_that_comes_late_after_its_load_failed_finds_all_of_its_files(
     monkeypatch.setattr(s3_client, "ATTEMPTS", 2)
     monkeypatch.setattr(s3_client, "READ_SECONDS", 1)
     monkeypatch.setattr(s3_client, "_clients", {})
+    go_on = threading.Event()
+
+    def held_back() -> None:
+        go_on.wait(60)
+
     with (
-        proxy.failing(None, times=1, method="PUT", path="manifest-", after=True, then=lambda: time.sleep(8)),
+        proxy.failing(None, times=1, method="PUT", path="manifest-", after=True, then=held_back) as late,
         proxy.failing(500, method="PUT", path="manifest-"),
         pytest.raises(TargetFailed) as raised,
     ):
         load_rows(target, new_load(TABLE, "truncate", batch_key="slot:1"), rows(3, 5), drop=False)
     assert "not known" in (raised.value.state or "")
-    assert ids(lake) == [0, 1, 2], "it came too early for this test"
-    time.sleep(8)
+    assert ids(lake) == [0, 1, 2]
+    go_on.set()
+    assert late.answered.wait(60)
     assert ids(lake) == [3, 4]
     target.sweep_staging(PIPELINE, TARGET)
     assert load_rows(target, new_load(TABLE, "truncate", batch_key="slot:1"), rows(3, 5)).duplicate
@@ -168,15 +183,21 @@ def test_a_commit_that_comes_after_the_next_load_has_begun_is_shut_out(
     monkeypatch.setattr(s3_client, "READ_SECONDS", 1)
     monkeypatch.setattr(s3_client, "_clients", {})
     other = lake.backend().target()
+    go_on = threading.Event()
+
+    def held_back() -> None:
+        go_on.wait(60)
+
     with (
-        proxy.failing(None, times=1, method="PUT", path="manifest-", after=True, then=lambda: time.sleep(10)),
+        proxy.failing(None, times=1, method="PUT", path="manifest-", after=True, then=held_back) as late,
         proxy.failing(500, method="PUT", path="manifest-"),
         pytest.raises(TargetFailed),
     ):
         load_rows(target, new_load(TABLE, batch_key="slot:1"), rows(3, 5))
     assert load_rows(other, new_load(TABLE, batch_key="slot:1"), rows(3, 5)).rows_inserted == 2
     assert ids(lake) == [0, 1, 2, 3, 4]
-    time.sleep(10)
+    go_on.set()
+    assert late.answered.wait(60)
     assert ids(lake) == [0, 1, 2, 3, 4]
     assert len(other.ledger(PIPELINE, TARGET)) == 2
 
@@ -453,8 +474,15 @@ def test_a_run_that_is_killed_while_it_uploads_leaves_nothing(
     fill(tmp_path, 0, 5)
     assert runs.run(tmp_path).code == 0
     fill(tmp_path, 5, 9)
-    with proxy.failing(None, times=1, path="staging/.*parquet", then=lambda: time.sleep(15)) as fault:
-        killed = runs.run(tmp_path, kill_after=10)
+    uploading, dead = tmp_path / "uploading", threading.Event()
+
+    def hold() -> None:
+        uploading.touch()
+        dead.wait(60)
+
+    with proxy.failing(None, times=1, path="staging/.*parquet", then=hold) as fault:
+        killed = runs.run(tmp_path, kill_when=uploading)
+        dead.set()
     assert killed.killed
     assert fault.met == 1, "it was not killed while it uploaded"
     assert ids(lake) == [0, 1, 2, 3, 4]

@@ -41,6 +41,7 @@ class Fault:
     headers: tuple[str, ...] = ()
     passed: int = 0
     met: int = 0
+    answered: threading.Event = field(default_factory=threading.Event, repr=False)  # a request that met it
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def meets(self, method: str, path: str, headers: dict[str, str]) -> bool:
@@ -136,6 +137,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.proxy.headers.append(told)
         body = self._body()
         fault = self.proxy.fault_for(self.command, self.path, told)
+        try:
+            self._answer(body, fault)
+        finally:
+            if fault is not None:
+                fault.answered.set()
+
+    def _answer(self, body: bytes, fault: Fault | None) -> None:
         if fault is not None and not fault.after:
             self._fail(fault)
             return
