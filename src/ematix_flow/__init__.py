@@ -1,7 +1,7 @@
 """Declarative data pipelines in Python, exactly once, on Apache Spark.
 
-This module holds the public names, nothing else. A name is imported when it is first asked for, so that
-``flow --help`` waits for none of them; importing all of them imports neither Spark nor a driver.
+This module only holds the public names. A name is imported when it is first used, so that ``flow --help`` is
+fast; importing all of them imports neither Spark nor a driver.
 """
 
 from typing import TYPE_CHECKING, Annotated

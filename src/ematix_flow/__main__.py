@@ -1,4 +1,4 @@
-"""``python -m ematix_flow``: the command ``flow``, by the interpreter at hand."""
+"""``python -m ematix_flow``: the command ``flow`` with the current interpreter."""
 
 from ematix_flow.cli.main import main
 

@@ -1,6 +1,6 @@
-"""Brokers used directly, without a pipeline: ``from ematix_flow._core import KafkaBackend``.
+"""Brokers for direct use without a pipeline: ``from ematix_flow._core import KafkaBackend``.
 
-Each is imported, with its driver, when it is asked for.
+Each is imported with its driver when it is first used.
 """
 
 from __future__ import annotations

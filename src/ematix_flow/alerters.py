@@ -1,4 +1,4 @@
-"""Alerters: what they are told, those that there are, and how a program adds its own."""
+"""Alerters: the built-in ones, the events they receive, and the function that registers another."""
 
 from __future__ import annotations
 

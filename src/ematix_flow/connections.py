@@ -1,4 +1,4 @@
-"""Connections: every typed class, their registry, and how a name is resolved."""
+"""Connections: the typed classes, their registry, and the functions that resolve a name."""
 
 from __future__ import annotations
 

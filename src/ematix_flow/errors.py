@@ -1,8 +1,8 @@
-"""Every error this product raises on purpose.
+"""Every error that this package raises on purpose.
 
 ::
 
-    FlowError                          1   something failed; the three parts below
+    FlowError                          1   base class; something failed
     ├── DeclarationError               2   a decorator or a spec is wrong; points at the line
     │   ├── DuplicateName
     │   ├── UnknownName                    with a did-you-mean
@@ -10,7 +10,7 @@
     ├── ConfigError                    2   a connection, variable or setting is missing or wrong
     │   ├── UnknownConnection
     │   └── MissingSecret                  an unset variable, an unknown ``${prefix:…}``
-    ├── UsageError                     2   a command line that makes no sense
+    ├── UsageError                     2   the command line is wrong
     ├── OutputFailed                   1   stdout cannot be written; what the command did stays done
     ├── ModuleLoadError                1   the user's module raised while it was imported
     ├── EngineError                    1   Spark, Java or a jar
@@ -20,13 +20,13 @@
     │   └── SparkFailed                    a Java stack trace, reduced to its cause
     ├── PlanError                      1   the load cannot be done as declared; nothing was touched
     │   ├── SchemaMismatch                 source, declaration and live table disagree
-    │   │   └── NameRefused            2   a declared name that this target cannot have
-    │   ├── SqlRefused                 2   source SQL that is no single query
+    │   │   └── NameRefused            2   the target does not allow a declared name
+    │   ├── SqlRefused                 2   the source SQL is not a single query
     │   ├── Unsupported                    this backend or path cannot do that
     │   └── GuaranteeRefused
-    ├── LoadError                      1   the load failed; the target is as before
+    ├── LoadError                      1   the load failed; the target is unchanged
     │   ├── SourceFailed                   the source's query or file
-    │   │   ├── UnreadableMessages         a stream that neither drops nor puts aside met some
+    │   │   ├── UnreadableMessages         a stream with on_error="fail" received some
     │   │   ├── DataLost                   messages or files were deleted before they were read
     │   │   └── SourceMissing              no such topic, queue, subscription, stream, folder or table
     │   ├── RowRejected                    a value too long, out of range, null, not castable
@@ -38,8 +38,8 @@
     ├── CannotConnect                  5
     └── Interrupted                  130   Ctrl-C
 
-The number is the exit code of the command line. An error says what happened, where in the user's
-file, what state remains and what to run next; no part ever shows a secret.
+The number is the exit code of the command line. An error says what happened, where in the user's file,
+what state remains and what to run next. Secrets are masked in all parts.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class FlowError(Exception):
     """Base of all: ``what`` happened, ``where``, the ``state`` that remains, the ``next_step``."""
 
     exit_code = 1
-    attempts = 1  # how many a run made, of which this is how the last one failed
-    target: str | None = None  # the label of the one target whose plan it stops
+    attempts = 1  # attempts of the run; this is the error of the last one
+    target: str | None = None  # label of the target that cannot be planned, if it is only one
 
     def __init__(
         self,
@@ -86,9 +86,9 @@ class FlowError(Exception):
         return "\n".join(lines)
 
     def with_location(self, where: SourceLocation | None) -> FlowError:
-        """The same error, pointing at a line if it did not yet.
+        """The same error, with this location if it has none yet.
 
-        Of a declaration whose connections stand in it, the line of the one that the error is about.
+        If the declaration contains inline connections, the error points at the connection that it names.
         """
         if self.where is None:
             self.where = where
@@ -103,18 +103,18 @@ class FlowError(Exception):
         if name is None:
             return
         self.where = where.location_of(name)
-        if checked:  # a connection without a name of its own cannot be checked by one
-            self.next_step = f"mend {name!r} at {self.where}, and run it again"
+        if checked:  # `flow connections check` cannot check an inline connection
+            self.next_step = f"fix {name!r} at {self.where}, and run it again"
 
     @property
     def advice(self) -> str | None:
-        """What to do next: the error's own step, else to correct a declaration at its known place."""
+        """What to do next: the error's own step, else to fix the declaration at its location."""
         if self.next_step or self.where is None or self.exit_code != 2:
             return self.next_step
-        return "correct it there, and run the same command again"
+        return "fix it there, and run the same command again"
 
     def to_json(self) -> dict[str, object]:
-        """For ``--output json`` and the run log."""
+        """The error for ``--output json`` and the run log."""
         return {
             "type": type(self).__name__,
             "what": self.what,
@@ -264,7 +264,7 @@ class Interrupted(FlowError):
 
 
 def closest_name(name: str, known: Iterable[str]) -> str | None:
-    """The known name that was probably meant: one slip away in a short one, some in a long one; else None."""
+    """The known name with the fewest typos: up to one in a short name, three in a long one; else None."""
     wanted = name.lower()
     allowed = 1 if len(wanted) < 5 else 2 if len(wanted) < 9 else 3
     best: tuple[int, str] | None = None
@@ -275,7 +275,7 @@ def closest_name(name: str, known: Iterable[str]) -> str | None:
         if abs(len(spelled) - len(wanted)) <= allowed:
             slips = _edit_distance(wanted, spelled, allowed)
         elif len(wanted) >= 4 and (spelled.startswith(wanted) or wanted.startswith(spelled)):
-            slips = allowed  # a part of it, as cross of cross_db
+            slips = allowed  # a prefix, such as cross for cross_db
         else:
             continue
         if slips <= min(allowed, len(spelled) // 2) and (best is None or slips < best[0]):
@@ -284,7 +284,7 @@ def closest_name(name: str, known: Iterable[str]) -> str | None:
 
 
 def _edit_distance(one: str, other: str, most: int) -> int:
-    """Letters that differ, are missing, are too many or change places with the next; above ``most``: more."""
+    """The number of changed, missing, extra and swapped letters; ``most + 1`` if it is more than ``most``."""
     before: list[int] = []
     row = list(range(len(other) + 1))
     for i, letter in enumerate(one, start=1):
@@ -300,7 +300,7 @@ def _edit_distance(one: str, other: str, most: int) -> int:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`` Did you mean 'x'?`` or, with nothing close, the known names; empty when there are none."""
+    """`` Did you mean 'x'?``; without a close name the known names; empty when there are none."""
     known = sorted(known)
     close = closest_name(name, known)
     if close is not None:

@@ -1,10 +1,10 @@
-"""Commit points: the named places between two durable effects, and the means to fail there.
+"""Commit points: named points between two durable effects, where tests inject crashes and failures.
 
-Production code calls ``point("apply.before_commit")``, which costs one dictionary lookup. A test arms
-a point in its own process with `inject`, or in a child process with the environment variable
+Production code calls ``point("apply.before_commit")``, which costs one dictionary lookup. A test arms a
+point in its own process with `inject`, or in a child process with the environment variable
 ``EMATIX_FLOW_FAULT="apply.before_commit=kill"`` (``name=crash|kill|raise[:nth][@file]``, several separated
-by commas; of all processes that share a ``file`` only the one that makes it fails). All points of the
-product are declared at the end of this module.
+by commas; of all processes that share a ``file`` only the one that creates it fails). All points are declared
+at the end of this module.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Action = Literal["crash", "kill", "raise"]
 
 
 class InjectedCrash(BaseException):
-    """The process is to be thought dead from here on: no ``except Exception`` may handle it."""
+    """Simulates the death of the process: no ``except Exception`` may handle it."""
 
 
 class InjectedFailure(Exception):
@@ -34,9 +34,9 @@ class InjectedFailure(Exception):
 
 @dataclass
 class Fault:
-    """One armed point. ``hits`` counts how often it was reached while armed; it acts on the nth.
+    """One armed point. ``hits`` counts how often it was reached while armed; it acts on the nth hit.
 
-    With ``once`` it acts in one process alone: a task that failed runs again in another.
+    With ``once_file`` it acts in one process only: a task that failed runs again in another process.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Fault:
 
 
 def _create_once_file(path: str) -> bool:
-    """Whether it was this process that made the file."""
+    """Whether this process created the file."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
     except FileExistsError:
@@ -77,13 +77,13 @@ def _create_once_file(path: str) -> bool:
     return True
 
 
-# name -> what is armed there; None, the usual case, makes the point a no-op
+# name -> the armed fault; None, the usual case, makes the point a no-op
 _armed: dict[str, Fault | None] = {}
 _point_meanings: dict[str, str] = {}
 
 
 def declare_point(name: str, meaning: str) -> None:
-    """Name a commit point, and say which effects are durable once it is reached and which are not."""
+    """Declare a commit point, and which effects are durable when it is reached and which are not."""
     if name in _point_meanings:
         raise ValueError(f"commit point {name!r} is declared twice")
     _point_meanings[name] = meaning
@@ -91,12 +91,12 @@ def declare_point(name: str, meaning: str) -> None:
 
 
 def declared_points() -> dict[str, str]:
-    """Every declared point with its meaning: what a suite compares its crash tests with."""
+    """Every declared point with its meaning. A test compares them with the crash tests."""
     return dict(_point_meanings)
 
 
 def point(name: str) -> None:
-    """The process is at this commit point. Nothing happens unless the point is armed."""
+    """Mark that the process is at this commit point. Does nothing unless the point is armed."""
     try:
         fault = _armed[name]
     except KeyError:
@@ -107,9 +107,9 @@ def point(name: str) -> None:
 
 @contextmanager
 def inject(name: str, action: Action | Callable[[], None], nth: int = 1) -> Iterator[Fault]:
-    """Fail at this point, in any thread of this process, the nth time it is reached; once.
+    """Fail once at this point, the nth time that any thread of this process reaches it.
 
-    A callable instead of an action runs there, for a test that wants to look at the world in between.
+    A callable instead of an action is called there, for a test that inspects the state in between.
     """
     if name not in _armed:
         _refuse_unknown_point(name)
@@ -135,12 +135,12 @@ def arm_from_setting(setting: str) -> None:
         if action not in get_args(Action) or (nth and not (nth.isdecimal() and int(nth) >= 1)):
             raise ConfigError(
                 f"{FAULT_VARIABLE} has {part!r}, which is not name={'|'.join(get_args(Action))}[:nth][@file]",
-                next_step=f"unset {FAULT_VARIABLE}, unless you mean this process to fail",
+                next_step=f"unset {FAULT_VARIABLE}, unless this process should fail",
             )
         if name not in _armed:
             raise ConfigError(
-                f"{FAULT_VARIABLE} names {name!r}, which is no commit point.{did_you_mean(name, _armed)}",
-                next_step=f"unset {FAULT_VARIABLE}, unless you mean this process to fail",
+                f"{FAULT_VARIABLE} names {name!r}, which is not a commit point.{did_you_mean(name, _armed)}",
+                next_step=f"unset {FAULT_VARIABLE}, unless this process should fail",
             )
         _armed[name] = Fault(name, action, int(nth or 1), once_file=once or None)  # type: ignore[arg-type]  # checked
 
@@ -166,35 +166,40 @@ declare_point("apply.before_commit", "rows, ledger row and watermark wait for th
 declare_point("apply.after_commit", "rows, ledger row and watermark are durable; staging remains")
 declare_point("staging.dropped", "the load is durable and staging is gone; the run log still says running")
 declare_point("runlog.before_finish", "the load is over either way; the run log still says running")
-declare_point("files.version_written", "the new files lie aside; the target's readers see the old version")
+declare_point(
+    "files.version_written", "the new files exist next to the old ones; readers see the old version"
+)
 declare_point("files.before_publish", "the new version is complete and flushed; readers see the old version")
 declare_point("files.after_publish", "readers see the new version; the old one is not yet removed")
-declare_point("fold.entries_written", "old entries of a journal lie in one file, which does not count yet")
-declare_point("fold.counts", "the file counts; the entries' own files are still there and mean nothing")
-declare_point("fold.files_removed", "some of the files that mean nothing are gone")
+declare_point("fold.entries_written", "old entries of a journal are in one file, which is not valid yet")
+declare_point("fold.counts", "the file is valid; the files of the single entries still exist and are ignored")
+declare_point("fold.files_removed", "some of the ignored files are gone")
+declare_point("spool.written", "a segment's messages are in a temporary file, which the index does not list")
 declare_point(
-    "spool.written", "a segment's messages lie aside; the index does not know them, nobody follows them"
+    "spool.indexed", "the segment and the positions after it are in the index; nothing reads it yet"
 )
 declare_point(
-    "spool.indexed", "the segment and the positions after it are in the index; nobody follows it yet"
+    "spool.renamed", "the segment has its final name and will be read; its messages are not acknowledged"
 )
 declare_point(
-    "spool.renamed", "the segment is in its place and will be followed; its messages are unacknowledged"
+    "spool.settled", "the index says that all targets have the segment; the source does not know it yet"
 )
 declare_point(
-    "spool.settled", "the index says that all targets hold the segment; the source does not know it yet"
+    "spool.acknowledged", "the messages are acknowledged; the index still expects them to come again"
 )
-declare_point("spool.acknowledged", "the source was told; the index still expects the messages to come again")
-declare_point("stream.dead_letters", "what could not be read is put aside; the batch itself is only staged")
-declare_point("stream.staged", "a stream's batch is staged for every target; none has it")
 declare_point(
-    "stream.target_committed", "one target of a stream holds the batch; the next may not, nor does Spark know"
+    "stream.dead_letters", "unreadable messages are in the dead-letter store; the batch itself is only staged"
 )
-declare_point("stream.sent", "a broker has confirmed the messages of a batch; nobody else knows it")
-declare_point("stream.committed", "every target holds the batch; the source and Spark do not know it yet")
+declare_point("stream.staged", "a stream's batch is staged for every target; no target has it")
+declare_point(
+    "stream.target_committed",
+    "one target of a stream has the batch; the next may not have it, and Spark does not know it yet",
+)
+declare_point("stream.sent", "a broker has confirmed the messages of a batch; this is not recorded yet")
+declare_point("stream.committed", "every target has the batch; the source and Spark do not know it yet")
 declare_point("stream.acknowledged", "the source knows that the batch is done; Spark does not yet")
 declare_point(
-    "messages.produced", "a batch's messages are in an open transaction; readers of committed see none"
+    "messages.produced", "a batch's messages are in an open transaction; read_committed readers see none"
 )
 declare_point("messages.before_commit", "messages and their token wait for the commit; none is visible")
 declare_point("messages.after_commit", "messages and token are visible; the engine does not know it yet")

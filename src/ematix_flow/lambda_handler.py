@@ -1,4 +1,4 @@
-"""The handler of a function of AWS Lambda that runs slots: ``ematix_flow.lambda_handler.handler``."""
+"""The handler of an AWS Lambda function that runs slots: ``ematix_flow.lambda_handler.handler``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def handler(event: Mapping[str, Any], context: object = None) -> dict[str, int]:
-    """Run the slot that a scheduler sent by ``lambda://``, and say how the command ended.
+    """Run the slot that a scheduler sent by ``lambda://``, and return the exit code of the command.
 
     A run that fails is no failure of the invocation: the slot knows of it, and is tried again by its policy.
     ValueError for an event that is none of ours, so that nothing but ``run-slot`` is ever called.

@@ -1,4 +1,4 @@
-"""Secret references: ``${VAR}`` and ``${prefix:reference}``, and the stores that answer them."""
+"""Secret references ``${VAR}`` and ``${prefix:reference}``, and the secret stores that resolve them."""
 
 from __future__ import annotations
 

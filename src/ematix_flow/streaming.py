@@ -1,4 +1,4 @@
-"""Streaming pipelines: what they are built of, how they are run, and the registry of those declared."""
+"""Streaming pipelines: their parts, functions that run them, and the registry of declared streams."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_a_run_at_work_may_end_and_another_may_lead_meanwhile(project: Project) 
     (project.folder / "go on").touch()
     assert scheduler.wait(60) == 0
     assert project.slot().status == "succeeded"
-    assert "once more to stop at once" in project.said() and project.said().endswith("stopped\n")
+    assert "press again to stop at once" in project.said() and project.said().endswith("stopped\n")
 
 
 def test_a_run_that_takes_longer_is_given_back(project: Project) -> None:
@@ -123,7 +123,7 @@ def test_a_run_that_takes_longer_is_given_back(project: Project) -> None:
 def test_a_second_signal_ends_it_at_once(project: Project) -> None:
     scheduler = project.start()
     scheduler.send_signal(signal.SIGTERM)
-    project.until(lambda: "once more" in project.said())
+    project.until(lambda: "press again" in project.said())
     scheduler.send_signal(signal.SIGTERM)
     assert scheduler.wait(30) == 130
     assert not project.is_led()
@@ -133,7 +133,7 @@ def test_a_second_signal_ends_it_at_once(project: Project) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--poll-interval", "60"], "the lease would end between two looks"),
+        (["--poll-interval", "60"], "the lease would end between two polls"),
         (["--poll-interval", "0"], "above 0"),
         (["--lease-seconds", "nan"], "above 0"),
         (["--grace", "-1"], "--grace takes a number of seconds"),

@@ -116,7 +116,7 @@ def require_a_clear_end(called: Called) -> None:
     said = f"{called.out}\n{called.err}"
     assert CANARY not in said, called
     assert "--debug" in called.arguments or "Traceback (most recent" not in said, called
-    assert "this is a defect of flow" not in said and "error: unexpected " not in called.err, called
+    assert "this is a bug in flow" not in said and "error: unexpected " not in called.err, called
     assert called.code in EXIT_CODES, called
     if called.code in (0, 3):
         return

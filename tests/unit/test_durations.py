@@ -43,5 +43,5 @@ def test_upkeep_refuses_what_is_no_duration_before_anything_is_opened() -> None:
     def orders(conn: object) -> str:
         return "SELECT 1 AS id"
 
-    with pytest.raises(UsageError, match="retain= 'soon' is no duration"):
+    with pytest.raises(UsageError, match="retain= 'soon' is not a duration"):
         orders.maintain(retain="soon")

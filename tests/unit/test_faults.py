@@ -190,7 +190,7 @@ def test_a_setting_that_cannot_be_read_is_refused(setting: str) -> None:
 
 
 def test_a_setting_that_names_no_point_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"no commit point.*Did you mean 'apply\.began'"):
+    with pytest.raises(ConfigError, match=r"not a commit point.*Did you mean 'apply\.began'"):
         faults.arm_from_setting("apply.begun=kill")
 
 

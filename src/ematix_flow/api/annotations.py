@@ -1,7 +1,7 @@
-"""What a column's annotation means: its type, whether it takes nulls, its keys and its normalisers.
+"""Reads the annotation of a column: its type, whether it takes nulls, its keys and its normalisers.
 
-Annotations may be objects or, under ``from __future__ import annotations``, strings; the names in them
-are looked up where the class was written.
+Annotations are objects or, under ``from __future__ import annotations``, strings. Names in a string are
+looked up where the class is defined.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class DeclaredColumn:
 
 @dataclass
 class _ColumnParts:
-    """What has been seen of one annotation so far."""
+    """The parts of one annotation that were read so far."""
 
     type: Any = None
     nullable: bool = False
@@ -47,7 +47,7 @@ class _ColumnParts:
 
 
 def declared_columns(cls: type, scope: Scope) -> dict[str, DeclaredColumn]:
-    """The columns that this very class declares, by attribute, without those of its bases."""
+    """The columns that the class itself declares, by attribute, without those of its bases."""
     own = vars(cls)
     columns: dict[str, DeclaredColumn] = {}
     for name, annotation in own.get("__annotations__", {}).items():
@@ -58,8 +58,8 @@ def declared_columns(cls: type, scope: Scope) -> dict[str, DeclaredColumn]:
             continue
         if name in own:
             raise DeclarationError(
-                f"column {name!r} of {cls.__name__} is given a value",
-                next_step="a value instead of NULL is the marker default(…), as in"
+                f"column {name!r} of {cls.__name__} has a value assigned",
+                next_step="to replace NULL use the marker default(…), as in"
                 f" {name}: Annotated[Text, default('x')]",
             )
         columns[name] = _column_from_annotation(cls, name, meaning, scope)
@@ -107,7 +107,7 @@ def _build_column(cls: type, name: str, reading: _ColumnParts) -> DeclaredColumn
 
 
 def _read_annotation(cls: type, name: str, annotation: Any, scope: Scope, reading: _ColumnParts) -> None:
-    """Take an annotation apart: ``Annotated`` around a union around a type, nested in any order."""
+    """Read ``Annotated``, a union or a type, nested in any order."""
     annotation = _evaluate_annotation(cls, name, annotation, scope)
     origin = typing.get_origin(annotation)
     if origin is Annotated:
@@ -133,7 +133,7 @@ def _read_annotation(cls: type, name: str, annotation: Any, scope: Scope, readin
 
 
 def _apply_marker(cls: type, name: str, marker: Any, reading: _ColumnParts) -> None:
-    """One marker of ``Annotated``. What is none is refused: nobody would notice that it does nothing."""
+    """Apply one marker of ``Annotated``. Anything else is refused, because it would have no effect."""
     if isinstance(marker, Normalizer):
         reading.normalizers.append(marker)
     elif isinstance(marker, PrimaryKey):
@@ -144,7 +144,7 @@ def _apply_marker(cls: type, name: str, marker: Any, reading: _ColumnParts) -> N
         reading.nullable = True
     elif is_pre_transform(marker):
         raise DeclarationError(
-            f"column {name!r} of {cls.__name__}: {marker.name}() is about rows, not about a column",
+            f"column {name!r} of {cls.__name__}: {marker.name}() works on rows, not on a column",
             next_step="put it into the pipeline's transforms_pre=[…]",
         )
     elif callable(marker) and str(getattr(marker, "__module__", "")).split(".")[0] == "ematix_flow":
@@ -154,8 +154,8 @@ def _apply_marker(cls: type, name: str, marker: Any, reading: _ColumnParts) -> N
 
 
 def _unknown_marker_error(cls: type, name: str, marker: Any) -> DeclarationError:
-    """A text is often a marker's name, or a description."""
-    what = f"column {name!r} of {cls.__name__}: {marker!r} in Annotated[…] is no marker"
+    """The error for something that is not a marker. A text is often the name of one, or a description."""
+    what = f"column {name!r} of {cls.__name__}: {marker!r} in Annotated[…] is not a marker"
     if isinstance(marker, str):
         word = marker.strip().removesuffix("()")
         close = difflib.get_close_matches(word.lower(), MARKERS, n=1, cutoff=0.75)
@@ -163,19 +163,19 @@ def _unknown_marker_error(cls: type, name: str, marker: Any) -> DeclarationError
             return DeclarationError(f"{what}. Did you mean {close[0]}()?", next_step=f"write {close[0]}(…)")
     return DeclarationError(
         what,
-        next_step="leave it out: markers are calls, as in trim() or pk(), and a remark is a comment",
+        next_step="remove it: markers are calls such as trim() or pk(); write remarks as comments",
     )
 
 
 def _marker_not_called_error(cls: type, name: str, marker: Any) -> DeclarationError:
     shown = getattr(marker, "__name__", repr(marker))
     return DeclarationError(
-        f"column {name!r} of {cls.__name__}: {shown} is no normaliser", next_step=f"call it: {shown}()"
+        f"column {name!r} of {cls.__name__}: {shown} is not called", next_step=f"write {shown}()"
     )
 
 
 def _evaluate_annotation(cls: type, name: str, annotation: Any, scope: Scope) -> Any:
-    """A string or a forward reference as the object that it names."""
+    """The object that a string or a forward reference names."""
     if isinstance(annotation, typing.ForwardRef):
         annotation = annotation.__forward_arg__
     if not isinstance(annotation, str):
@@ -191,7 +191,7 @@ def _evaluate_annotation(cls: type, name: str, annotation: Any, scope: Scope) ->
         missing = str(getattr(error, "name", "") or error)
         known = [k for layer in scope for k in layer if not k.startswith("_")]
         raise DeclarationError(
-            f"column {name!r} of {cls.__name__} is annotated {annotation!r}, and {missing!r} is not known"
+            f"column {name!r} of {cls.__name__} is annotated {annotation!r}, and {missing!r} is not defined"
             f" there.{did_you_mean(missing, known)}",
             next_step="import it at the top of the module",
         ) from None

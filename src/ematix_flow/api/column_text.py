@@ -1,6 +1,6 @@
-"""A column's type as text, for files: ``"BigInt"``, ``"Numeric[10, 2]"``, ``"Text | None"``.
+"""Column types as text in files: ``"BigInt"``, ``"Numeric[10, 2]"``, ``"Text | None"``.
 
-The words are those of an annotation in Python; nothing is evaluated.
+The text is written like a Python annotation. It is parsed, not evaluated.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _TYPE_TEXT = re.compile(
 
 
 def columns_from_text(types: Mapping[str, object], primary_key: Iterable[str] = ()) -> tuple[ColumnSpec, ...]:
-    """The columns of a table of names and types. Raises DeclarationError with the column's name."""
+    """The columns for a mapping of names to type texts. Raises DeclarationError with the column's name."""
     keys = tuple(primary_key)
     for key in keys:
         if key not in types:
             raise DeclarationError(
-                f"primary_key names {key!r}, which is no column.{did_you_mean(key, types)}"
+                f"primary_key names {key!r}, which is not a column.{did_you_mean(key, types)}"
             )
     return tuple(_parse_column(name, text, name in keys) for name, text in types.items())
 
@@ -36,15 +36,15 @@ def _parse_column(name: str, text: object, primary_key: bool) -> ColumnSpec:
     found = _TYPE_TEXT.fullmatch(text) if isinstance(text, str) else None
     if found is None:
         raise DeclarationError(
-            f"column {name!r} has the type {text!r}, which is none",
-            next_step='as in  id = "BigInt"  or  price = "Numeric[10, 2] | None"',
+            f"column {name!r}: {text!r} is not a column type",
+            next_step='write  id = "BigInt"  or  price = "Numeric[10, 2] | None"',
         )
     known = {cls.__name__.lower(): cls for cls in _column_types()}
     chosen = known.get(found["type"].lower())
     if chosen is None:
         names = [cls.__name__ for cls in known.values()]
         raise DeclarationError(
-            f"column {name!r}: {found['type']!r} is no type.{did_you_mean(found['type'], names)}"
+            f"column {name!r}: {found['type']!r} is not a column type.{did_you_mean(found['type'], names)}"
         )
     nullable = found["null"] is not None
     if nullable and primary_key:
@@ -58,5 +58,5 @@ def _parse_column(name: str, text: object, primary_key: bool) -> ColumnSpec:
 
 
 def _column_types() -> list[ColumnTypeMeta]:
-    """The types of `api.types`, without those that parameters made of them."""
+    """The types of `api.types`, without parametrised ones such as ``String[10]``."""
     return [cls for cls in ColumnType.__subclasses__() if "[" not in cls.__name__]

@@ -1,4 +1,4 @@
-"""Opening a connection by hand: the low-level way out, for notebooks and scripts."""
+"""Opens a connection directly, for notebooks and scripts."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ematix_flow.spec.connections import Connection, connection_from_mapping
 
 
 def connect(name: str | Connection = "default", *, url: str | None = None) -> LiveConnection:
-    """A named connection through the usual chain, or the one that ``url`` says, past all of it."""
+    """Open a connection by name, or the one at ``url`` without looking any name up."""
     if url is not None:
         name = connection_from_mapping(name if isinstance(name, str) else name.name, {"url": url})
     return LiveConnection(open_connections(spark_starter()), name)
 
 
 def check_connection(name: str | Connection) -> tuple[bool, str]:
-    """Whether it can be reached, and what was found there or why not."""
+    """Return whether the connection works, and the server's answer or the reason why not."""
     try:
         return True, connect(name).ping()
     except FlowError as error:

@@ -1,4 +1,4 @@
-"""Declaring connections in Python: the class-body decorator, and instances by `register_connection`."""
+"""Declares connections in Python: by a decorated class body, or an instance for `register_connection`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ C = TypeVar("C", bound=Connection)
 
 
 def connection(cls: type) -> Connection:
-    """Class decorator: the body's fields make a typed connection, registered under the class's name.
+    """Class decorator that registers a typed connection built from the fields of the class body.
 
-    The name is then bound to the instance::
+    The class's name is then bound to the connection::
 
         @ematix.connection
         class warehouse:
@@ -40,7 +40,7 @@ def connection(cls: type) -> Connection:
 
 
 def register_connection(connection: C) -> C:
-    """Register an instance under its name and return it. A later one of that name replaces it."""
+    """Register a connection under its name and return it. A later one of the same name replaces it."""
     where = caller_location()
     if not isinstance(connection, Connection):
         raise DeclarationError(
@@ -52,28 +52,28 @@ def register_connection(connection: C) -> C:
 
 
 def get_connection(name: str) -> Connection:
-    """The connection registered under this name in the process; files and environment are not asked."""
+    """Return the connection registered under this name in this process, without reading files."""
     registered = current_registry().connections
     if name not in registered:
         raise UnknownConnection(
             f"no connection is registered as {name!r}.{did_you_mean(name, registered)}",
-            next_step="ematix_flow.connections.resolve(name)  also asks the environment and the files",
+            next_step="ematix_flow.connections.resolve(name)  also reads the environment and the files",
         )
     return registered[name].connection
 
 
 def registered_connections() -> Mapping[str, Connection]:
-    """The connections that the process registered, by name."""
+    """Return the connections that this process registered, by name."""
     return MappingProxyType({n: d.connection for n, d in current_registry().connections.items()})
 
 
 def clear_registry() -> None:
-    """Forget every registered connection of the current registry; pipelines stay."""
+    """Remove every registered connection from the current registry; pipelines stay."""
     current_registry().connections.clear()
 
 
 def _class_fields(cls: type) -> dict[str, Any]:
-    """The fields of the class and of the classes it inherits from, the nearest last."""
+    """The fields of the class and its bases; a field of the class itself wins."""
     fields: dict[str, Any] = {}
     for base in reversed(cls.__mro__[:-1]):
         fields.update((name, value) for name, value in vars(base).items() if not _is_dunder(name))

@@ -1,4 +1,4 @@
-"""Creating a declared table by hand, or comparing it with the live one, without a load."""
+"""Creates a declared table, or compares it with the live one, without a load."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def ensure_table(
     mode: str,
     where: SourceLocation | None,
 ) -> dict[str, Any]:
-    """Make the live table fit the declaration, as far as the policy allows, and say what was done.
+    """Make the live table fit the declaration as far as ``on_drift`` allows, and return what was done.
 
-    ``mode`` is that of the pipeline which loads the table: it decides the columns that the table has on top
-    of the declared ones.
+    ``mode`` is the mode of the pipeline that loads the table. It decides which columns the table has in
+    addition to the declared ones.
     """
     option_checks.check_choice("on_drift", on_drift, ("error", "warn", "evolve"), where)
     if not isinstance(connection, LiveConnection):
@@ -54,7 +54,7 @@ def _action_taken(plan: TablePlan) -> str:
 
 
 def _differences(plan: TablePlan) -> list[object]:
-    """What the live table lacked or has otherwise; nothing where there was no table to compare with."""
+    """How the live table differs from the declaration; empty when there was no table before."""
     if any(is_creation(change) for change in plan.changes):
         return []
     return [line for line in plan.diff if line.mark != "="] or list(plan.differences)

@@ -27,7 +27,7 @@ class Nullable:
 def pk(*, autoincrement: bool = False) -> PrimaryKey:
     """Put the column into the primary key; several make a composite one, in the order of the columns.
 
-    ``autoincrement`` may be said of a key that its source counts up: every loaded row brings its key.
+    ``autoincrement`` documents that the source generates the key. Loaded rows always bring their key.
     """
     given: object = autoincrement
     if not isinstance(given, bool):

@@ -1,4 +1,4 @@
-"""``ematix``: the one name under which all decorators are found."""
+"""``ematix``: the namespace of all decorators."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 
 def _with_argument_errors(declare: Callable[P, R]) -> Callable[P, R]:
-    """The same; an option that it does not have is an error with the place, and with what was meant."""
+    """Wrap a decorator: an unknown option is an error with the user's line and a suggestion."""
 
     @functools.wraps(declare)
     def called(*args: P.args, **options: P.kwargs) -> R:
@@ -38,7 +38,7 @@ def _with_argument_errors(declare: Callable[P, R]) -> Callable[P, R]:
 def _raise_argument_error(
     declare: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]
 ) -> None:
-    """DeclarationError if it cannot be called so. Asked when a call failed: it takes longer than the call."""
+    """Raise DeclarationError if the arguments do not fit. Called after a failure only, because it is slow."""
     try:
         inspect.signature(declare).bind(*args, **options)
     except TypeError as error:

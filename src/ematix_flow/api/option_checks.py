@@ -1,4 +1,4 @@
-"""Checks of the options of pipelines, batch and streaming, each with an error that points at the line."""
+"""Checks the options of batch and streaming pipelines. Each error points at the user's line."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def check_choice(
 
 
 def check_sql_dialect(option: str, value: str | None, where: SourceLocation | None) -> None:
-    """A dialect whose SQL can be read, by its name in lower case, or None."""
+    """Require a known SQL dialect, by its name in lower case, or None."""
     if value is None or value in SPARK_DIALECTS:
         return
     from sqlglot import Dialects
@@ -54,35 +54,35 @@ def check_sql_dialect(option: str, value: str | None, where: SourceLocation | No
 
 
 def check_whole_number(option: str, value: Any, least: int, where: SourceLocation | None) -> None:
-    """A whole number from ``least`` on, or None."""
+    """Require a whole number of at least ``least``, or None."""
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise DeclarationError(f"{option}= takes a whole number from {least} on, not {value!r}", where=where)
+        raise DeclarationError(f"{option}= takes a whole number from {least} up, not {value!r}", where=where)
 
 
 def check_texts(where: SourceLocation | None, **given: Any) -> None:
-    """Every option is text, or None."""
+    """Require that every option is text or None."""
     for option, value in given.items():
         if value is not None and not isinstance(value, str):
             raise DeclarationError(f"{option}= takes text, not {value!r}", where=where)
 
 
 def name_or_default(kind: str, value: Any, otherwise: str, where: SourceLocation | None) -> str:
-    """The name that was given, else the function's; an empty one is not taken for none."""
+    """The given name, or the default when it is None. An empty name is an error."""
     if value is None:
         return otherwise
     if not isinstance(value, str) or not value.strip():
         raise DeclarationError(
-            f"a {kind} needs a name, and name={value!r} is none",
+            f"a {kind} needs a name, and name={value!r} is not one",
             where=where,
-            next_step=f"write a name, or leave name= out: then it is called {otherwise!r}",
+            next_step=f"write a name, or leave name= out to call it {otherwise!r}",
         )
     return value
 
 
 def check_list(option: str, value: Any, where: SourceLocation | None) -> None:
-    """A list or a tuple, or None; a lone text would be read letter by letter."""
+    """Require a list, a tuple or None. A plain string would be read letter by letter."""
     if value is not None and not isinstance(value, list | tuple):
         raise DeclarationError(
             f"{option}= takes a list, not {value!r}", where=where, next_step=f"write {option}=[…]"
@@ -95,7 +95,7 @@ def check_flag(option: str, value: Any, where: SourceLocation | None) -> None:
 
 
 def read_selector_names(option: str, value: Any, where: SourceLocation | None) -> tuple[str, ...]:
-    """Names that a selector can be written with: letters, digits and ``_ . / -``; each once."""
+    """The names as a tuple without repetition. A selector can contain letters, digits and ``_ . / -``."""
     if value is None:
         return ()
     given = [value] if isinstance(value, str) else value
@@ -110,22 +110,22 @@ def read_selector_names(option: str, value: Any, where: SourceLocation | None) -
 
 
 def check_schedule(schedule: str | None, timezone: str | None, where: SourceLocation | None) -> None:
-    """A cron line of five fields and an IANA zone, checked now and not when it should have fired."""
+    """Require a cron line of five fields and an IANA time zone."""
     if timezone is not None:
         if schedule is None:
-            raise DeclarationError("timezone= says when a schedule= fires, and there is none", where=where)
+            raise DeclarationError("timezone= is the time zone of schedule=, which is not set", where=where)
         given: object = timezone
         if not isinstance(given, str):
             raise DeclarationError(
-                f"timezone= takes the name of a zone, not {given!r}",
+                f"timezone= takes the name of a time zone, not {given!r}",
                 where=where,
-                next_step="give a name of the IANA database, as Europe/Berlin",
+                next_step="use a name from the IANA database, such as Europe/Berlin",
             )
         if not is_time_zone(timezone):
             raise DeclarationError(
                 f"timezone={timezone!r} is not known.{time_zone_hint(timezone)}",
                 where=where,
-                next_step="give a name of the IANA database, as Europe/Berlin",
+                next_step="use a name from the IANA database, such as Europe/Berlin",
             )
     if schedule is not None:
         if not isinstance(schedule, str):
@@ -136,12 +136,12 @@ def check_schedule(schedule: str | None, timezone: str | None, where: SourceLoca
             raise DeclarationError(
                 f"schedule={schedule!r} is not a cron expression: {error}",
                 where=where,
-                next_step='five fields: minute hour day month weekday, as in "*/5 * * * *", or @daily',
+                next_step='write minute, hour, day, month and weekday, as in "*/5 * * * *", or @daily',
             ) from error
 
 
 def read_seconds(option: str, value: Any, where: SourceLocation | None) -> float | None:
-    """A number of seconds or a timedelta, not negative."""
+    """The seconds of a number or a timedelta that is not negative; None for None."""
     if value is None:
         return None
     number = value.total_seconds() if isinstance(value, dt.timedelta) else value
@@ -153,50 +153,51 @@ def read_seconds(option: str, value: Any, where: SourceLocation | None) -> float
 
 
 def read_duration(option: str, value: Any, where: SourceLocation | None) -> float | None:
-    """Seconds, more than none: a number, a timedelta, or text as ``90s``, ``15m``, ``6h``, ``2d``."""
+    """The seconds, above zero, of a number, a timedelta, or text such as ``90s``, ``15m``, ``6h``, ``2d``."""
     found = try_parse_duration(value) if isinstance(value, str) else value
     if isinstance(value, str) and found is None:
         raise DeclarationError(
-            f"{option}={value!r} is no duration", where=where, next_step='write "90s", "15m", "6h" or "2d"'
+            f"{option}={value!r} is not a duration",
+            where=where,
+            next_step='write "90s", "15m", "6h" or "2d"',
         )
     number = read_seconds(option, found, where)
     if number == 0:
-        raise DeclarationError(f"{option}= is nothing: no load is that fresh", where=where)
+        raise DeclarationError(f"{option}= must be more than 0: no load is that fresh", where=where)
     return number
 
 
 def check_freshness_column(
     name: str | None, sla: object, targets: Sequence[TargetSpec], where: SourceLocation | None
 ) -> None:
-    """A column of the one target whose newest value says how fresh it is."""
+    """Require a column of the only target. Its newest value says how fresh the target is."""
     if name is None:
         return
     if sla is None:
-        raise DeclarationError(
-            "freshness_column= is measured by freshness_sla=, which is not set", where=where
-        )
+        raise DeclarationError("freshness_column= works with freshness_sla=, which is not set", where=where)
     if len(targets) > 1:
         raise DeclarationError("freshness_column= is for a pipeline with one target", where=where)
     table = targets[0].table
     if table is None or name not in table.column_names:
         known = did_you_mean(name, table.column_names if table else ())
         raise DeclarationError(
-            f"freshness_column= names {name!r}, which is no column of {targets[0].label}.{known}", where=where
+            f"freshness_column= names {name!r}, which is not a column of {targets[0].label}.{known}",
+            where=where,
         )
 
 
 def function_parameters(function: Any, where: SourceLocation | None) -> list[inspect.Parameter]:
-    """The parameters of a function that is decorated or handed over; DeclarationError if it is none."""
+    """The parameters of a decorated or given function. Raises DeclarationError for anything else."""
     try:
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         raise DeclarationError(
-            f"a function is needed here, not {function!r}", where=where, next_step="write  def name(conn): …"
+            f"expected a function, not {function!r}", where=where, next_step="write  def name(conn): …"
         ) from None
 
 
 def count_arguments(function: Callable[..., Any], where: SourceLocation | None) -> int:
-    """0, 1 (source connection) or 2 (source, target) positional arguments."""
+    """The number of required positional arguments: 0, 1 (source connection) or 2 (source and target)."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = function_parameters(function, where)
     required = [p for p in parameters if p.default is p.empty]
@@ -226,7 +227,7 @@ def read_pre_transforms(
 def read_post_transforms(
     value: Sequence[Any] | None, where: SourceLocation | None
 ) -> tuple[tuple[PostTransform, ...], dict[int, Callable[..., Any]]]:
-    """The steps as values, and the functions among them by step number."""
+    """The steps as values, and the functions among the steps by step number."""
     check_list("transforms_post", value, where)
     steps: list[PostTransform] = []
     functions: dict[int, Callable[..., Any]] = {}
@@ -253,19 +254,23 @@ def read_post_transforms(
 
 
 def check_target(target: TargetSpec, where: SourceLocation | None) -> None:
-    """Options that only make sense with some modes, and names that must be columns."""
+    """Refuse options that do not fit the mode, and names that are not columns."""
     mode, table = target.mode, target.table
     if target.event_timestamp_column is not None and mode != "scd2":
-        raise DeclarationError(f"event_timestamp_column= is for mode='scd2', not {mode!r}", where=where)
+        raise DeclarationError(f"event_timestamp_column= works with mode='scd2', not {mode!r}", where=where)
     if target.ttl_seconds is not None and mode != "scd2":
-        raise DeclarationError(f"ttl_seconds= is for mode='scd2', not {mode!r}", where=where)
+        raise DeclarationError(f"ttl_seconds= works with mode='scd2', not {mode!r}", where=where)
     if target.handle_deletes is not None:
         check_choice("handle_deletes", target.handle_deletes, ("hard", "soft"), where)
         if mode not in ("merge", "scd2"):
-            raise DeclarationError(f"handle_deletes= is for merge and scd2, not mode={mode!r}", where=where)
+            raise DeclarationError(
+                f"handle_deletes= works with mode='merge' and 'scd2', not {mode!r}", where=where
+            )
     shrink: object = target.max_shrink
     if isinstance(shrink, bool) or not isinstance(shrink, int | float) or not 0 <= shrink <= 1:
-        raise DeclarationError(f"max_shrink= is a share from 0 to 1, not {target.max_shrink!r}", where=where)
+        raise DeclarationError(
+            f"max_shrink= takes a fraction from 0 to 1, not {target.max_shrink!r}", where=where
+        )
     if table is None:
         return
     listed = {
@@ -279,7 +284,7 @@ def check_target(target: TargetSpec, where: SourceLocation | None) -> None:
         for name in given:
             if name not in table.column_names:
                 raise DeclarationError(
-                    f"{option}= names {name!r}, which is no column of {table.label}."
+                    f"{option}= names {name!r}, which is not a column of {table.label}."
                     f"{did_you_mean(name, table.column_names)}",
                     where=where,
                 )
@@ -288,10 +293,10 @@ def check_target(target: TargetSpec, where: SourceLocation | None) -> None:
 def resolve_keys(
     table: TableSpec | None, explicit: Sequence[str], mode: str, where: SourceLocation | None
 ) -> tuple[str, ...]:
-    """The columns that rows are matched by; warns when they are not those of the primary key.
+    """The columns by which rows are matched. Warns when they differ from the primary key.
 
-    The order: keys=, ``__merge_keys__``, the first natural_key() group, the first of
-    ``__unique_constraints__``, pk().
+    The first of these that is given wins: keys=, ``__merge_keys__``, the first natural_key() group, the first
+    of ``__unique_constraints__``, pk().
     """
     if mode not in ("merge", "scd2") or table is None:
         return tuple(explicit)

@@ -1,4 +1,4 @@
-"""``@ematix.pipeline``: validates, builds a spec, registers it, and hands back a `Pipeline`."""
+"""``@ematix.pipeline``: validates the options, builds a spec, registers it and returns a `Pipeline`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class Pipeline:
-    """A declared pipeline. Call it or ``.sync()`` to run it; ``.plan()`` says first what that will do."""
+    """A declared pipeline. Call it, or ``.sync()``, to run it; ``.plan()`` shows what a run would do."""
 
     def __init__(self, declared: DeclaredPipeline, registry: Registry) -> None:
         self._declared = dataclasses.replace(declared, handle=self)
@@ -80,10 +80,10 @@ class Pipeline:
         engine: str | EngineSettings | None = None,
         listener: Listener | None = None,
     ) -> RunResult:
-        """Run it now and wait. What is given replaces what was declared, for this run alone.
+        """Run the pipeline now and wait for it. An option given here replaces the declared one for this run.
 
-        ``slot`` is the moment that the run stands for: another run for the same one loads nothing.
-        Raises a FlowError when the run fails; the target is then as it was.
+        ``slot`` is the scheduled time of the run: a second run for the same slot loads nothing.
+        Raises a FlowError when the run fails; the target is then unchanged.
         """
         from ematix_flow.graph.registry import use_registry
         from ematix_flow.run.context import run_context
@@ -99,8 +99,8 @@ class Pipeline:
         }
         if slot is not None and slot.tzinfo is None:
             raise DeclarationError(
-                f"slot= has no time zone, so nobody can say which moment it means: {slot.isoformat()}",
-                next_step="slot=moment.replace(tzinfo=datetime.timezone.utc), if it is in UTC",
+                f"slot= needs a time zone: {slot.isoformat()} has none",
+                next_step="if it is in UTC, pass  slot=time.replace(tzinfo=datetime.timezone.utc)",
             )
         self._registry.check_pipeline(self.spec)
         declared = self._with_overrides(target_options, force_path=force_path, on_drift=on_drift)
@@ -118,7 +118,7 @@ class Pipeline:
         return self.sync()
 
     def plan(self) -> Plan:
-        """What a run would do now, as a value. Changes nothing."""
+        """Return what a run would do now. Changes nothing."""
         from ematix_flow.graph.registry import use_registry
         from ematix_flow.run.context import spark_starter
         from ematix_flow.run.pipeline import plan_pipeline
@@ -128,7 +128,7 @@ class Pipeline:
             return plan_pipeline(self._declared, spark_starter())
 
     def preview(self, rows: int = 10) -> Preview:
-        """The plan and the first rows of the source. Changes nothing."""
+        """Return the plan and the first rows of the source. Changes nothing."""
         from ematix_flow.graph.registry import use_registry
         from ematix_flow.run.context import spark_starter
         from ematix_flow.run.preview import preview
@@ -137,7 +137,7 @@ class Pipeline:
             return preview(self._declared, spark_starter(), rows)
 
     def dry_run(self) -> RunResult:
-        """Do everything but commit, and count. The target is as before."""
+        """Do everything except the commit, and count the rows. The target does not change."""
         from ematix_flow.graph.registry import use_registry
         from ematix_flow.run.context import spark_starter
         from ematix_flow.run.preview import dry_run
@@ -146,7 +146,7 @@ class Pipeline:
             return dry_run(self._declared, spark_starter())
 
     def validate(self) -> Validation:
-        """Let source and target check the pipeline: EXPLAIN, columns, types. Changes nothing."""
+        """Check the pipeline against source and target: SQL, columns, types. Changes nothing."""
         from ematix_flow.graph.registry import use_registry
         from ematix_flow.run.context import spark_starter
         from ematix_flow.run.preview import validate
@@ -162,9 +162,10 @@ class Pipeline:
         force: bool = False,
         dry_run: bool = False,
     ) -> list[MaintenanceReport]:
-        """Compact the lake tables it loads, and remove files that no version needs which is kept.
+        """Compact the lake tables that it loads, and remove files that no retained version needs.
 
-        ``retain`` is how long a version is kept, as in ``"30d"``, 7 days unless told; less needs ``force``.
+        ``retain`` is how long a version is kept, such as ``"30d"``; the default is 7 days, and less needs
+        ``force``.
         """
         from ematix_flow.backends.maintenance import MaintenanceOptions
         from ematix_flow.graph.registry import use_registry
@@ -272,7 +273,7 @@ def pipeline(
     if (target is None) == (targets is None):
         raise DeclarationError("a pipeline takes target= or targets=, exactly one of them", where=where)
     if ttl is not None and ttl_seconds is not None:
-        raise DeclarationError("ttl= and ttl_seconds= say the same thing: give one", where=where)
+        raise DeclarationError("ttl= and ttl_seconds= mean the same: give one of them", where=where)
     option_checks.check_texts(
         where,
         source_table=source_table,
@@ -296,11 +297,11 @@ def pipeline(
     unused_options.check_catchup(catchup, schedule, where)
     if continue_on_failure_post and not transforms_post:
         raise DeclarationError(
-            "continue_on_failure_post= is about transforms_post=, and there are none", where=where
+            "continue_on_failure_post= works with transforms_post=, which is not set", where=where
         )
     if upstream_freshness_secs is not None and not depends_on:
         raise DeclarationError(
-            "upstream_freshness_secs= says how old the success of a depends_on= may be, and there is none",
+            "upstream_freshness_secs= limits the age of an upstream's success, and depends_on= is not set",
             where=where,
         )
     source = _build_source(
@@ -404,18 +405,18 @@ def _build_source(
     mark = watermark_column or incremental_column
     if incremental and mark is None:
         raise DeclarationError(
-            "incremental=True needs watermark_column=: the column whose highest value says how far it got",
+            "incremental=True needs watermark_column=: the column whose highest loaded value is remembered",
             where=where,
         )
     if watermark_column is not None and incremental_column is not None:
         raise DeclarationError(
-            "watermark_column= and incremental_column= say the same thing: give one", where=where
+            "watermark_column= and incremental_column= mean the same: give one of them", where=where
         )
     if watermark_column is not None and not incremental:
         raise DeclarationError("watermark_column= works with incremental=True, which is not set", where=where)
     if lag is not None and mark is None:
         raise DeclarationError(
-            "lag= holds back an incremental read, and this pipeline is not incremental", where=where
+            "lag= delays an incremental read, and this pipeline is not incremental", where=where
         )
     return SourceSpec(
         connection=connection,
@@ -436,7 +437,7 @@ def _build_targets(
     if targets is None:
         if isinstance(target, Target):
             raise DeclarationError(
-                "target= takes a declared table; a Target(…) stands in targets=",
+                "target= takes a declared table; a Target(…) belongs in targets=",
                 where=where,
                 next_step="write targets=[Target(…)]",
             )

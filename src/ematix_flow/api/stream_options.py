@@ -1,6 +1,6 @@
-"""What a streaming pipeline is built of: sources, targets and lookups as a person writes them, checked.
+"""The sources, targets and lookups of a streaming pipeline as a user writes them, and their checks.
 
-Decorator, call and TOML all end in `build_stream`, so that one rule is said once.
+Decorator, call and TOML file all end in `build_stream`, so that each rule is written once.
 """
 
 from __future__ import annotations
@@ -68,27 +68,31 @@ _TARGET_TEXT_OPTIONS = (
 
 @dataclass(frozen=True)
 class Source:
-    """A connection and what is followed there: a topic, a queue, a subscription, a folder, a table."""
+    """A connection and what the stream follows there: a topic, queue, subscription, folder or table."""
 
     connection: ConnectionRef
     query: str
-    starting: str | dt.datetime | None = None  # "earliest", "latest" or a moment
+    starting: str | dt.datetime | None = None  # "earliest", "latest" or a time
     csv_read_options: Mapping[str, Any] | None = None
     json_read_options: Mapping[str, Any] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    where: SourceLocation | None = field(default=None, repr=False, compare=False)  # when a file declares it
+    where: SourceLocation | None = field(
+        default=None, repr=False, compare=False
+    )  # set when a file declares it
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """Rows of another connection that ``transform_sql`` joins with, by ``query`` or as a whole ``table``."""
+    """Rows of another connection for joins in ``transform_sql``: a ``query`` or a whole ``table``."""
 
     connection: ConnectionRef
     query: str | None = None
     table: str | tuple[str, str] | None = None
     schema: str = ""
     refresh_interval_ms: int | None = None
-    where: SourceLocation | None = field(default=None, repr=False, compare=False)  # when a file declares it
+    where: SourceLocation | None = field(
+        default=None, repr=False, compare=False
+    )  # set when a file declares it
 
 
 def build_stream(
@@ -117,7 +121,7 @@ def build_stream(
     checkpoint: str | None = None,
     description: str | None = None,
 ) -> StreamSpec:
-    """The spec of a stream. Every error points at the declaration."""
+    """Check the options and return the spec of a stream. Every error points at the declaration."""
     if not isinstance(name, str) or not name.strip():
         raise DeclarationError("a streaming pipeline needs a name", where=where)
     option_checks.check_texts(
@@ -150,9 +154,9 @@ def build_stream(
     if transform_sql is not None and not transform_sql.strip():
         transform_sql = None
     if lookups and transform_sql is None:
-        raise DeclarationError("lookups= are joined by transform_sql=, and there is none", where=where)
+        raise DeclarationError("lookups= works with transform_sql=, which is not set", where=where)
     if dialect is not None and transform_sql is None:
-        raise DeclarationError("dialect= is the dialect of transform_sql=, and there is none", where=where)
+        raise DeclarationError("dialect= works with transform_sql=, which is not set", where=where)
     letters = _build_dead_letters(
         dlq_store,
         dead_letter_topic,
@@ -195,7 +199,7 @@ def build_stream(
 
 
 def _connection_kind(reference: ConnectionRef) -> str | None:
-    """The kind of a connection, where it is known now."""
+    """The kind of a connection, or None if it is not known yet."""
     known = known_connection(reference)
     return known.kind if known is not None else None
 
@@ -216,11 +220,11 @@ def _build_source(source: Source, where: SourceLocation | None) -> StreamSourceS
             starting = dt.datetime.fromisoformat(starting.replace("Z", "+00:00"))
         except ValueError as error:
             raise DeclarationError(
-                f"starting={source.starting!r} is neither earliest nor latest nor a moment", where=where
+                f"starting={source.starting!r} is neither earliest nor latest nor a time", where=where
             ) from error
     elif starting is not None and not isinstance(starting, (str, dt.datetime)):
         raise DeclarationError(
-            f"starting={starting!s} is neither earliest nor latest nor a moment", where=where
+            f"starting={starting!s} is neither earliest nor latest nor a time", where=where
         )
     try:
         require_time_zone(starting)
@@ -248,7 +252,7 @@ def _build_target(
     connection = defaults.connection if target.connection is None else target.connection
     table, named = _read_table(target, where)
     if target.keys is not None and target.primary_key is not None:
-        raise DeclarationError("keys= and primary_key= say the same thing: give one", where=where)
+        raise DeclarationError("keys= and primary_key= mean the same: give one of them", where=where)
     keys = (
         read_column_names("keys", target.keys, where)
         or read_column_names("primary_key", target.primary_key, where)
@@ -283,26 +287,27 @@ def _build_target(
     _check_destination(spec, where)
     if target.handle_deletes is not None:
         raise DeclarationError(
-            "handle_deletes= takes rows that the source lacks for deleted, and a stream never shows all rows",
+            "handle_deletes= deletes rows that are missing in the source, and a stream never has all rows",
             where=where,
         )
     if target.column_map is not None:
         raise DeclarationError(
-            "column_map= is for batch targets: a stream renames with AS in transform_sql", where=where
+            "column_map= is for batch targets: rename columns of a stream with AS in transform_sql",
+            where=where,
         )
     if table is not None and mode != "append":
         spec = _with_resolved_keys(spec, table, where)
     elif mode != "append" and not spec.keys:
         raise DeclarationError(
-            f"mode={mode!r} matches rows by key, and {spec.destination} names none",
+            f"mode={mode!r} matches rows by key, and {spec.destination} has none",
             where=where,
             next_step="pass keys=, or declare the table with pk()",
         )
     if mode == "scd2" and spec.event_timestamp_column is None:
         raise DeclarationError(
-            "mode='scd2' in a stream dates its versions by the events: pass event_timestamp_column=",
+            "mode='scd2' in a stream needs event_timestamp_column=: versions begin at the time of the event",
             where=where,
-            next_step="_event_ts is the time that the broker gave the message",
+            next_step="pass event_timestamp_column=; _event_ts is the message's timestamp at the broker",
         )
     return spec
 
@@ -314,7 +319,7 @@ def _with_resolved_keys(
 
 
 def _check_destination(spec: StreamTargetSpec, where: SourceLocation | None) -> None:
-    """A target names its place by what its kind of connection has: a table, a topic, a queue, a prefix."""
+    """Require the option that names a destination of this kind: a table, topic, queue or prefix."""
     given = {
         name: value
         for name, value in (
@@ -330,22 +335,22 @@ def _check_destination(spec: StreamTargetSpec, where: SourceLocation | None) -> 
     wanted = _DESTINATION_OPTIONS.get(kind or "", _TABLE_OPTION if kind else ())
     files = kind in ("object_store_local", "object_store_s3")
     fits = set(given) <= ({*wanted, "table"} if files else set(wanted)) if kind else True
-    # Kinesis sends to the stream of its connection: the prefix only shapes the partition keys
+    # Kinesis sends to the stream of its connection; the prefix only affects the partition keys
     if (not given and kind != "kinesis") or not fits:
         wants = (
             " or ".join(f"target_{name}=" for name in wanted)
-            or "target_table=, target_topic= or another place"
+            or "target_table=, target_topic= or another destination"
         )
         others = [f"target_{name}=" for name in given if name not in wanted]
         got = f", not {', '.join(others)}" if others else ""
         raise DeclarationError(f"a target of kind {kind or 'unknown'!s} needs {wants}{got}", where=where)
     sends = kind in BROKERS or (kind is None and spec.is_broker)
     if sends and spec.mode != "append":
-        raise DeclarationError(f"a broker takes messages in mode='append', not {spec.mode!r}", where=where)
+        raise DeclarationError(f"a broker only takes mode='append', not {spec.mode!r}", where=where)
     if not sends:
         for option in ("message_key_column", "headers_column", "partition_column"):
             if getattr(spec, option) is not None:
-                raise DeclarationError(f"{option}= is for brokers, and {spec.label} is none", where=where)
+                raise DeclarationError(f"{option}= is for brokers, and {spec.label} is not one", where=where)
     check_target_message_parts(spec, kind, where)
 
 
@@ -377,14 +382,16 @@ def _build_lookup(name: str, lookup: Lookup, where: SourceLocation | None) -> Lo
     option_checks.check_texts(where, query=lookup.query, schema=lookup.schema)
     if name == "source" or not name.isidentifier():
         raise DeclarationError(
-            f"a lookup cannot be called {name!r}: transform_sql names it as a table", where=where
+            f"a lookup cannot be called {name!r}: transform_sql uses it as a table name", where=where
         )
     if (lookup.query is None) == (lookup.table is None):
         raise DeclarationError(f"lookup {name!r} takes query= or table=, exactly one of them", where=where)
     option_checks.check_whole_number("refresh_interval_ms", lookup.refresh_interval_ms, 1, where)
     table = lookup.table
     if lookup.schema and (lookup.query is not None or isinstance(table, (tuple, list))):
-        raise DeclarationError(f"lookup {name!r}: schema= is for a table= that is only a name", where=where)
+        raise DeclarationError(
+            f"lookup {name!r}: schema= works with a table= that is a plain name", where=where
+        )
     if isinstance(table, (tuple, list)):
         table = ".".join(table)
     elif table is not None and lookup.schema:
@@ -407,10 +414,11 @@ def _build_dead_letters(
         kinds = {known.kind for s in sources if (known := known_connection(s.connection)) is not None}
         if kinds - {"rabbitmq"}:
             raise DeclarationError(
-                "dlq_store='broker' is for RabbitMQ, whose queues have dead-letter exchanges", where=where
+                "dlq_store='broker' works with RabbitMQ, whose queues have dead-letter exchanges",
+                where=where,
             )
         if topic is not None or table is not None:
-            raise DeclarationError("dlq_store='broker' names no topic and no table", where=where)
+            raise DeclarationError("dlq_store='broker' takes no topic and no table", where=where)
     if store == "topic" and topic is None:
         raise DeclarationError("dlq_store='topic' needs dead_letter_topic=", where=where)
     if topic is not None and store != "table":
@@ -434,9 +442,9 @@ def _declared_table(given: Any, where: SourceLocation | None) -> TableSpec:
 def _normalize_stream_mode(mode: str, where: SourceLocation | None) -> str:
     found = "merge" if mode == "scd1" else mode
     if found not in STREAM_MODES:
-        told = did_you_mean(str(mode), STREAM_MODES)
-        why = " A stream never has all rows, so it cannot truncate." if mode == "truncate" else told
-        raise DeclarationError(f"mode={mode!r} is not for streams.{why}", where=where)
+        hint = did_you_mean(str(mode), STREAM_MODES)
+        why = " A stream never has all rows, so it cannot truncate." if mode == "truncate" else hint
+        raise DeclarationError(f"a stream has no mode={mode!r}.{why}", where=where)
     return found
 
 

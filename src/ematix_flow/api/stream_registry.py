@@ -1,4 +1,4 @@
-"""The streams of this process by name: asking for one, listing them, registering one that was built."""
+"""Looks up, lists and registers the streams of this process by name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def list_streaming_pipelines() -> list[str]:
 
 
 def register_streaming_pipeline(name: str, stream: StreamSpec | StreamingPipeline) -> StreamingPipeline:
-    """Register a stream under a name, as the decorator would. Raises DuplicateName for one that is taken."""
+    """Register a stream under a name, as the decorator does. Raises DuplicateName if the name is taken."""
     where = caller_location()
     spec = stream.spec if isinstance(stream, StreamingPipeline) else stream
     if not isinstance(spec, StreamSpec):

@@ -1,7 +1,7 @@
-"""A stream declared in TOML, by a file or a text: which key means which option of `stream_spec`.
+"""Reads a stream from a TOML file or text: which key stands for which option of `stream_spec`.
 
-Owns the names of the keys and the line that an error points at. The rules are those of the decorator:
-everything ends in `api.stream_options.build_stream`.
+Owns the names of the keys and the lines that errors point at. The rules are those of the decorator,
+in `api.stream_options.build_stream`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ematix_flow.spec.location import SourceLocation, TableLocation
 from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.spec.tables import TableSpec
 
-# options that are handed on as they stand
+# options that are passed on unchanged
 _PLAIN_OPTIONS = (
     "mode",
     "keys",
@@ -53,7 +53,7 @@ _PLAIN_OPTIONS = (
 )
 # options whose ${…} are replaced
 _EXPANDED_OPTIONS = ("dead_letter_topic", "dead_letter_table", "checkpoint")
-# what may also stand in [source] or in [target], and its name there
+# keys at the top of the file, and their names inside [source] or [target]
 _SOURCE_OPTIONS = {
     "source_query": "query",
     "source_options": "options",
@@ -93,7 +93,7 @@ _ENGINE_KEYS = ("engine", "peers", "tls")
 
 
 def stream_from_toml(path: Path, *, name: str | None = None) -> StreamSpec:
-    """The stream that a file declares; ``name`` replaces its own. Errors point at the line."""
+    """The stream that a file declares. ``name`` replaces its own name. Errors point at the line."""
     file = read_toml(path)
     if not file.exists:
         here = sorted(found.name for found in path.parent.glob("*.toml")) if path.parent.is_dir() else []
@@ -103,7 +103,7 @@ def stream_from_toml(path: Path, *, name: str | None = None) -> StreamSpec:
 
 
 def stream_from_text(text: str, *, name: str | None = None) -> StreamSpec:
-    """The stream that a TOML text declares; errors call it ``<config_str>``."""
+    """The stream that a TOML text declares. Errors call the text ``<config_str>``."""
     return _build_stream(parse_toml(text, Path("<config_str>")), name)
 
 
@@ -115,7 +115,7 @@ def _build_stream(file: TomlFile, name: str | None) -> StreamSpec:
     top.refuse_unknown(KEYS)
     named = [key for key in ("pipeline_name", "name") if key in top.values]
     if len(named) == 2:
-        raise top.error("pipeline_name and name say the same thing: give one", "name")
+        raise top.error("pipeline_name and name mean the same: give one of them", "name")
     own = name or (top.text(named[0]) if named else None)
     if not own:
         raise top.error("it needs a name", *named, next_step='write  pipeline_name = "…"  at the top')
@@ -151,7 +151,7 @@ def _build_stream(file: TomlFile, name: str | None) -> StreamSpec:
 
 
 def _inline_connections(spec: StreamSpec) -> Iterator[tuple[str, SourceLocation]]:
-    """The connections that the file itself holds, by name, and where."""
+    """The connections that the file itself defines, by name, with their locations."""
     references = [
         *(source.connection for source in spec.sources),
         *(target.connection for target in spec.targets),
@@ -164,7 +164,7 @@ def _inline_connections(spec: StreamSpec) -> Iterator[tuple[str, SourceLocation]
 
 
 def _source_and_target_tables(top: TomlTable) -> dict[str, list[TomlTable]]:
-    """The tables of sources and of targets; one of each form, and at least one."""
+    """The tables of the sources and of the targets: each in one form, and at least one of each."""
     found: dict[str, list[TomlTable]] = {}
     for one, many, short in (("source", "sources", "source"), ("target", "targets", "target_connection")):
         given = [key for key in dict.fromkeys((one, many, short)) if key in top.values]
@@ -194,24 +194,26 @@ def _toml_heading(key: str) -> str:
 
 
 def _inline_connection_name(place: str, number: int) -> str:
-    """An inline connection's name; a further place does not change the name of the first."""
+    """The name of an inline connection. The first has no number: adding another keeps its name."""
     return place if number == 0 else f"{place}_{number + 1}"
 
 
 def _with_top_level_options(
     top: TomlTable, tables: list[TomlTable], names: dict[str, str], many: str
 ) -> list[TomlTable]:
-    """The tables, the only one with the options that stand at the top of the file."""
+    """The tables; a single one also gets the options at the top of the file."""
     given = {key: own for key, own in names.items() if key in top.values}
     if not given:
         return tables
     first = next(iter(given))
     if many in top.values:
-        raise top.error(f"with [[{many}]], {names[first]} stands in each of them, not {first} here", first)
+        raise top.error(
+            f"with [[{many}]], write {names[first]} in each of them instead of {first} here", first
+        )
     (table,) = tables
     for key, own in given.items():
         if own in table.values:
-            raise table.error(f"{own} and {key} say the same thing: give one", own)
+            raise table.error(f"{own} and {key} mean the same: give one of them", own)
     values = {**table.values, **{own: top.values[key] for key, own in given.items()}}
     return [TomlTable(table.file, table.path, values, {own: (key,) for key, own in given.items()})]
 
@@ -227,19 +229,21 @@ def _transform_options(top: TomlTable, options: dict[str, Any]) -> dict[str, Any
         for key in _ENGINE_KEYS:
             if key in table.values:
                 raise table.error(
-                    f"{key} is about where SQL runs, and here Spark runs it",
+                    f"{key} has no effect: Spark runs the SQL",
                     key,
-                    next_step="remove it; --engine or [engine] in .ematix-flow.toml says where Spark runs",
+                    next_step="remove it; --engine or [engine] in .ematix-flow.toml chooses where Spark runs",
                 )
         table.refuse_unknown((*_TRANSFORM_KEYS, "lookups"))
         for key, option in _TRANSFORM_KEYS.items():
             if key in table.values:
                 if option in options:
-                    raise table.error(f"{key} and {option} say the same thing: give one", key)
+                    raise table.error(f"{key} and {option} mean the same: give one of them", key)
                 found[option] = table.values[key]
         within = table.table("lookups")
         if within is not None and lookups is not None:
-            raise top.error("lookups stand in [transform.lookups.<name>], or at the top: not both", "lookups")
+            raise top.error(
+                "lookups are given twice: keep [transform.lookups.<name>] or [lookups.<name>]", "lookups"
+            )
         lookups = within or lookups
     if lookups is not None:
         found["lookups"] = {name: _read_lookup(lookups, name) for name in lookups.values}
@@ -262,9 +266,9 @@ def _read_source_columns(top: TomlTable) -> TableSpec:
 
 
 def _error_location(error: FlowError, top: TomlTable, places: list[TomlTable]) -> SourceLocation | None:
-    """The line of the first option that the error names; it names them as the decorator does.
+    """The line of the first option that the error names. An error names options as the decorator does.
 
-    Of what it wants instead and what is there, the latter: ``needs target_table=, not target_topic=``.
+    In ``needs target_table=, not target_topic=`` the option after ``not`` is the one in the file.
     """
     tables = [table for table in places if error.where == table.where()]
     transform = top.table("transform")
@@ -283,7 +287,7 @@ def _error_location(error: FlowError, top: TomlTable, places: list[TomlTable]) -
 
 
 def _connection_tables(top: TomlTable, places: dict[str, list[TomlTable]]) -> Iterator[TomlTable]:
-    """Every table that may hold the fields of a connection."""
+    """Every table that may contain the fields of a connection."""
     transform = top.table("transform")
     lookups = (transform and transform.table("lookups")) or top.table("lookups")
     within = [lookups.table(name) for name in lookups.values] if lookups else []

@@ -1,7 +1,7 @@
-"""The places in a stream's TOML: ``[source]``, ``[target]`` and lookups, each with its connection.
+"""Reads ``[source]``, ``[target]`` and the lookups of a stream's TOML, each with its connection.
 
-A table holds the options of its place beside the fields of an inline connection, or the name of a
-connection that is defined elsewhere. What goes together is judged by `stream_options`.
+Each table holds its own options next to the fields of an inline connection, or next to the name of a
+connection that is defined elsewhere. `stream_options` checks which options go together.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ TARGET_KEYS = (
 )
 LOOKUP_KEYS = ("query", "table", "schema", "refresh_interval_ms")
 TABLE_KEYS = ("schema", "name", "primary_key", "columns", "unique", "natural_keys", "merge_keys", "doc")
-_KINDS_WITH_PREFIX_FIELD = ("delta_s3",)  # kinds whose own prefix is meant: the table's place is its name
-_warning_registry: dict[Any, Any] = {}  # what `warnings` has said already
+_KINDS_WITH_PREFIX_FIELD = ("delta_s3",)  # for these kinds, prefix is a field of the connection
+_warning_registry: dict[Any, Any] = {}  # the warnings that were already shown
 
 
 def read_source(table: TomlTable, name: str) -> Source:
-    """The source of a table; ``name`` is for an inline connection that has none."""
+    """The source of a TOML table. ``name`` is the name of an inline connection without its own."""
     starting = table.values.get("starting")
     return Source(
         connection=read_connection(table, name, SOURCE_KEYS),
@@ -110,7 +110,7 @@ def read_lookup(table: TomlTable, name: str) -> Lookup:
 
 
 def read_connection(table: TomlTable, name: str, own: Iterable[str] = ()) -> ConnectionRef:
-    """The connection of a table: its fields beside the ``own`` keys or in ``connection``, or its name."""
+    """The connection of a table: its name, or its fields next to the ``own`` keys or in ``connection``."""
     own = tuple(own)
     fields = {key: value for key, value in table.values.items() if key not in own}
     if "connection" in fields:
@@ -123,10 +123,10 @@ def read_connection(table: TomlTable, name: str, own: Iterable[str] = ()) -> Con
             return read_connection(within, name)
         named = table.text("connection")
         if not named:
-            raise table.error("connection takes the name of one", "connection")
+            raise table.error("connection takes the name of a connection", "connection")
         return named
     if not fields:
-        raise table.error('it needs  connection = "…"  or  kind = "…"  and the fields of that kind')
+        raise table.error('it needs  connection = "…",  or  kind = "…"  and the fields of that kind')
     named = str(fields.pop("name", name))
     try:
         fields = {**with_kind_from_url(named, fields, os.environ)}
@@ -148,7 +148,7 @@ def read_connection(table: TomlTable, name: str, own: Iterable[str] = ()) -> Con
 
 
 def warn_of_inline_secrets(tables: Iterable[TomlTable]) -> None:
-    """One warning, at the first of them, when a file holds passwords in clear text."""
+    """Warn once, at the first line, when a file holds passwords in clear text."""
     found = [(table, key) for table in tables for key in _inline_secrets(table.values)]
     if not found:
         return
@@ -172,7 +172,7 @@ def _inline_secrets(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _read_table(target: TomlTable) -> tuple[Any, tuple[str, ...]]:
-    """A table's name, or with ``columns`` the declared table; and the primary key of one that is named."""
+    """The name of a table with its primary key, or the declared table when there are ``columns``."""
     given = target.values["table"]
     if isinstance(given, str):
         return target.text("table"), ()
@@ -190,7 +190,7 @@ def _read_table(target: TomlTable) -> tuple[Any, tuple[str, ...]]:
         return _read_declared_table(table, columns, schema, name, key), ()
     for only in ("unique", "natural_keys", "merge_keys", "doc"):
         if only in table.values:
-            raise table.error(f"{only} is for a table whose columns are declared", only)
+            raise table.error(f"{only} needs a table with declared columns", only)
     return (schema or "", name), key
 
 
@@ -229,4 +229,4 @@ def _field_next_to_name_error(table: TomlTable, key: str, own: tuple[str, ...]) 
             table.refuse_unknown({*own, "connection"})
         except DeclarationError as error:
             return error
-    return table.error(f"connection names one, so {key} does not belong here", key)
+    return table.error(f"connection already names a connection, so {key} does not belong here", key)

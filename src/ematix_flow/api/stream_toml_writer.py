@@ -1,4 +1,4 @@
-"""A stream as TOML text that `stream_from_text` reads again, its secrets as references or masked."""
+"""Writes a stream as TOML text that `stream_from_text` can read. Secrets stay references or are masked."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _TARGET_DEFAULTS = StreamTargetSpec("")
 
 
 def stream_to_toml(spec: StreamSpec) -> str:
-    """The text. Raises DeclarationError for what only Python can say: normalisers of a column."""
+    """The stream as TOML text. Raises DeclarationError for normalisers, which TOML cannot express."""
     import tomlkit
 
     document: dict[str, Any] = {"pipeline_name": spec.name}
@@ -130,7 +130,7 @@ def _dead_letter_keys(letters: DeadLetterSpec) -> dict[str, Any]:
 
 
 def _connection_keys(reference: ConnectionRef, place: str, number: int, own: Iterable[str]) -> dict[str, Any]:
-    """The keys of a connection beside those of its place; in a table of its own where a name would clash."""
+    """The keys of a connection, in a nested ``connection`` table if one clashes with the ``own`` keys."""
     if isinstance(reference, str):
         return {"connection": reference}
     fields = reference.to_json()
@@ -160,7 +160,7 @@ def _column_types(table: TableSpec) -> dict[str, str]:
     for column in table.columns:
         if column.normalizers:
             raise DeclarationError(
-                f"column {column.name!r} of {table.label} is normalised, which a TOML file cannot say",
+                f"column {column.name!r} of {table.label} has normalisers, which TOML cannot express",
                 where=table.where,
                 next_step="keep this stream in Python, or change the values in transform_sql",
             )
@@ -178,7 +178,7 @@ def _non_default_values(value: object, default: object, names: Iterable[str]) ->
 
 
 def _multiline_text(text: str) -> Any:
-    """Text of several lines as a reader likes it; a carriage return would not survive in it."""
+    """A multi-line TOML string, unless the text contains a carriage return, which it would lose."""
     import tomlkit
 
     return tomlkit.string(text, multiline=True) if "\n" in text and "\r" not in text else text

@@ -1,4 +1,4 @@
-"""A stream by decorator, call or TOML: ``@ematix.streaming_pipeline`` and the two functions beside it."""
+"""Declares and runs streams: ``@ematix.streaming_pipeline``, `run_streaming_pipeline`, `run_pipeline`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ematix_flow.streams.running_stream import RunningStream, StreamResult
 
 
-# options of the reference that streams do not have yet
+# documented options that streams do not support yet
 UNSUPPORTED_OPTIONS = ("window", "join", "cdc", "udfs", "aggregate_udfs", "state_store", "watermark")
 
 _RUN_OPTIONS = (
@@ -46,7 +46,7 @@ _RUN_OPTIONS = (
 
 
 class StreamingPipeline:
-    """A declared stream. ``.run()`` follows its source until it is stopped, ``.start()`` does so aside."""
+    """A declared stream. ``.run()`` follows its source until stopped; ``.start()`` does not wait for it."""
 
     def __init__(self, spec: StreamSpec, registry: Registry) -> None:
         self._spec, self._registry = spec, registry
@@ -62,7 +62,7 @@ class StreamingPipeline:
         return self._spec.name
 
     def plan(self, *, engine: str | EngineSettings | None = None) -> StreamPlan:
-        """What a run would do. Changes nothing."""
+        """Return what a run would do. Changes nothing."""
         from ematix_flow.engine.planning.stream_guarantees import expected_targets
         from ematix_flow.run.context import spark_starter
         from ematix_flow.run.pipeline import open_connections
@@ -89,7 +89,7 @@ class StreamingPipeline:
         engine: str | EngineSettings | None = None,
         watch: StreamListener | None = None,
     ) -> StreamResult:
-        """Follow the source until SIGTERM or Ctrl-C. With ``once``: load what is there now, and end."""
+        """Follow the source until SIGTERM or Ctrl-C. With ``once``, load what is there now and end."""
         return self.start(
             once=once,
             metrics_port=metrics_port,
@@ -120,13 +120,14 @@ class StreamingPipeline:
         observers: Observers | None = None,
         together_with: Iterable[StreamingPipeline] = (),
     ) -> RunningStream:
-        """Start it in this process and give it back: ``.stop()`` ends it after the batch at hand.
+        """Start the stream in this process and return it; ``.stop()`` ends it after the current batch.
 
-        With ``restart_on_error`` a failure is followed by a pause, which doubles from
-        ``initial_backoff_ms`` to ``max_backoff_ms``, and another start; a run of
-        ``reset_backoff_after_secs`` begins the count anew, ``max_restarts`` ends it. Streams that one
-        process runs together may share a ``watch``, ``metrics`` and ``observers``; each names the others as
-        ``together_with``, so that Spark is started with the jars of all of them: it cannot restart later.
+        With ``restart_on_error`` the stream starts again after a failure. The pause before it doubles from
+        ``initial_backoff_ms`` to ``max_backoff_ms``. ``max_restarts`` limits the restarts in a row; a run
+        that lasts ``reset_backoff_after_secs`` resets the count and the pause.
+
+        Streams that run in one process may share ``watch``, ``metrics`` and ``observers``. Each names the
+        others in ``together_with``, because Spark must start with the jars of all of them.
         """
         from ematix_flow.streams.running_stream import start_stream
 
@@ -158,10 +159,10 @@ class StreamingPipeline:
 
 
 class KafkaToKafkaEosPipeline(StreamingPipeline):
-    """From topic to topic exactly once: each batch is one transaction, with its name and its position in it.
+    """Copies topic to topic exactly once: each batch is one transaction that also holds its id and position.
 
-    The offsets of the source's group follow after it, for whoever watches the lag. The same as
-    a stream with ``delivery="exactly_once"``, and it takes the same options.
+    The group's offsets in the source are committed afterwards, for tools that watch the lag. This is a stream
+    with ``delivery="exactly_once"``, and it takes the same options.
     """
 
     def __init__(
@@ -177,7 +178,10 @@ class KafkaToKafkaEosPipeline(StreamingPipeline):
         where = caller_location()
         _refuse_unknown_options(options, where)
         if "delivery" in options or "guarantee" in options:
-            raise DeclarationError("this pipeline delivers exactly once: there is no choice", where=where)
+            raise DeclarationError(
+                "KafkaToKafkaEosPipeline always delivers exactly once: leave delivery= and guarantee= out",
+                where=where,
+            )
         spec = stream_spec(
             where,
             name=name,
@@ -194,7 +198,7 @@ class KafkaToKafkaEosPipeline(StreamingPipeline):
 def streaming_pipeline(
     *, name: str | None = None, **options: Any
 ) -> Callable[[Callable[..., Any]], StreamingPipeline]:
-    """Declare a stream; takes what `run_streaming_pipeline` takes. The function's body is not called."""
+    """Declare a stream, with the options of `run_streaming_pipeline`. The function is never called."""
     where = caller_location()
     _refuse_run_options(options, where)
     _refuse_unknown_options(options, where)
@@ -227,7 +231,7 @@ def run_streaming_pipeline(
     engine: str | EngineSettings | None = None,
     **options: Any,
 ) -> StreamResult:
-    """Declare a stream and follow it until it is stopped; with ``once`` until what is there now is loaded."""
+    """Declare a stream and run it until it is stopped; with ``once``, load what is there now and end."""
     where = caller_location()
     _refuse_unknown_options(options, where, also=inspect.signature(run_streaming_pipeline).parameters)
     if "name" not in options:
@@ -261,7 +265,7 @@ def run_pipeline(
     reset_backoff_after_secs: float = 60,
     engine: str | EngineSettings | None = None,
 ) -> StreamResult:
-    """Follow what a TOML file declares, or a TOML text, until it is stopped."""
+    """Run the stream that a TOML file or text declares, until it is stopped."""
     from ematix_flow.api.stream_toml import stream_from_text, stream_from_toml
 
     if (config is None) == (config_str is None):
@@ -333,20 +337,22 @@ def stream_spec(
     checkpoint: str | None = None,
     description: str | None = None,
 ) -> StreamSpec:
-    """All options of a stream, as decorator and call take them."""
+    """Build the spec from all options of a stream, as the decorator and the call take them."""
     if (source is None) == (sources is None):
         raise DeclarationError(
-            "a streaming pipeline takes source= and source_query=, or sources=, and not both", where=where
+            "a streaming pipeline takes source= with source_query=, or sources=: give one of them",
+            where=where,
         )
     if (target is None and target_connection is None) == (targets is None):
         raise DeclarationError(
             "a streaming pipeline takes target= or targets=, exactly one of them", where=where
         )
     if delivery is not None and guarantee is not None:
-        raise DeclarationError("delivery= and guarantee= say the same thing: give one", where=where)
+        raise DeclarationError("delivery= and guarantee= mean the same: give one of them", where=where)
     if target is not None and target_connection is not None and target_table is not None:
         raise DeclarationError(
-            "target= and target_table= both name the table, next to target_connection=: give one", where=where
+            "with target_connection=, both target= and target_table= name the table: give one of them",
+            where=where,
         )
     given, several = dict(locals()), (sources is not None, targets is not None)
     if sources is None:
@@ -444,24 +450,25 @@ _SINGLE_TARGET_OPTIONS = (
 def _refuse_single_options(
     several: str, options: Iterable[str], given: Mapping[str, Any], where: SourceLocation | None
 ) -> None:
-    """What is said for one source or target would be said for none of several."""
+    """Refuse options for a single source or target next to ``sources=`` or ``targets=``."""
     for option in options:
         if given[option] is not None:
             each = "Source(…)" if several == "sources" else "Target(…)"
             raise DeclarationError(
-                f"{option}= is for a single one; with {several}= each {each} has its own", where=where
+                f"{option}= is for a single {several[:-1]}; with {several}= set it in each {each}",
+                where=where,
             )
 
 
 def not_supported_error(feature: str, where: SourceLocation | None) -> DeclarationError:
-    """For what streams are to have and do not have yet."""
+    """The error for a documented feature that streams do not have yet."""
     return DeclarationError(f"{feature}: this version does not have it yet", where=where)
 
 
 def _refuse_unknown_options(
     options: Mapping[str, Any], where: SourceLocation | None, also: Iterable[str] = ()
 ) -> None:
-    """A misspelt option gets a did-you-mean at the user's line instead of Python's TypeError."""
+    """Raise an error with a suggestion at the user's line, instead of Python's TypeError."""
     known = {*inspect.signature(stream_spec).parameters, *also} - {"where", "options"}
     for option in options:
         if option in UNSUPPORTED_OPTIONS:
@@ -476,7 +483,7 @@ def _refuse_run_options(options: Mapping[str, Any], where: SourceLocation | None
     for option in _RUN_OPTIONS:
         if option in options:
             raise DeclarationError(
-                f"{option}= says how a stream is run, not what it is",
+                f"{option}= is an option of a run, not of the declaration",
                 where=where,
                 next_step="pass it to .run(), or give it to  flow consume",
             )

@@ -32,7 +32,7 @@ _OTHER_FRAMEWORKS = {
 
 
 class TableMeta(type):
-    """Shows a table, in a shell or a notebook, by its columns."""
+    """Shows a table by its columns in a shell or a notebook."""
 
     def __repr__(cls) -> str:
         spec = vars(cls).get("__table_spec__")
@@ -73,11 +73,11 @@ class ManagedTable(metaclass=TableMeta):
         if named:
             option = next(iter(named))
             raise DeclarationError(
-                f"class {cls.__name__}(…, {option}=…): a table takes no such option",
+                f"class {cls.__name__}(…, {option}=…): a table class has no option {option!r}",
                 where=where,
                 next_step=f"write  __{option}__ = …  in its body"
                 if option in ("schema", "tablename", "abstract")
-                else "what a table takes stands in its body: __schema__, __tablename__, columns",
+                else "write the settings of a table in its body: __schema__, __tablename__, columns",
             )
         super().__init_subclass__()
         try:
@@ -96,12 +96,12 @@ class ManagedTable(metaclass=TableMeta):
     def ensure(
         cls, conn: LiveConnection | ConnectionRef, on_drift: str = "error", *, mode: str = "append"
     ) -> dict[str, Any]:
-        """Create the table where it is missing, and compare it with its declaration where it is not.
+        """Create the table if it is missing; otherwise compare it with its declaration.
 
-        ``conn`` is an open connection (`ematix_flow.connect`) or the name of one. ``mode`` is that of the
+        ``conn`` is an open connection (`ematix_flow.connect`) or the name of one. ``mode`` is the mode of the
         pipeline that loads the table: it decides which columns the table has beyond the declared ones.
-        Returns ``{"action": "created" | "unchanged" | "evolved" | "drift", "differences": […]}``; with
-        ``on_drift="error"`` a difference raises, as it does in a run.
+        Returns ``{"action": "created" | "unchanged" | "evolved" | "drift", "differences": […]}``. With
+        ``on_drift="error"`` a difference raises an error, as in a run.
         """
         from ematix_flow.api.ensure import ensure_table
 
@@ -123,16 +123,16 @@ def table(*, schema: str | None = None, name: str | None = None) -> Callable[[ty
 def table(
     declared: type | None = None, /, *, schema: str | None = None, name: str | None = None
 ) -> type[ManagedTable] | Callable[[type], type[ManagedTable]]:
-    """Make a table of a class whose annotations are its columns.
+    """Declare a table by a class whose annotations are its columns.
 
-    ``@table(schema="analytics")`` gives a `ManagedTable`; without ``schema`` the table lives in the
-    connection's default schema, and without ``name`` it is called as the class, in snake case.
+    ``@table(schema="analytics")`` returns a `ManagedTable`. Without ``schema`` the table is in the
+    connection's default schema; without ``name`` it has the class's name in snake case.
     """
 
     def decorate(cls: type) -> type[ManagedTable]:
         given: object = cls
         if not isinstance(given, type):
-            raise DeclarationError(f"@table goes above a class, not above {given!r}", where=_user_location())
+            raise DeclarationError(f"@table decorates a class, not {given!r}", where=_user_location())
         try:
             _refuse_other_frameworks(cls)
         except DeclarationError as error:
@@ -153,14 +153,15 @@ def table(
 
 
 def table_spec(declared: object) -> TableSpec:
-    """The spec of a declared table; DeclarationError for anything that is none."""
+    """The spec of a declared table. Raises DeclarationError for anything else."""
     spec = getattr(declared, "__table_spec__", None)
     if isinstance(spec, TableSpec):
         return spec
     if isinstance(declared, type) and issubclass(declared, ManagedTable):
-        raise DeclarationError(f"{declared.__name__} is abstract: it lends columns and is no table")
+        raise DeclarationError(f"{declared.__name__} is abstract: it only lends its columns to other tables")
     raise DeclarationError(
-        f"{declared!r} is no table", next_step="give a ManagedTable or a class under @ematix.table(schema=…)"
+        f"{declared!r} is not a table",
+        next_step="give a ManagedTable, or a class decorated with @ematix.table(schema=…)",
     )
 
 
@@ -191,7 +192,7 @@ def _build_spec(cls: type[ManagedTable], where: SourceLocation | None) -> TableS
 
 
 def _all_columns(cls: type) -> dict[str, DeclaredColumn]:
-    """By attribute, the bases' first; a redeclared column keeps its place."""
+    """All columns by attribute, those of the bases first. A redeclared column keeps its position."""
     columns: dict[str, DeclaredColumn] = {}
     for base in reversed(cls.__mro__):
         if base in (object, ManagedTable) or base.__module__ in ("typing", "abc"):
@@ -242,7 +243,7 @@ def _describe_column(column: ColumnSpec) -> str:
 
 
 def _user_frame() -> FrameType | None:
-    """The nearest frame outside this package: the one that holds the class statement."""
+    """The nearest frame outside this package, which contains the class statement."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == "ematix_flow":
         frame = frame.f_back
@@ -255,7 +256,7 @@ def _user_location() -> SourceLocation | None:
 
 
 def _annotation_scope(cls: type, frame: FrameType | None) -> Scope:
-    """The names that a string annotation of the class may use, the nearest first."""
+    """The namespaces for the names in a string annotation, innermost first."""
     module = sys.modules.get(cls.__module__)
     layers: list[Mapping[str, Any]] = [vars(cls)]
     if frame is not None:

@@ -1,4 +1,4 @@
-"""`Target`: one of several places a pipeline loads into, with its own options."""
+"""`Target`: one of several targets of a pipeline, with its own options."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ematix_flow.spec.tables import TableSpec
 
 @dataclass(frozen=True)
 class Target:
-    """A connection and the place in it: a declared table, or for files a prefix.
+    """A connection and a destination in it: a declared table, or a prefix for files.
 
-    Options left None are taken from the pipeline. The file options are checked against the
-    connection's format at once when the connection itself is given.
+    Options left None are taken from the pipeline. When the connection itself is given, the file options are
+    checked against its format at once.
     """
 
     connection: ConnectionRef | None = None
@@ -50,7 +50,9 @@ class Target:
     csv_null_value: str | None = None
     csv_read_options: Mapping[str, Any] | None = None
     json_read_options: Mapping[str, Any] | None = None
-    where: SourceLocation | None = field(default=None, repr=False, compare=False)  # when a file declares it
+    where: SourceLocation | None = field(
+        default=None, repr=False, compare=False
+    )  # set when a file declares it
 
     def __post_init__(self) -> None:
         if self.mode is not None:
@@ -83,7 +85,7 @@ def target(
     column_map: Mapping[str, str] | None = None,
     partition_by: Sequence[str] | None = None,
 ) -> Target:
-    """One of the ``targets=`` of a pipeline: a declared table, and the options in which it differs."""
+    """Declare one of the ``targets=`` of a pipeline: a declared table and its own options."""
     where = caller_location()
     try:
         table_spec(target_class)
@@ -121,7 +123,7 @@ def check_connection_file_options(
     prefix: str | None = None,
     partition_by: Sequence[str] = (),
 ) -> None:
-    """Check what is about files against the connection, as far as it is known now; planning knows more."""
+    """Check the file options against the connection as far as it is known now. Planning checks again."""
     if options == FileOptions() and prefix is None and not partition_by:
         return
     connection = known_connection(reference)
@@ -135,18 +137,18 @@ def check_connection_file_options(
 
 
 def known_connection(reference: ConnectionRef | None) -> Connection | None:
-    """The connection in force now; None when it is declared later or elsewhere."""
+    """The connection as defined now; None when it is declared later or elsewhere."""
     require_connection_ref(reference)
     if not isinstance(reference, str):
         return reference
     try:
         return resolve(reference)
-    except FlowError:  # whoever uses it is told
+    except FlowError:  # the run that uses it raises the error
         return None
 
 
 def normalize_mode(mode: str, where: SourceLocation | None) -> str:
-    """``scd1`` is another name of ``merge``; anything unknown is refused."""
+    """The mode, with ``merge`` for its other name ``scd1``. Raises DeclarationError for an unknown mode."""
     if mode == "scd1":
         return "merge"
     if mode not in MODES:
@@ -157,7 +159,7 @@ def normalize_mode(mode: str, where: SourceLocation | None) -> str:
 
 
 def batch_table_spec(table: Any, prefix: str | None, where: SourceLocation | None) -> TableSpec | None:
-    """The declared table of a batch target; None only for files, which may have a prefix alone."""
+    """The declared table of a batch target; None for files with only a prefix."""
     if table is None:
         if prefix is None:
             raise DeclarationError(
@@ -175,14 +177,14 @@ def batch_table_spec(table: Any, prefix: str | None, where: SourceLocation | Non
 
 
 def _table_in_folder(table: TableSpec | None, prefix: str | None) -> TableSpec | None:
-    """With both, the table says the columns and the prefix says the folder."""
+    """With both, the table defines the columns and the prefix defines the folder."""
     return table if table is None or prefix is None else replace(table, schema=None, name=prefix)
 
 
 def read_column_names(
     option: str, value: Sequence[str] | str | None, where: SourceLocation | None
 ) -> tuple[str, ...] | None:
-    """A tuple of column names; a lone string is a common slip and would be read letter by letter."""
+    """The column names as a tuple. A plain string is a single name, not a sequence of letters."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -203,14 +205,14 @@ def read_column_names(
 def read_mapping(
     option: str, value: Mapping[str, Any] | None, where: SourceLocation | None
 ) -> tuple[tuple[str, Any], ...]:
-    """The names and values of an option that takes a mapping."""
+    """The items of an option that takes a mapping."""
     if value is not None and not isinstance(value, Mapping):
         raise DeclarationError(f"{option}= takes names and values, not {value!r}", where=where)
     return tuple((value or {}).items())
 
 
 def build_target(target: Target, defaults: TargetSpec, where: SourceLocation | None) -> TargetSpec:
-    """A spec from a Target, with the pipeline's own options where the target is silent."""
+    """The spec of a Target. Options that the target leaves out come from the pipeline."""
     for streaming in _BROKER_OPTIONS:
         if getattr(target, streaming) is not None:
             raise DeclarationError(
@@ -227,7 +229,7 @@ def build_target(target: Target, defaults: TargetSpec, where: SourceLocation | N
     )
     if target.primary_key is not None:
         raise DeclarationError(
-            "primary_key= is for a stream's table that is only named; a declared table has pk()", where=where
+            "primary_key= is for a stream's table given by name only; a declared table has pk()", where=where
         )
     keys = read_column_names("keys", target.keys, where)
     update = read_column_names("update_columns", target.update_columns, where)

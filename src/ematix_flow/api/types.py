@@ -1,7 +1,7 @@
-"""The column types a user writes: ``BigInt``, ``Text``, ``String[256]``, ``Numeric[10, 2]`` and the rest.
+"""The column types that a user writes: ``BigInt``, ``Text``, ``String[256]``, ``Numeric[10, 2]`` and so on.
 
-Each is a class, the parametrised ones too, so that every one stands in ``Annotated[...]``, ``X | None``
-and ``Optional[X]`` on each supported Python. What they mean is a `spec.types.DataType`.
+Each is a class, parametrised ones too, so that all of them work in ``Annotated[...]``, ``X | None`` and
+``Optional[X]`` on every supported Python. Each stands for a `spec.types.DataType`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ematix_flow.spec.types import DataType
 
 
 class ColumnTypeMeta(type):
-    """Lets ``String[256]`` and ``String(256)`` be a class: the same one each time."""
+    """Makes ``String[256]`` and ``String(256)`` return a class, the same one each time."""
 
     data_type: DataType | None
     parameters: tuple[str, ...]
@@ -120,7 +120,7 @@ class Text(ColumnType):
 
 
 class String(ColumnType):
-    """``String[length]``: text of at most so many characters; a longer one is refused, not cut."""
+    """``String[length]``: text of at most ``length`` characters. A longer value is an error."""
 
     parameters = ("length",)
 
@@ -138,7 +138,7 @@ class Timestamp(ColumnType):
 
 
 class TimestampTZ(ColumnType):
-    """A moment, to the microsecond."""
+    """A point in time, to the microsecond."""
 
     data_type = DataType("timestamp_tz")
 
@@ -197,7 +197,7 @@ _SUGGESTED_TYPES: dict[type, str] = {
 
 
 def data_type_of(given: object) -> DataType:
-    """The canonical type of what a user wrote; DeclarationError says what to write instead."""
+    """The canonical type of a column type. Raises DeclarationError with what to write instead."""
     if isinstance(given, DataType):
         return given
     if isinstance(given, ColumnTypeMeta):
@@ -208,10 +208,10 @@ def data_type_of(given: object) -> DataType:
             raise DeclarationError(f"{given!r} needs its parameters: write {_with_brackets(given)}{other}")
     if isinstance(given, type) and given in _SUGGESTED_TYPES:
         raise DeclarationError(
-            f"{given.__name__} is no column type",
+            f"{given.__name__} is not a column type",
             next_step=f"write {_SUGGESTED_TYPES[given]}, from ematix_flow.types",
         )
     raise DeclarationError(
-        f"{given!r} is no column type",
-        next_step="write one of ematix_flow.types, as in BigInt or Text | None",
+        f"{given!r} is not a column type",
+        next_step="write a type from ematix_flow.types, such as BigInt or Text | None",
     )

@@ -1,4 +1,4 @@
-"""Names in the body of a table's class that look like a declaration and would be read by nobody."""
+"""Refuses names in the body of a table class that look like a declaration but have no effect."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SETTING_SYNONYMS = {
     "__keys__": "__merge_keys__",
     "__unique__": "__unique_constraints__",
 }
-# what Python itself writes into a class, or this package into a table
+# names that Python itself writes into a class body, or this package into a table
 _PYTHON_NAMES = frozenset(
     {
         *("__module__", "__qualname__", "__doc__", "__annotations__", "__annotate__", "__annotate_func__"),
@@ -34,7 +34,7 @@ _PYTHON_NAMES = frozenset(
 
 
 def refuse_unknown_names(cls: type) -> None:
-    """DeclarationError for a setting that there is none of, and for a column that is not annotated."""
+    """Raise DeclarationError for an unknown setting and for a column without an annotation."""
     for name, value in vars(cls).items():
         if name.startswith("__") and name.endswith("__"):
             _check_setting(cls, name, value)
@@ -55,7 +55,7 @@ def _check_setting(cls: type, name: str, value: Any) -> None:
         meant = next(iter(difflib.get_close_matches(name, TABLE_SETTINGS, n=1, cutoff=0.7)), None)
     hint = f" Did you mean {meant}?" if meant else f" There are {', '.join(TABLE_SETTINGS)}."
     raise DeclarationError(
-        f"{cls.__name__} sets {name}, which is no setting of a table.{hint}",
+        f"{cls.__name__} sets {name}, which is not a setting of a table.{hint}",
         next_step=f"write {meant} instead" if meant else "remove it, or call it without the underscores",
     )
 

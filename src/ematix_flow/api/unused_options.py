@@ -1,7 +1,7 @@
-"""Options that a pipeline gives and that nothing in it would use: each is refused where it is declared.
+"""Refuses options of a pipeline that have no effect, at the line that declares them.
 
-Nobody notices an option that does nothing. What an option means is told by its owner; here is when it means
-nothing.
+An option without an effect is easily overlooked. Each option's own module defines what it means; this module
+only knows when it means nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.pipelines import Catchup, TargetSpec
 from ematix_flow.spec.streams import StreamTargetSpec
 
-# the modes in which a target looks at the option
+# the modes in which a target uses the option
 MODES_USING = {
     "keys": ("merge", "scd2"),
     "compare_columns": ("merge", "scd2"),
@@ -30,19 +30,19 @@ def check_catchup(catchup: str, schedule: str | None, where: SourceLocation | No
     check_choice("catchup", catchup, get_args(Catchup), where)
     if catchup != "last" and schedule is None:
         raise DeclarationError(
-            "catchup= says which fires of schedule= run after all, and there is none", where=where
+            "catchup= needs schedule=: it says which missed fire times are run later", where=where
         )
 
 
 def check_matching_options(
     given: Mapping[str, Any], targets: Sequence[Any], where: SourceLocation | None
 ) -> None:
-    """How rows are matched, given for these targets: one of them at least must match rows."""
+    """Refuse an option about matching rows that none of these targets uses."""
     for option, modes in MODES_USING.items():
         if given.get(option) is not None and not any(target.mode in modes for target in targets):
             have = ", ".join(sorted({repr(target.mode) for target in targets}))
             raise DeclarationError(
-                f"{option}= is for mode={' and '.join(map(repr, modes))}, and the mode is {have}",
+                f"{option}= works with mode={' and '.join(map(repr, modes))}, and the mode is {have}",
                 where=where,
                 next_step=f"leave {option}= out, or choose another mode=",
             )
@@ -54,7 +54,7 @@ def check_target_defaults(
     specs: Sequence[TargetSpec],
     where: SourceLocation | None,
 ) -> None:
-    """What a pipeline says for its targets is used by one that does not say it itself."""
+    """Refuse a default of the pipeline that every target replaces with its own value."""
     taking = list(specs)
     for option, value in given.items():
         if value is None:
@@ -64,7 +64,7 @@ def check_target_defaults(
             taking = [s for t, s in zip(targets, specs, strict=True) if getattr(t, own) is None]
             if not taking:
                 raise DeclarationError(
-                    f"{option}= is for targets without {own}=, and each of targets= has its own",
+                    f"{option}= applies to targets without {own}=, and each of targets= has its own",
                     where=where,
                     next_step=f"leave {option}= out",
                 )
@@ -79,7 +79,7 @@ def check_stream_matching_options(
     specs: Sequence[StreamTargetSpec],
     where: SourceLocation | None,
 ) -> None:
-    """The same for a stream, whose keys also make the primary key of a table that is only named."""
+    """The same check for a stream, whose keys also become the primary key of a table given by name only."""
     for option, modes in _STREAM_MODES_USING.items():
         shared = getattr(defaults, option)
         taking = [s for t, s in zip(targets, specs, strict=True) if getattr(t, option) is None]
@@ -91,7 +91,7 @@ def check_stream_matching_options(
     for target, spec in zip(targets, specs, strict=True):
         if target.primary_key is not None and not _uses_option("keys", _STREAM_MODES_USING["keys"], spec):
             raise DeclarationError(
-                "primary_key= is for a table that is only named; a declared table has pk()",
+                "primary_key= is for a table given by name only; a declared table has pk()",
                 where=target.where or where,
             )
 
@@ -102,7 +102,7 @@ def _uses_option(option: str, modes: Sequence[str], spec: StreamTargetSpec) -> b
 
 def _wrong_mode_error(option: str, modes: Sequence[str], where: SourceLocation | None) -> DeclarationError:
     return DeclarationError(
-        f"{option}= is for mode={' and '.join(map(repr, modes))}, and no target that it is for has it",
+        f"{option}= works with mode={' and '.join(map(repr, modes))}; none of its targets has that mode",
         where=where,
         next_step=f"leave {option}= out, or choose another mode=",
     )
@@ -111,7 +111,7 @@ def _wrong_mode_error(option: str, modes: Sequence[str], where: SourceLocation |
 def check_column_map(
     column_map: Sequence[tuple[str, str]], specs: Sequence[TargetSpec], where: SourceLocation | None
 ) -> None:
-    """Each name is a declared column that is read from the source."""
+    """Check that each name is a declared column, and that the column is read from the source."""
     if not column_map:
         return
     for name, source in column_map:
@@ -123,8 +123,7 @@ def check_column_map(
     for spec in specs:
         if spec.table is None:
             raise DeclarationError(
-                f"column_map= says from which column of the source a declared one comes, and {spec.label} "
-                "declares none",
+                f"column_map= maps declared columns to columns of the source, and {spec.label} declares none",
                 where=where,
                 next_step="give the target a table=, or name the columns with AS in the source SQL",
             )
@@ -138,7 +137,7 @@ def _check_mapped_column(name: str, source: str, spec: TargetSpec, where: Source
     if name not in table.column_names:
         turned = f"{{{source!r}: {name!r}}}" if source in table.column_names else None
         raise DeclarationError(
-            f"column_map= names {name!r}, which is no column of {table.label}."
+            f"column_map= names {name!r}, which is not a column of {table.label}."
             f"{did_you_mean(name, table.column_names)}",
             where=where,
             next_step=f"the declared column comes first: column_map={turned}"
@@ -148,7 +147,7 @@ def _check_mapped_column(name: str, source: str, spec: TargetSpec, where: Source
     normalizers = table.column(name).normalizers
     if normalizers and normalizers[0].name == "derive":
         raise DeclarationError(
-            f"column_map= says where {name!r} comes from, and so does its derive()",
+            f"column_map= and derive() both say where {name!r} comes from",
             where=where,
-            next_step="give one of them",
+            next_step="keep one of them",
         )

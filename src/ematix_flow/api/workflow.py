@@ -14,12 +14,12 @@ from ematix_flow.spec.workflows import Trigger, WorkflowSpec
 
 
 def AllOf(*members: Any) -> Trigger:
-    """Starts when every one of these has succeeded anew: names, pipelines, workflows, or triggers."""
+    """Fires when each of these has succeeded again: names, pipelines, workflows or triggers."""
     return _build_trigger("all", members, caller_location())
 
 
 def AnyOf(*members: Any) -> Trigger:
-    """Starts when one of these has succeeded anew."""
+    """Fires when one of these has succeeded again."""
     return _build_trigger("any", members, caller_location())
 
 
@@ -37,7 +37,7 @@ def _build_trigger(
 def _declared_name(option: str, given: Any, where: SourceLocation | None) -> str:
     name = given if isinstance(given, str) else getattr(given, "name", None)
     if not isinstance(name, str):
-        raise DeclarationError(f"{option}= takes names or what has one, not {given!r}", where=where)
+        raise DeclarationError(f"{option}= takes names, pipelines or workflows, not {given!r}", where=where)
     return name
 
 
@@ -50,10 +50,10 @@ def workflow(
     on_message: str | None = None,
     catchup: Catchup = "last",
 ) -> WorkflowSpec:
-    """Pipelines that run together, in the order of their own depends_on. The first wrong argument is told.
+    """Declare pipelines that run together, in the order given by their ``depends_on``.
 
-    ``schedule`` and ``triggered_by`` start it: a pipeline or workflow, a list of which all must have
-    succeeded anew, or a tree of ``AllOf`` and ``AnyOf``.
+    ``schedule`` or ``triggered_by`` starts the workflow. ``triggered_by`` takes a pipeline or workflow, a
+    list of those that must all succeed again, or a tree of ``AllOf`` and ``AnyOf``.
     """
     where = caller_location()
     option_checks.read_selector_names("name", [name], where)
@@ -69,7 +69,7 @@ def workflow(
     option_checks.check_schedule(schedule, timezone, where)
     if on_message is not None:
         raise DeclarationError(
-            "on_message= starts nothing: a workflow starts by schedule= or triggered_by=",
+            "on_message= is not supported: a workflow starts by schedule= or triggered_by=",
             where=where,
             next_step="follow messages with @ematix.streaming_pipeline and  flow consume",
         )
@@ -90,11 +90,11 @@ def transform(
     target_connection: ConnectionRef | None = None,
     schedule: str | None = None,
 ) -> Any:
-    """Name a function of (conn) or (conn, parent), so that transform_ref() and the CLI can run it."""
+    """Register a function of (conn) or (conn, parent) for transform_ref() and ``flow transform``."""
     where = caller_location()
     if schedule is not None:
         raise DeclarationError(
-            "schedule= starts no transform: it runs after a load, or by hand",
+            "a transform has no schedule=: it runs after a load, or by hand",
             where=where,
             next_step="give the schedule= to a pipeline that has transforms_post=[ematix.transform_ref(…)]",
         )

@@ -45,7 +45,7 @@ def _options(
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    """Parse and run. A command returns its exit code, or nothing when all went well."""
+    """Parse the command line and run the command. A command returns its exit code, or None for success."""
     with _warnings_on_stderr():
         command = typer.main.get_command(app)
         code = command.main(replace_aliases(arguments), prog_name="flow", standalone_mode=False)
@@ -71,7 +71,7 @@ def _show_warning(
 
 
 class _StderrHandler(logging.Handler):
-    """What the package logs, on stderr in the form of the rest; below a warning with its moment."""
+    """Writes the package's log records to stderr like other messages; INFO lines begin with the time."""
 
     def emit(self, record: logging.LogRecord) -> None:
         message = mask(record.getMessage())
@@ -86,7 +86,7 @@ class _StderrHandler(logging.Handler):
 @contextmanager
 def _warnings_on_stderr() -> Iterator[None]:
     handler, logger = _StderrHandler(), logging.getLogger("ematix_flow")
-    if json_stderr() is None:  # whose lines hold what is logged already
+    if json_stderr() is None:  # the JSON stream already contains the log records
         logger.addHandler(handler)
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning

@@ -1,4 +1,4 @@
-"""A command group that knows its commands by name and imports one only when it is called."""
+"""A command group that imports a command only when it is called."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typer.core import TyperGroup
 from ematix_flow.cli.main import command_names, help_text
 from ematix_flow.cli.terminal import write
 
-# typer's own click is private, so what it hands over is typed Any
+# typer's copy of click is private, so its objects are typed Any
 Context = Any
 Command = Any
 
 
 def new_app(help: str | None = None) -> typer.Typer:
-    """The Typer of one command, or of a family of commands when ``help`` is given."""
+    """A Typer application for one command, or for a group of commands when ``help`` is given."""
     made = typer.Typer(help=help, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
     if help is not None:
         made.callback(invoke_without_command=True, help=help)(_show_help)
@@ -26,13 +26,13 @@ def new_app(help: str | None = None) -> typer.Typer:
 
 
 def _show_help(ctx: typer.Context) -> None:
-    """A family without one of its commands is a question, and no mistake."""
+    """Show the help when a group is called without a command."""
     if ctx.invoked_subcommand is None:
         write(ctx.get_help(), sys.stdout)
 
 
 class LazyGroup(TyperGroup):
-    """The commands of the static table; each module there has an ``app``."""
+    """The commands of `main.COMMANDS`; each module has an ``app``."""
 
     def list_commands(self, ctx: Context) -> list[str]:
         return command_names()

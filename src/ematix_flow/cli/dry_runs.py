@@ -1,4 +1,4 @@
-"""Dry runs of several pipelines: each does everything but commit, and a failure does not stop the next."""
+"""Dry-runs several pipelines: everything except the commit. A failure does not stop the next one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def dry_run_all(
     registry: Registry, names: Sequence[str], engine: str | None, view: RunView
 ) -> list[PipelineOutcome]:
-    """What a run of each would do. Nothing is created, changed or recorded."""
+    """Dry-run each pipeline. Nothing is created, changed or recorded."""
     from ematix_flow.run.context import spark_starter
     from ematix_flow.run.dag import PipelineOutcome
     from ematix_flow.run.preview import dry_run

@@ -1,4 +1,4 @@
-"""How an error reaches the person: four parts for our own, one line and a saved traceback for the rest."""
+"""Reports errors: a FlowError in its four parts, any other error in one line with a saved traceback."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _with_tracebacks = False  # --debug, for the whole command
 
 @contextmanager
 def show_tracebacks(wanted: bool) -> Iterator[None]:
-    """Within the block an error is shown with its traceback, if that is wanted."""
+    """Within the block, show errors with their traceback if ``wanted``."""
     global _with_tracebacks
     before, _with_tracebacks = _with_tracebacks, wanted
     try:
@@ -37,7 +37,7 @@ def show_tracebacks(wanted: bool) -> Iterator[None]:
 
 
 def debug_traceback(error: BaseException) -> str | None:
-    """The traceback of an error and of what caused it, when --debug asks for it."""
+    """The traceback of an error and its causes with --debug, else None."""
     if not _with_tracebacks or isinstance(error, (typer.TyperException, UsageError, Interrupted)):
         return None
     if error.__traceback__ is None and error.__cause__ is None:
@@ -46,7 +46,7 @@ def debug_traceback(error: BaseException) -> str | None:
 
 
 def _is_interrupt(error: BaseException) -> bool:
-    """Whether a signal ended the command, also where an error of Java or of a library hides that."""
+    """Whether a signal ended the command, even if Java or a library raised another error because of it."""
     from ematix_flow.engine.spark.interrupts import was_interrupted
 
     if isinstance(error, KeyboardInterrupt):
@@ -57,10 +57,10 @@ def _is_interrupt(error: BaseException) -> bool:
 
 
 def report_error(error: BaseException, *, arguments: Sequence[str]) -> int:
-    """Show the error where it is looked for, and return the exit code."""
+    """Write the error to stderr, or to stdout with ``--output json``, and return the exit code."""
     trace = debug_traceback(error)
     if _is_interrupt(error):
-        error = Interrupted("interrupted", state="what had not committed was undone")
+        error = Interrupted("interrupted", state="everything that was not committed is undone")
     if isinstance(error, typer.Abort):
         error = Interrupted("stopped")
     known = error if isinstance(error, FlowError) else _as_flow_error(error)
@@ -80,7 +80,7 @@ def report_error(error: BaseException, *, arguments: Sequence[str]) -> int:
 
 
 def show_error(error: FlowError, pipeline: str | None = None) -> None:
-    """On stderr; with several pipelines it says whose error it is."""
+    """Write the error to stderr, with the pipeline's name if it is given."""
     lines = json_stderr()
     if lines is not None:
         lines.write_error(error, pipeline, trace=debug_traceback(error))
@@ -89,7 +89,7 @@ def show_error(error: FlowError, pipeline: str | None = None) -> None:
 
 
 def error_lines(error: FlowError, stream: TextIO, pipeline: str | None = None) -> str:
-    """The parts of an error, a line each, as the stream can show them; with --debug below its traceback."""
+    """The parts of an error, one per line, in the style of the stream; with --debug below its traceback."""
     parts, trace = _error_parts(error, stream, pipeline), debug_traceback(error)
     return f"{style_text(trace.rstrip(), 'dim', stream)}\n{parts}" if trace else parts
 
@@ -111,7 +111,7 @@ def _error_parts(error: FlowError, stream: TextIO, pipeline: str | None = None) 
 
 
 def _fold(what: str, width: int | None) -> str:
-    """One line is folded to the screen; several have their own layout, as SQL with a caret below it."""
+    """Wrap a single line to the width. Several lines keep their layout, such as SQL with a caret below it."""
     if "\n" in what:
         return what.replace("\n", "\n  ")
     return what if width is None else textwrap.fill(what, width - 7, subsequent_indent=" " * 7)
@@ -124,26 +124,26 @@ def _as_flow_error(error: BaseException) -> FlowError:
     return FlowError(
         f"unexpected {type(error).__name__}: {error}",
         state=f"the traceback is in {saved}" if saved else "the traceback could not be saved",
-        next_step="this is a defect of flow: please report it with that file"
+        next_step="this is a bug in flow: please report it with that file"
         if saved
         else "run it again with --debug to see the traceback",
     )
 
 
 def _as_usage_error(error: typer.TyperException) -> UsageError:
-    """A wrong option or argument, in our words."""
+    """Typer's error about an option or argument as a UsageError."""
     context = getattr(error, "ctx", None)
     possible = getattr(error, "possibilities", None)
     message = _number_error_text(error) or (error.message if possible else error.format_message())
     if possible:
         message = f"{message.rstrip('.')}. Did you mean {' or '.join(sorted(possible))}?"
-    message = message.replace("Value error, ", "")  # pydantic's, which stands behind typer
+    message = message.replace("Value error, ", "")  # added by pydantic, which typer uses
     path = context.command_path if context is not None else "flow"
     return UsageError(message[:1].lower() + message[1:], next_step=f"{path} --help")
 
 
 def _number_error_text(error: typer.TyperException) -> str | None:
-    """What is wrong with a number, instead of pydantic's words; None when it is about something else."""
+    """A plain text for pydantic's error about a number; None for other errors."""
     found: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
     option = getattr(error, "param", None)
     if not found or option is None:
@@ -152,7 +152,7 @@ def _number_error_text(error: typer.TyperException) -> str | None:
     wanted = {
         "int_parsing": "a whole number",
         "float_parsing": "a number",
-        "greater_than_equal": f"a number from {limits.get('ge')} on",
+        "greater_than_equal": f"a number from {limits.get('ge')} up",
         "less_than_equal": f"a number up to {limits.get('le')}",
     }.get(found[0]["type"])
     if wanted is None:

@@ -1,4 +1,4 @@
-"""Pictures in text: the pipelines as a tree of what runs after what."""
+"""Draws the dependency graph of pipelines as a text tree."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 
 def draw_graph(upstreams: Mapping[str, Sequence[str]], notes: Mapping[str, str] | None = None) -> list[str]:
-    """One line a pipeline, below the first one it depends on; other upstreams are named beside it."""
+    """One line per pipeline, below its first upstream; its other upstreams are named in the line."""
     notes = notes or {}
     children: dict[str, list[str]] = {name: [] for name in upstreams}
     roots = []

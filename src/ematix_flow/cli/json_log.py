@@ -1,7 +1,7 @@
-"""``--log-format json``: all talk is one JSON object a line, on stderr, and nothing else is there.
+"""``--log-format json``: every message on stderr is one JSON object per line.
 
-Runs, errors, warnings, the records of Python's `logging` and whatever is written to ``sys.stderr`` end in the
-same lines. Data on stdout is no talk and stays as it is.
+Messages of runs, errors, warnings, records of Python's `logging` and anything written to ``sys.stderr``
+become such lines. Data on stdout does not change.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ematix_flow.observe.run_logging import error_fields, event_fields
 
 LogFormat = Literal["text", "json"]
 LOG_FORMAT_VARIABLE = "EMATIX_FLOW_LOG_FORMAT"
-_LONGEST = 64 * 1024  # of a line that is written without an end
+_LONGEST = 64 * 1024  # longest line that is held back until its end
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _LEVELS = {"warning: ": logging.WARNING, "error: ": logging.ERROR}
 
@@ -41,7 +41,7 @@ def resolve_log_format(given: str | None) -> LogFormat:
     try:
         written = text_setting("log", "format")
     except ConfigError:
-        return "text"  # the command that reads the file says what is wrong with it
+        return "text"  # the command that reads the file reports the error
     return _require_log_format(written, "[log] format in .ematix-flow.toml") if written else "text"
 
 
@@ -49,11 +49,13 @@ def _require_log_format(value: str, place: str) -> LogFormat:
     for name in get_args(LogFormat):
         if value == name:
             return name  # type: ignore[no-any-return]  # get_args has no types
-    raise UsageError(f"{place} is {value!r}, which is no format.{did_you_mean(value, get_args(LogFormat))}")
+    raise UsageError(
+        f"{place} is {value!r}, which is not a format.{did_you_mean(value, get_args(LogFormat))}"
+    )
 
 
 class JsonLogHandler(logging.Handler):
-    """Writes the lines. Whole ones, whichever thread they come from."""
+    """Writes JSON lines. Lines of different threads are never mixed."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
@@ -66,12 +68,12 @@ class JsonLogHandler(logging.Handler):
             fields["traceback"] = "".join(traceback.format_exception(*record.exc_info)).rstrip()
         try:
             message = record.getMessage()
-        except Exception as problem:  # a library's record whose arguments do not fit its text
+        except Exception as problem:  # the arguments of a library's record do not fit its text
             message = f"{record.msg} ({type(problem).__name__}: {problem})"
         self.write_line(record.levelno, fields.pop("event"), message, **fields)
 
     def write_line(self, level: int, event: str, message: str, **fields: Any) -> None:
-        """One line. Texts in it are masked; numbers of seconds are short."""
+        """Write one line. Texts are masked, and floats are rounded."""
         told = {
             "ts": dt.datetime.now(dt.timezone.utc).isoformat(timespec="milliseconds"),
             "level": logging.getLevelName(level).lower(),
@@ -85,7 +87,7 @@ class JsonLogHandler(logging.Handler):
 
 
 class JsonLogStream(io.TextIOBase):
-    """Stands for ``sys.stderr``: what is written up to the end of a line is the message of one JSON line."""
+    """Replaces ``sys.stderr``: each line written to it becomes the message of one JSON line."""
 
     encoding = "utf-8"
 
@@ -105,7 +107,7 @@ class JsonLogStream(io.TextIOBase):
         return len(text)
 
     def end_line(self) -> None:
-        """What was begun is a line, even without its end."""
+        """Write the pending text as a line, even without a line end."""
         with self._writing:
             message, self._pending = _STYLE.sub("", self._pending).strip("\n"), ""
         if message.strip():
@@ -114,20 +116,20 @@ class JsonLogStream(io.TextIOBase):
             self.handler.write_line(level, _event_name(level, "note"), message.removeprefix(prefix).strip())
 
     def write_error(self, error: FlowError, pipeline: str | None = None, trace: str | None = None) -> None:
-        """An error with its parts."""
+        """Write an error with its parts."""
         about = {"pipeline": pipeline, "traceback": trace}
         fields = {key: value for key, value in about.items() if value}
         self.handler.write_line(logging.ERROR, "error", error.what, **fields, error=error_fields(error))
 
 
 def json_stderr() -> JsonLogStream | None:
-    """The stream of JSON lines, when that is what stderr is now."""
+    """The stream of JSON lines if it replaces stderr now, else None."""
     return sys.stderr if isinstance(sys.stderr, JsonLogStream) else None
 
 
 @contextmanager
 def use_log_format(log_format: LogFormat) -> Iterator[None]:
-    """Within the block talk has this form, here and in the processes that are started."""
+    """Within the block, write messages in this format, here and in child processes."""
     if log_format == "text":
         yield
         return
@@ -153,7 +155,7 @@ def use_log_format(log_format: LogFormat) -> Iterator[None]:
 
 @contextmanager
 def log_info_of(logger: str) -> Iterator[None]:
-    """Within the block what this logger has to say is talk, and not only its warnings."""
+    """Within the block, show the INFO records of this logger and not only its warnings."""
     found = logging.getLogger(logger)
     level = found.level
     found.setLevel(logging.INFO)
@@ -164,7 +166,7 @@ def log_info_of(logger: str) -> Iterator[None]:
 
 
 def log_environment() -> dict[str, str]:
-    """For a process elsewhere that is to log as this one does."""
+    """The environment for another process that must log in the same format."""
     return (
         {LOG_FORMAT_VARIABLE: os.environ[LOG_FORMAT_VARIABLE]} if os.environ.get(LOG_FORMAT_VARIABLE) else {}
     )

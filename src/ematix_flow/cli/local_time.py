@@ -1,4 +1,4 @@
-"""Moments and durations as a person writes and reads them: local time, a few words."""
+"""Parses and formats times and durations for a person, in local time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LINE_TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)Z(?= )")
 
 
 def parse_since(text: str, now: dt.datetime) -> dt.datetime:
-    """``90m``, ``2h``, ``7d``, or a date or time in ISO 8601; without a zone it is local."""
+    """Parse ``90m``, ``2h``, ``7d``, or a date or time in ISO 8601; without a zone it is local time."""
     ago = try_parse_duration(text)
     if ago is not None:
         return now - ago
@@ -20,7 +20,7 @@ def parse_since(text: str, now: dt.datetime) -> dt.datetime:
         return dt.datetime.fromisoformat(text.strip().replace("Z", "+00:00")).astimezone()
     except ValueError:
         raise UsageError(
-            f"--since {text!r} is no moment", next_step="write 90m, 2h, 7d, 2026-01-31 or 2026-01-31T08:00"
+            f"--since {text!r} is not a time", next_step="write 90m, 2h, 7d, 2026-01-31 or 2026-01-31T08:00"
         ) from None
 
 
@@ -29,7 +29,7 @@ def format_local_time(moment: dt.datetime | None) -> str:
 
 
 def localize_line(line: str) -> str:
-    """A line that a run has said, its moment turned from UTC into local time with the zone's name."""
+    """A line of a run's log with its time converted from UTC to local time."""
     found = _LINE_TIME.match(line)
     if found is None:
         return line
@@ -38,7 +38,7 @@ def localize_line(line: str) -> str:
 
 
 def local_zone_name() -> str:
-    """The zone of the times that are shown, for a heading."""
+    """The name of the local time zone, for a heading."""
     return dt.datetime.now().astimezone().tzname() or "local time"
 
 

@@ -1,6 +1,6 @@
-"""``flow``: the frame around the commands. Help, errors and exit codes are decided here.
+"""``flow``: the entry point of the command line, with its help, error handling and exit codes.
 
-`flow --help` imports nothing but this file; a command imports what it needs when it is called.
+`flow --help` imports only this file; a command imports what it needs when it is called.
 """
 
 from __future__ import annotations
@@ -11,49 +11,49 @@ from collections.abc import Sequence
 
 from ematix_flow._version import __version__
 
-# name, and what `flow --help` says of it; its module in `commands` has the same name
+# each command and its line in `flow --help`; its module in `commands` has the same name
 COMMANDS = {
     "Get started": {
         "demo": "Load a small example project twice, and see what happens.",
-        "init": "Make a new project that runs at once.",
+        "init": "Create a new project that runs at once.",
         "doctor": "Check Python, Java, Spark and the folders that flow uses.",
     },
     "Look": {
         "list": "Show the pipelines that a module declares.",
         "status": "Show each pipeline's last run and when it is due next.",
-        "freshness-check": "Say which pipelines are stale by their freshness_sla.",
+        "freshness-check": "Show which pipelines are stale by their freshness_sla.",
         "plan": "Show what a run would do. Changes nothing.",
         "preview": "Show the plan and the first rows of the source.",
-        "validate": "Let source and target check a pipeline.",
-        "dry-run": "Do everything but commit, and count the rows.",
+        "validate": "Check pipelines against their source and target.",
+        "dry-run": "Do everything except the commit, and count the rows.",
     },
     "Run": {
         "run": "Run pipelines now, upstreams first.",
-        "run-due": "Run what the schedules have fired, each slot once.",
-        "scheduler": "Fire schedules until it is stopped.",
-        "clear": "Let slots that were given up or skipped run again.",
-        "consume": "Follow streams: a TOML file's, or those that a module declares.",
+        "run-due": "Run all slots that are due, each once.",
+        "scheduler": "Run slots when they are due, until stopped.",
+        "clear": "Run slots again that were given up or skipped.",
+        "consume": "Run the streams of a TOML file or of a module.",
         "consume-list": "Show the streams that a module declares.",
         "transform": "List named transforms, or run one by hand.",
-        "runs": "Show the runs in the run log, or forget old ones.",
-        "logs": "Show what a run said.",
-        "dlq": "Look at dead letters; replay, park or purge them.",
-        "maintain": "Compact lake tables, and remove files that nobody needs.",
+        "runs": "Show the runs in the run log, or delete old ones.",
+        "logs": "Show the log of a run.",
+        "dlq": "Show dead letters; replay, park or purge them.",
+        "maintain": "Compact lake tables, and remove files that are no longer needed.",
     },
     "Set up": {
         "connections": "List, check and define connections.",
         "secrets": "List and test the ${…} references of connections and settings.",
-        "alerts": "Send a test to the alerters.",
+        "alerts": "Send a test alert.",
         "jars": "List or fetch the Java libraries that a backend needs.",
     },
 }
 _OPTIONS = {
     "--version": "Show the version.",
-    "--log-format FORMAT": "Talk as text, or as json: one object a line, on stderr.",
+    "--log-format FORMAT": "Write messages as text, or as json: one object per line, on stderr.",
     "--debug": "Show the traceback of an error. Also EMATIX_FLOW_DEBUG=1.",
     "--install-completion": "Let your shell complete commands and pipeline names.",
     "--show-completion": "Print the completion script instead.",
-    "-h, --help": "Show this, or after a command its own help.",
+    "-h, --help": "Show this help, or the help of a command.",
 }
 INTERRUPTED = 130
 _EXIT_CODES = "0 ok, 1 failed, 2 usage, 3 changes pending, 4 locked, 5 cannot connect, 130 interrupted"
@@ -80,7 +80,7 @@ def help_text() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. Never raises for what a user can meet."""
+    """Run one command and return its exit code. Errors are reported, not raised."""
     from ematix_flow.cli.terminal import open_missing_streams, write
 
     open_missing_streams()
@@ -130,7 +130,7 @@ def _report(error: BaseException, given: Sequence[str]) -> int:
 
 
 def _take_debug(arguments: list[str]) -> tuple[bool, list[str]]:
-    """``--debug`` is understood before and after the command's name."""
+    """Remove ``--debug`` from the arguments; it may be before or after the command's name."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     rest = [a for a in arguments[:end] if a != "--debug"] + arguments[end:]
     asked = "--debug" in arguments[:end] or os.environ.get("EMATIX_FLOW_DEBUG", "") not in ("", "0")
@@ -138,7 +138,7 @@ def _take_debug(arguments: list[str]) -> tuple[bool, list[str]]:
 
 
 def _take_log_format(arguments: list[str]) -> tuple[str | None, list[str]]:
-    """``--log-format json`` is understood anywhere too; the last one counts, as with other options."""
+    """Remove ``--log-format FORMAT`` from the arguments, wherever it is; the last one counts."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     found, rest, given = None, [], iter(arguments[:end])
     for argument in given:

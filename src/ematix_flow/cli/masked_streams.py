@@ -1,8 +1,8 @@
-"""``sys.stdout`` and ``sys.stderr`` while a command runs: they mask what the user's own code prints or logs.
+"""Replaces ``sys.stdout`` and ``sys.stderr`` during a command, to mask secrets that the user's code prints.
 
-A line is masked when it ends or is flushed: a secret that is written in pieces is found, and a progress bar
-still moves. Bytes that are written to ``.buffer`` pass as they are. What our own commands write is masked
-where it is made and passes too, by `terminal.write`.
+A line is masked when it ends or is flushed, so that a secret written in pieces is found and a progress bar
+still moves. Bytes written to ``.buffer`` are not masked. The commands' own output is masked when it is
+created, and `terminal.write` does not mask it again.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import Any, TextIO
 from ematix_flow.spec.connections.urls import split_url
 from ematix_flow.spec.redaction import is_secret_field, mask, remember_secret
 
-_LONGEST = 64 * 1024  # of a line that is written without an end
-# A variable that is only called like a secret may hold a common word, which is part of many messages.
+_LONGEST = 64 * 1024  # longest line that is held back until its end
+# A variable with the name of a secret may hold a common word; masking it would damage many messages.
 _LONGEST_WORD = 11
 _WORD = re.compile(r"[a-z]+|[A-Z]+|\d+|[A-Z][a-z]+")
 
 
 class MaskedStream(io.TextIOBase):
-    """Stands for a stream, and masks what is written to it, line by line.
+    """Wraps a stream and masks what is written to it, line by line.
 
-    ``aside`` takes these lines instead, where the stream itself is for one JSON document.
+    The lines go to ``aside`` instead if it is given, because the stream itself takes one JSON document.
     """
 
     def __init__(self, real: TextIO, aside: TextIO | None = None) -> None:
@@ -49,7 +49,7 @@ class MaskedStream(io.TextIOBase):
         return len(text)
 
     def write_masked(self, text: str) -> None:
-        """What is masked already: to mask JSON again might break it."""
+        """Write text that is already masked: masking JSON again could break it."""
         with self._writing:
             self._write_pending()
             self.real.write(text)
@@ -67,7 +67,7 @@ class MaskedStream(io.TextIOBase):
 
     @property
     def buffer(self) -> Any:
-        """For bytes; the text before them is written first."""
+        """The buffer for bytes; pending text is written first."""
         self.flush()
         return getattr(self._takes, "buffer", self.real.buffer)
 
@@ -94,9 +94,9 @@ class MaskedStream(io.TextIOBase):
 
 @contextmanager
 def masked_output(*, as_json: bool = False) -> Iterator[None]:
-    """Within the block nothing that is printed, logged or warned shows a secret.
+    """Within the block, mask secrets in everything that is printed, logged or warned.
 
-    With ``as_json`` stdout holds a document, and what other code prints there goes to stderr.
+    With ``as_json``, stdout takes one document, and what other code prints goes to stderr.
     """
     mask_secret_variables(os.environ)
     before = (sys.stdout, sys.stderr)
@@ -117,7 +117,7 @@ def masked_output(*, as_json: bool = False) -> Iterator[None]:
 
 
 def mask_secret_variables(env: Mapping[str, str]) -> None:
-    """Mask the values of variables that are called like a secret, before anybody has used them."""
+    """Mask the values of environment variables with the name of a secret, and passwords in URLs."""
     for name, value in env.items():
         if "://" in value:
             _remember_if_secret(split_url(value).password or "")

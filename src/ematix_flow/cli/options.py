@@ -10,14 +10,14 @@ import typer
 
 from ematix_flow.cli.project import complete_pipelines
 
-# other names of an option, understood but not shown
+# other names of an option, accepted but not shown
 ALIASES = {"--format": "--output", "--run-log-url": "--run-log", "--run-log-path": "--run-log"}
 
 Output = Literal["text", "json"]
 
 OutputOption = Annotated[
     Output,
-    typer.Option("--output", "-o", help="For a person, or for a program.", show_default=False),
+    typer.Option("--output", "-o", help="Print text, or JSON for a program.", show_default=False),
 ]
 ModuleOption = Annotated[
     str | None,
@@ -34,7 +34,7 @@ RunLogOption = Annotated[
     typer.Option(
         "--run-log",
         metavar="URL",
-        help="Where runs are recorded, as in sqlite://run_log.db. Without it: EMATIX_FLOW_RUN_LOG_URL, "
+        help="Where runs are recorded, such as sqlite://run_log.db. Without it: EMATIX_FLOW_RUN_LOG_URL, "
         "then [run_log] url in .ematix-flow.toml, then the state folder.",
     ),
 ]
@@ -60,7 +60,7 @@ MetricsOption = Annotated[
     typer.Option(
         "--metrics",
         metavar="URL",
-        help="Where runs are counted. Without it: EMATIX_FLOW_METRICS, then [metrics] url.",
+        help="Where to send metrics of runs. Without it: EMATIX_FLOW_METRICS, then [metrics] url.",
     ),
 ]
 TracesOption = Annotated[
@@ -68,7 +68,7 @@ TracesOption = Annotated[
     typer.Option(
         "--traces",
         metavar="URL",
-        help="Where spans of runs and stages go. Without it: EMATIX_FLOW_TRACES, then [traces] url.",
+        help="Where to send traces of runs. Without it: EMATIX_FLOW_TRACES, then [traces] url.",
     ),
 ]
 SelectOption = Annotated[
@@ -77,12 +77,12 @@ SelectOption = Annotated[
         "--select",
         "-s",
         metavar="SELECTOR",
-        help="Which pipelines: a name or orders_*, tag:, workflow:, source:, target:; +name+ adds what it "
-        "needs and what needs it; a space joins, a comma keeps what both choose. May be given several times.",
+        help="Select pipelines: a name or orders_*, tag:, workflow:, source:, target:; +name+ adds upstreams "
+        "and downstreams; a space unites, a comma intersects. May be repeated.",
     ),
 ]
 ExcludeOption = Annotated[
-    list[str] | None, typer.Option("--exclude", metavar="SELECTOR", help="And not these.")
+    list[str] | None, typer.Option("--exclude", metavar="SELECTOR", help="Leave these pipelines out.")
 ]
 WorkersOption = Annotated[
     int,
@@ -97,7 +97,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", hidden=True, autoco
 
 
 def replace_aliases(arguments: Sequence[str]) -> list[str]:
-    """The arguments with every option under its own name; what follows ``--`` stays."""
+    """The arguments with each alias replaced by the option's name; what follows ``--`` stays."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     out = []
     for argument in arguments[:end]:
@@ -107,7 +107,7 @@ def replace_aliases(arguments: Sequence[str]) -> list[str]:
 
 
 def wants_json(arguments: Sequence[str]) -> bool:
-    """Read from the raw arguments: they may be the very thing that is wrong."""
+    """Whether the output is JSON, read from the raw arguments because they may fail to parse."""
     given = replace_aliases(arguments)
     together = {"--output=json", "-ojson", "-o=json"} & set(given)
     return bool(together) or any(

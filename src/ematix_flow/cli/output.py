@@ -1,4 +1,4 @@
-"""Data for stdout: aligned tables for a person, JSON for a program."""
+"""Writes data to stdout: aligned tables for a person, JSON for a program."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STATUS_STYLES = {
 
 @dataclass(frozen=True)
 class OutputColumn:
-    """A column of a table. ``wraps`` gives way when the terminal is narrow."""
+    """A column of a table. A column that ``wraps`` shrinks when the terminal is narrow."""
 
     name: str
     right: bool = False
@@ -48,7 +48,7 @@ def status_column(name: str = "status") -> OutputColumn:
 def write_table(
     columns: Sequence[OutputColumn], rows: Sequence[Sequence[object]], *, stream: TextIO | None = None
 ) -> None:
-    """The rows under their headings; in a terminal no wider than it is."""
+    """Write the rows under their headings, at most as wide as the terminal."""
     stream = sys.stdout if stream is None else stream
     write(render_table(columns, rows, stream=stream), stream)
 
@@ -64,13 +64,13 @@ def render_table(columns: Sequence[OutputColumn], rows: Sequence[Sequence[object
 
 
 def table_width(columns: Sequence[OutputColumn], rows: Sequence[Sequence[object]]) -> int:
-    """How wide the table is when nothing in it is wrapped; further values of a row are left out."""
+    """The width of the table when nothing wraps. Values of a row beyond the columns are ignored."""
     cells = [[_cell_text(value) for value in row[: len(columns)]] for row in rows]
     return sum(_column_widths(columns, cells, None)) + len(_GAP) * (len(columns) - 1)
 
 
 def write_json(value: Any) -> None:
-    """One JSON document on stdout, with every text in it masked."""
+    """Write one JSON document to stdout, with every text in it masked."""
     write(json.dumps(mask_texts(value), indent=2, ensure_ascii=False, default=str), sys.stdout)
 
 
@@ -83,7 +83,7 @@ def format_count(number: int | None) -> str:
 
 
 def format_size(number: float) -> str:
-    """Bytes, as a person reads them."""
+    """A number of bytes in kB or MB."""
     return f"{number / 1e6:,.1f} MB" if number >= 100_000 else f"{number / 1e3:,.1f} kB"
 
 

@@ -1,4 +1,4 @@
-"""Options of ``flow run`` that replace, for one run, what a pipeline declares."""
+"""Options of ``flow run`` that replace the declared options of a pipeline for one run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def with_overrides(
     max_shrink: float | None = None,
     force_path: str | None = None,
 ) -> Registry:
-    """A registry in which the named pipelines have these options; the given one stays as it is."""
+    """A copy of the registry in which the named pipelines have these options."""
     options = {"allow_empty": allow_empty, "max_shrink": max_shrink}
     given = {key: value for key, value in options.items() if value is not None}
     if not given and force_path is None:

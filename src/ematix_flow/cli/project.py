@@ -1,4 +1,4 @@
-"""What the commands know of the project they run in: its module, its pipelines, its run log."""
+"""The project that a command runs in: its module, its pipelines, its run log."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def load_project(module: str | None) -> Registry:
     from ematix_flow.graph.module_loading import load_module
 
     name = require_module(module)
-    project_settings()  # a file that cannot be read is no file that says nothing
+    project_settings()  # raises an error if the file cannot be read
     mask_defined_secrets()
     return load_module(name)
 
 
 def require_module(given: str | None) -> str:
-    """``--module``, then the environment, then ``[project] module``; a UsageError lists what is here."""
+    """The module of ``--module``, the environment or ``[project] module``. Raises UsageError without one."""
     name = configured_module(given)
     if name:
         return name
@@ -37,7 +37,7 @@ def require_module(given: str | None) -> str:
     found = f"Python files here: {', '.join(here)}" if here else f"there is no .py file in {Path.cwd()}"
     example = here[0] if here else "pipelines.py"
     raise UsageError(
-        "no module is named: which pipelines?",
+        "no module is given",
         state=found,
         next_step=f'give --module {example}, or write  [project] module = "{Path(example).stem}"  '
         "into .ematix-flow.toml",
@@ -45,7 +45,7 @@ def require_module(given: str | None) -> str:
 
 
 def configured_module(given: str | None) -> str | None:
-    """The module in force, or None when nothing names one."""
+    """The configured module, or None."""
     from ematix_flow.config.settings import text_setting
 
     return given or os.environ.get(MODULE_VARIABLE) or text_setting("project", "module")
@@ -61,9 +61,9 @@ def resolve_pipelines(
     with_upstream: bool = False,
     by_default: bool = False,
 ) -> list[str]:
-    """The pipelines a command is about, upstreams first: names are selectors too.
+    """The pipelines that a command works on, upstreams first. Names are selectors too.
 
-    Where nothing is said, or only what not, it is all of them if that is so ``by_default``.
+    Without names and ``select`` it is all pipelines if there is an ``exclude``, or with ``by_default``.
     """
     from ematix_flow.graph.selection import select as selected
 
@@ -89,14 +89,14 @@ def resolve_pipeline_filter(
     select: Sequence[str] | None,
     exclude: Sequence[str] | None,
 ) -> frozenset[str] | None:
-    """The pipelines that a command is narrowed down to; None when nothing is said, which means all."""
+    """The selected pipelines; None without a selection, which means all."""
     if not names and not select and not exclude:
         return None
     return frozenset(resolve_pipelines(registry, names, select=select, exclude=exclude))
 
 
 def resolve_streams(registry: Registry, names: Sequence[str], *, everything: bool) -> list[str]:
-    """The streams a command is about, each once. Unknown names get a did-you-mean."""
+    """The streams that a command works on, each once. Unknown names get a suggestion."""
     if names and everything:
         raise UsageError("give names or --all, not both")
     if not registry.streams:
@@ -114,9 +114,9 @@ def resolve_streams(registry: Registry, names: Sequence[str], *, everything: boo
 
 
 def read_run_log(url: str | None, *, looking: bool = True) -> RunLog:
-    """The run log for a command that shows it: one that cannot be opened is an error.
+    """Open the run log for a command that shows it. Raises an error if it cannot be opened.
 
-    Who also changes it is not only ``looking``: then it is made or upgraded first.
+    A command that also changes the run log passes ``looking=False``: it is then created or upgraded first.
     """
     from ematix_flow.backends.state_stores.run_logs import open_run_log
     from ematix_flow.state.runlog.base import project_run_log
@@ -125,7 +125,7 @@ def read_run_log(url: str | None, *, looking: bool = True) -> RunLog:
 
 
 def complete_pipelines(ctx: Any, args: list[str], incomplete: str) -> list[str]:
-    """Names for the shell's completion; silent when the module cannot be read now."""
+    """Pipeline names for the shell's completion; none when the module cannot be imported."""
     try:
         return sorted(load_project(ctx.params.get("module")).pipelines)
     except Exception:
@@ -133,7 +133,7 @@ def complete_pipelines(ctx: Any, args: list[str], incomplete: str) -> list[str]:
 
 
 def complete_streams(ctx: Any, args: list[str], incomplete: str) -> list[str]:
-    """The same for streams; a TOML file is completed by the shell itself."""
+    """Stream names for the shell's completion. The shell itself completes TOML files."""
     try:
         return sorted(load_project(ctx.params.get("module")).streams)
     except Exception:

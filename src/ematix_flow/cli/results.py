@@ -1,4 +1,4 @@
-"""What runs did, as a table for a person and as JSON."""
+"""Writes the outcomes of runs as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def write_outcomes(outcomes: Sequence[PipelineOutcome], registry: Registry, *, a
 
 
 def outcome_table(outcomes: Sequence[PipelineOutcome], registry: Registry, *, stream: TextIO) -> str:
-    """One line each. Where a terminal is too narrow for the reasons, they stand below the table."""
+    """One line per outcome. If the terminal is too narrow for the reasons, they follow below the table."""
     columns, rows = _without_empty_columns([_row(outcome, registry) for outcome in outcomes])
     width = terminal_width(stream)
     table = render_table(columns[:-1], [row[:-1] for row in rows], stream=stream)
@@ -61,7 +61,7 @@ def outcome_table(outcomes: Sequence[PipelineOutcome], registry: Registry, *, st
 def _without_empty_columns(
     rows: list[tuple[object, ...]],
 ) -> tuple[list[OutputColumn], list[tuple[object, ...]]]:
-    """Without what no row has anything to say about: an append updates nothing, most need one attempt."""
+    """Drop columns that are empty in every row, such as ``updated`` for an append."""
     silent = {"updated": ("", "0"), "deleted": ("", "0"), "unchanged": ("", "0"), "attempts": ("", "1")}
     kept = [
         place
@@ -72,12 +72,12 @@ def _without_empty_columns(
 
 
 def exit_code(outcomes: Sequence[PipelineOutcome]) -> int:
-    """The error's own code when one pipeline was named; of several 2 if all are declared wrong; else 1."""
+    """The error's exit code for a single pipeline; for several 2 if all have declaration errors, else 1."""
     errors = [outcome.error for outcome in outcomes if outcome.error is not None]
     if len(outcomes) == 1 and errors:
         return errors[0].exit_code
     if errors and all(error.exit_code == 2 for error in errors):
-        return 2  # what is declared is wrong, wherever it was found
+        return 2  # every error is in a declaration
     return 1 if errors or any(outcome.status in ("failed", "not_run") for outcome in outcomes) else 0
 
 
@@ -118,7 +118,7 @@ def _row(outcome: PipelineOutcome, registry: Registry) -> tuple[object, ...]:
 
 
 def reason_for_table(outcome: PipelineOutcome | SlotOutcome) -> str:
-    """For the table: where the error has just been shown in full it is not said once more."""
+    """The reason for the table. An error that was already shown in the same terminal is not repeated."""
     error = outcome.error
     reason = outcome.reason or (error.what if error is not None else "")
     if error is not None and are_same_output(sys.stdout, sys.stderr):

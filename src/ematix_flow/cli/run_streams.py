@@ -1,4 +1,4 @@
-"""Several streams in one process: started, watched, stopped together; and what each of them did."""
+"""Runs several streams in one process: starts, watches and stops them together, and reports their results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COUNTS = ("total_rows", "iterations", "dead_letters", "restarts")
 
 @dataclass(frozen=True)
 class StreamOutcome:
-    """How one stream ended: by itself or stopped, with a result, or with an error."""
+    """How one stream ended: with a result or with an error."""
 
     name: str
     result: StreamResult | None = None
@@ -51,7 +51,7 @@ class StreamOutcome:
 
 
 class _StreamWaiter(threading.Thread):
-    """Waits for one stream, so that the main thread is free for signals and the screen."""
+    """Waits for one stream, so that the main thread can handle signals and the screen."""
 
     def __init__(self, name: str, running: RunningStream) -> None:
         super().__init__(name=f"wait for {name}", daemon=True)
@@ -61,7 +61,7 @@ class _StreamWaiter(threading.Thread):
     def run(self) -> None:
         try:
             self.outcome = StreamOutcome(self.stream, self.running.wait(handle_signals=False))
-        except BaseException as error:  # handed to the main thread, whatever it is
+        except BaseException as error:  # the main thread reports it
             self.outcome = StreamOutcome(self.stream, error=error)
 
 
@@ -70,9 +70,10 @@ def run_streams(
     view: StreamView,
     start: Callable[[StreamingPipeline], RunningStream],
 ) -> list[StreamOutcome]:
-    """Start the streams and wait for all of them; Ctrl-C or SIGTERM stops them after their batch.
+    """Start the streams and wait for all of them. Ctrl-C or SIGTERM stops them after their current batch.
 
-    One that fails does not end the others. One that cannot be started ends those before it, and raises.
+    A stream that fails does not stop the others. If one cannot start, those before it stop, and its error
+    is raised.
     """
     waiters: list[_StreamWaiter] = []
     with view.display(), stop_requests(view.note) as asked:
@@ -114,7 +115,7 @@ def _stop_streams(waiters: Sequence[_StreamWaiter]) -> None:
 
 
 def report_streams(outcomes: Sequence[StreamOutcome], *, as_json: bool, quiet: bool = False) -> int:
-    """The results on stdout and the exit code. The error of a lone stream is raised instead."""
+    """Write the results to stdout and return the exit code. The error of a single stream is raised."""
     for outcome in outcomes:
         if outcome.error is not None and (len(outcomes) == 1 or not isinstance(outcome.error, FlowError)):
             raise outcome.error

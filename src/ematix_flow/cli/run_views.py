@@ -1,4 +1,4 @@
-"""What a person sees while pipelines run: a live line in a terminal, plain lines elsewhere, JSON if asked."""
+"""Shows runs in progress: live lines in a terminal, plain lines elsewhere, JSON with --log-format json."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ STATUS_MARKS = {
 
 
 class RunView(Listener):
-    """The base of the views: one line when a pipeline ends, its error below, its plan above if asked.
+    """Base of the views: one line when a pipeline ends, its error below, its plan above if asked for.
 
-    Several runs may be at work at once: each has a `WatchedRun`, which tells the view.
+    Several runs may be in progress at once: each has a `WatchedRun`, which calls the view.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class RunView(Listener):
 
     @property
     def has_several_pipelines(self) -> bool:
-        """Whether it must be said whose a line is."""
+        """Whether lines need the name of their pipeline."""
         return len(self._names) > 1
 
     def started(self, name: str) -> None:
-        """A pipeline is next. Passed to `run_dag` as ``before``."""
+        """A pipeline starts. Passed to `run_dag` as ``before``."""
 
     def finished(self, outcome: PipelineOutcome) -> None:
         """A pipeline ended. Passed to `run_dag` as ``after``."""
@@ -83,7 +83,7 @@ class RunView(Listener):
             self.write_line(error_lines(outcome.error, self.stream))
 
     def slot_finished(self, outcome: SlotOutcome) -> None:
-        """A slot ended, or waits. Passed to `Runner.run_due` as ``after``."""
+        """A slot ended or has to wait. Passed to `SlotRunner.run_due` as ``after``."""
         mark, style = STATUS_MARKS["failed" if outcome.error is not None else outcome.status]
         told = _result_summary(outcome.result) if outcome.status == "succeeded" and outcome.result else None
         told = told or ": ".join(filter(None, (outcome.status.replace("_", " "), outcome.reason)))
@@ -110,28 +110,28 @@ class RunView(Listener):
     def write_line(self, text: str) -> None:
         write(text, self.stream)
 
-    # ------------------------------------------------------------------ what the runs tell
+    # ------------------------------------------------------------------ called by the runs
 
     def run_began(self, run: WatchedRun) -> None:
-        """A run is at work from now on."""
+        """A run started."""
 
     def stage_began(self, run: WatchedRun, stage: str) -> None:
-        """A run is at another stage."""
+        """A run started another stage."""
 
     def run_progressed(self, run: WatchedRun) -> None:
-        """A run's pace has changed."""
+        """A run made progress."""
 
     def run_ended(self, run: WatchedRun) -> None:
-        """A run is not at work any more."""
+        """A run ended."""
 
     @contextmanager
     def display(self) -> Iterator[None]:
-        """The view is on the screen within the block."""
+        """Show the view on the screen within the block."""
         yield
 
 
 class WatchedRun(Listener):
-    """One run, as its view knows it."""
+    """One run in progress, which reports to its view."""
 
     def __init__(self, view: RunView, attempt: Attempt) -> None:
         self.attempt = attempt
@@ -167,7 +167,7 @@ class WatchedRun(Listener):
 
 
 class LineView(RunView):
-    """For a log or a pipe: a line now and then, nothing that moves."""
+    """For a log or a pipe: a plain line every few seconds."""
 
     def stage_began(self, run: WatchedRun, stage: str) -> None:
         if stage == "start Spark" and not _spark_is_warm():
@@ -180,7 +180,7 @@ class LineView(RunView):
 
 
 class LiveView(RunView):
-    """For a terminal: how many pipelines are done, and for each at work how far it is."""
+    """For a terminal: how many pipelines are done, and the progress of each running one."""
 
     def __init__(
         self, names: Sequence[str], *, show_plans: bool = False, stream: TextIO | None = None
@@ -246,7 +246,7 @@ class LiveView(RunView):
 
 
 class QuietView(RunView):
-    """Says nothing but what failed, and what was left out because of it."""
+    """Shows only failures, and pipelines that did not run because of one."""
 
     def finished(self, outcome: PipelineOutcome) -> None:
         if outcome.error is not None or outcome.status == "not_run":
@@ -263,7 +263,7 @@ class QuietView(RunView):
 
 
 class JsonView(RunView):
-    """For a collector of logs: lines as `RunLines` has them; ``quiet`` leaves only those of failures."""
+    """For a log collector: the JSON lines of `run_logging`; with ``quiet`` only those of failures."""
 
     def __init__(self, names: Sequence[str], *, quiet: bool = False) -> None:
         super().__init__(names)
@@ -275,7 +275,7 @@ class JsonView(RunView):
 
     def finished(self, outcome: PipelineOutcome) -> None:
         self.outcomes.append(outcome)
-        if outcome.status == "not_run":  # the lines of all others came from their runs
+        if outcome.status == "not_run":  # the runs of all others wrote their own lines
             log_event(
                 logging.WARNING,
                 "run_finished",
@@ -305,7 +305,7 @@ def choose_view(
     show_plans: bool = False,
     stream: TextIO | None = None,
 ) -> RunView:
-    """The view that fits the stream, which is stderr unless told."""
+    """The view that fits the output stream, which is stderr by default."""
     stream = sys.stderr if stream is None else stream
     if stream is json_stderr():
         return JsonView(names, quiet=quiet)
@@ -316,7 +316,7 @@ def choose_view(
 
 
 def outcome_summary(outcome: PipelineOutcome) -> str:
-    """One line on how a pipeline ended."""
+    """How a pipeline ended, in one line."""
     result = outcome.result
     if outcome.status in ("failed", "locked"):  # its error stands below
         return outcome.status
@@ -333,7 +333,7 @@ def _result_summary(result: RunResult) -> str:
 
 
 def _row_counts_text(result: RunResult) -> str:
-    """What became of the rows, in as few words as the modes need."""
+    """The row counts, as far as they matter for the modes."""
     noun = "row" if result.rows_inserted == 1 else "rows"
     if {t.mode for t in result.targets} & {"merge", "scd2"}:
         counts = {

@@ -1,4 +1,4 @@
-"""Ctrl-C, and a supervisor's polite kill: both end a command undone, recorded and explained."""
+"""Handles SIGINT and SIGTERM: a command that they end undoes its work, records it and reports it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _signalled = threading.Event()
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Within the block, and in the main thread, SIGINT and SIGTERM raise KeyboardInterrupt.
+    """Within the block, in the main thread, SIGINT and SIGTERM raise KeyboardInterrupt.
 
-    Every command runs in one, from the import of the user's module to its last line: who ends without its
-    exit handlers leaves Java behind. A block within another is a part of it.
+    Every command runs in such a block, from the import of the user's module to its end: a process that ends
+    without its exit handlers leaves Java running. Blocks may be nested.
 
-    A handler of our own for SIGINT too: PySpark would install one that talks to Java from within the
-    call that it interrupts, and the load would then fail for another reason.
+    SIGINT gets this handler too, because PySpark's own handler would call Java from within the interrupted
+    call, and the load would fail for another reason.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -37,11 +37,11 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def stop_requests(
-    say: Callable[[str], None], told: str = "stopping after the batch at hand; once more to stop at once"
+    say: Callable[[str], None], message: str = "stopping after the current batch; press again to stop at once"
 ) -> Iterator[threading.Event]:
-    """Within the block the first SIGINT or SIGTERM sets the event, and the second raises KeyboardInterrupt.
+    """Within the block, the first SIGINT or SIGTERM sets the event and the second raises KeyboardInterrupt.
 
-    For work that ends well when it is asked to. Outside of the main thread nothing sets the event.
+    For work that stops cleanly on request. Outside the main thread nothing sets the event.
     """
     asked = threading.Event()
 
@@ -50,8 +50,8 @@ def stop_requests(
             raise KeyboardInterrupt
         asked.set()
         threading.Thread(
-            target=say, args=(told,), daemon=True
-        ).start()  # whoever was interrupted may hold the lock of what is written to
+            target=say, args=(message,), daemon=True
+        ).start()  # in a thread, because the interrupted code may hold the lock of the output
 
     if threading.current_thread() is not threading.main_thread():
         yield asked
@@ -65,10 +65,10 @@ def stop_requests(
 
 
 def was_signalled() -> bool:
-    """Whether a signal has come in the last `interruptible`.
+    """Whether a signal has arrived in the last `interruptible` block.
 
-    What is raised in answer to it may be hidden by other errors: Python itself wraps what comes while a class
-    is made.
+    Other errors may hide the KeyboardInterrupt: Python wraps an exception that is raised while it creates a
+    class.
     """
     return _signalled.is_set()
 

@@ -1,4 +1,4 @@
-"""What the commands about slots share: the store beside the run log, and the runner on it."""
+"""Opens the slot store next to the run log, and the runner for it, for the commands that run slots."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def slots_url(run_log: str | None) -> str:
-    """Where slots and run log lie, for a process that is to use the same; it may hold a password."""
+    """The URL of slots and run log, for another process that must use the same. It may hold a password."""
     from ematix_flow.backends.state_stores.run_logs import is_server
     from ematix_flow.state.runlog.base import URL_VARIABLE, project_run_log, run_log_location
 
@@ -44,10 +44,10 @@ def slot_runner(
     kept: bool = False,
     stand_in: bool = False,
 ) -> Iterator[SlotRunner]:
-    """Runs slots of these pipelines, and records each run. ``kept`` as for `open_slots`.
+    """A runner for the slots of these pipelines that records each run. ``kept`` is as for `open_slots`.
 
-    With ``stand_in``, slots and runs whose store cannot be written are kept in memory for this call, with a
-    warning.
+    With ``stand_in``, if the store cannot be written, slots and runs are kept in memory for this call, with
+    a warning.
     """
     from ematix_flow.run.context import run_context
     from ematix_flow.schedule.run_due import SlotRunner
@@ -83,7 +83,7 @@ def slot_runner(
 
 
 def warn_of_missing_drivers(registry: Registry, names: Iterable[str]) -> None:
-    """Pipelines that cannot run here fail when they are due, and hold nothing else back."""
+    """Warn about pipelines that cannot run here. They fail when they are due; others are not affected."""
     from ematix_flow.run.drivers import missing_drivers
 
     for error in missing_drivers(registry, names):
@@ -92,19 +92,19 @@ def warn_of_missing_drivers(registry: Registry, names: Iterable[str]) -> None:
 
 @contextmanager
 def dry_run_slot_runner(registry: Registry, run_log: str | None) -> Iterator[SlotRunner]:
-    """Knows what is due, and cannot run it: nobody is told, and nothing is recorded."""
+    """A runner that knows which slots are due but runs none: it sends no alert and records nothing."""
     from ematix_flow.cli.project import read_run_log
     from ematix_flow.schedule.run_due import SlotRunner
 
     def refused(slot: Slot) -> RunContext:
-        raise AssertionError(f"{slot} is only looked at")
+        raise AssertionError(f"{slot} must not run in a dry run")
 
     with _open_required_slots(run_log, looking=True) as store, read_run_log(run_log) as log:
         yield SlotRunner(registry, store, log, refused)
 
 
 def _open_required_slots(run_log: str | None, *, kept: bool = False, looking: bool = False) -> SlotStore:
-    """Without them nobody knows what has run: unlike the run log, they must be there."""
+    """Open the slots. Unlike the run log they are required: without them, slots could run twice."""
     from ematix_flow.backends.state_stores.run_logs import open_slots
     from ematix_flow.errors import FlowError
 
@@ -116,11 +116,11 @@ def _open_required_slots(run_log: str | None, *, kept: bool = False, looking: bo
 
 
 def _open_slots_or_memory(run_log: str | None) -> tuple[SlotStore, str | None]:
-    """The slots and the run log; where they cannot be written, empty ones that end with this process."""
+    """The slots and the run log; if they cannot be written, empty ones in memory."""
     from ematix_flow.errors import FlowError
     from ematix_flow.state.slots.memory import MemorySlotStore
 
-    slots_url(run_log)  # a URL that means nothing is an error all the same
+    slots_url(run_log)  # an invalid URL is an error in any case
     store: SlotStore | None = None
     try:
         store = _open_required_slots(run_log)
@@ -130,16 +130,16 @@ def _open_slots_or_memory(run_log: str | None) -> tuple[SlotStore, str | None]:
         if store is not None:
             store.close()
         _log.warning(
-            "the run log cannot be used: %s. What fired within --interval runs all the same; the ledger of a "
-            "target keeps a slot that has run before from being loaded twice. Missed slots, retries and "
-            "earlier runs are not known now. --require-run-log stops here instead",
+            "the run log cannot be used: %s. Slots within --interval run nevertheless; the ledger of a "
+            "target prevents that a slot is loaded twice. Missed slots, retries and earlier runs are "
+            "unknown. Use --require-run-log to stop instead",
             error.what,
         )
         return MemorySlotStore(), "memory://"
 
 
 def _purge_old_slots(store: SlotStore, names: Iterable[str], before: dt.datetime) -> None:
-    """Old slots of what just ran. What cannot be forgotten now is so another time."""
+    """Delete old slots of the pipelines that just ran. A failure is only a warning."""
     from ematix_flow.errors import FlowError
     from ematix_flow.state.runlog.base import warn_once
 
@@ -147,4 +147,4 @@ def _purge_old_slots(store: SlotStore, names: Iterable[str], before: dt.datetime
         for name in names:
             store.purge(before, name)
     except FlowError as error:
-        warn_once("slots", f"old slots could not be forgotten: {error.what}")
+        warn_once("slots", f"old slots could not be deleted: {error.what}")

@@ -1,4 +1,4 @@
-"""What is at work, for commands whose steps have no counts: a moving line in a terminal, lines elsewhere."""
+"""Shows the current step of a command without row counts: a spinner in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ematix_flow.cli.terminal import is_terminal, say
 
 @contextmanager
 def show_steps() -> Iterator[Callable[[str], None]]:
-    """Call what it yields with each step; in a terminal the last one is shown with its time until the end."""
+    """Yields a function that shows a step. A terminal shows the current step with its time."""
     if not is_terminal(sys.stderr):
         yield lambda step: say(f"  {step} …")
         return

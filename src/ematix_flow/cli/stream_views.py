@@ -1,4 +1,4 @@
-"""What a person sees while streams run: a live line each in a terminal, lines elsewhere, JSON if asked."""
+"""Shows running streams: live lines in a terminal, plain lines elsewhere, JSON with --log-format json."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECONDS_BETWEEN_LINES = 10.0
 
 @dataclass
 class StreamState:
-    """What is known of one stream so far."""
+    """The counters of one stream so far."""
 
     name: str
     batches: int = 0
@@ -43,7 +43,7 @@ class StreamState:
     dropped: int = 0
     empty: int = 0  # messages without a payload
     restarts: int = 0
-    changed: bool = False  # since it was last told
+    changed: bool = False  # since its last line
     last_line_at: float = 0.0
 
     def record_batch(
@@ -65,11 +65,11 @@ class StreamState:
         self.changed = True
 
     def record_lag(self, lag: Mapping[str, int], lag_unit: str) -> None:
-        in_all = max if lag_unit == "milliseconds" else sum  # times of several partitions do not add up
+        in_all = max if lag_unit == "milliseconds" else sum  # lags in time do not add up over partitions
         self.lag, self.lag_unit = in_all(lag.values()) if lag else None, lag_unit
 
     def numbers(self) -> dict[str, int | float]:
-        """What is known, by name; what there is nothing of is left out."""
+        """The counters by name, without those that are zero or unknown."""
         optional = {
             "lag_ms" if self.lag_unit == "milliseconds" else "lag": self.lag,
             "dead_letters": self.dead_letters or None,
@@ -87,12 +87,12 @@ class StreamState:
         }
 
     def key_values(self) -> str:
-        """``batch=12 rows_read=…``: for a person and for grep."""
+        """The counters as ``batch=12 rows_read=…``, for a log."""
         parts = {"batch": "-", **self.numbers(), "batch_seconds": f"{self.seconds:.2f}"}
         return " ".join(f"{key}={value}" for key, value in parts.items())
 
     def summary(self) -> str:
-        """The same in words, for a line that moves."""
+        """The counters in words, for a live line."""
         if self.last_batch is None:
             return "waiting for rows"
         parts = [f"{self.rows_written:,} rows", f"{self.rate:,.0f} a second", f"batch {self.last_batch}"]
@@ -101,7 +101,7 @@ class StreamState:
             parts.append(f"lag {self.lag / 1000:,.1f} s" if timed else f"lag {self.lag:,}")
         parts.append(f"last {self.seconds:.1f} s")
         if self.dead_letters:
-            parts.append(f"{self.dead_letters:,} put aside")
+            parts.append(f"{self.dead_letters:,} dead letters")
         if self.dropped:
             parts.append(f"{self.dropped:,} dropped")
         if self.empty:
@@ -112,7 +112,7 @@ class StreamState:
 
 
 class StreamView(StreamListener):
-    """The base of the views: keeps count, and says what fails. Safe to call from any thread."""
+    """Base of the views: counts, and reports failures. Safe to call from any thread."""
 
     def __init__(self, names: Sequence[str], stream: TextIO | None = None) -> None:
         self.stream = sys.stderr if stream is None else stream
@@ -134,7 +134,7 @@ class StreamView(StreamListener):
             self.show_state(self.states[name])
 
     def lag_changed(self, name: str, lag: Mapping[str, int], lag_unit: str) -> None:
-        with self._lock:  # shown with what is told next: by itself it is no news
+        with self._lock:  # shown with the next line, not in a line of its own
             self.states[name].record_lag(lag, lag_unit)
 
     def dead_letters_added(self, name: str, count: int) -> None:
@@ -154,10 +154,10 @@ class StreamView(StreamListener):
         with self._lock:
             self.states[name].restarts += 1
             what = error.what if isinstance(error, FlowError) else f"{type(error).__name__}: {error}"
-            self.write_stream_line(name, f"failed, starts again in {delay:.1f} s: {what}")
+            self.write_stream_line(name, f"failed, restarts in {delay:.1f} s: {what}")
 
     def failed(self, name: str, error: FlowError) -> None:
-        """A stream ended with an error, which will not be tried again."""
+        """A stream ended with an error and will not be restarted."""
         with self._lock:
             several = name if len(self.states) > 1 else None
             self.write_line(error_lines(error, self.stream, several))
@@ -167,26 +167,26 @@ class StreamView(StreamListener):
             self.write_line(f"  note: {mask(text)}")
 
     def write_stream_line(self, name: str, text: str) -> None:
-        """One line about a stream."""
+        """Write one line about a stream."""
         self.write_line(f"{name}: {mask(text)}")
 
     def write_line(self, text: str) -> None:
         write(text, self.stream)
 
     def show_state(self, state: StreamState) -> None:
-        """Numbers of a stream changed. Called with the lock held."""
+        """Show the changed counters of a stream. Called with the lock held."""
 
     def tick(self) -> None:
-        """Time passed. Called now and then from the thread that waits for the streams."""
+        """Called regularly by the thread that waits for the streams."""
 
     @contextmanager
     def display(self) -> Iterator[None]:
-        """The view is on the screen within the block."""
+        """Show the view on the screen within the block."""
         yield
 
 
 class LineStreamView(StreamView):
-    """For a log: a line at the start, one every ten seconds in which something happened, one at the end."""
+    """For a log: a line at the start and at the end, and one every ten seconds if something changed."""
 
     def started(self, name: str, plan_text: str) -> None:
         with self._lock:
@@ -212,7 +212,7 @@ class LineStreamView(StreamView):
 
 
 class JsonStreamView(LineStreamView):
-    """For a collector of logs: the same lines as JSON objects; ``quiet`` leaves only what failed for good."""
+    """For a log collector: the same lines as JSON objects; with ``quiet`` only final failures."""
 
     def __init__(self, names: Sequence[str], *, quiet: bool = False) -> None:
         super().__init__(names)
@@ -225,7 +225,7 @@ class JsonStreamView(LineStreamView):
     def restarting(self, name: str, error: BaseException, delay: float) -> None:
         self.states[name].restarts += 1
         what = error.what if isinstance(error, FlowError) else f"{type(error).__name__}: {error}"
-        message = f"failed, starts again in {delay:.1f} s: {what}"
+        message = f"failed, restarts in {delay:.1f} s: {what}"
         self._log(logging.WARNING, "stream_restarting", name, message, error=error_fields(error))
 
     def failed(self, name: str, error: FlowError) -> None:
@@ -250,7 +250,7 @@ class JsonStreamView(LineStreamView):
 
 
 class LiveStreamView(StreamView):
-    """For a terminal: one line for each stream, which changes in place."""
+    """For a terminal: one line per stream, updated in place."""
 
     def __init__(self, names: Sequence[str], stream: TextIO | None = None) -> None:
         from rich.console import Console
@@ -298,7 +298,7 @@ class LiveStreamView(StreamView):
 
 
 class QuietStreamView(StreamView):
-    """Says nothing but what failed for good."""
+    """Shows only final failures."""
 
     def restarting(self, name: str, error: BaseException, delay: float) -> None:
         return None
@@ -310,7 +310,7 @@ class QuietStreamView(StreamView):
 def choose_stream_view(
     names: Sequence[str], *, quiet: bool = False, stream: TextIO | None = None
 ) -> StreamView:
-    """The view that fits the stream, which is stderr unless told."""
+    """The view that fits the output stream, which is stderr by default."""
     stream = sys.stderr if stream is None else stream
     if stream is json_stderr():
         return JsonStreamView(names, quiet=quiet)

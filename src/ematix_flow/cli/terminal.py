@@ -1,6 +1,6 @@
-"""What a stream can show: colour or not, how wide. And writing that a closed pipe does not break.
+"""Terminal features of an output stream: colour and width; and writing that survives a closed pipe.
 
-`errors` is imported where it is needed: ``flow --help`` has to be quick.
+`errors` is imported inside functions, because ``flow --help`` has to be fast.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def are_same_output(one: TextIO, other: TextIO) -> bool:
-    """Whether what goes to them is read together: two terminals, or one file or pipe, as after ``2>&1``."""
+    """Whether both streams end in the same output: two terminals, or one file or pipe, as after ``2>&1``."""
     if is_terminal(one) and is_terminal(other):
         return True
     try:
@@ -38,7 +38,7 @@ def are_same_output(one: TextIO, other: TextIO) -> bool:
 
 
 def style_text(text: str, style: str | None, stream: TextIO) -> str:
-    """The text in a style such as ``bold red``, or as it is where colour is not wanted."""
+    """The text in a style such as ``bold red``; unchanged if the stream has no colour."""
     if not style or not text or not has_colour(stream):
         return text
     codes = ";".join(_CODES[word] for word in style.split())
@@ -46,16 +46,16 @@ def style_text(text: str, style: str | None, stream: TextIO) -> str:
 
 
 def terminal_width(stream: TextIO) -> int | None:
-    """Columns of a terminal; None for a file or pipe, which has room for any line."""
+    """The number of columns of a terminal; None for a file or pipe."""
     return shutil.get_terminal_size((100, 24)).columns if is_terminal(stream) else None
 
 
 def write(text: str, stream: TextIO) -> None:
-    """One line or block. A reader that went away (``flow list | head -1``) is no error.
+    """Write a line or block. A reader that closed the pipe (``flow list | head -1``) is not an error.
 
-    Nobody reads what cannot be written to stderr. For stdout it is OutputFailed.
+    A failure to write to stderr is ignored; for stdout it raises OutputFailed.
     """
-    put = getattr(stream, "write_masked", stream.write)  # our own words, masked where they are made
+    put = getattr(stream, "write_masked", stream.write)  # the text is already masked
     try:
         put(text + "\n")
         stream.flush()
@@ -78,17 +78,17 @@ def write(text: str, stream: TextIO) -> None:
 
 
 def _discard_rest(stream: TextIO) -> None:
-    """Send what is still in its buffer, and all that follows, nowhere."""
+    """Discard the stream's buffer and everything written to it later."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def open_missing_streams() -> None:
-    """A shell that closes stdout or stderr (``>&-``) leaves none: what goes there goes nowhere."""
+    """Replace a stdout or stderr that the shell closed (``>&-``) with the null device."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def say(text: str, style: str | None = None) -> None:
-    """Talk: what a person reads while data goes elsewhere."""
+    """Write a message for the user to stderr, so that stdout holds only data."""
     write(style_text(text, style, sys.stderr), sys.stderr)

@@ -1,4 +1,4 @@
-"""How fast a load goes and how long it will take, in the words of a progress bar."""
+"""The throughput of a load and its remaining time, for a progress bar."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _WINDOW_SECONDS = 10.0
 
 
 class Throughput:
-    """Takes what is reached, as it comes; the rate is that of the last seconds, not of the whole."""
+    """Computes the rate of the last seconds from the progress that is recorded."""
 
     def __init__(self, now: float) -> None:
         self._samples = deque([(now, Progress(0))])
@@ -20,7 +20,7 @@ class Throughput:
     def record(self, now: float, reached: Progress) -> None:
         self._samples.append((now, reached))
         if self._has_rows and len(self._samples) > 2 and not self._samples[0][1].rows:
-            self._samples.popleft()  # the wait for the first rows says nothing of how fast they come
+            self._samples.popleft()  # the wait for the first rows does not count
         self._has_rows = reached.rows > 0
         while len(self._samples) > 2 and now - self._samples[1][0] >= _WINDOW_SECONDS:
             self._samples.popleft()
@@ -41,7 +41,7 @@ class Throughput:
 
     @property
     def expected_rows(self) -> int | None:
-        """What the source expects; None once there are more, because it was wrong."""
+        """The expected number of rows; None once more rows have come than expected."""
         reached = self.progress
         expected = reached.expected_rows
         return expected if expected is not None and reached.rows <= expected else None
@@ -53,7 +53,7 @@ class Throughput:
         return (self.expected_rows - self.progress.rows) / self.rows_per_second
 
     def describe(self) -> str:
-        """Most telling first: a narrow terminal cuts the end off."""
+        """The progress in words, most important first: a narrow terminal cuts off the end."""
         parts = [f"{self.progress.rows:,} rows, {self.rows_per_second:,.0f}/s"]
         if self.seconds_left is not None:
             parts.append(f"{format_clock(self.seconds_left)} left")

@@ -1,4 +1,4 @@
-"""The stages of a run as bars along its time."""
+"""Draws the stages of a run as bars on a time axis."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FULL, _BROKEN = "█", "▒"
 
 
 def write_timeline(metrics: Mapping[str, Any]) -> bool:
-    """One line a stage; false when nothing is known of any."""
+    """Write one line per stage; returns False when no stage is recorded."""
     stages = _recorded_stages(metrics)
     if not stages:
         return False
@@ -33,14 +33,14 @@ def write_timeline(metrics: Mapping[str, Any]) -> bool:
 
 
 def _bar(stage: Mapping[str, Any], total: float) -> str:
-    """At least one mark wide; one that did not end is drawn broken."""
+    """The bar of a stage, at least one character wide. A stage that did not end has another pattern."""
     begin = min(_WIDTH - 1, int(_WIDTH * float(stage["at"]) / total))
     end = max(begin + 1, round(_WIDTH * (float(stage["at"]) + float(stage["seconds"])) / total))
     return " " * begin + (_FULL if stage.get("ended", True) else _BROKEN) * (end - begin)
 
 
 def _recorded_stages(metrics: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """As they were recorded; of runs before that was done, one after the other."""
+    """The recorded stages. Old runs recorded only durations: their stages are drawn one after the other."""
     found = metrics.get("stages")
     if isinstance(found, list):
         return found

@@ -1,6 +1,6 @@
-"""Where a connection, a secret or a setting comes from. The public functions; each imports when called.
+"""Finds connections, secrets and settings. These are the public functions; each imports what it needs.
 
-The graph's registry is above this layer: it tells what the process has declared by `know_registered`.
+The registry of declared connections is in a higher layer, which calls `set_registered_connections`.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _registered_connections: Callable[[], Mapping[str, RegisteredConnection]] = dict
 
 
 def set_registered_connections(source: Callable[[], Mapping[str, RegisteredConnection]]) -> None:
-    """Ask ``source`` for the connections that the process declared; called once, by the graph."""
+    """Set the function that returns the connections declared in this process."""
     global _registered_connections
     _registered_connections = source
 
 
 def resolve_dsn(name: str = "default") -> str:
-    """The URL of a connection, found by the chain, its references replaced. Mind: it holds the secret."""
+    """The URL of a named connection with its references replaced. It contains the secret."""
     from ematix_flow.config.connection_resolution import resolve_connection
     from ematix_flow.config.dsn import dsn_of
     from ematix_flow.config.interpolate import expand_connection
@@ -47,15 +47,15 @@ def resolve_dsn(name: str = "default") -> str:
 
 
 def list_connections() -> dict[str, str]:
-    """Every connection that is known here, by name, as a URL with its secrets masked.
+    """Every known connection by name, as a URL with masked secrets.
 
-    A definition that cannot be used has its problem in place of the URL.
+    For an invalid definition, the value is the reason instead of the URL.
     """
     return {listed.name: listed.masked_dsn for listed in connection_definitions()}
 
 
 def connection_definitions() -> tuple[ListedConnection, ...]:
-    """The same in detail: kind, fields, where the definition in force stands, and which it hides."""
+    """Every known connection in detail: kind, fields, where it is defined, and which definitions it hides."""
     from ematix_flow.config.connection_listing import list_definitions
     from ematix_flow.config.connection_resolution import ConfigSources
 
@@ -63,7 +63,7 @@ def connection_definitions() -> tuple[ListedConnection, ...]:
 
 
 def list_secret_uses() -> tuple[SecretReference, ...]:
-    """Every ``${…}`` reference that the project uses, and where; nothing is fetched."""
+    """Every ``${…}`` reference of the project and where it is used. No secret is read."""
     from ematix_flow.config.connection_resolution import ConfigSources
     from ematix_flow.config.secret_references import find_secret_references
 
@@ -78,19 +78,19 @@ def set_connection(name: str, dsn: str | Mapping[str, Any]) -> Path:
 
 
 def connect(name: str = "default", *, url: str | None = None) -> LiveConnection:
-    """Open a connection by name, or the one that ``url`` says, past the whole chain."""
+    """Open a connection by name, or the one at ``url`` without looking any name up."""
     opened: LiveConnection = _connection_function("connect")(name, url=url)
     return opened
 
 
 def check_connection(name: str) -> tuple[bool, str]:
-    """Whether it can be reached, and what was found there or why not."""
+    """Return whether the connection works, and the server's answer or the reason why not."""
     found: tuple[bool, str] = _connection_function("check_connection")(name)
     return found
 
 
 def _connection_function(function: str) -> Callable[..., Any]:
-    """A function of the api: documented under this name, but it opens backends, which stand above."""
+    """A function documented here that lives in a higher layer, because it opens backends."""
     found: Callable[..., Any] = getattr(importlib.import_module("ematix_flow.api.connect"), function)
     return found
 

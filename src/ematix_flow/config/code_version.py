@@ -1,4 +1,4 @@
-"""Which code ran: the version of this package, and the commit of the project, read from its files alone."""
+"""The version of the code that ran: this package's version and the project's git commit, read without git."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COMMIT_CHARACTERS = 12
 
 
 def code_version(file: str | None) -> str:
-    """As in ``0.4.0, git 1a2b3c4d5e6f``; ``file`` is one of the project's."""
+    """Such as ``0.4.0, git 1a2b3c4d5e6f``. ``file`` is any file of the project."""
     commit = None if file is None else _commit_of(str(Path(file).absolute().parent))
     return __version__ if commit is None else f"{__version__}, git {commit[:_COMMIT_CHARACTERS]}"
 
@@ -23,12 +23,12 @@ def _commit_of(folder: str) -> str | None:
     try:
         return None if git is None else _head(git)
     except (OSError, UnicodeDecodeError):
-        return None  # who may not read it ran all the same
+        return None  # an unreadable .git folder must not stop a run
 
 
 @functools.lru_cache(maxsize=256)
 def _git_folder(folder: str) -> Path | None:
-    """The folder with HEAD in it; of a linked work tree its own."""
+    """The folder that contains HEAD; a linked work tree has its own."""
     for above in (Path(folder), *Path(folder).parents):
         found = above / ".git"
         if found.is_dir():
@@ -56,6 +56,6 @@ def _head(git: Path) -> str | None:
 
 
 def _common_folder(git: Path) -> Path:
-    """Where a linked work tree has its branches."""
+    """The folder that holds the branches of a linked work tree."""
     common = git / "commondir"
     return git / common.read_text(encoding="utf-8").strip() if common.is_file() else git

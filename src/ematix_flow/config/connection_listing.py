@@ -1,4 +1,4 @@
-"""Every connection that is known, with where it stands and what it hides. No secret is shown or fetched."""
+"""Lists every known connection, where it is defined and which definitions it hides. Reads no secret."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ematix_flow.spec.redaction import mask
 
 @dataclass(frozen=True)
 class ListedConnection:
-    """One name, secrets masked. ``problem`` says why the definition in force cannot be used."""
+    """One connection with masked secrets. ``problem`` is why its definition is invalid."""
 
     name: str
     kind: str | None
@@ -27,7 +27,7 @@ class ListedConnection:
 
     @property
     def destination(self) -> str:
-        """Where it leads, in one short text."""
+        """The server, path or bucket in one short text."""
         return _destination(self.fields)
 
     def to_json(self) -> dict[str, Any]:
@@ -42,7 +42,7 @@ class ListedConnection:
 
 
 def list_definitions(places: ConfigSources) -> tuple[ListedConnection, ...]:
-    """Every name, sorted. Raises ConfigError only for a file that cannot be read at all."""
+    """Every connection, sorted by name. Raises ConfigError only for an unreadable file."""
     return tuple(_list_connection(name, places) for name in places.names())
 
 

@@ -1,8 +1,8 @@
-"""Which definition of a connection's name is in force: the chain, for batch and streams alike.
+"""Decides which definition of a connection's name is in force, for batch pipelines and streams.
 
-Highest first: ``EMATIX_FLOW_DSN_<NAME>``, ``EMATIX_FLOW_DSN`` for ``default``, ``.ematix-flow.toml``
-here, ``~/.ematix-flow/connections.toml``, what the process registered. The first that has the name
-wins whole; nothing is merged. References stay unexpanded.
+In this order: ``EMATIX_FLOW_DSN_<NAME>``, ``EMATIX_FLOW_DSN`` for ``default``, ``.ematix-flow.toml`` in the
+working directory, ``~/.ematix-flow/connections.toml``, connections declared in Python. The first source that
+defines the name wins; definitions are not merged. ``${…}`` references are not replaced here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENV_DSN = "EMATIX_FLOW_DSN"
 
 
 class RegisteredConnection(Protocol):
-    """A connection that the process declared, and where."""
+    """A connection declared in this process, and where."""
 
     @property
     def connection(self) -> Connection: ...
@@ -39,7 +39,7 @@ class RegisteredConnection(Protocol):
 
 @dataclass(frozen=True)
 class DefinitionOrigin:
-    """Where a definition stands; prints as ``env EMATIX_FLOW_DSN_X`` or ``file:line``."""
+    """Where a definition comes from; prints as ``env EMATIX_FLOW_DSN_X`` or ``file:line``."""
 
     source: str  # env, project_file, user_file, registered or instance
     label: str
@@ -54,7 +54,7 @@ class DefinitionOrigin:
 
 @dataclass(frozen=True)
 class ResolvedConnection:
-    """The connection in force, where it stands, and the definitions that it hides."""
+    """The connection in force, where it is defined, and the definitions that it hides."""
 
     connection: Connection
     origin: DefinitionOrigin
@@ -63,7 +63,7 @@ class ResolvedConnection:
 
 @dataclass(frozen=True)
 class ConnectionDefinition:
-    """One definition of a name, not built yet: an unused one may be wrong without harm."""
+    """One definition of a name, not built yet: an unused definition may be invalid."""
 
     name: str
     origin: DefinitionOrigin
@@ -72,7 +72,7 @@ class ConnectionDefinition:
 
 @dataclass(frozen=True)
 class ConfigSources:
-    """The places of the chain, read once. By default this process's."""
+    """The sources of definitions, each read once: by default those of this process."""
 
     registered: Mapping[str, RegisteredConnection] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=lambda: os.environ)
@@ -88,7 +88,7 @@ class ConfigSources:
         return read_toml(home_folder(self.env, self.home) / USER_FILE)
 
     def names(self) -> tuple[str, ...]:
-        """Every name that some place defines, sorted."""
+        """Every name that a source defines, sorted."""
         names = {*self.registered, *connection_tables(self.project_file), *connection_tables(self.user_file)}
         taken = {env_variable(name) for name in names}
         for variable, value in self.env.items():
@@ -119,7 +119,7 @@ class ConfigSources:
             yield ConnectionDefinition(name, origin, lambda: declared.connection)
 
     def describe_search(self, name: str) -> str:
-        """The places that were looked into, for an error."""
+        """The sources that were searched, for an error."""
         variables = env_variable(name) + (f", {ENV_DSN}" if name == "default" else "")
         files = ", ".join(
             f"{file.path} ({len(connection_tables(file))} connections)"
@@ -156,9 +156,8 @@ def resolve_connection(
 ) -> ResolvedConnection:
     """The connection in force for a name or an instance.
 
-    An instance that is registered under its name stands for that name, so that an environment
-    variable redirects it however a pipeline refers to it. Any other instance is used as it is.
-    Raises UnknownConnection for a name that no place has.
+    A registered instance is looked up by its name, so that an environment variable can redirect it. Any other
+    instance is used as it is. Raises UnknownConnection for a name that no source defines.
     """
     places = ConfigSources(registered, os.environ if env is None else env, cwd or Path.cwd(), home)
     if isinstance(value, Connection):
@@ -175,7 +174,7 @@ def resolve_connection(
             state=places.describe_search(value),
             next_step=f"export {env_variable(value)}=postgres://…   or   flow connections set {value} url=…"
             if CONNECTION_NAME.fullmatch(value)
-            else "flow connections list  shows those that there are",
+            else "flow connections list  shows all connections",
         )
     return ResolvedConnection(found[0].build(), found[0].origin, tuple(d.origin for d in found[1:]))
 
@@ -188,9 +187,9 @@ def env_variable(name: str) -> str:
 def with_kind_from_url(
     name: str, mapping: Mapping[str, Any], env: Mapping[str, str], *, missing_ok: bool = False
 ) -> Mapping[str, Any]:
-    """The table with the kind that ``url = "${DSN}"`` has when its variable is read; the URL stays.
+    """The table, with the kind of the URL behind ``url = "${DSN}"`` added. The URL itself stays a reference.
 
-    Only the environment is asked, never a secret store: a URL from there needs an explicit kind.
+    Only the environment is read, never a secret store: a URL from a store needs an explicit kind.
     """
     url = mapping.get("url", mapping.get("dsn"))
     if "kind" in mapping or not isinstance(url, str) or not reads_environment_only(url):
@@ -207,7 +206,7 @@ def with_kind_from_url(
 
 
 def home_folder(env: Mapping[str, str], home: Path | None = None) -> Path:
-    """The given folder, else ``$HOME``, else what the system says."""
+    """The given folder, else ``$HOME``, else the home folder of the operating system."""
     if home is not None:
         return home
     return Path(env["HOME"]) if env.get("HOME") else Path.home()
@@ -217,7 +216,7 @@ def connection_tables(file: TomlFile) -> Mapping[str, Any]:
     """The definitions in a file by name."""
     if "connection" in file.tables:
         raise ConfigError(
-            f"{file.path.name} has [connection]; connections stand under [connections.<name>]",
+            f"{file.path.name} has [connection]; connections are defined in [connections.<name>]",
             where=file.where("connection"),
             next_step="rename the table to [connections.<name>]",
         )

@@ -1,4 +1,4 @@
-"""A connection as one URL, for those who open it by other means."""
+"""Writes a connection as one URL, for programs that open it by other means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replacing ``${VAR}``, ``${VAR:-default}`` and ``${prefix:reference}`` at the moment of use.
+"""Replaces ``${VAR}``, ``${VAR:-default}`` and ``${prefix:reference}`` when a value is used.
 
 Owns the table of resolvers. A value that was read from a secret store is remembered by
 `spec.redaction`, so that no later message shows it.
@@ -35,7 +35,7 @@ C = TypeVar("C", bound=Connection)
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PREFIXED = re.compile(r"([A-Za-z][A-Za-z0-9_-]*):(.+)", re.DOTALL)
-# what stands in a secret beside the password and is no secret: to mask it would make messages unreadable
+# fields of a stored secret that are not secret themselves: masking them would make messages unreadable
 _PUBLIC_FIELDS = frozenset(
     {"user", "username", "host", "hostname", "port", "database", "dbname", "db", "schema", "engine", "region"}
 )
@@ -72,9 +72,9 @@ _lock = threading.Lock()
 
 
 def register_resolver(prefix: str, resolver: SecretResolver) -> None:
-    """Let ``resolver`` answer ``${prefix:…}`` from now on; one that was there is replaced."""
+    """Make ``resolver`` answer ``${prefix:…}``. It replaces an earlier resolver of the prefix."""
     if not _PREFIXED.fullmatch(f"{prefix}:x"):
-        raise ConfigError(f"{prefix!r} is no prefix: write letters, digits, '_' and '-', a letter first")
+        raise ConfigError(f"{prefix!r} is not a prefix: use letters, digits, '_' and '-', a letter first")
     if not isinstance(resolver, SecretResolver):
         raise ConfigError(f"the resolver for {prefix!r} has no method resolve(reference)")
     with _lock:
@@ -82,7 +82,7 @@ def register_resolver(prefix: str, resolver: SecretResolver) -> None:
 
 
 def unregister_resolver(prefix: str) -> None:
-    """Forget the resolver of a prefix; our own answers again where we have one."""
+    """Remove the resolver of a prefix. A built-in resolver of the prefix answers again."""
     with _lock:
         _resolvers.pop(prefix, None)
         if prefix in _BUILT_IN:
@@ -90,10 +90,10 @@ def unregister_resolver(prefix: str) -> None:
 
 
 def expand(value: str, *, env: Mapping[str, str] | None = None, used_by: str | None = None) -> str:
-    """The text with every reference replaced, once: what comes out is not read again.
+    """Replace every reference in the text. The replaced values are not searched for references again.
 
-    Raises MissingSecret for an unset variable, an unknown prefix or a secret that is not there, CannotConnect
-    for a store that does not answer; ``used_by`` names who asked.
+    Raises MissingSecret for an unset variable, an unknown prefix or a missing secret, and CannotConnect if
+    a store does not answer. ``used_by`` is the user of the value, for the error.
     """
     if not has_reference(value):
         return value
@@ -115,9 +115,9 @@ def reads_environment_only(value: str) -> bool:
 def expand_connection(
     connection: C, *, env: Mapping[str, str] | None = None, where: SourceLocation | None = None
 ) -> C:
-    """The connection as it is used: no reference left, its checks passed, its secrets remembered.
+    """The connection ready for use: references replaced, fields checked, secrets remembered for masking.
 
-    ``where`` is the place of its declaration, for errors.
+    ``where`` is the location of its declaration, for errors.
     """
     owner = f"connection {connection.name!r}"
     changes: dict[str, Any] = {}
@@ -147,10 +147,10 @@ def expand_connection(
 
 
 def remember_secrets(connection: Connection) -> None:
-    """Mask the secrets of this connection in every error and log line from now on.
+    """Mask the secrets of this connection in every later error and log line.
 
-    A password that is also the user, the database or the like (``postgres``, ``guest``) is left to
-    the masking of URLs and fields: hiding the bare word would make messages unreadable.
+    A password that equals the user, the database or a similar field (``postgres``, ``guest``) is masked in
+    URLs and fields only: masking the bare word would make messages unreadable.
     """
     secrets: set[str] = set()
     public: set[str] = {connection.kind, connection.name}
@@ -171,12 +171,12 @@ def remember_secrets(connection: Connection) -> None:
 
 
 def _expand_if_set(value: Any) -> Any:
-    """A text whose references are variables that are set, with them replaced; anything else as it is."""
+    """The text with its references replaced, if all are variables that are set; any other value unchanged."""
     if not isinstance(value, str) or not reads_environment_only(value):
         return value
     try:
         return expand(value)
-    except FlowError:  # whoever uses the connection is told
+    except FlowError:  # the command that uses the connection raises the error
         return value
 
 
@@ -203,8 +203,8 @@ def _refuse_masked(connection: Connection) -> None:
         masked_url = isinstance(value, str) and "://" in value and split_url(value).password == MASK
         if (holds_secret(field.name) and value == MASK) or masked_url:
             raise ConfigError(
-                f"{field.name} of connection {connection.name!r} was masked when it was written down",
-                next_step="write the secret as a ${VAR} reference: references survive, values do not",
+                f"{field.name} of connection {connection.name!r} is masked, so the secret is lost",
+                next_step="write the secret as a ${VAR} reference: references are kept, values are masked",
             )
 
 
@@ -221,7 +221,7 @@ def _replacement(reference: str, env: Mapping[str, str]) -> str:
     if match is None:
         raise ConfigError(
             "a reference is written ${VARIABLE}, ${VARIABLE:-default} or ${prefix:reference}",
-            next_step="put text that holds '${' into an environment variable and refer to that",
+            next_step="put text that contains '${' into an environment variable and refer to that",
         )
     return _resolve(match[1], match[2], env)
 
@@ -253,7 +253,7 @@ def _resolve(prefix: str, reference: str, env: Mapping[str, str]) -> str:
 
 
 def _remember_store_value(value: str, field: str) -> None:
-    """Mask what a store gave; of a whole secret in JSON each value too, as somebody may take it apart."""
+    """Mask a value from a secret store. For a JSON object mask each of its values too."""
     if field.lower() in _PUBLIC_FIELDS:
         return
     remember_secret(value)

@@ -1,4 +1,4 @@
-"""Which ``${…}`` references the project uses, and where. Nothing is fetched here."""
+"""Finds the ``${…}`` references of the project and where they are used. Reads no secret."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ematix_flow.spec.connections.references import REFERENCE, ExpandedText, spl
 
 @dataclass(frozen=True)
 class SecretReference:
-    """A reference as it is written, without its braces, and who uses it."""
+    """A reference without its braces, and the fields and settings that use it."""
 
     reference: str
     used_by: tuple[str, ...]
 
     @property
     def reference_without_default(self) -> str:
-        """Without a default value, which may be a secret."""
+        """The reference without its default value, which may be a secret."""
         return split_default(self.reference)[0]
 
 
 def find_secret_references(places: ConfigSources) -> tuple[SecretReference, ...]:
-    """Every reference of a connection in force, or of a setting of the project's file, each once."""
+    """Every reference in the connections in force and in the project's settings, each once."""
     found: dict[str, list[str]] = {}
     for text, user in (*_connection_texts(places), *_setting_texts(places.project_file.tables)):
         for match in REFERENCE.finditer(text):
@@ -41,7 +41,7 @@ def _connection_texts(places: ConfigSources) -> Iterator[tuple[str, str]]:
         definition = next(iter(places.definitions(name)))
         try:
             connection = definition.build()
-        except FlowError:  # one that cannot be built is a matter of `flow connections list`
+        except FlowError:  # `flow connections list` shows why it is invalid
             continue
         yield from _field_texts(connection, name)
 

@@ -13,7 +13,7 @@ from ematix_flow.config.toml_file import TomlFile, read_toml
 from ematix_flow.errors import ConfigError, FlowError, did_you_mean
 from ematix_flow.spec.location import SourceLocation
 
-# what each table may say; None: who reads it knows
+# the keys of each table; None: the module that reads the table checks them
 _KNOWN_KEYS: Mapping[str, tuple[str, ...] | None] = {
     "connections": None,
     "engine": None,
@@ -27,9 +27,9 @@ _KNOWN_KEYS: Mapping[str, tuple[str, ...] | None] = {
 
 
 def project_settings(cwd: Path | None = None) -> Mapping[str, Any]:
-    """``[engine]``, ``[run_log]`` and the like, as written; empty when there is no file.
+    """``[engine]``, ``[run_log]`` and the other tables as written; empty when there is no file.
 
-    Raises ConfigError at a table or a key that there is none of: what is not read would not be noticed.
+    Raises ConfigError for an unknown table or key, because it would have no effect.
     """
     file = read_toml((cwd or Path.cwd()) / PROJECT_FILE)
     _refuse_unknown(file)
@@ -45,7 +45,7 @@ def setting_location(table: str, key: str, cwd: Path | None = None) -> SourceLoc
 def text_setting(
     table: str, key: str, cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> str | None:
-    """One text of those settings, as ``[run_log] url``, its references replaced; None if it is not there."""
+    """A text setting such as ``[run_log] url``, with its references replaced; None if it is not set."""
     found: Any = project_settings(cwd).get(table, {})
     value = found.get(key) if isinstance(found, dict) else found
     if value is None:
@@ -58,7 +58,7 @@ def text_setting(
 
 
 def list_setting(table: str, key: str, cwd: Path | None = None) -> tuple[str, ...]:
-    """Several texts of those settings, as ``[alerts] urls``; empty when it is not there."""
+    """A list setting such as ``[alerts] urls``; empty if it is not set."""
     found: Any = project_settings(cwd).get(table, {})
     value = found.get(key, []) if isinstance(found, dict) else found
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
@@ -69,7 +69,7 @@ def list_setting(table: str, key: str, cwd: Path | None = None) -> tuple[str, ..
 
 
 def _expand_setting(value: str, table: str, key: str, cwd: Path | None, env: Mapping[str, str] | None) -> str:
-    """The text with its references replaced; an error of one points at the setting."""
+    """The text with its references replaced. An error points at the setting."""
     try:
         return str(expand(value, env=env, used_by=f"[{table}] {key} in {PROJECT_FILE}"))
     except FlowError as error:
@@ -82,7 +82,7 @@ def _refuse_unknown(file: TomlFile) -> None:
             raise ConfigError(
                 f"{PROJECT_FILE} has no table [{table}].{did_you_mean(table, _KNOWN_KEYS)}",
                 where=file.where(table),
-                next_step=f"there are {', '.join(f'[{each}]' for each in sorted(_KNOWN_KEYS))}",
+                next_step=f"the tables are {', '.join(f'[{each}]' for each in sorted(_KNOWN_KEYS))}",
             )
         keys = _KNOWN_KEYS[table]
         for key in value if isinstance(value, dict) else ():

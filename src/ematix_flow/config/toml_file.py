@@ -1,4 +1,4 @@
-"""Reading one of our TOML files, with the line of whatever is wrong in it."""
+"""Reads a TOML file and knows the line of each key, for errors."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class TomlFile:
     text: str = ""
 
     def where(self, *keys: str) -> SourceLocation:
-        """The line that declares this key, or the nearest table around it that has one.
+        """The line of this key, or of the nearest enclosing table that has a line.
 
-        A table of an array has its place in the path: ``where("targets", "1", "mode")``.
+        A table of an array has its index in the path: ``where("targets", "1", "mode")``.
         """
         declared = dict(_declarations(self.text))
         for end in range(len(keys), 0, -1):
@@ -46,7 +46,7 @@ class TomlFile:
 
 
 def read_toml(path: Path) -> TomlFile:
-    """The file; a missing one is empty. Raises ConfigError with the line of a syntax error."""
+    """Read the file; a missing file is empty. Raises ConfigError with the line of a syntax error."""
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
@@ -59,7 +59,7 @@ def read_toml(path: Path) -> TomlFile:
 
 
 def parse_toml(text: str, path: Path) -> TomlFile:
-    """The tables of a text; ``path`` is what errors call it. Raises ConfigError like `read_toml`."""
+    """Parse a text. ``path`` is its name in errors. Raises ConfigError like `read_toml`."""
     try:
         return TomlFile(path, True, tomllib.loads(text), text)
     except tomllib.TOMLDecodeError as error:
@@ -94,7 +94,7 @@ def _declarations(text: str) -> list[tuple[tuple[str, ...], int]]:
 def _with_array_positions(
     keys: tuple[str, ...], arrays: dict[tuple[str, ...], int], *, new: bool
 ) -> tuple[str, ...]:
-    """The path of a header, with the place of every table of an array in it."""
+    """The path of a header, with the index of each array table in it."""
     if new:
         arrays[keys] = arrays.get(keys, -1) + 1
     path: list[str] = []
@@ -106,7 +106,7 @@ def _with_array_positions(
 
 
 def _open_multiline_quotes(value: str) -> str | None:
-    """The quotes that end a text of several lines which begins here; None when none does."""
+    """The quotes that close the multi-line string that begins here; None when none begins."""
     for quotes in ('"""', "'''"):
         if value.strip().startswith(quotes) and value.count(quotes) == 1:
             return quotes

@@ -1,4 +1,4 @@
-"""One table of a TOML file as a reader of options sees it: its values, and the line of each."""
+"""One table of a TOML file: its values and the line of each."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TomlTable:
         return DeclarationError(f"{self.label}: {what}", where=self.where(*keys), next_step=next_step)
 
     def table(self, key: str) -> TomlTable | None:
-        """The table within, None when there is none. Raises DeclarationError when it is something else."""
+        """The nested table of this key, or None. Raises DeclarationError when the value is not a table."""
         if key not in self.values:
             return None
         found = self.values[key]
@@ -63,7 +63,7 @@ class TomlTable:
         return TomlTable(self.file, (*self.path, key), found)
 
     def tables(self, key: str) -> list[TomlTable] | None:
-        """The tables of an array, as ``[[targets]]`` makes one; None when there is none."""
+        """The tables of an array such as ``[[targets]]``; None when there is none."""
         if key not in self.values:
             return None
         found = self.values[key]
@@ -72,7 +72,7 @@ class TomlTable:
         return [TomlTable(self.file, (*self.path, key, str(n)), item) for n, item in enumerate(found)]
 
     def text(self, key: str) -> str | None:
-        """A text with its ``${…}`` references replaced, None when there is none."""
+        """The text of this key with its ``${…}`` references replaced, or None."""
         value = self.values.get(key)
         if value is None:
             return None
@@ -84,14 +84,14 @@ class TomlTable:
             raise error.with_location(self.where(key)) from None
 
     def refuse_unknown(self, known: Iterable[str]) -> None:
-        """Raises DeclarationError at the first key that is none of these, with a did-you-mean."""
+        """Raise DeclarationError with a suggestion for the first key that is not known."""
         known = set(known)
         for key in self.values:
             if key not in known:
                 raise self.error(f"there is no key {key!r}.{did_you_mean(key, known)}", key)
 
     def where_named(self, words: str) -> SourceLocation:
-        """The line of the first key of this table that a message names; the table's own otherwise."""
+        """The line of the first key of this table that a message names, else the line of the table."""
         for word in re.findall(r"\w+", words):
             if word in self.values:
                 return self.where(word)

@@ -1,4 +1,4 @@
-"""Writing ``~/.ematix-flow/connections.toml``: one connection changes, the rest stays as it was written."""
+"""Changes one connection in ``~/.ematix-flow/connections.toml`` and keeps the rest of the file as written."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def set_connection(
     env: Mapping[str, str] | None = None,
     home: Path | None = None,
 ) -> Path:
-    """Define or change a connection in the user's file; returns its path.
+    """Define or change a connection in the user's file; returns the file's path.
 
-    A text is its URL. Fields that are not given stay, unless the kind changes. Nothing is written
-    when the result would not be a valid connection. The file is replaced in one step, mode 0600.
+    A string is the URL. Fields that are not given stay, unless the kind changes. If the result is not a valid
+    connection, nothing is written. The file is replaced atomically, with mode 0600.
     """
     import tomlkit
 
     if not CONNECTION_NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} is no connection name: write letters, digits, '_' and '-', a letter first"
+            f"{name!r} is not a connection name: use letters, digits, '_' and '-', a letter first"
         )
     variables = os.environ if env is None else env
     path = home_folder(variables, home) / USER_FILE
@@ -67,8 +67,8 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, str]:
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not equals or not key.strip():
-            # the text may be a URL with a password: it is not repeated
-            raise UsageError("a setting is written  field=value", next_step="as in  url=postgres://…")
+            # the text may be a URL with a password, so the error does not repeat it
+            raise UsageError("a field is written  field=value", next_step="such as  url=postgres://…")
         found[key.strip()] = value
     return found
 
@@ -88,7 +88,7 @@ def parse_definition(arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
 
 
 def _unchanged_fields(name: str, before: object, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of the present definition that stay."""
+    """The fields of the current definition that stay."""
     if not isinstance(before, Mapping):
         return {}
     replaced = {"url", "dsn"} if {"url", "dsn"} & given.keys() else set()
@@ -97,7 +97,7 @@ def _unchanged_fields(name: str, before: object, given: Mapping[str, Any]) -> di
         old = connection_from_mapping(name, before).kind
         new = connection_from_mapping(name, given).kind
     except DeclarationError:
-        return kept  # an addition to what is there; judged with it
+        return kept  # the fields add to the current definition, and are checked with it
     return kept if old == new else {}
 
 
@@ -109,7 +109,7 @@ def _build_connection(name: str, table: Mapping[str, Any], env: Mapping[str, str
 
 
 def _as_field_type(connection: Connection, key: str, value: Any) -> Any:
-    """``"5439"`` from a command line is written as the number that the field holds."""
+    """The value in the type of its field: ``"5439"`` from a command line is written as a number."""
     typed = getattr(connection, key, value)
     return typed if isinstance(typed, (bool, int)) and not has_reference(value) else value
 

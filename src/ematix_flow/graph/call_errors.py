@@ -1,8 +1,7 @@
-"""Python's own errors about this package's names and their arguments, turned into errors of a declaration.
+"""Turns Python's errors about wrong names and arguments of this package into declaration errors.
 
-``Target(tabel=…)``, ``pk(x=1)`` and ``ematix.pipline`` never reach code of ours that could refuse them:
-Python raises a TypeError or an AttributeError in the user's file. What the user's own functions raise stays
-as it is.
+``Target(tabel=…)``, ``pk(x=1)`` and ``ematix.pipline`` fail before any code of this package runs: Python
+raises a TypeError or an AttributeError in the user's file. Errors of the user's own functions are unchanged.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _UNKNOWN_IMPORT = re.compile(r"cannot import name '(?P<name>\w+)' from '(?P<modu
 
 
 def as_declaration_error(error: BaseException) -> DeclarationError | None:
-    """The error for a wrong call or a wrong name of this package; None where it is about something else."""
+    """The error for a wrong call or name of this package; None when the error has another cause."""
     frames = list(traceback.walk_tb(error.__traceback__))
     users = [(frame, line) for frame, line in frames if not is_package_frame(frame)]
     if not users:
@@ -45,7 +44,7 @@ def as_declaration_error(error: BaseException) -> DeclarationError | None:
 def argument_error(
     shown: str, called: Callable[..., Any], complaint: str, where: SourceLocation | None
 ) -> DeclarationError:
-    """What is wrong with the arguments of a call, and what was probably meant."""
+    """The error about the arguments of a call, with a suggestion."""
     unknown = _UNKNOWN_OPTION.search(complaint)
     if unknown is None:
         return DeclarationError(f"{shown}() {complaint}", where=where)
@@ -71,7 +70,7 @@ def _find_argument_error(
 
 
 def _callables(frame: FrameType) -> Iterator[Any]:
-    """What the line can call: the names of its scope, and what those of this package have."""
+    """What the line can call: the names in its scope, and the attributes of those from this package."""
     scope = {**frame.f_globals, **frame.f_locals}
     yield from scope.values()
     for value in scope.values():

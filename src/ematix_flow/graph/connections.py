@@ -1,4 +1,4 @@
-"""Connections by name or instance, as the current registry and the chain of places define them."""
+"""Resolves connections by name or instance, with the connections of the current registry."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def mask_defined_secrets() -> None:
         for definition in places.definitions(name):
             try:
                 remember_secrets(definition.build())
-            except FlowError:  # whoever uses the connection is told
+            except FlowError:  # the command that uses the connection raises the error
                 continue
 
 
 def resolve_with_origin(value: str | Connection) -> ResolvedConnection:
-    """The connection in force for a name or an instance, where it stands and what it hides."""
+    """The connection in force for a name or an instance, with its origin and hidden definitions."""
     return resolve_connection(value, registered=current_registry().connections)
 
 
 def resolve(value: str | Connection) -> Connection:
-    """The connection in force, its references unexpanded."""
+    """The connection in force, with its ``${…}`` references not yet replaced."""
     return resolve_with_origin(value).connection
 
 

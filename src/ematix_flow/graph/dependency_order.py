@@ -7,17 +7,17 @@ from graphlib import CycleError, TopologicalSorter
 
 
 def find_cycle(edges: Mapping[str, Sequence[str]]) -> list[str] | None:
-    """The names of one circle, first repeated last, or None."""
+    """The names of one cycle, with the first repeated at the end, or None."""
     try:
         TopologicalSorter(edges).prepare()
     except CycleError as error:
-        # graphlib lists each node before the one that depends on it; we show "a → what a needs"
+        # graphlib lists each node before the one that depends on it; the error shows "a → what a depends on"
         return list(reversed(error.args[1]))
     return None
 
 
 def topological_order(edges: Mapping[str, Sequence[str]]) -> list[str]:
-    """Upstreams first; among equals the order of declaration."""
+    """The names, upstreams first; otherwise in the order of declaration."""
     position = {name: i for i, name in enumerate(edges)}
     sorter = TopologicalSorter(edges)
     sorter.prepare()
@@ -32,7 +32,7 @@ def topological_order(edges: Mapping[str, Sequence[str]]) -> list[str]:
 def upstreams_within(
     edges: Mapping[str, Sequence[str]], names: Collection[str]
 ) -> dict[str, tuple[str, ...]]:
-    """For each of the names, upstreams first, those of them that it needs, directly or through others."""
+    """For each of the names, upstreams first: the names that it depends on, directly or indirectly."""
     nearest: dict[str, dict[str, None]] = {}
     for name in topological_order(edges):
         above: dict[str, None] = {}

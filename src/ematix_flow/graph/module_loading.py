@@ -1,4 +1,4 @@
-"""Importing the user's module so that its declarations land in one registry."""
+"""Imports the user's module so that its declarations are in one registry."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def _missing_file_error(path: Path) -> FlowError:
 
 
 def _invalid_module_name_error(name: str) -> FlowError:
-    """A folder, a path without .py, or a text that can be no module."""
+    """The error for a folder, a path without .py, or a text that cannot be a module name."""
     folder = Path(name)
     here = sorted(found.name for found in folder.glob("*.py")) if folder.is_dir() else []
-    what = f"{name!r} is a folder, not a module" if folder.is_dir() else f"{name!r} is no name of a module"
+    what = f"{name!r} is a folder, not a module" if folder.is_dir() else f"{name!r} is not a module name"
     step = (
         f"give --module {folder / here[0]}"
         if here
@@ -74,13 +74,13 @@ def _invalid_module_name_error(name: str) -> FlowError:
 
 
 def _user_location(error: BaseException) -> SourceLocation | None:
-    """The innermost line of the user's own files that an error came through."""
+    """The innermost line of the user's own files in the traceback of an error."""
     own = _user_frames(error)
     return SourceLocation(own[-1].filename, own[-1].lineno or 1) if own else None
 
 
 def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """Without the import machinery, generated code, the standard library, packages, and this one."""
+    """The frames of the user's own files: without Python's, those of packages, and generated code."""
     pythons = tuple({path + os.sep for path in map(sysconfig.get_path, ("stdlib", "platstdlib"))})
     return [
         traceback.FrameSummary(frame.f_code.co_filename, line, frame.f_code.co_name)
@@ -98,7 +98,7 @@ def _make_importable(folder: str) -> None:
 
 
 def _refuse_shadowed_module(name: str, path: Path | None, module: ModuleType) -> None:
-    """A file that is called like a module of Python or of a package is never imported."""
+    """Refuse a file that has the name of a module of Python or of a package: it would never be imported."""
     wanted = path.resolve() if path is not None else Path.cwd() / f"{name}.py"
     found = getattr(module, "__file__", None)
     if wanted.is_file() and (found is None or Path(found).resolve() != wanted.resolve()):

@@ -1,7 +1,7 @@
-"""What was declared: pipelines, workflows, connections and transforms, by name.
+"""The registry of declared pipelines, streams, workflows, connections and transforms, by name.
 
-The registry in force sits in a context variable, so that two modules, threads or tests never mix.
-It owns uniqueness of names and the dependency graph; it knows nothing of how a pipeline runs.
+The current registry is a context variable, so that two modules, threads or tests never mix. The registry
+checks that names are unique and that dependencies have no cycle; it does not know how a pipeline runs.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from ematix_flow.spec.streams import StreamSpec
     from ematix_flow.spec.workflows import WorkflowSpec
 
-LONGEST_NAME = 160  # with what is added to a workflow's, as much as a column of the slots holds
+LONGEST_NAME = 160  # with the prefix of a workflow, the length of a column of the slots table
 _RESERVED_PREFIXES = ("workflow:", "freshness:", "tag:", "source:", "target:")
 
 
 @dataclass(frozen=True)
 class DeclaredConnection:
-    """A connection that a module registered, and where."""
+    """A registered connection and where it was declared."""
 
     connection: Connection
     where: SourceLocation | None
@@ -48,7 +48,7 @@ class DeclaredPipeline:
 
     spec: PipelineSpec
     function: Callable[..., Any]
-    handle: Any  # the api object that the user's name is bound to; the graph does not import api
+    handle: Any  # the Pipeline object of the user's module; graph does not import api
     post_functions: Mapping[int, Callable[..., Any]] = field(default_factory=dict)  # by step number
 
 
@@ -67,14 +67,14 @@ class DeclaredTransform:
 
 
 def _check_name(kind: str, name: str, where: SourceLocation | None) -> None:
-    """What a run log, a selector and a terminal can hold."""
-    advice = "give it another one with  name="
+    """Refuse a name that the run log, a selector or a terminal cannot show."""
+    advice = "give it another name with  name="
     if len(name) > LONGEST_NAME:
         raise DeclarationError(
-            f"the name of the {kind} {name[:40]!r}… has {len(name)} characters, "
-            f"and {LONGEST_NAME} are allowed",
+            f"the name of the {kind} {name[:40]!r}… has {len(name)} characters; "
+            f"at most {LONGEST_NAME} are allowed",
             where=where,
-            next_step="give it a shorter one with  name=",
+            next_step="give it a shorter name with  name=",
         )
     if not name.isprintable():
         raise DeclarationError(
@@ -103,7 +103,7 @@ class Registry:
     _upstream_names: set[str] = field(default_factory=set, repr=False)  # what a pipeline depends on
 
     def add_connection(self, connection: Connection, where: SourceLocation | None) -> None:
-        """Register or replace: a later declaration of one name wins, as in a Python namespace."""
+        """Register the connection. A later declaration of the same name replaces an earlier one."""
         self.connections[connection.name] = DeclaredConnection(connection, where)
 
     def add_pipeline(self, declared: DeclaredPipeline) -> None:
@@ -114,7 +114,7 @@ class Registry:
         cycle = self._find_cycle_through(spec)
         if cycle:
             raise DependencyCycle(
-                f"pipelines depend on each other in a circle: {' → '.join(cycle)}",
+                f"pipelines depend on each other in a cycle: {' → '.join(cycle)}",
                 where=spec.where,
                 next_step="remove one of these names from depends_on=",
             )
@@ -122,7 +122,7 @@ class Registry:
         self._upstream_names.update(spec.depends_on)
 
     def _find_cycle_through(self, spec: PipelineSpec) -> list[str] | None:
-        """Only a pipeline that others already wait for can close a circle: the rest is not searched."""
+        """The cycle that this pipeline closes, or None. Only an upstream of others can close one."""
         if spec.name not in spec.depends_on and spec.name not in self._upstream_names:
             return None
         others = (declared.spec for declared in self.pipelines.values())
@@ -166,7 +166,7 @@ class Registry:
         return self.pipelines[name]
 
     def check(self) -> None:
-        """Everything that only shows when all of a module is known: names that nothing declares."""
+        """Check what can be checked once the whole module is loaded: every used name must be declared."""
         for declared in self.pipelines.values():
             self.check_pipeline(declared.spec)
         self._refuse_reference_cycle()
@@ -194,13 +194,13 @@ class Registry:
     def _refuse_stream(self, name: str, workflow: WorkflowSpec, who: str) -> None:
         if name in self.streams and name not in self.pipelines:
             raise DeclarationError(
-                f"{who} the stream {name!r}, which has no end to wait for",
+                f"{who} the stream {name!r}, which never ends",
                 where=workflow.where,
                 next_step=f"flow consume {name}  follows it; leave it out of the workflow",
             )
 
     def _refuse_workflow_cycle(self) -> None:
-        """A workflow that its own jobs start, or one that they start, would never come to rest."""
+        """Refuse workflows that start each other, directly or through their jobs: they would run forever."""
         runs: dict[str, list[str]] = {}
         for workflow in self.workflows.values():
             for job in workflow.jobs:
@@ -216,13 +216,13 @@ class Registry:
         cycle = find_cycle(edges)
         if cycle:
             raise DependencyCycle(
-                f"workflows start each other in a circle: {' → '.join(cycle)}",
+                f"workflows start each other in a cycle: {' → '.join(cycle)}",
                 where=self.workflows[cycle[0]].where,
-                next_step="a workflow cannot wait for what it starts itself: change triggered_by=",
+                next_step="a workflow cannot wait for its own jobs: change triggered_by=",
             )
 
     def check_pipeline(self, spec: PipelineSpec) -> None:
-        """Every name that a pipeline mentions must be declared."""
+        """Require that every name a pipeline uses is declared."""
         for upstream in spec.depends_on:
             if upstream not in self.pipelines:
                 raise self._unknown_name_error("pipeline", upstream, spec.where, f"{spec.name!r} depends on")
@@ -231,7 +231,7 @@ class Registry:
                 raise self._unknown_name_error("transform", reference, spec.where, f"{spec.name!r} refers to")
 
     def _refuse_reference_cycle(self) -> None:
-        """A pipeline that runs another one after its load waits for it, like one that depends on it."""
+        """Refuse a cycle of ``depends_on`` and ``transforms_post`` references."""
         edges = {
             name: (*d.spec.depends_on, *(r for r in d.spec.transform_references if r in self.pipelines))
             for name, d in self.pipelines.items()
@@ -239,7 +239,7 @@ class Registry:
         cycle = find_cycle(edges)
         if cycle:
             raise DependencyCycle(
-                f"pipelines run each other in a circle: {' → '.join(cycle)}",
+                f"pipelines run each other in a cycle: {' → '.join(cycle)}",
                 where=self.pipelines[cycle[0]].spec.where,
                 next_step="remove one of these from depends_on= or transforms_post=",
             )
@@ -265,7 +265,7 @@ class Registry:
         if before is None:
             return
         if before == now or hasattr(sys, "ps1") or "ipykernel" in sys.modules:
-            return  # a reloaded module or a cell that is run again replaces what it declared
+            return  # a reloaded module or notebook cell replaces its earlier declaration
         raise DuplicateName(
             f"{kind} {name!r} is declared twice; the first is at {before}",
             where=now,
@@ -278,13 +278,13 @@ _process_default = Registry()
 
 
 def current_registry() -> Registry:
-    """The registry that declarations go to now."""
+    """The registry that receives declarations now."""
     return _current.get(_process_default)
 
 
 @contextmanager
 def use_registry(registry: Registry) -> Iterator[Registry]:
-    """Make ``registry`` the one in force within the block: for a loader or a test."""
+    """Make ``registry`` the current one within the block, for a loader or a test."""
     token = _current.set(registry)
     try:
         yield registry

@@ -1,9 +1,9 @@
-"""Which pipelines a command is about, in the words that dbt users know.
+"""Selects pipelines for a command, with the selector syntax of dbt.
 
-``orders`` a name, ``orders_*`` a pattern, ``tag:nightly``, ``workflow:nightly``, ``source:shop``,
-``target:warehouse``; ``+orders`` with all it depends on, ``orders+`` with all that depends on it,
-``2+orders+1`` so many steps of them, ``@orders`` with what depends on it and all that those need. A space
-joins what is selected, a comma keeps what both sides select.
+``orders`` is a name, ``orders_*`` a pattern; ``tag:nightly``, ``workflow:nightly``, ``source:shop`` and
+``target:warehouse`` select by an attribute. ``+orders`` adds all its upstreams, ``orders+`` all its
+downstreams, ``2+orders+1`` only that many steps; ``@orders`` adds its downstreams and all their upstreams.
+A space unites selections, a comma intersects them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ematix_flow.spec.pipelines import PipelineSpec, connection_label
 
 _ATOM = re.compile(r"(?P<at>@)?(?:(?P<up>\d*)\+)?(?P<what>[^@+].*?)(?:\+(?P<down>\d*))?")
 _HELP = (
-    "a selector is a name, a pattern as orders_*, or tag:, workflow:, source: or target: and a name; "
-    "with + before or after it for what it depends on and what depends on it"
+    "a selector is a name, a pattern such as orders_*, or tag:, workflow:, source: or target: and a name; "
+    "+ before it adds its upstreams, + after it adds its downstreams"
 )
 
 
@@ -30,14 +30,14 @@ def select(
     *,
     with_upstream: bool = False,
 ) -> list[str]:
-    """The names that the selectors choose, upstreams first. A selector that chooses nothing is an error."""
+    """The names that the selectors match, upstreams first. A selector that matches nothing is an error."""
     selector = Selector(registry)
     chosen = selector.select(wanted)
     if with_upstream:
         chosen |= selector.upstreams_of(chosen)
     left = chosen - selector.select(excluded)
     if chosen and not left:
-        raise UsageError(f"--exclude {' '.join(excluded)} leaves nothing of what is selected")
+        raise UsageError(f"--exclude {' '.join(excluded)} excludes everything that is selected")
     return registry.dependency_order(list(left))
 
 
@@ -56,10 +56,10 @@ class Selector:
                 self._downstreams.setdefault(upstream, []).append(name)
 
     def select(self, texts: Iterable[str]) -> set[str]:
-        """What any of them selects."""
+        """The names that any of the selectors matches."""
         found: set[str] = set()
         for text in texts:
-            # a name is a name, whatever it is made of
+            # a declared name is always a name, even if it contains spaces or commas
             parts = [text] if text in self._specs else text.split()
             if not parts:
                 raise UsageError("a selector is empty", next_step=_HELP)
@@ -67,7 +67,7 @@ class Selector:
         return found
 
     def upstreams_of(self, names: Iterable[str]) -> set[str]:
-        """All that they depend on."""
+        """All upstreams of the names."""
         return _reachable(names, self._upstreams, None)
 
     def _select_intersection(self, text: str) -> set[str]:
@@ -75,7 +75,7 @@ class Selector:
             return self._select_atom(text)
         found = set.intersection(*(self._select_atom(part) for part in text.split(",")))
         if not found:
-            raise UsageError(f"no pipeline is in all parts of {text!r}, though each part selects some")
+            raise UsageError(f"no pipeline matches all parts of {text!r}, though each part matches some")
         return found
 
     def _select_atom(self, text: str) -> set[str]:
@@ -83,7 +83,7 @@ class Selector:
             return {text}
         parts = _ATOM.fullmatch(text)
         if parts is None or (parts["at"] and (parts["up"], parts["down"]) != (None, None)):
-            raise UsageError(f"{text!r} is no selector", next_step=_HELP)
+            raise UsageError(f"{text!r} is not a selector", next_step=_HELP)
         core = self._match(parts["what"])
         found = set(core)
         if parts["at"]:
@@ -149,14 +149,14 @@ def _source_connections(spec: PipelineSpec) -> tuple[str, ...]:
 _METHODS: Mapping[str, Callable[[PipelineSpec], tuple[str, ...]]] = {
     "name": lambda spec: (spec.name,),
     "tag": lambda spec: spec.tags,
-    "workflow": lambda spec: (),  # the registry knows
+    "workflow": lambda spec: (),  # handled by the registry
     "source": _source_connections,
     "target": lambda spec: tuple(connection_label(target.connection) for target in spec.targets),
 }
 
 
 def _reachable(start: Iterable[str], edges: Mapping[str, Sequence[str]], steps: int | None) -> set[str]:
-    """What is that many steps away or fewer; any number when None."""
+    """The names that are at most ``steps`` edges away; at any distance when it is None."""
     found: set[str] = set()
     frontier = set(start)
     while frontier and steps != 0:

@@ -1,4 +1,4 @@
-"""Durations as a person writes them: ``90m``, ``36h``, ``7d``."""
+"""Parses durations such as ``90m``, ``36h`` and ``7d``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks
 
 
 def try_parse_duration(text: str) -> dt.timedelta | None:
-    """None when it is no duration, or one that no calendar holds."""
+    """The duration, or None if the text is not a duration or too long."""
     found = _DURATION.fullmatch(text.strip())
     try:
         return dt.timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else None
@@ -23,5 +23,5 @@ def try_parse_duration(text: str) -> dt.timedelta | None:
 def parse_duration(option: str, text: str) -> dt.timedelta:
     found = try_parse_duration(text)
     if found is None:
-        raise UsageError(f"{option} {text!r} is no duration", next_step="write 90m, 36h, 7d or 2w")
+        raise UsageError(f"{option} {text!r} is not a duration", next_step="write 90m, 36h, 7d or 2w")
     return found

@@ -1,7 +1,7 @@
-"""Options of reading and writing files: what they are, and which go together.
+"""Checks the options for reading and writing files when a pipeline is declared.
 
-Pure, and checked when a pipeline is declared: an option that a format does not know, or a value that
-would give unreadable files, is refused here, before anything is read or written.
+An option that a format does not have, or a value that would produce unreadable files, is refused before
+anything is read or written.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ CSV_READ_OPTIONS: dict[str, type] = {
 JSON_READ_OPTIONS: dict[str, type] = {"schema_infer_max_records": int, "batch_size": int}
 
 _CSV_WRITE_OPTIONS = ("csv_delimiter", "csv_header", "csv_quote", "csv_escape", "csv_null_value")
-# option -> the formats it may stand beside. One declaration may carry the read options of both text
-# formats, so that it fits a CSV and a JSON lines connection; those of the other format are not used.
+# option -> the formats that accept it. A declaration may have the read options of both text formats, so that
+# it works with a CSV and with a JSON lines connection; options of the other format are not used.
 _FORMATS_OF_OPTION = {
     "parquet_compression": ("parquet",),
     **dict.fromkeys(_CSV_WRITE_OPTIONS, ("csv",)),
     "csv_read_options": ("csv", "json_lines"),
     "json_read_options": ("json_lines", "csv"),
 }
-# what is written -> what is read: one folder has one dialect
+# option for writing -> option for reading: all files of a folder have one dialect
 _READ_OPTION_OF = {
     "csv_delimiter": "delimiter",
     "csv_header": "has_header",
@@ -54,15 +54,15 @@ _IGNORE_CASE = "(?i)"
 
 @dataclass(frozen=True)
 class CsvReadOptions:
-    """How CSV files that others wrote are read. None: found out from the files, or as most write them."""
+    """How to read CSV files of other programs. None: detected from the files, or the usual value."""
 
     has_header: bool = True
     delimiter: str | None = None
     quote: str = '"'
-    escape: str | None = None  # None: a quote within quotes is doubled
+    escape: str | None = None  # None: a quote inside quotes is written twice
     terminator: str | None = None  # None: a newline, with or without a carriage return
     comment: str | None = None
-    null_regex: str | None = None  # of cells that are null besides the empty ones
+    null_regex: str | None = None  # cells that match it are null, in addition to empty cells
     truncated_rows_ok: bool = False
     schema_infer_max_records: int | None = None  # None: every record
 
@@ -76,10 +76,10 @@ class CsvReadOptions:
 
 @dataclass(frozen=True)
 class JsonReadOptions:
-    """How JSON lines that others wrote are read."""
+    """How to read JSON lines of other programs."""
 
     schema_infer_max_records: int | None = None  # None: every record
-    batch_size: int | None = None  # rows that are handed to a task at once
+    batch_size: int | None = None  # rows that a task gets at once
 
     @classmethod
     def from_file_options(cls, options: FileOptions) -> JsonReadOptions:
@@ -87,7 +87,7 @@ class JsonReadOptions:
 
 
 def null_pattern(null_regex: str, flavour: str) -> str:
-    """The pattern of null cells as an engine writes it; a leading ``(?i)`` is the one flag there is."""
+    """The pattern of null cells in the syntax of an engine. A leading ``(?i)`` is the only flag."""
     flag = _IGNORE_CASE if null_regex.startswith(_IGNORE_CASE) else ""
     return flag + portable_regex.translate(null_regex.removeprefix(_IGNORE_CASE), flavour)
 
@@ -96,7 +96,7 @@ def null_pattern(null_regex: str, flavour: str) -> str:
 
 
 def check_file_options(format: str | None, options: FileOptions, where: SourceLocation | None = None) -> None:
-    """Raise DeclarationError for an option that does not fit the format, or whose value makes no sense.
+    """Raise DeclarationError for an option that does not fit the format, or an invalid value.
 
     ``format`` is None for a connection that holds no files: then no file option fits.
     """
@@ -115,7 +115,7 @@ def check_file_options(format: str | None, options: FileOptions, where: SourceLo
 
 
 def check_file_values(options: FileOptions, where: SourceLocation | None = None) -> None:
-    """The part of the check that needs no format: for a connection that is known only by its name yet."""
+    """The checks that need no format, for a connection of which only the name is known."""
     _check_compression(options.parquet_compression, where)
     _check_csv_writing(options, where)
     read = dict(options.csv_read_options)
@@ -127,16 +127,16 @@ def check_file_values(options: FileOptions, where: SourceLocation | None = None)
         if written is not None and key in read and written != read[key]:
             raise DeclarationError(
                 f"{option}={written!r}, and csv_read_options= says {key!r}: {read[key]!r}: "
-                "the files of one folder are written and read alike",
+                "the files of one folder need the same value for writing and reading",
                 where=where,
-                next_step=f"leave one of them out: {option}= is what csv_read_options= says unless given",
+                next_step=f"leave one of them out: {option}= is taken from csv_read_options= by default",
             )
 
 
 def check_folder_options(
     kind: str, prefix: str | None, partition_by: Sequence[str], where: SourceLocation | None = None
 ) -> None:
-    """Refuse a folder, or folders of partitions, in a system that has none."""
+    """Refuse ``prefix`` and ``partition_by`` for a system without folders."""
     for option, given, kinds, what in (
         ("prefix", prefix is not None, FILE_KINDS, "files"),
         ("partition_by", bool(partition_by), PARTITIONED_KINDS, "files and lake tables"),
@@ -177,12 +177,12 @@ def _check_csv_writing(options: FileOptions, where: SourceLocation | None) -> No
     for characters, what in ((delimiter, "the delimiter"), (quote, "the quote"), ("\r\n", "a line end")):
         if any(character in null for character in characters):
             raise DeclarationError(
-                f"csv_null_value={null!r} holds {what}: a null could not be read back", where=where
+                f"csv_null_value={null!r} contains {what}: a null could not be read back", where=where
             )
 
 
 def _check_csv_reading(given: Mapping[str, Any], where: SourceLocation | None) -> None:
-    """The characters of a dialect must be told apart; a quote may escape itself."""
+    """Require that the special characters differ; a quote may escape itself."""
     marks = {"delimiter": ",", "quote": '"', **given}
     for one, other in (
         ("delimiter", "quote"),
@@ -248,5 +248,5 @@ def _require_pattern(name: str, value: str, where: SourceLocation | None) -> Non
         raise DeclarationError(
             f"{name}= 'null_regex': {error.what}",
             where=where,
-            next_step="letters, classes, groups, * + ? {n}, ^ and $ are known; (?i) may come first",
+            next_step="use letters, classes, groups, * + ? {n}, ^ and $; (?i) may come first",
         ) from None

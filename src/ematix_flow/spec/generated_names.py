@@ -1,5 +1,5 @@
-"""Names that we make: for what lies next to the user's own tables and files for a while, and for what
-generated SQL calls its rows and helper columns. No declared name can equal one of the latter."""
+"""Names that this package generates: for temporary tables and files, and for rows and helper columns in
+generated SQL. A declared name can never equal a name in generated SQL."""
 
 from __future__ import annotations
 
@@ -8,25 +8,23 @@ import json
 import re
 from collections.abc import Iterable
 
-RESERVED_PREFIX = (
-    "_ematix_"  # only names of ours begin so; upper and lower case are alike, as in many databases
-)
+RESERVED_PREFIX = "_ematix_"  # only generated names begin with it; compared without case, as databases do
 
 
 def internal_name(word: str) -> str:
-    """The name of an alias, a helper column or a work table in SQL that we generate."""
+    """The name of an alias, a helper column or a work table in generated SQL."""
     return RESERVED_PREFIX + word
 
 
 def first_reserved_name(names: Iterable[str]) -> str | None:
-    """The first name that could equal one of ours."""
+    """The first name that begins with the reserved prefix, or None."""
     return next((name for name in names if name.lower().startswith(RESERVED_PREFIX)), None)
 
 
 def distinct_name(*names: str, length: int = 24, joint: str = "_") -> str:
-    """Readable from the first name, valid everywhere, and different for different names.
+    """A name with a readable part from the first name, valid everywhere and unique for the names.
 
-    None is the beginning of another one's with a joint after it.
+    No such name followed by the joint is a prefix of another one.
     """
     readable = re.sub(r"[^a-z0-9]+", joint, names[0].lower()).strip(joint)[:length].strip(joint)
     digest = hashlib.blake2b(json.dumps(names).encode("ascii"), digest_size=6).hexdigest()
@@ -45,5 +43,5 @@ def distinct_file_name(*names: str, default: str, digits: int) -> str:
 
 
 def part_number(part: str) -> int:
-    """The name of a staged part as the 64-bit number that its rows carry."""
+    """The 64-bit number for the name of a staged part, which its rows carry."""
     return int.from_bytes(hashlib.blake2b(part.encode(), digest_size=8).digest(), "big", signed=True)

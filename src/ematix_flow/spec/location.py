@@ -1,4 +1,4 @@
-"""Where in the user's file a thing was declared."""
+"""Locations of declarations in the user's files."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class SourceLocation:
 
 @dataclass(frozen=True, eq=False)
 class TableLocation(SourceLocation):
-    """A table of a file, which knows where the things within it stand, by their names."""
+    """A table of a file, with the locations of the named things inside it."""
 
     locations: Mapping[str, SourceLocation] = field(default_factory=dict, repr=False)
 
     def location_of(self, name: str) -> SourceLocation:
-        """The place of a thing within; of one that it does not know, the table's own."""
+        """The location of a named thing inside the table, or of the table itself."""
         return self.locations.get(name, self)
 
 
 @dataclass(frozen=True)
 class NamedLocation(SourceLocation):
-    """A place that is no line of a file: an option of the command, a variable."""
+    """A location that is not a line of a file: an option of the command, or a variable."""
 
     def __str__(self) -> str:
         return self.file
@@ -53,18 +53,18 @@ class NamedLocation(SourceLocation):
 
 @functools.lru_cache(maxsize=1024)
 def is_package_file(file: str) -> bool:
-    """Whether it is a file of this package. Asked for every declaration, of the same few files."""
+    """Whether it is a file of this package. Cached, because every declaration asks for the same files."""
     return not file.startswith("<") and os.path.realpath(file).startswith(_PACKAGE)
 
 
 def is_package_frame(frame: FrameType) -> bool:
-    """Whether it runs code of this package; the ``__init__`` of a dataclass has no file, but a module."""
+    """Whether it runs code of this package. The ``__init__`` of a dataclass has a module but no file."""
     module = str(frame.f_globals.get("__name__", ""))
     return is_package_file(frame.f_code.co_filename) or module.partition(".")[0] == __name__.partition(".")[0]
 
 
 def caller_location() -> SourceLocation | None:
-    """The nearest frame outside this package: the line of the user's file that called us."""
+    """The nearest line outside this package: where the user's file called it."""
     frame = inspect.currentframe()
     while frame is not None:
         file = frame.f_code.co_filename
@@ -75,7 +75,7 @@ def caller_location() -> SourceLocation | None:
 
 
 def object_location(obj: object) -> SourceLocation | None:
-    """Where a class or function is defined; None when Python cannot tell (a notebook, ``exec``)."""
+    """Where a class or function is defined; None if Python does not know it (a notebook, ``exec``)."""
     try:
         file = inspect.getsourcefile(obj)  # type: ignore[arg-type]  # TypeError is handled below
         _, line = inspect.getsourcelines(obj)  # type: ignore[arg-type]

@@ -62,11 +62,11 @@ def normalizer_from_json(value: Mapping[str, Any]) -> Normalizer:
 
 
 def check_normalizers(normalizers: Sequence[Normalizer], column: str, declared: DataType) -> None:
-    """Refuse a chain that cannot mean anything for a column of this type."""
+    """Refuse normalisers that do not fit a column of this type."""
     for place, marker in enumerate(normalizers):
         if marker.name == "derive" and place > 0:
             raise DeclarationError(
-                f"column {column!r}: derive() gives the value itself, so it must come first",
+                f"column {column!r}: derive() computes the value, so it must come first",
                 next_step="move derive(…) before the other markers",
             )
     if normalizers and normalizers[-1].name == "to_timezone" and declared.kind == "timestamp_tz":
@@ -74,7 +74,7 @@ def check_normalizers(normalizers: Sequence[Normalizer], column: str, declared: 
             f"column {column!r}: to_timezone() gives the local time of a zone, which a TimestampTZ"
             " would read as UTC",
             next_step="declare the column as Timestamp, or leave out to_timezone(): a TimestampTZ is a"
-            " moment, the same in every zone",
+            " point in time, the same in every zone",
         )
     check_result_type(normalizers, column, declared)
 
@@ -83,37 +83,37 @@ def check_normalizers(normalizers: Sequence[Normalizer], column: str, declared: 
 
 
 def trim() -> Normalizer:
-    """Without the ASCII whitespace at both ends: space, tab, newline, vertical tab, form feed, return."""
+    """Remove ASCII whitespace at both ends: space, tab, newline, vertical tab, form feed, return."""
     return Normalizer("trim")
 
 
 def lower() -> Normalizer:
-    """In lower case, character by character."""
+    """Convert to lower case, character by character."""
     return Normalizer("lower")
 
 
 def upper() -> Normalizer:
-    """In upper case, character by character."""
+    """Convert to upper case, character by character."""
     return Normalizer("upper")
 
 
 def empty_to_null() -> Normalizer:
-    """NULL instead of the empty text."""
+    """Replace an empty text by NULL."""
     return Normalizer("empty_to_null")
 
 
 def whitespace_to_null() -> Normalizer:
-    """Trimmed, and NULL when nothing is left."""
+    """Trim the text, and replace it by NULL when nothing is left."""
     return Normalizer("whitespace_to_null")
 
 
 def replace(old: str, new: str) -> Normalizer:
-    """Every ``old`` replaced by ``new``, both taken literally."""
+    """Replace every ``old`` by ``new``, both taken literally."""
     return Normalizer("replace", (("old", old), ("new", new)))
 
 
 def regex_replace(pattern: str, replacement: str, flags: str = "g") -> Normalizer:
-    r"""Matches of ``pattern`` replaced; ``\1`` … ``\9`` in the replacement are groups, ``\0`` the match.
+    r"""Replace matches of ``pattern``; ``\1`` … ``\9`` in the replacement are groups, ``\0`` is the match.
 
     ``flags``: ``g`` replaces every match instead of the first, ``i`` ignores ASCII case. The pattern is
     of the part of regular expressions that every engine reads alike (`spec.portable_regex`).
@@ -122,17 +122,17 @@ def regex_replace(pattern: str, replacement: str, flags: str = "g") -> Normalize
 
 
 def truncate(n: int) -> Normalizer:
-    """The first ``n`` characters."""
+    """Keep the first ``n`` characters."""
     return Normalizer("truncate", (("n", n),))
 
 
 def email_normalize() -> Normalizer:
-    """Trimmed and in lower case."""
+    """Trim the text and convert it to lower case."""
     return Normalizer("email_normalize")
 
 
 def phone_normalize() -> Normalizer:
-    """Only digits and plus signs."""
+    """Keep only digits and plus signs."""
     return Normalizer("phone_normalize")
 
 
@@ -146,7 +146,7 @@ def parse_timestamp(
     on_failure: str = "null",
     default: dt.datetime | dt.date | str | None = None,
 ) -> Normalizer:
-    """A moment, from text in one of the formats; without a zone the text is taken as UTC.
+    """Parse a point in time from text in one of the formats; text without a zone is UTC.
 
     Without ``format`` or ``formats`` the formats of ``DEFAULT_TIMESTAMP_FORMATS`` are tried in their
     order. A value that already is a timestamp passes through.
@@ -168,12 +168,12 @@ def parse_date(
     on_failure: str = "null",
     default: dt.date | str | None = None,
 ) -> Normalizer:
-    """A date, from text in one of the formats (else ``DEFAULT_DATE_FORMATS``); timestamps lose their time."""
+    """Parse a date from text in one of the formats, by default ``DEFAULT_DATE_FORMATS``; cut off a time."""
     if isinstance(default, str):
         try:
             default = dt.date.fromisoformat(default)
         except ValueError:
-            raise DeclarationError(f"parse_date(default={default!r}) is no date") from None
+            raise DeclarationError(f"parse_date(default={default!r}) is not a date") from None
     return Normalizer(
         "parse_date",
         (
@@ -185,12 +185,12 @@ def parse_date(
 
 
 def to_timezone(tz: str) -> Normalizer:
-    """The local time in a zone (a Timestamp without zone); a value without zone is taken as UTC."""
+    """Convert to the local time of a zone, a Timestamp without zone. A value without zone is UTC."""
     return Normalizer("to_timezone", (("tz", tz),))
 
 
 def date_trunc(precision: str) -> Normalizer:
-    """Down to the start of the second, minute, hour, day, week (Monday), month, quarter or year, in UTC."""
+    """Round down to the second, minute, hour, day, week (Monday), month, quarter or year, in UTC."""
     return Normalizer("date_trunc", (("precision", precision),))
 
 
@@ -198,7 +198,7 @@ def date_trunc(precision: str) -> Normalizer:
 
 
 def parse_int(on_failure: str = "null", default: int | None = None) -> Normalizer:
-    """A 64-bit integer, from digits with an optional sign and whitespace around."""
+    """Parse a 64-bit integer from digits with an optional sign and surrounding whitespace."""
     return Normalizer("parse_int", (("on_failure", on_failure), ("default", default)))
 
 
@@ -208,12 +208,12 @@ def parse_numeric(
     on_failure: str = "null",
     default: Decimal | float | str | None = None,
 ) -> Normalizer:
-    """A decimal number, half rounded away from zero to ``scale`` digits; too large counts as a failure."""
+    """Parse a decimal, rounded half away from zero to ``scale`` digits. A too large number is a failure."""
     if isinstance(default, str):
         try:
             default = Decimal(default)
         except InvalidOperation:
-            raise DeclarationError(f"parse_numeric(default={default!r}) is no number") from None
+            raise DeclarationError(f"parse_numeric(default={default!r}) is not a number") from None
     return Normalizer(
         "parse_numeric",
         (("precision", precision), ("scale", scale), ("on_failure", on_failure), ("default", default)),
@@ -221,12 +221,12 @@ def parse_numeric(
 
 
 def round(p: int = 0) -> Normalizer:
-    """Half rounded away from zero to ``p`` digits after the point."""
+    """Round half away from zero to ``p`` digits after the point."""
     return Normalizer("round", (("p", p),))
 
 
 def clamp(low: Scalar | None = None, high: Scalar | None = None) -> Normalizer:
-    """Not below ``low``, not above ``high``; either may be None. NULL stays NULL."""
+    """Limit the value to ``low`` and ``high``; either may be None. NULL stays NULL."""
     return Normalizer("clamp", (("low", low), ("high", high)))
 
 
@@ -236,7 +236,7 @@ def parse_bool(
     on_failure: str = "null",
     default: bool | None = None,
 ) -> Normalizer:
-    """True or false by the word, in any case, with whitespace around; any other word is a failure."""
+    """Parse true or false from words, in any case, with surrounding whitespace. Other words are failures."""
     return Normalizer(
         "parse_bool",
         (
@@ -252,7 +252,7 @@ def parse_bool(
 
 
 def default(value: Scalar) -> Normalizer:
-    """``value`` instead of NULL."""
+    """Replace NULL by ``value``."""
     return Normalizer("default", (("value", value),))
 
 
@@ -262,17 +262,17 @@ def not_null_or(value: Scalar) -> Normalizer:
 
 
 def nullif(value: Scalar) -> Normalizer:
-    """NULL instead of ``value``."""
+    """Replace ``value`` by NULL."""
     return Normalizer("nullif", (("value", value),))
 
 
 def sql(expr: str) -> Normalizer:
-    """An expression in the source's own SQL, in which the word ``col`` stands for the value so far."""
+    """Apply an expression in the source's SQL dialect, in which ``col`` is the current value."""
     return Normalizer("sql", (("expr", expr),))
 
 
 def derive(expr: str) -> Normalizer:
-    """The value itself from an expression over the source's columns; the source needs no such column."""
+    """Compute the value by an expression over the source's columns, which need not include this one."""
     return Normalizer("derive", (("expr", expr),))
 
 

@@ -1,4 +1,4 @@
-"""Which arguments a normaliser takes: the checks that run when one is declared or read from JSON."""
+"""Checks the arguments of a normaliser when it is declared or read from JSON."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def formats_of(
 
 
 def _as_tuple(marker: str, arg: str, given: object) -> tuple[Any, ...]:
-    """What was given as a tuple; several things are a list, a tuple or a set."""
+    """The given list, tuple or set as a tuple."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise DeclarationError(f"{marker}({arg}=…) takes a list, not {given!r}")
     return tuple(given)
@@ -53,18 +53,18 @@ def words_of(marker: str, arg: str, words: Iterable[str]) -> tuple[str, ...]:
 
 
 def default_moment(marker: str, value: dt.datetime | dt.date | str | None) -> dt.datetime | None:
-    """The default of parse_timestamp as a moment in UTC."""
+    """The default of parse_timestamp as a UTC time."""
     if value is None:
         return None
     if isinstance(value, str):
         try:
             value = dt.datetime.fromisoformat(value.replace("Z", "+00:00"))
         except ValueError:
-            raise DeclarationError(f"{marker}(default={value!r}) is no ISO 8601 timestamp") from None
+            raise DeclarationError(f"{marker}(default={value!r}) is not an ISO 8601 timestamp") from None
     if not isinstance(value, dt.datetime) and isinstance(value, dt.date):
         value = dt.datetime(value.year, value.month, value.day)
     if not isinstance(value, dt.datetime):
-        raise DeclarationError(f"{marker}(default={value!r}) is no timestamp")
+        raise DeclarationError(f"{marker}(default={value!r}) is not a timestamp")
     return (
         value.replace(tzinfo=dt.timezone.utc) if value.tzinfo is None else value.astimezone(dt.timezone.utc)
     )
@@ -167,7 +167,7 @@ def _check_to_timezone(args: Args) -> None:
     if not is_time_zone(name):
         raise DeclarationError(
             f"to_timezone({name!r}): there is no such time zone.{time_zone_hint(name)}",
-            next_step="give a name of the IANA database, as Europe/Berlin",
+            next_step="use a name from the IANA database, such as Europe/Berlin",
         )
 
 
@@ -211,7 +211,7 @@ def _check_clamp(args: Args) -> None:
                 raise DeclarationError(f"clamp() bounds numbers and dates, not {bound!r}")
     if low is not None and high is not None:
         try:
-            crossed = low > high  # type: ignore[operator]  # a TypeError is what is looked for
+            crossed = low > high  # type: ignore[operator]  # a TypeError means that they cannot be compared
         except TypeError:
             raise DeclarationError(f"clamp({low!r}, {high!r}): the bounds cannot be compared") from None
         if crossed:

@@ -1,6 +1,6 @@
-"""Whether what a column's markers give fits the type that the column declares.
+"""Checks that the result of a column's normalisers fits the column's declared type.
 
-A value that a chain leaves as text is not read as a number or a time by chance: a parsing marker says how.
+A text is never converted to a number or a time implicitly: a parsing normaliser says how.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TEXT = frozenset({"text", "string"})
 _NUMBERS = frozenset({"small_int", "integer", "big_int", "float", "double", "numeric"})
 _TIMES = frozenset({"date", "timestamp", "timestamp_tz"})
 
-# what each marker gives; one that is not here gives what it takes, or what nobody knows (sql, derive)
+# the result of each normaliser; others keep the type of their input, or have an unknown result (sql, derive)
 RESULT_KINDS = {
     **dict.fromkeys(
         (
@@ -39,7 +39,7 @@ RESULT_KINDS = {
     "parse_bool": "true or false",
 }
 UNTYPED_NORMALIZERS = frozenset({"sql", "derive"})
-# the types of columns that hold it
+# the column types that can hold each result
 _COLUMN_KINDS_FOR = {
     "text": _TEXT | {"json", "jsonb", "uuid", "bytes"},
     "a time": _TEXT | _TIMES,
@@ -64,7 +64,7 @@ class TypedMarker(Protocol):
 
 
 def check_result_type(normalizers: Sequence[TypedMarker], column: str, declared: DataType) -> None:
-    """DeclarationError when the last marker that decides it gives what the column cannot hold."""
+    """Raise DeclarationError if the column cannot hold the result of its normalisers."""
     for place in range(len(normalizers) - 1, -1, -1):
         marker = normalizers[place]
         if marker.name in UNTYPED_NORMALIZERS:
@@ -87,12 +87,12 @@ def _type_mismatch_error(
     if given == "text" and parser is not None:
         step = f"write {parser} after it, which reads the text; or leave {marker.name}() out"
     return DeclarationError(
-        f"column {column!r}: {marker.name}() gives {given}, and the column is {declared}", next_step=step
+        f"column {column!r}: {marker.name}() returns {given}, and the column is {declared}", next_step=step
     )
 
 
 def _check_constant(marker: TypedMarker, column: str, declared: DataType) -> None:
-    """A constant that stands for a value of the column, or is compared with one."""
+    """Check a constant that replaces a value of the column or is compared with one."""
     value = marker["value"]
     if isinstance(value, str):
         wrong = declared.kind in _NUMBERS or declared.kind == "boolean"
@@ -104,6 +104,6 @@ def _check_constant(marker: TypedMarker, column: str, declared: DataType) -> Non
         wrong = isinstance(value, dt.date) and declared.kind in _NUMBERS | {"boolean", "uuid", "bytes"}
     if wrong:
         raise DeclarationError(
-            f"column {column!r}: {marker.name}({value!r}) is no value of a column that is {declared}",
+            f"column {column!r}: {marker.name}({value!r}) does not fit a column of type {declared}",
             next_step=f"write a value of {declared}, or put a parsing marker after it",
         )

@@ -23,10 +23,10 @@ ConnectionRef = str | Connection
 
 
 def require_connection_ref(reference: object) -> None:
-    """DeclarationError unless it names a connection, is one, or is None."""
+    """Raise DeclarationError unless the value is a connection, the name of one, or None."""
     if reference is not None and not isinstance(reference, str | Connection):
         raise DeclarationError(
-            f"a connection is named by text or given itself, and {reference!r} is neither",
+            f"expected a connection or its name, not {reference!r}",
             next_step='write its name, as in target_connection="warehouse"',
         )
 
@@ -44,18 +44,20 @@ def connection_ref_from_json(value: Any) -> Any:
 
 
 def refuse_incremental_truncate(mode: str, where: SourceLocation | None) -> None:
-    """Truncating would delete what earlier ranges had brought."""
+    """Refuse ``truncate`` for an incremental pipeline: it would delete the rows of earlier ranges."""
     if mode == "truncate":
-        raise DeclarationError("mode='truncate' loads everything anew: it cannot be incremental", where=where)
+        raise DeclarationError(
+            "mode='truncate' replaces all rows: it cannot be used with incremental=True", where=where
+        )
 
 
-_LONGEST_DELAY_SECONDS = 30 * 86_400.0  # seconds that a retry waits
-Catchup = Literal["none", "last", "all"]  # which fires that nobody saw are run after all
+_LONGEST_DELAY_SECONDS = 30 * 86_400.0  # the longest wait before a retry
+Catchup = Literal["none", "last", "all"]  # which missed slots are run later
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often and how patiently a failed run is tried again."""
+    """How often a failed run is retried, and how long to wait before each retry."""
 
     max_attempts: int = 1
     backoff: Literal["fixed", "linear", "exponential"] = "fixed"
@@ -74,7 +76,7 @@ class RetryPolicy:
 
     @classmethod
     def from_mapping(cls, value: Mapping[str, Any], where: SourceLocation | None = None) -> RetryPolicy:
-        """Both spellings: ``backoff_seconds``/``backoff_factor`` and ``backoff``/``base_secs``."""
+        """Read both spellings: ``backoff_seconds``/``backoff_factor`` and ``backoff``/``base_secs``."""
         if not isinstance(value, Mapping):
             raise DeclarationError(
                 f"retry= takes options, not {value!r}", where=where, next_step='retry={"max_attempts": 3}'
@@ -87,7 +89,7 @@ class RetryPolicy:
                 )
             if cls._KEYS[key] in fields:
                 raise DeclarationError(
-                    "retry= base_secs and backoff_seconds say the same: give one", where=where
+                    "retry= base_secs and backoff_seconds mean the same: give one of them", where=where
                 )
             fields[cls._KEYS[key]] = given
         if "backoff_factor" in value and "backoff" not in value:
@@ -113,23 +115,24 @@ class RetryPolicy:
             or (policy.max_seconds is not None and policy.max_seconds < 0)
         ):
             raise DeclarationError(
-                "retry= times must not be negative, and backoff_factor at least 1", where=where
+                "retry= times must not be negative, and backoff_factor must be at least 1", where=where
             )
         if policy.max_attempts == 1 and set(value) - {"max_attempts"}:
             raise DeclarationError(
-                "retry= says how long to wait, and with one attempt there is nothing to wait for",
+                "retry= sets a wait, and max_attempts is 1: there is no retry to wait for",
                 where=where,
                 next_step='retry={"max_attempts": 3, …}',
             )
         if "backoff_factor" in value and policy.backoff != "exponential":
             raise DeclarationError(
-                f"retry= backoff_factor is for backoff='exponential', not {policy.backoff!r}", where=where
+                f"retry= backoff_factor works with backoff='exponential', not {policy.backoff!r}",
+                where=where,
             )
         if policy.base_seconds > _LONGEST_DELAY_SECONDS or (policy.max_seconds or 0) > _LONGEST_DELAY_SECONDS:
             raise DeclarationError(
                 f"retry= waits longer than 30 days: {max(policy.base_seconds, policy.max_seconds or 0):g} s",
                 where=where,
-                next_step="the times of retry= are seconds",
+                next_step="give the times of retry= in seconds",
             )
         return policy
 
@@ -154,7 +157,7 @@ def _require_number(
     keys: Mapping[str, str],
     where: SourceLocation | None,
 ) -> None:
-    """Seconds and factors of retry= are numbers; the error says the name that was written."""
+    """Require that a time or factor of ``retry=`` is a number. The error names it as the user wrote it."""
     if given is None or (isinstance(given, int | float) and not isinstance(given, bool) and given == given):
         return
     name = next(key for key in value if keys[key] == field)
@@ -163,7 +166,7 @@ def _require_number(
 
 @dataclass(frozen=True)
 class FileOptions:
-    """How files are written and read. Only what was set is not None."""
+    """How files are written and read. Options that were not set are None."""
 
     parquet_compression: str | None = None
     csv_delimiter: str | None = None
@@ -233,7 +236,7 @@ class SourceSpec:
 
 @dataclass(frozen=True)
 class TargetSpec:
-    """One place a pipeline loads into, and by which strategy."""
+    """One target of a pipeline, and the strategy of the load."""
 
     connection: ConnectionRef
     table: TableSpec | None = None
@@ -248,7 +251,7 @@ class TargetSpec:
     partition_by: tuple[str, ...] = ()
     max_shrink: float = 0.5
     allow_empty: bool = False
-    column_map: tuple[tuple[str, str], ...] = ()  # on top of the source's
+    column_map: tuple[tuple[str, str], ...] = ()  # in addition to the source's
     files: FileOptions = FileOptions()
 
     def __post_init__(self) -> None:
@@ -256,7 +259,7 @@ class TargetSpec:
 
     @property
     def label(self) -> str:
-        """How ledger, run log and output name this target."""
+        """The name of this target in ledger, run log and output."""
         what = self.table.label if self.table is not None else (self.prefix or "")
         return f"{connection_label(self.connection)}:{what}"
 
@@ -327,8 +330,8 @@ class PipelineSpec:
     tags: tuple[str, ...] = ()
     depends_on: tuple[str, ...] = ()
     upstream_freshness_seconds: float | None = None
-    freshness_seconds: float | None = None  # after so long without a success it is stale
-    freshness_column: str | None = None  # whose newest value in the target counts instead
+    freshness_seconds: float | None = None  # it is stale after this long without a success
+    freshness_column: str | None = None  # its newest value in the target replaces the last success
     retry: RetryPolicy = RetryPolicy()
     transforms_pre: tuple[PreTransform, ...] = ()
     transforms_post: tuple[PostTransform, ...] = ()
@@ -342,7 +345,7 @@ class PipelineSpec:
 
     @property
     def connections(self) -> tuple[ConnectionRef, ...]:
-        """Those that it names: the source's, if it has one of its own, and each target's."""
+        """The connections of the source, if it has its own, and of each target."""
         own = () if self.source.connection is None else (self.source.connection,)
         return (*own, *(target.connection for target in self.targets))
 

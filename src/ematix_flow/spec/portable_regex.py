@@ -1,12 +1,12 @@
-r"""The part of regular expressions that every engine reads alike, and its spelling in each of them.
+r"""The subset of regular expressions that works the same in every engine, and its syntax in each of them.
 
-Postgres, DuckDB, Spark and Python disagree on ``.``, ``$``, ``\b``, ``\w``, on look-around, on back
-references and on POSIX classes. A pattern is read here once, and written out in the flavour of an
-engine with these rules: ``\d \w \s \b`` are ASCII, ``.`` is anything but a newline, ``^`` and ``$``
-are the ends of the whole text. What cannot be the same everywhere is refused when it is declared.
+Postgres, DuckDB, Spark and Python disagree on ``.``, ``$``, ``\b``, ``\w``, look-around, back references and
+POSIX classes. This module translates a pattern to the syntax of an engine, with these rules: ``\d \w \s \b``
+are ASCII, ``.`` is anything but a newline, ``^`` and ``$`` are the ends of the whole text. A pattern that
+cannot work the same everywhere is refused when it is declared.
 
-One difference remains: between alternatives of which one begins like the other, Postgres takes the
-longest match and the rest the first that fits. Write the longer one first, then all agree.
+One difference remains: among alternatives of which one begins with the other, Postgres takes the longest
+match and the others the first. Write the longer alternative first, then all agree.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def check_pattern(pattern: str) -> int:
 
 
 def matches_empty_after_start(pattern: str) -> bool:
-    """Whether the pattern finds an empty match somewhere else than at the start of a text."""
+    """Whether the pattern can match the empty text after the start of a text."""
     return matches_empty_text(pattern) and not pattern.startswith(("^", r"\A"))
 
 
 def matches_empty_text(pattern: str) -> bool:
-    """Whether the pattern finds an empty match in an empty text."""
+    """Whether the pattern matches the empty text."""
     return re.compile(translate(pattern, "python"), re.ASCII).search("") is not None
 
 
@@ -91,7 +91,7 @@ def replacement_parts(replacement: str) -> tuple[str | int, ...]:
 
 
 def write_replacement(parts: tuple[str | int, ...], flavour: str, shift: int = 0) -> str:
-    """The replacement in an engine's own writing, with group numbers moved up by ``shift``."""
+    """The replacement in the syntax of an engine, with group numbers increased by ``shift``."""
     out = ""
     for part in parts:
         if isinstance(part, int):
@@ -115,7 +115,7 @@ def write_replacement(parts: tuple[str | int, ...], flavour: str, shift: int = 0
 
 
 def translate(pattern: str, flavour: str) -> str:
-    """The pattern as one engine writes it."""
+    """The pattern in the syntax of an engine."""
     return _PatternTranslator(pattern, flavour).translate()
 
 
@@ -133,15 +133,14 @@ class _PatternTranslator:
             out.append(self._translate_one())
         if self.greedy and self.lazy:
             raise self._not_portable_error(
-                "mixes greedy and lazy quantifiers, which Postgres reads in its own way"
+                "mixes greedy and lazy quantifiers, which Postgres reads differently"
             )
         return "".join(out)
 
     def _not_portable_error(self, why: str) -> DeclarationError:
         return DeclarationError(
             f"the regular expression {self.pattern!r} {why}",
-            next_step="use what all engines share (see spec/portable_regex.py), or sql() with the"
-            " source's own function",
+            next_step="use only syntax that all engines share, or sql() with a function of the source",
         )
 
     def _next_character(self) -> str:
@@ -176,7 +175,7 @@ class _PatternTranslator:
         if char == "{":
             bound = _BOUND.match(self.pattern, self.position - 1)
             if bound is None:
-                raise self._not_portable_error(r"holds a { that counts nothing; write \{ for the character")
+                raise self._not_portable_error(r"contains a { without a count; write \{ for the character")
             if max(int(bound[1]), int(bound[2] or 0)) > _MOST_REPEATS:
                 raise self._not_portable_error(f"repeats more than {_MOST_REPEATS} times")
             self.position = bound.end()
@@ -246,7 +245,7 @@ class _PatternTranslator:
                 out += _literal(char)
 
     def _is_range(self, out: str) -> bool:
-        """Whether a hyphen stands between two characters rather than at an end of the brackets."""
+        """Whether a hyphen is between two characters, not at an end of the brackets."""
         return out not in ("[", "[^") and not self.pattern.startswith("]", self.position)
 
 

@@ -1,4 +1,4 @@
-"""Masking of secrets in anything a person or a log may see.
+"""Masks secrets in everything that a person or a log may see.
 
 Three layers: field names that sound secret, the password part of any URL, and the very values that
 were read from a secret place in this process. `mask` is applied to every error and log line.
@@ -27,13 +27,13 @@ _KEYWORD_PASSWORD = re.compile(
     r"(?P<pw>'[^']*'|\"[^\"]*\"|(?:\\.|[^\s,;&)'\"\\])+)",
     re.IGNORECASE,
 )
-# as in JSON, or in a dict that Python shows: the quotes stay
+# in JSON, or in the repr of a dict: the quotes stay
 _QUOTED_PASSWORD = re.compile(
     r"""(?P<head>\b\w{0,40}(?:password|passwd|pwd|secret|token|api_key|secret_access_key)["']\s*:\s*)"""
     r"""(?P<q>["'])(?P<pw>(?:\\.|(?!(?P=q))[^\\])+)(?P=q)""",
     re.IGNORECASE,
 )
-# "/etc/passwd: File exists": a file that is called so, and what the system says of it
+# "/etc/passwd: File exists" is a file name and a system error, not a password
 _PATH_BEFORE = re.compile(r"(?:^|[\s'\"(=])/(?:[^/\s:]{1,255}/){0,40}$")
 _SYSTEM_ERROR_TEXTS = tuple(sorted({os.strerror(number).lower() for number in errno.errorcode}))
 _REFERENCE = re.compile(r"^\$\{[^}]*\}$")
@@ -51,7 +51,7 @@ def is_secret_field(name: str) -> bool:
 
 
 def remember_secret(value: str) -> None:
-    """Mask this very value from now on, wherever it turns up. Short values would mask half the text."""
+    """Mask this value in every later text. Short values are ignored, because they would mask normal words."""
     if len(value) >= 4:
         with _lock:
             _remembered.add(value)
@@ -62,7 +62,7 @@ def mask(text: str) -> str:
     for value in sorted(_remembered, key=len, reverse=True):
         text = text.replace(value, MASK)
     if ":" not in text and "=" not in text:
-        return text  # a password stands behind one of them
+        return text  # a password always follows one of these characters
     text = _URL_PASSWORD.sub(lambda m: f"{m['head']}{MASK}@", text)
     text = _QUOTED_PASSWORD.sub(
         lambda m: m[0] if m["pw"].startswith("${") else f"{m['head']}{m['q']}{MASK}{m['q']}", text
@@ -71,7 +71,7 @@ def mask(text: str) -> str:
 
 
 def _is_harmless(found: re.Match[str]) -> bool:
-    """Whether what follows the word is a reference, or the system's own words about a file of that name."""
+    """Whether the text after the word is a reference, or a system error about a file of that name."""
     if found["pw"].startswith("${"):
         return True
     text, said = found.string, found.string[found.start("pw") : found.start("pw") + 80].lower()

@@ -1,8 +1,8 @@
-"""When a schedule fires: five cron fields or a name, in a time zone, each fire once.
+"""Fire times of a schedule: five cron fields or a name, in a time zone.
 
-A schedule names times of the wall clock. Where daylight saving leaves such a time out, it fires that much
-later; where a time comes twice, it fires the first time. Only a schedule for every hour goes by the hours
-that pass: none fires in an hour that is not there, and both hours of the same name do.
+A schedule names times of the wall clock. When daylight saving skips such a time, the schedule fires as much
+later; when a time occurs twice, it fires the first time only. A schedule for every hour is different: it does
+not fire in the skipped hour, and it fires in both hours of the same name.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ NAMED_SCHEDULES = {
 }
 _CLOCK_CHANGE_MARGIN = dt.timedelta(
     days=2
-)  # more than any zone ever changed at once, and less than between two changes
+)  # longer than any clock change, shorter than the time between two changes
 _MINUTE = dt.timedelta(minutes=1)
 _BLOCK, _HALF_A_DAY = dt.timedelta(minutes=15), dt.timedelta(hours=12)
-_LONGEST_WAIT = dt.timedelta(days=366 * 30)  # cron gives up on a date that does not come in so long
+_LONGEST_WAIT = dt.timedelta(days=366 * 30)  # cronsim gives up on a date that does not come within this time
 
 
 class BadSchedule(ValueError):
-    """The text says what is wrong with it."""
+    """A schedule is invalid; the text says why."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A cron line in a zone. Moments go in and come out in UTC."""
+    """A cron line in a time zone. All arguments and results are in UTC."""
 
     cron: str
     timezone: str = "UTC"
 
     def check(self) -> None:
-        """BadSchedule when the line or the zone is none."""
+        """Raise BadSchedule if the cron line or the time zone is invalid."""
         try:
             zoneinfo.ZoneInfo(self.timezone)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
@@ -59,7 +59,7 @@ class Schedule:
             raise BadSchedule("it never fires")
 
     def fire_times(self, after: dt.datetime, until: dt.datetime) -> Iterator[dt.datetime]:
-        """Each fire later than ``after`` and not later than ``until``, in order."""
+        """The fire times in (after, until], in order."""
         before = after
         for moment in self._candidate_fire_times(after):
             if moment > until:
@@ -69,11 +69,11 @@ class Schedule:
                 before = moment
 
     def next_fire_time(self, after: dt.datetime) -> dt.datetime | None:
-        """The first fire later than ``after``; None when there is none in thirty years."""
+        """The first fire time later than ``after``; None if there is none within thirty years."""
         return _next_fire_time(self, after)
 
     def last_fire_time(self, until: dt.datetime, since: dt.datetime) -> dt.datetime | None:
-        """The newest fire in (since, until]; it does not matter how many there were."""
+        """The latest fire time in (since, until], found without computing all of them."""
         return _last_fire_time(self, until, since)
 
     @cached_property
@@ -82,33 +82,33 @@ class Schedule:
 
     @cached_property
     def _parsed(self) -> CronSim:
-        """For what it says of the fields, and to begin anywhere."""
+        """The parsed cron line: its fields, and a template for iterators."""
         return _parse_cron(self.fields)
 
     @property
     def fields(self) -> str:
-        """The five fields that a name stands for."""
+        """The five cron fields; a name such as ``@daily`` is replaced by its fields."""
         return NAMED_SCHEDULES.get(self.cron.strip().lower(), self.cron)
 
     def _wall_clock_times(self, start: dt.datetime, *, reverse: bool = False) -> CronSim:
-        """The times of the wall clock after ``start``, or those before it, the latest first."""
-        found = copy.copy(self._parsed)  # reading the line again takes longer than a step
+        """The wall clock times after ``start``, or with ``reverse`` those before it, latest first."""
+        found = copy.copy(self._parsed)  # a copy is faster than parsing again
         found.dt, found.tick_direction = start.replace(microsecond=0), -1 if reverse else 1
         return found
 
     def _to_utc(self, wall: dt.datetime) -> dt.datetime:
-        """Of a time that comes twice the first; of one that is left out, what it would have been before."""
+        """A wall clock time in UTC: the first of a repeated time; a skipped time by the earlier offset."""
         return wall.replace(tzinfo=self._zone, fold=0).astimezone(UTC)
 
     def _is_clear_of_clock_change(self, moment: dt.datetime) -> bool:
-        """Whether no clock was set shortly before: then what is later by the wall clock is later indeed."""
+        """Whether no clock change happened shortly before: then wall clock order is time order."""
         then, now = (
             each.astimezone(self._zone).utcoffset() for each in (moment - _CLOCK_CHANGE_MARGIN, moment)
         )
         return then == now
 
     def _last_clear_of_clock_change(self, until: dt.datetime) -> dt.datetime | None:
-        """The newest fire up to then, by one step back of the wall clock; None where that does not tell."""
+        """The latest fire time by one step back on the wall clock; None near a clock change."""
         if len(self._parsed.hours) == 24 or not self._is_clear_of_clock_change(until):
             return None
         local = until.astimezone(self._zone).replace(tzinfo=None, second=0)
@@ -117,7 +117,7 @@ class Schedule:
         return moment if moment is not None and self._is_clear_of_clock_change(moment) else None
 
     def _candidate_fire_times(self, after: dt.datetime) -> Iterator[dt.datetime]:
-        """All fires from some time before ``after`` on, in order; one may come twice."""
+        """All fire times from shortly before ``after`` on, in order; a time may be repeated."""
         if len(self._parsed.hours) == 24:
             yield from self._hourly_fire_times(self._parsed, after)
             return
@@ -134,9 +134,9 @@ class Schedule:
         yield from sorted(waiting)
 
     def _hourly_fire_times(self, cron: CronSim, after: dt.datetime) -> Iterator[dt.datetime]:
-        """By the time that passes: whenever the wall clock shows one of the minutes, on a day that counts."""
+        """The fire times of a schedule for every hour: each time the clock shows one of the minutes."""
         block = after.replace(minute=after.minute // 15 * 15, second=0, microsecond=0)
-        while True:  # no clock is set but at a quarter
+        while True:  # clocks change at a quarter of an hour only
             local = block.astimezone(self._zone)
             if local.month in cron.months and cron.match_day(local.date()):
                 yield from (
@@ -168,7 +168,7 @@ def _parse_cron(fields: str) -> CronSim:
 
 @functools.lru_cache(maxsize=4096)
 def _next_fire_time(schedule: Schedule, after: dt.datetime) -> dt.datetime | None:
-    """Many pipelines fire at the same times, and all are asked at the same moment."""
+    """Cached, because many pipelines share a schedule and are checked at the same time."""
     return next(schedule.fire_times(after, after + _LONGEST_WAIT), None)
 
 

@@ -1,7 +1,7 @@
-"""A stream as declared: what it follows, what it makes of it, where it goes. Frozen values with a JSON form.
+"""A declared stream: its sources, its transform, its targets. Frozen values with a JSON form.
 
-A stream is one long-running load. How its payloads are written stands in the connection; what a target
-does with a batch is the same strategy that a batch pipeline uses.
+A stream is one long-running load. The connection defines the format of the payloads; a target applies each
+batch by the same strategy as a batch pipeline.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ STREAM_MODES = ("append", "merge", "scd2")
 ERROR_POLICIES = ("fail", "drop", "dlq")
 DEAD_LETTER_STORES = ("auto", "topic", "table", "broker")
 DELIVERIES = ("auto", "at_least_once", "exactly_once")
-SPARK_DIALECTS = ("spark", "datafusion")  # of SQL that Spark takes as it is written
+SPARK_DIALECTS = ("spark", "datafusion")  # SQL in these dialects is passed to Spark unchanged
 BROKERS = ("kafka", "rabbitmq", "pubsub", "kinesis")
 
 
 def require_time_zone(starting: object) -> None:
-    """A moment at which a stream starts has a zone: the same text is another moment on another machine."""
+    """Require a time zone in ``starting``: without one, the time would depend on the machine."""
     if isinstance(starting, dt.datetime) and starting.tzinfo is None:
         raise DeclarationError(
-            f"starting={starting!s} has no time zone", next_step='as in "2026-01-31T00:00:00Z"'
+            f"starting={starting!s} has no time zone", next_step='write it as in "2026-01-31T00:00:00Z"'
         )
 
 
 @dataclass(frozen=True)
 class StreamSourceSpec:
-    """One place that is followed: a topic, a queue, a subscription, a stream, a folder, a table."""
+    """One source of a stream: a topic, queue, subscription, Kinesis stream, folder or table."""
 
     connection: ConnectionRef
     query: str
-    starting: str | dt.datetime | None = None  # None: as the connection says, else earliest
+    starting: str | dt.datetime | None = None  # None: the connection's setting, else earliest
     files: FileOptions = field(default_factory=FileOptions)
     options: tuple[tuple[str, str], ...] = ()
 
@@ -83,10 +83,10 @@ class StreamSourceSpec:
 
 @dataclass(frozen=True)
 class StreamTargetSpec:
-    """One place that a stream loads into.
+    """One target of a stream.
 
-    A database or lake has a ``table``, declared or only named by ``table_name``; files have a ``prefix``;
-    a broker has a ``topic``, a ``queue`` or, for Kinesis, the stream of the connection.
+    A database or lake has a declared ``table`` or only a ``table_name``; files have a ``prefix``; a broker
+    has a ``topic``, a ``queue`` or, for Kinesis, the stream of the connection.
     """
 
     connection: ConnectionRef
@@ -112,7 +112,7 @@ class StreamTargetSpec:
 
     @property
     def destination(self) -> str:
-        """What the target is called within its connection."""
+        """The name of the target within its connection."""
         if self.table is not None:
             return self.table.label
         if self.table_name is not None:
@@ -126,7 +126,7 @@ class StreamTargetSpec:
 
     @property
     def is_broker(self) -> bool:
-        """Whether it is a broker: what it gets are messages."""
+        """Whether the target is a broker, which receives messages."""
         return self.table is None and self.table_name is None and self.prefix is None
 
     def to_json(self) -> dict[str, Any]:
@@ -178,15 +178,15 @@ _PLAIN_TARGET_FIELDS = (
 
 @dataclass(frozen=True)
 class DeadLetterSpec:
-    """Where what cannot be loaded goes. ``auto`` takes the topic if one is named, else a table.
+    """Where messages go that cannot be loaded. ``auto`` uses the topic if one is given, else a table.
 
-    ``broker`` hands it back to the source as refused: RabbitMQ's dead-letter exchange.
+    ``broker`` rejects the message at the source, for RabbitMQ's dead-letter exchange.
     """
 
     store: str = "auto"
     topic: str | None = None
     table: str | None = None
-    connection: ConnectionRef | None = None  # of the table; None: the store on this machine
+    connection: ConnectionRef | None = None  # connection of the table; None: the store on this machine
     max_attempts: int = 3
 
     def __post_init__(self) -> None:
@@ -208,7 +208,7 @@ class DeadLetterSpec:
 
 @dataclass(frozen=True)
 class LookupSpec:
-    """Rows that ``transform_sql`` joins with: a table or a query of another connection."""
+    """Rows for joins in ``transform_sql``: a table or a query of another connection."""
 
     name: str
     connection: ConnectionRef
@@ -235,11 +235,11 @@ class StreamSpec:
     sources: tuple[StreamSourceSpec, ...]
     targets: tuple[StreamTargetSpec, ...]
     transform_sql: str | None = None
-    dialect: str | None = None  # of the SQL, when it is not Spark's
+    dialect: str | None = None  # dialect of transform_sql, if it is not Spark's
     lookups: tuple[LookupSpec, ...] = ()
     on_error: str = "fail"
     dead_letters: DeadLetterSpec = DeadLetterSpec()
-    columns: TableSpec | None = None  # what a payload holds, when it is declared
+    columns: TableSpec | None = None  # the columns of a payload, if declared
     idle_pause_ms: int = 500
     max_rows_per_batch: int | None = None
     delivery: str = "auto"
@@ -252,7 +252,7 @@ class StreamSpec:
 
     @property
     def connections(self) -> tuple[ConnectionRef, ...]:
-        """Those of its sources, its targets and its lookups."""
+        """The connections of its sources, lookups and targets."""
         read = (*(each.connection for each in self.sources), *(each.connection for each in self.lookups))
         return (*read, *(target.connection for target in self.targets))
 

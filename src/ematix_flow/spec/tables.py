@@ -23,8 +23,8 @@ EVENT_AT, IS_DELETE = "_event_at", "_is_delete"
 COMPANION_COLUMNS = (EVENT_AT, IS_DELETE, ROW_HASH, LOADED_AT, BATCH_ID)  # beyond the declared ones
 _COMPANION_SUFFIX, _NAME_BYTES = "__events", 63
 
-# What a table keeps beside its declared columns: plain rows; rows with the moment at which they were
-# deleted; versions by the time of the load; versions by the time of events, which may come late.
+# What a table contains: plain rows; rows with the time of their deletion; versions by the time of the load;
+# versions by the time of events, which may arrive late.
 TableContents = Literal["rows", "soft_deletes", "versions", "events"]
 
 
@@ -77,7 +77,7 @@ class TableSpec:
     doc: str | None = None
     where: SourceLocation | None = field(default=None, compare=False)
     keeps: TableContents = "rows"  # set by the planner from the mode of the load
-    stamped: bool = True  # False: a table of others, which is loaded as it is, without load columns
+    stamped: bool = True  # False: a foreign table that is loaded without load columns
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -106,7 +106,7 @@ class TableSpec:
                 for name in group:
                     if name not in seen:
                         raise DeclarationError(
-                            f"a {what} of {self.label} names {name!r}, which is no column of it",
+                            f"a {what} of {self.label} names {name!r}, which is not one of its columns",
                             where=self.where,
                         )
 
@@ -129,7 +129,7 @@ class TableSpec:
         raise KeyError(name)
 
     def arrow_schema(self) -> pa.Schema:
-        """The declared columns as they travel: without the metadata columns of a load."""
+        """The Arrow schema of the declared columns, without the metadata columns of a load."""
         import pyarrow as pa
 
         return pa.schema([pa.field(c.name, c.type.arrow(), c.nullable) for c in self.columns])
@@ -159,21 +159,22 @@ class TableSpec:
         added = tuple(c for c in extra if c.name not in self.column_names)
         if not self.keeps_versions:
             return replace(self, columns=self.columns + added)
-        at_a_time = [(*group, VALID_FROM) for group in (*self.unique, *self.natural_keys) if group]
+        versioned_keys = [(*group, VALID_FROM) for group in (*self.unique, *self.natural_keys) if group]
         if self.merge_keys and self.merge_keys != self.primary_key:
-            at_a_time.append((*self.merge_keys, VALID_FROM))
+            versioned_keys.append((*self.merge_keys, VALID_FROM))
         return replace(
             self,
             columns=self.columns + added,
-            unique=tuple(dict.fromkeys(at_a_time)),
+            unique=tuple(dict.fromkeys(versioned_keys)),
             natural_keys=(),
             merge_keys=(),
         )
 
     def companion(self) -> TableSpec | None:
-        """For versions by event time: the events that opened none, which a late event may need again.
+        """The companion table for versions by event time, else None.
 
-        They are those that changed nothing, and deletes. The table lies beside the versions.
+        It holds deletes and events that changed nothing: they opened no version, but a late event may need
+        them. The table is in the same schema as the versions.
         """
         if self.keeps != "events":
             return None
@@ -221,7 +222,7 @@ class TableSpec:
 
 
 def _companion_name(name: str) -> str:
-    """The companion's name; it keeps within the 63 bytes that databases allow."""
+    """The companion's name, within the 63 bytes that databases allow."""
     if len(name.encode()) + len(_COMPANION_SUFFIX) <= _NAME_BYTES:
         return name + _COMPANION_SUFFIX
     digest = hashlib.blake2b(name.encode(), digest_size=4).hexdigest()

@@ -1,4 +1,4 @@
-"""The formats in which a date or a timestamp may be written, read into elements.
+"""Parses formats of dates and timestamps into elements.
 
 Two spellings are understood: the template patterns of SQL (``YYYY-MM-DD HH24:MI:SS``) and those of
 ``strptime`` (``%Y-%m-%d %H:%M:%S``). ``ISO8601`` stands for all of ISO 8601's usual forms: a date,
@@ -16,7 +16,7 @@ from ematix_flow.errors import DeclarationError
 
 ISO8601 = "ISO8601"
 
-# Tried in this order. With slashes the month comes first unless the year does; with dots the day.
+# Tried in this order. With slashes the month comes first, unless the year does; with dots the day.
 DEFAULT_TIMESTAMP_FORMATS: tuple[str, ...] = (
     ISO8601,
     "YYYY/MM/DD HH24:MI:SS",
@@ -30,7 +30,7 @@ DEFAULT_TIMESTAMP_FORMATS: tuple[str, ...] = (
 )
 DEFAULT_DATE_FORMATS: tuple[str, ...] = (ISO8601, "YYYY/MM/DD", "MM/DD/YYYY", "DD.MM.YYYY", "YYYYMMDD")
 
-# The longer token first where one begins like another.
+# A longer token comes before a token that it begins with.
 _TEMPLATE = {
     "YYYY": "year",
     "YY": "short_year",
@@ -89,7 +89,7 @@ class FormatElement:
 
 @lru_cache(maxsize=256)
 def read_format(form: str) -> tuple[FormatElement, ...]:
-    """The elements of a format; DeclarationError when it cannot give a date."""
+    """The elements of a format. Raises DeclarationError if it cannot produce a date."""
     elements = _read_strptime(form) if "%" in form else _read_template(form)
     fields = [e.field for e in elements if e.field]
     twice = sorted({f for f in fields if fields.count(f) > 1})
@@ -103,7 +103,7 @@ def read_format(form: str) -> tuple[FormatElement, ...]:
         if len(names & set(fields)) != 1:
             raise DeclarationError(f"the format {form!r} needs one {part}", next_step=_HELP)
     if ("half_day_hour" in fields) != ("half_day" in fields):
-        raise DeclarationError(f"the format {form!r} needs both the 12-hour clock (HH12) and AM or none")
+        raise DeclarationError(f"the format {form!r} needs both the 12-hour clock (HH12) and AM, or neither")
     if {"hour", "half_day_hour"} <= set(fields):
         raise DeclarationError(f"the format {form!r} names the hour twice")
     for fine, coarse in (
@@ -115,7 +115,7 @@ def read_format(form: str) -> tuple[FormatElement, ...]:
         if fine in fields and not coarse & set(fields):
             raise DeclarationError(f"the format {form!r} has a {fine} without its {'/'.join(sorted(coarse))}")
     if len(fields) + ("offset" in fields) > _MOST_FIELDS:
-        raise DeclarationError(f"the format {form!r} has more fields than engines can take out of a text")
+        raise DeclarationError(f"the format {form!r} has more fields than engines can extract from a text")
     return _with_widths(elements)
 
 
@@ -130,7 +130,7 @@ def _read_template(form: str) -> list[FormatElement]:
         found = _TEMPLATE_TOKEN.match(form, position) or _TEMPLATE_TOKEN.match(form.upper(), position)
         if found is None:
             raise DeclarationError(
-                f"the format {form!r} holds {form[position:]!r}, which is no token", next_step=_HELP
+                f"the format {form!r} contains {form[position:]!r}, which is not a token", next_step=_HELP
             )
         text = found[0]
         position = found.end()
@@ -162,7 +162,7 @@ def _read_strptime(form: str) -> list[FormatElement]:
             out.append(FormatElement(_STRPTIME[token]))
         else:
             raise DeclarationError(
-                f"the format {form!r} holds %{token}, which is not understood", next_step=_HELP
+                f"the format {form!r} contains %{token}, which is not supported", next_step=_HELP
             )
     return out
 

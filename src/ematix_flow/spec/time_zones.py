@@ -1,4 +1,4 @@
-"""Names of time zones: whether there is one, and what a person meant who wrote another."""
+"""Checks names of time zones, and suggests the one that the user probably meant."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import zoneinfo
 
 from ematix_flow.errors import closest_name
 
-# what people write for a zone in one half of the year; each is short for an offset, which is no place
+# common abbreviations of one half of the year; each stands for an offset, not for a time zone
 ABBREVIATIONS = {
     "cest": "Europe/Berlin",
     "mez": "Europe/Berlin",
@@ -43,7 +43,7 @@ def is_time_zone(name: str) -> bool:
 
 
 def time_zone_hint(name: str) -> str:
-    """`` Did you mean 'Europe/Berlin'?``, or nothing when nobody can tell."""
+    """`` Did you mean 'Europe/Berlin'?``, or an empty text without a suggestion."""
     found = ABBREVIATIONS.get(name.strip().lower())
     if found is None:
         places = sorted(zone for zone in zoneinfo.available_timezones() if "/" in zone or zone == "UTC")

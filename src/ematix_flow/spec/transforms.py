@@ -1,4 +1,4 @@
-"""Pre-transforms as declared values: what happens to the rows between normalising and loading.
+"""Pre-transforms as declared values: what happens to rows between normalising and loading.
 
 They run in the order in which they are listed, each on the rows of the one before. Nothing here knows
 SQL; the compilation lives in ``strategies/projection.py``.
@@ -15,7 +15,7 @@ from ematix_flow.errors import DeclarationError, did_you_mean
 
 @dataclass(frozen=True)
 class DeduplicateBy:
-    """One row a key: the first by ``order_by``, with nulls last unless it says otherwise.
+    """One row per key: the first by ``order_by``, with nulls last unless it says otherwise.
 
     Rows that are equal in keys and order are alike to it: any one of them stays.
     """
@@ -45,7 +45,7 @@ class DeduplicateBy:
 
 @dataclass(frozen=True)
 class FilterWhere:
-    """Only the rows for which a condition in the source's own SQL is true."""
+    """Only the rows for which a condition in the source's SQL dialect is true."""
 
     name: ClassVar[str] = "filter_where"
 
@@ -123,27 +123,27 @@ def deduplicate_by(
     keys: str | Iterable[str] | None = None,
     order_by: str | Iterable[str] | None = None,
 ) -> DeduplicateBy:
-    """One row a key: ``deduplicate_by("id", order_by="updated_at desc")`` keeps the newest.
+    """Keep one row per key: ``deduplicate_by("id", order_by="updated_at desc")`` keeps the newest.
 
     The keys may also be given as ``keys=("id",)``.
     """
     if columns and keys is not None:
-        raise DeclarationError("deduplicate_by() takes its keys once: in place or as keys=, not both")
+        raise DeclarationError("deduplicate_by() takes its keys as arguments or as keys=, not both")
     return DeduplicateBy(_names(columns if keys is None else keys), _names(order_by or ()))
 
 
 def filter_where(expr: str) -> FilterWhere:
-    """Only the rows for which the condition is true, as in ``filter_where("name IS NOT NULL")``."""
+    """Keep only the rows for which the condition is true, as in ``filter_where("name IS NOT NULL")``."""
     return FilterWhere(expr)
 
 
 def limit(n: int) -> Limit:
-    """At most ``n`` rows."""
+    """Keep at most ``n`` rows."""
     return Limit(n)
 
 
 def sample_pct(p: float) -> SamplePct:
-    """Each row with probability ``p``: ``sample_pct(0.1)`` keeps about a tenth."""
+    """Keep each row with probability ``p``: ``sample_pct(0.1)`` keeps about a tenth."""
     return SamplePct(p)
 
 

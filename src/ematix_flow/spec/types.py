@@ -1,4 +1,4 @@
-"""The one canonical type system. A backend maps these to its own types and back."""
+"""The canonical type system. A backend maps these types to its own and back."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class DataType:
         return cls(**value)
 
     def arrow(self) -> pa.DataType:
-        """The Arrow type in which values of this type travel."""
+        """The Arrow type of values of this type."""
         import pyarrow as pa
 
         if self.kind == "numeric":
@@ -163,4 +163,4 @@ def from_arrow(arrow_type: pa.DataType) -> DataType:
         return DataType("json")
     if t.is_null(arrow_type):
         return DataType("text")
-    raise DeclarationError(f"no column type holds Arrow's {arrow_type}")
+    raise DeclarationError(f"no column type can hold Arrow's {arrow_type}")

@@ -27,7 +27,7 @@ class Watermark:
     value: WatermarkValue
 
     def encode(self) -> str:
-        """Exact and readable: what the target's watermark table holds."""
+        """The exact, readable text that the target's watermark table stores."""
         if isinstance(self.value, dt.date | dt.datetime):
             return self.value.isoformat()
         return str(self.value)
@@ -56,7 +56,7 @@ class Watermark:
 
 
 def require_watermark_type(column: str, data_type: DataType) -> None:
-    """A float or JSON column has no order that a restart could trust."""
+    """Raise DeclarationError for a type without an exact order, such as a float or JSON."""
     if data_type.kind not in ALLOWED_KINDS:
         raise DeclarationError(
             f"watermark_column {column!r} is {data_type}; a watermark needs an exact, ordered type",
@@ -66,7 +66,7 @@ def require_watermark_type(column: str, data_type: DataType) -> None:
 
 @dataclass(frozen=True)
 class SourceRange:
-    """What an incremental run reads: ``low <= column <= high``; rows at ``low`` may be there already."""
+    """The range of an incremental run: ``low <= column <= high``. Rows at ``low`` may already be loaded."""
 
     column: str
     low: Watermark | None

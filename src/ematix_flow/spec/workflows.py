@@ -22,7 +22,7 @@ class Trigger:
         return (" and " if self.kind == "all" else " or ").join(parts)
 
     def names(self) -> tuple[str, ...]:
-        """All names in it, however deep."""
+        """All names in the trigger, at any depth."""
         return tuple(n for m in self.members for n in (m.names() if isinstance(m, Trigger) else (m,)))
 
     def to_json(self) -> dict[str, Any]:

@@ -195,25 +195,25 @@ def test_two_options_of_a_pipeline_are_both_used_or_one_is_refused() -> None:
         ({"column_map": {"nmae": "name"}, "source_table": "t"}, "column_map= names 'nmae'"),
         ({"column_map": {"emial": "mail"}}, "Did you mean 'email'"),
         ({"column_map": {"mail": "email"}}, "the declared column comes first: column_map={'email': 'mail'}"),
-        ({"column_map": {"total": "sum"}}, "so does its derive()"),
+        ({"column_map": {"total": "sum"}}, "both say where 'total' comes from"),
         ({"column_map": {"email": 3}}, "takes {declared column: source column}"),
         ({"keys": [], "mode": "merge"}, "keys= names no column"),
         ({"column_map": ["email"]}, "column_map= takes names and values"),
-        ({"target": "orders"}, "'orders' is no table"),
+        ({"target": "orders"}, "'orders' is not a table"),
         ({"target": Target(table=Orders)}, "write targets=[Target(…)]"),
         ({"transforms_post": "ANALYZE"}, "transforms_post= takes a list"),
         ({"name": ""}, "a pipeline needs a name"),
         ({"name": 5}, "a pipeline needs a name"),
-        ({"max_shrink": "half"}, "max_shrink= is a share from 0 to 1"),
+        ({"max_shrink": "half"}, "max_shrink= takes a fraction from 0 to 1"),
         ({"allow_empty": "no"}, "allow_empty= takes True or False"),
         ({"source_table": 5}, "source_table= takes text"),
-        ({"schedule": "@daily", "timezone": 1}, "timezone= takes the name of a zone"),
-        ({"retry": {"backoff_seconds": 5}}, "nothing to wait for"),
-        ({"retry": {"max_attempts": 3, "backoff_seconds": 5, "base_secs": 6}}, "say the same"),
+        ({"schedule": "@daily", "timezone": 1}, "timezone= takes the name of a time zone"),
+        ({"retry": {"backoff_seconds": 5}}, "no retry to wait for"),
+        ({"retry": {"max_attempts": 3, "backoff_seconds": 5, "base_secs": 6}}, "mean the same"),
         ({"retry": {"max_attempts": 3, "backoff_seconds": "5"}}, "backoff_seconds takes a number"),
         (
             {"retry": {"max_attempts": 3, "backoff": "linear", "backoff_factor": 2}},
-            "is for backoff='exponential'",
+            "works with backoff='exponential'",
         ),
         ({"retry": {"max_attempts": True}}, "takes a whole number"),
     ],
@@ -262,7 +262,7 @@ def test_what_a_transform_would_pass_over_is_refused(options: dict[str, Any]) ->
         ({"__tabelname__": "t"}, "Did you mean __tablename__"),
         ({"__shema__": "s"}, "Did you mean __schema__"),
         ({"__primary_key__": ("id",)}, "Did you mean pk()"),
-        ({"__retention__": 5}, "no setting of a table"),
+        ({"__retention__": 5}, "not a setting of a table"),
         ({"email": Text}, "write  email: Text"),
         ({"email": Text | None}, "declares no column"),
         ({"email": Annotated[Text, trim()]}, "write  email: Annotated[Text, trim()]"),
@@ -301,7 +301,7 @@ def test_every_setting_of_a_table_is_known() -> None:
 
 
 def test_an_option_of_a_class_statement_is_refused() -> None:
-    with pytest.raises(DeclarationError, match="a table takes no such option"):
+    with pytest.raises(DeclarationError, match="a table class has no option"):
 
         class T(ManagedTable, schema="s"):
             id: BigInt
@@ -321,23 +321,23 @@ def stream(**options: Any) -> Any:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"target_table": Orders, "keys": ["order_id"]}, "keys= is for mode="),
+        ({"target_table": Orders, "keys": ["order_id"]}, "keys= works with mode="),
         ({"target_table": Orders, "target_primary_key": ["order_id"]}, "a declared table has pk()"),
         ({"keys": ["a"], "target_primary_key": ["a"], "mode": "merge"}, None),
-        ({"update_columns": ["a"]}, "update_columns= is for mode="),
-        ({"compare_columns": ["a"]}, "compare_columns= is for mode="),
-        ({"event_timestamp_column": "a"}, "event_timestamp_column= is for mode="),
+        ({"update_columns": ["a"]}, "update_columns= works with mode="),
+        ({"compare_columns": ["a"]}, "compare_columns= works with mode="),
+        ({"event_timestamp_column": "a"}, "event_timestamp_column= works with mode="),
         ({"update_columns": ["a"], "keys": ["b"], "mode": "merge"}, None),
         ({"keys": ["b"]}, None),  # the key of a table that is only named
-        ({"dialect": "duckdb"}, "dialect= is the dialect of transform_sql="),
-        ({"target": Orders, "target_connection": DB}, "both name the table"),
+        ({"dialect": "duckdb"}, "dialect= works with transform_sql="),
+        ({"target": Orders, "target_connection": DB}, "both target= and target_table= name the table"),
         (
             {
                 "target": None,
                 "target_table": None,
                 "targets": [Target(connection=DB, table="a", keys=["x"], primary_key=["x"])],
             },
-            "say the same thing",
+            "mean the same",
         ),
         (
             {
@@ -345,7 +345,7 @@ def stream(**options: Any) -> Any:
                 "target_table": None,
                 "targets": [Target(connection=DB, table="a", update_columns=["x"])],
             },
-            "update_columns= is for mode=",
+            "update_columns= works with mode=",
         ),
     ],
 )

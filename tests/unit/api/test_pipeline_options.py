@@ -85,7 +85,7 @@ def test_a_target_made_of_a_table_takes_its_own_options_and_column_map() -> None
 
 
 def test_a_target_made_of_anything_else_is_refused_at_its_line() -> None:
-    for wrong, match in (("orders", "is no table"), (CustomerDim, "mode='upsert' is unknown")):
+    for wrong, match in (("orders", "is not a table"), (CustomerDim, "mode='upsert' is unknown")):
         with pytest.raises(DeclarationError, match=match) as error:
             ematix.target(wrong, mode="upsert")
         assert __file__ in str(error.value.where)
@@ -175,7 +175,7 @@ def test_a_retry_waits_thirty_days_at_most_however_it_grows() -> None:
         ({"guarantee": "exactly-once"}, "Did you mean 'exactly_once'"),
         ({"schedule": "every day"}, "not a cron expression"),
         ({"schedule": "0 2 * * *", "timezone": "Europe/Berlim"}, "Did you mean 'Europe/Berlin'"),
-        ({"timezone": "UTC"}, "there is none"),
+        ({"timezone": "UTC"}, "which is not set"),
         ({"retry": {"max_attempt": 3}}, "Did you mean 'max_attempts'"),
         ({"retry": {"max_attempts": 0}}, "1 or more"),
         ({"retry": {"backoff": "random"}}, "fixed, linear or exponential"),
@@ -183,14 +183,14 @@ def test_a_retry_waits_thirty_days_at_most_however_it_grows() -> None:
         ({"watermark_column": "updated_at"}, "incremental=True"),
         (
             {"mode": "truncate", "incremental": True, "watermark_column": "updated_at"},
-            "cannot be incremental",
+            "cannot be used with incremental=True",
         ),
         ({"lag": 5}, "not incremental"),
-        ({"event_timestamp_column": "updated_at"}, "is for mode='scd2'"),
-        ({"ttl_seconds": 5}, "is for mode='scd2'"),
+        ({"event_timestamp_column": "updated_at"}, "works with mode='scd2'"),
+        ({"ttl_seconds": 5}, "works with mode='scd2'"),
         ({"mode": "scd2", "ttl_seconds": 5, "ttl": dt.timedelta(1)}, "give one"),
         ({"mode": "scd2", "ttl_seconds": -5}, "seconds or a timedelta"),
-        ({"handle_deletes": "hard"}, "is for merge and scd2"),
+        ({"handle_deletes": "hard"}, "handle_deletes= works with mode="),
         ({"mode": "merge", "handle_deletes": "gone"}, "handle_deletes='gone' is unknown"),
         ({"mode": "merge", "keys": ("custmer_id",)}, "Did you mean 'customer_id'"),
         ({"mode": "merge", "compare_columns": ["mail"]}, "Did you mean 'email'"),
@@ -199,7 +199,7 @@ def test_a_retry_waits_thirty_days_at_most_however_it_grows() -> None:
         ({"transforms_post": [3]}, "takes SQL, functions"),
         ({"transforms_post": [lambda: None]}, "takes 0"),
         ({"depends_on": [3]}, "takes names or pipelines"),
-        ({"target": dict}, "is no table"),
+        ({"target": dict}, "is not a table"),
         ({"target": None, "targets": []}, "targets= is empty"),
         ({"target": None, "targets": [CustomerDim]}, "takes Target"),
         ({"target": None, "targets": [Target(connection="a")]}, "a target needs table="),
@@ -314,7 +314,7 @@ def test_transforms_and_workflows_survive_json() -> None:
         ({"jobs": ["a", "a"]}, "twice"),
         ({"jobs": ["a"]}, "nothing starts"),
         ({"jobs": ["a"], "schedule": "x"}, "not a cron"),
-        ({"jobs": ["a"], "on_message": "topic"}, "on_message= starts nothing"),
+        ({"jobs": ["a"], "on_message": "topic"}, "on_message= is not supported"),
         ({"jobs": ["a"], "triggered_by": 5}, "takes names"),
         ({"jobs": ["a"], "triggered_by": []}, "at least one name"),
         ({"jobs": ["a"], "schedule": "0 2 * * *", "catchup": "always"}, "catchup='always' is unknown"),
@@ -332,7 +332,7 @@ def test_a_wrong_workflow_is_refused(options: dict[str, Any], words: str) -> Non
         ({"retry": 3}, "retry= takes options, not 3"),
         ({"schedule": 5}, "schedule= takes a cron line, not 5"),
         ({"schedule": "@daily", "timezone": "CEST"}, "timezone='CEST' is not known"),
-        ({"upstream_freshness_secs": 60}, "upstream_freshness_secs= says how old"),
+        ({"upstream_freshness_secs": 60}, "upstream_freshness_secs= limits the age"),
     ],
 )
 def test_a_slip_is_refused_with_its_place(options: dict[str, Any], said: str) -> None:

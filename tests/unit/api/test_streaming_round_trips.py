@@ -218,7 +218,7 @@ def test_secrets_are_masked_in_the_text_and_refused_when_it_is_used(
     text = render_streaming_pipeline_toml("leaky")
     assert secret not in text
     (target,) = stream_from_text(text).targets
-    with pytest.raises(ConfigError, match="was masked"):
+    with pytest.raises(ConfigError, match="is masked"):
         resolve_for_use(target.connection)
     assert len(recwarn) == 0
 
@@ -229,7 +229,7 @@ def test_what_only_python_can_say_is_no_toml() -> None:
         note: Annotated[Text, trim()]
 
     spec = stream_spec(None, name="x", source=PLAIN, source_query="a", target=WAREHOUSE, target_table=Trimmed)
-    with pytest.raises(DeclarationError, match="is normalised, which a TOML file cannot say"):
+    with pytest.raises(DeclarationError, match="has normalisers, which TOML cannot express"):
         stream_to_toml(spec)
 
 

@@ -264,7 +264,7 @@ REFUSED: list[tuple[str, str, int]] = [
     ("pipeline_name = ", "is not valid TOML", 1),
     (edited('pipeline_name = "events"\n', ""), "it needs a name", 1),
     (edited('"events"\nsource', "5\nsource"), "pipeline_name takes text", 1),
-    (edited("source_query", 'name = "x"\nsource_query'), "say the same thing", 2),
+    (edited("source_query", 'name = "x"\nsource_query'), "mean the same", 2),
     (edited("source_query", "source_qeury"), "Did you mean 'source_query'?", 2),
     (edited("source_query", "idle_pause_ms = -5\nsource_query"), "idle_pause_ms= takes a whole number", 2),
     (edited("source_query", 'delivery = "once"\nsource_query'), "delivery='once' is unknown", 2),
@@ -273,7 +273,7 @@ REFUSED: list[tuple[str, str, int]] = [
     (edited("source_query", 'target_topic = "x"\nsource_query'), "needs target_table=, not target_topic=", 2),
     (edited('source_query = "events"\n', ""), "needs source_query=", 2),
     (edited('source_query = "events"', "source_query = 5"), "query takes text", 2),
-    (edited("[target]", 'query = "x"\n[target]'), "query and source_query say the same thing", 6),
+    (edited("[target]", 'query = "x"\n[target]'), "query and source_query mean the same", 6),
     (edited("[source]", "[soruce]"), "Did you mean 'source'?", 3),
     (edited("[source]", "[transform]\n[source]").replace("[target]", "[x]"), "no key 'x'", 7),
     (RIGHT + '[[sources]]\nconnection = "x"\nquery = "y"\n', "give [source] or [[sources]], not both", 10),
@@ -295,15 +295,15 @@ REFUSED: list[tuple[str, str, int]] = [
     (edited('"public.events"', "5"), "table is a table, and int is given", 9),
     (RIGHT + 'mode = "truncate"\n', "never has all rows", 10),
     (RIGHT + 'mode = "mrege"\n', "Did you mean 'merge'?", 10),
-    (RIGHT + 'mode = "merge"\n', "names none", 10),
+    (RIGHT + 'mode = "merge"\n', "has none", 10),
     (RIGHT + "keys = 5\n", "keys= takes column names", 10),
     (RIGHT + 'csv_delimiter = ";"\n', "holds no files", 10),
-    (RIGHT + 'handle_deletes = "hard"\n', "a stream never shows all rows", 10),
+    (RIGHT + 'handle_deletes = "hard"\n', "a stream never has all rows", 10),
     (RIGHT + '[transform]\nsql = "x"\non_eror = "drop"\n', "Did you mean 'on_error'?", 12),
     (RIGHT + '[transform]\nsql = "x"\non_error = "dorp"\n', "Did you mean 'drop'?", 12),
     (RIGHT + "[transform]\nsql = 5\n", "transform_sql= takes text", 11),
-    (RIGHT + '[transform]\nengine = "datafusion"\n', "here Spark runs it", 11),
-    (RIGHT + '[transform.lookups.u]\nconnection = "x"\ntable = "u"\n', "there is none", 10),
+    (RIGHT + '[transform]\nengine = "datafusion"\n', "Spark runs the SQL", 11),
+    (RIGHT + '[transform.lookups.u]\nconnection = "x"\ntable = "u"\n', "which is not set", 10),
     (
         RIGHT + '[transform]\nsql = """\n[a]\nmode = 1\n"""\n[transform.lookups.u]\nconnection = "x"\n',
         "query= or table=",
@@ -311,8 +311,8 @@ REFUSED: list[tuple[str, str, int]] = [
     ),
     (RIGHT + '[source_columns]\na = "Text"\nb = "Txet"\n', "Did you mean 'Text'?", 12),
     (RIGHT + '[source_columns]\na = "Numeric"\n', "needs its parameters", 11),
-    (RIGHT + "[source_columns]\na = 5\n", "has the type 5, which is none", 11),
-    (RIGHT + "[source_columns]\na = \"__import__('os')\"\n", "which is none", 11),
+    (RIGHT + "[source_columns]\na = 5\n", "5 is not a column type", 11),
+    (RIGHT + "[source_columns]\na = \"__import__('os')\"\n", "is not a column type", 11),
     (RIGHT + '[window]\nkind = "tumbling"\n', "[window]: this version does not have it", 10),
     (RIGHT + '[transform.window]\nkind = "tumbling"\n', "[transform.window]: this version does not", 10),
     (RIGHT + "[transform.join]\n", "this version does not have it", 10),
@@ -341,7 +341,7 @@ REFUSED: list[tuple[str, str, int]] = [
             'table = "public.events"',
             '[target.table]\nname = "x"\nprimary_key = ["b"]\n[target.table.columns]\na = "Text"',
         ),
-        "primary_key names 'b', which is no column",
+        "primary_key names 'b', which is not a column",
         11,
     ),
 ]
@@ -442,7 +442,7 @@ def test_an_error_of_a_connection_in_the_file_points_at_its_table_and_names_a_st
         "connection 'target' cannot reach PostgreSQL", next_step="flow connections check target, then again"
     ).with_location(spec.where)
     assert str(error.where) == "<config_str>:8"
-    assert error.next_step == "mend 'target' at <config_str>:8, and run it again"
+    assert error.next_step == "fix 'target' at <config_str>:8, and run it again"
 
 
 def test_an_error_of_a_connection_that_has_a_name_keeps_its_next_step() -> None:

@@ -236,7 +236,7 @@ def test_nothing_promised_is_nothing_to_check(shop: Path, flow: Flow) -> None:
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        ('freshness_sla="soon"', "is no duration"),
+        ('freshness_sla="soon"', "is not a duration"),
         ("freshness_sla=-5", "takes seconds or a timedelta"),
         ("freshness_sla=0", "no load is that fresh"),
         ('freshness_column="at"', "freshness_sla=, which is not set"),

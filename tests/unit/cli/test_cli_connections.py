@@ -74,7 +74,7 @@ def test_a_connection_from_the_environment_keeps_the_reference(flow, monkeypatch
 
 
 def test_a_variable_that_is_not_set_is_warned_about(flow):
-    assert "NOT_THERE is not set now" in flow("connections", "set", "x", "--from-env", "NOT_THERE").err
+    assert "NOT_THERE is not set" in flow("connections", "set", "x", "--from-env", "NOT_THERE").err
 
 
 @pytest.mark.parametrize("arguments", [[], ["warehouse"], [f"postgres://etl:{SECRET}@host/db"]])

@@ -76,7 +76,7 @@ def test_a_wrong_choice_names_the_right_ones(flow):
     ("arguments", "message"),
     [
         (["run", "--workers", "x"], "--workers takes a whole number, not 'x'"),
-        (["run", "--workers", "0"], "--workers takes a number from 1 on, not '0'"),
+        (["run", "--workers", "0"], "--workers takes a number from 1 up, not '0'"),
         (["runs", "list", "-n", "1.5"], "--limit takes a whole number, not '1.5'"),
         (["run-due", "--interval", "soon"], "--interval takes a number, not 'soon'"),
     ],

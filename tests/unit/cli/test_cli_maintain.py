@@ -51,7 +51,7 @@ def test_a_short_retention_is_refused_before_anything_is_loaded(flow, lakes):
 def test_a_retention_that_is_no_duration_is_refused(flow, lakes, text):
     done = flow("maintain", "orders", f"--retain={text}")
     assert done.code == 2
-    assert "is no duration" in done.err
+    assert "is not a duration" in done.err
 
 
 def test_a_pipeline_that_loads_no_lake_is_refused_with_what_it_loads(flow, lakes):

@@ -197,7 +197,7 @@ def test_an_empty_source_empties_a_table_only_when_allowed(flow, shop):
 def test_a_share_beyond_bounds_is_a_usage_error(flow, shop):
     failed = flow("run", "notes", "--max-shrink", "2")
     assert failed.code == 2
-    assert "max_shrink= is a share from 0 to 1" in failed.err
+    assert "max_shrink= takes a fraction from 0 to 1" in failed.err
 
 
 def test_a_path_that_is_not_possible_is_refused(flow, shop):

@@ -66,7 +66,7 @@ def test_runs_can_be_narrowed_down(flow, options, expected):
 def test_no_run_says_where_it_looked(flow):
     shown = flow("runs", "list")
     assert shown.code == 0
-    assert shown.err.startswith("no such run in sqlite://")
+    assert shown.err.startswith("no matching run in sqlite://")
 
 
 def test_one_run_is_shown_by_the_first_letters_of_its_id(flow):
@@ -158,7 +158,7 @@ def test_since_is_a_duration_or_a_moment(text, expected):
 
 
 def test_a_since_that_is_neither_is_refused():
-    with pytest.raises(UsageError, match="'yesterday' is no moment"):
+    with pytest.raises(UsageError, match="'yesterday' is not a time"):
         parse_since("yesterday", NOW)
 
 
@@ -206,7 +206,7 @@ def test_what_a_run_said_is_shown_from_its_end(flow):
 def test_a_run_that_said_nothing_exits_with_1(flow):
     record("feedbeef")
     silent = flow("logs", "feed")
-    assert (silent.code, silent.out) == (1, "") and "left no log" in silent.err
+    assert (silent.code, silent.out) == (1, "") and "has no log" in silent.err
 
 
 def test_an_unknown_run_is_told_alike_by_every_command(flow):
@@ -256,14 +256,14 @@ def test_old_runs_are_forgotten_and_the_newest_stay(flow):
     for number in range(5):
         record(f"run{number}", hours_ago=100 - number)
     forgot = flow("runs", "purge", "--older-than", "2d", "--keep", "2")
-    assert forgot.code == 0 and forgot.err.startswith("forgot 3 runs in sqlite://")
+    assert forgot.code == 0 and forgot.err.startswith("deleted 3 runs in sqlite://")
     done, kept = forgot.err.splitlines()
     assert done.endswith(" UTC")
-    assert "of each pipeline the newest 2 runs, success and slot, and what has not ended" in kept
+    assert "kept of each pipeline at any age: the newest 2 runs, success and slot" in kept
     assert [run["run_id"] for run in flow("runs", "list", "-o", "json").json] == ["run4", "run3"]
     assert flow("runs", "purge", "--older-than", "2d", "-o", "json").json["runs"] == 1
     refused = flow("runs", "purge", "--older-than", "soon")
-    assert refused.code == 2 and "is no duration" in refused.err
+    assert refused.code == 2 and "is not a duration" in refused.err
     assert flow("runs", "purge").code == 2
 
 

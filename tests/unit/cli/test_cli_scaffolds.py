@@ -124,6 +124,6 @@ def test_the_demo_leaves_a_folder_with_files_of_its_own_alone(tmp_path):
 
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "pipelines.py").write_text("mine")
-    with pytest.raises(UsageError, match=r"has files of its own: pipelines\.py"):
+    with pytest.raises(UsageError, match=r"already has other files: pipelines\.py"):
         Demo(tmp_path / "mine", force=False, engine=None, stream=sys.stdout).run()
     assert (tmp_path / "mine" / "pipelines.py").read_text() == "mine"

@@ -109,8 +109,7 @@ def test_a_store_that_does_not_answer_is_asked_once(flow, store, tmp_path):
 def test_a_connection_that_cannot_be_built_is_named(flow, tmp_path):
     (tmp_path / ".ematix-flow.toml").write_text('[connections.raw]\nurl = "${vault:db#url}"')
     assert (
-        "connection raw is left out: the kind of connection 'raw' cannot be told"
-        in flow("secrets", "list").err
+        "connection raw is left out: the kind of connection 'raw' is unknown" in flow("secrets", "list").err
     )
 
 
@@ -124,4 +123,4 @@ def test_a_setting_is_read_with_its_references_replaced(flow, project, monkeypat
 
 
 def test_a_project_without_references_says_so(flow):
-    assert "no connection and no setting here holds a ${…} reference" in flow("secrets", "list").err
+    assert "no connection and no setting contains a ${…} reference" in flow("secrets", "list").err

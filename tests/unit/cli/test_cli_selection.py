@@ -194,7 +194,9 @@ def test_older_slots_that_were_given_up_are_told_of(flow):
     with open_slots(slots_url(None), env=os.environ) as store:
         store.open(hours[:1], "succeeded")
     shown = flow("clear", "orders")
-    assert shown.out == "" and shown.err.startswith("nothing to clear: the last slot of none")
+    assert shown.out == "" and shown.err.startswith(
+        "nothing to clear: none of these pipelines has a last slot"
+    )
     assert "2 older slots were given up or skipped too: add  --since 4h" in shown.err
     assert len(flow("clear", "orders", "--since", "4h", "-o", "json").json) == 2
 
@@ -286,7 +288,7 @@ def test_a_dry_run_tells_what_would_be_skipped_and_given_up(flow):
     told = foretold(flow)
     assert told["daily"][0] == "be_skipped" and told["daily"][1].endswith("was given up: broken")
     assert told["apart"] == ("be_given_up", "3 attempts ended without a word")
-    assert flow("runs").err.startswith("no such run")
+    assert flow("runs").err.startswith("no matching run")
 
 
 def test_a_dry_run_tells_of_a_retry(flow):

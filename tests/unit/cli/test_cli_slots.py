@@ -131,7 +131,10 @@ def test_a_scheduler_without_any_schedule_says_so_and_ends_with_code_2(flow, sho
     module.write_text(SHOP.replace(', schedule="0 0 1 1 *"', ""), encoding="utf-8")
     ended = flow("scheduler")
     assert ended.code == 2
-    assert "no pipeline has a schedule, and no workflow runs one: there is nothing to fire" in ended.err
+    assert (
+        "no pipeline has a schedule, and no workflow runs one: the scheduler would never run anything"
+        in ended.err
+    )
     assert "flow run NAME" in ended.err
 
 

@@ -172,9 +172,14 @@ def test_the_environment_and_the_project_choose_the_format_too(flow, shop, monke
 @pytest.mark.parametrize(
     ("arguments", "variable", "file", "place"),
     [
-        (["--log-format", "jsn"], "", "", "--log-format is 'jsn', which is no format. Did you mean 'json'?"),
+        (
+            ["--log-format", "jsn"],
+            "",
+            "",
+            "--log-format is 'jsn', which is not a format. Did you mean 'json'?",
+        ),
         (["--log-format"], "", "", "--log-format is ''"),
-        ([], "xml", "", "EMATIX_FLOW_LOG_FORMAT is 'xml', which is no format. Known: json, text."),
+        ([], "xml", "", "EMATIX_FLOW_LOG_FORMAT is 'xml', which is not a format. Known: json, text."),
         ([], "", '[log]\nformat = "xml"\n', "[log] format in .ematix-flow.toml is 'xml'"),
     ],
 )

@@ -74,7 +74,7 @@ def test_a_log_says_restarts_and_the_end_at_once(clock: Clock) -> None:
     view.restarting("a", TargetFailed("the disk is full"), 2.04)
     view.stopped("a")
     assert said(view) == [
-        "a: failed, starts again in 2.0 s: the disk is full",
+        "a: failed, restarts in 2.0 s: the disk is full",
         "a: stopped batch=- rows_read=0 rows_written=0 rows_per_second=0 batch_seconds=0.00 restarts=1",
     ]
 
@@ -90,7 +90,7 @@ def test_a_terminal_gets_one_line_for_each_stream() -> None:
         view.failed("b", TargetFailed("the disk is full"))
     assert isinstance(view.stream, io.StringIO)
     text = view.stream.getvalue()
-    assert "1,000 rows, 2,000 a second, batch 4, lag 7, last 0.5 s, 2 put aside" in text
+    assert "1,000 rows, 2,000 a second, batch 4, lag 7, last 0.5 s, 2 dead letters" in text
     assert "a: stopped:" in text
     assert "the disk is full" in text
 

@@ -87,7 +87,7 @@ def declare_with(**body: Any) -> None:
     [
         ({"kind": "postgres", "urll": "postgres://h"}, "no field 'urll'. Did you mean 'url'"),
         ({"kind": "postgress", "url": "postgres://h"}, "Did you mean 'postgres'"),
-        ({"url": "${X}"}, "the kind of connection 'wh' cannot be told"),
+        ({"url": "${X}"}, "the kind of connection 'wh' is unknown"),
         ({}, "neither kind nor url"),
         ({"kind": "postgres", "url": "postgres://h", "helper": lambda self: 1}, "no field 'helper'"),
     ],

@@ -114,7 +114,7 @@ def test_an_inline_secret_is_masked_in_json_unless_revealed() -> None:
 def test_from_json_on_a_class_refuses_another_kind() -> None:
     value = SQLiteConnection(name="x", path="a.db").to_json()
     assert SQLiteConnection.from_json(value).path == "a.db"
-    with pytest.raises(DeclarationError, match="a sqlite connection is no DuckDBConnection"):
+    with pytest.raises(DeclarationError, match="a sqlite connection is not a DuckDBConnection"):
         DuckDBConnection.from_json(value)
 
 
@@ -182,8 +182,8 @@ def test_a_format_is_given_or_follows_from_the_path(given: dict[str, str], forma
     ("cls", "fields", "says"),
     [
         (PostgresConnection, {}, "needs url, or host"),
-        (PostgresConnection, {"url": "mysql://h/d"}, "begins with mysql://, as for kind mysql"),
-        (PostgresConnection, {"url": "localhost/db"}, "no scheme that fits"),
+        (PostgresConnection, {"url": "mysql://h/d"}, "begins with mysql://, the scheme of kind mysql"),
+        (PostgresConnection, {"url": "localhost/db"}, "no valid scheme"),
         (PostgresConnection, {"url": "postgres://h/d", "sslmode": "on"}, "sslmode is 'on'"),
         (
             PostgresConnection,
@@ -192,7 +192,7 @@ def test_a_format_is_given_or_follows_from_the_path(given: dict[str, str], forma
         ),
         (PostgresConnection, {"host": "h", "port": "many"}, "port must be a whole number"),
         (SQLiteConnection, {}, "needs path"),
-        (DeltaLocalConnection, {"url": "delta+s3://b/p"}, "as for kind delta_s3"),
+        (DeltaLocalConnection, {"url": "delta+s3://b/p"}, "the scheme of kind delta_s3"),
         (
             ObjectStoreLocalConnection,
             {"path": "x", "format": "xml"},

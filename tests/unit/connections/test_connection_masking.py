@@ -203,7 +203,7 @@ def test_a_password_that_is_also_the_user_does_not_blank_every_message() -> None
 
 def test_a_masked_connection_is_not_used() -> None:
     masked = connection_from_json(PostgresConnection(name="x", url="postgres://u:pw@h/d").to_json())
-    with pytest.raises(FlowError, match="was masked when it was written down"):
+    with pytest.raises(FlowError, match="is masked, so the secret is lost"):
         expand_connection(masked)
 
 

@@ -96,11 +96,14 @@ def test_an_explicit_field_wins_over_the_url() -> None:
     ("mapping", "says"),
     [
         ({}, "neither kind nor url"),
-        ({"kind": "postgress", "url": "postgres://h"}, "of kind 'postgress'. Did you mean 'postgres'"),
-        ({"kind": 3}, "of kind 3"),
-        ({"url": "gopher://h"}, "cannot be told: its url has no known scheme"),
+        (
+            {"kind": "postgress", "url": "postgres://h"},
+            "connection kind 'postgress'. Did you mean 'postgres'",
+        ),
+        ({"kind": 3}, "connection kind 3"),
+        ({"url": "gopher://h"}, "is unknown: its url has no known scheme"),
         ({"url": "${X}"}, "its url is a reference"),
-        ({"url": "postgres://h", "dsn": "postgres://h"}, "both url and dsn"),
+        ({"url": "postgres://h", "dsn": "postgres://h"}, "has url and dsn"),
         ({"url": "s3://b?regoin=eu"}, "no field 'regoin'. Did you mean 'region'"),
         ({"url": "https://h"}, "no known scheme"),
     ],
@@ -158,7 +161,7 @@ def test_fields_replace_parts_of_the_url() -> None:
 
 
 def test_a_port_that_is_no_number_is_refused_without_showing_it() -> None:
-    with pytest.raises(ConfigError, match="port that is no number") as caught:
+    with pytest.raises(ConfigError, match="port that is not a number") as caught:
         dsn_parts(PostgresConnection(name="x", url="postgres://user:hunter2/db"))
     assert "hunter2" not in str(caught.value)
 

@@ -126,7 +126,7 @@ def test_a_resolver_that_gives_no_text_is_refused(store: dict[str, str]) -> None
 
 
 def test_a_resolver_needs_a_prefix_and_a_resolve_method() -> None:
-    with pytest.raises(ConfigError, match="no prefix"):
+    with pytest.raises(ConfigError, match="is not a prefix"):
         register_resolver("a b", EnvResolver())
     with pytest.raises(ConfigError, match=r"no method resolve"):
         register_resolver("x", object())  # type: ignore[arg-type]
@@ -153,7 +153,7 @@ def test_a_numbers_reference_becomes_a_number() -> None:
 def test_a_url_is_taken_apart_once_it_is_known() -> None:
     connection = DuckDBConnection(name="d", url="${WHERE}")
     assert expand_connection(connection, env={"WHERE": "duckdb:///w.duckdb"}).path == "/w.duckdb"
-    with pytest.raises(DeclarationError, match="begins with sqlite://, as for kind sqlite"):
+    with pytest.raises(DeclarationError, match="begins with sqlite://, the scheme of kind sqlite"):
         expand_connection(connection, env={"WHERE": "sqlite:///x"})
 
 

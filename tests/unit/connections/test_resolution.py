@@ -151,7 +151,7 @@ def test_an_instance_that_is_not_registered_is_used_as_it_is(monkeypatch: pytest
         ('\n[connections.wh]\nurl = "postgres://h"\nuser_name = "x"\n', "no field 'user_name'", 2),
         ("[connections]\nwh = 5\n", "neither a table nor a URL", 2),
         ("connections = 5\n", "is not a table", 1),
-        ("\n\n[connection.wh]\nurl = 'postgres://h'\n", r"stand under \[connections.<name>\]", 3),
+        ("\n\n[connection.wh]\nurl = 'postgres://h'\n", r"are defined in \[connections.<name>\]", 3),
         ('[connections.wh]\nkind = "postgress"\n', "Did you mean 'postgres'", 1),
     ],
 )
@@ -167,7 +167,7 @@ def test_what_is_wrong_in_a_file_carries_its_line(
 
 def test_a_wrong_variable_is_named_without_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMATIX_FLOW_DSN_WH", "hunter2@nowhere")
-    with pytest.raises(ConfigError, match=r"cannot be told.*env EMATIX_FLOW_DSN_WH") as caught:
+    with pytest.raises(ConfigError, match=r"is unknown.*env EMATIX_FLOW_DSN_WH") as caught:
         resolve("wh")
     assert "hunter2" not in str(caught.value)
 
@@ -199,7 +199,7 @@ def test_the_list_shows_winner_origin_and_what_is_hidden(
     assert listed["raw_db"].kind == "postgres"
     assert str(listed["raw_db"].origin) == "env EMATIX_FLOW_DSN_RAW_DB"
     assert str(listed["code"].origin).startswith(__file__)
-    assert "no connection is of kind 'x'" in (listed["bad"].problem or "")
+    assert "there is no connection kind 'x'" in (listed["bad"].problem or "")
     assert "hunter2" not in str([entry.to_json() for entry in listed.values()]) + repr(listed)
 
 

@@ -84,7 +84,7 @@ def test_numbers_and_booleans_are_written_as_such(path: Path) -> None:
     [
         ({"kind": "kafka"}, "needs bootstrap_servers"),
         ({"url": "postgres://h", "sslmod": "x"}, "no field 'sslmod'"),
-        ("gopher://h", "cannot be told"),
+        ("gopher://h", "is unknown"),
         ("${UNSET}", "its url is a reference"),
     ],
 )
@@ -119,7 +119,7 @@ def test_a_link_stays_a_link(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "1a", "a=b", "a.b"])
 def test_a_name_must_be_writable(name: str) -> None:
-    with pytest.raises(UsageError, match="is no connection name"):
+    with pytest.raises(UsageError, match="is not a connection name"):
         config.set_connection(name, "postgres://h")
 
 

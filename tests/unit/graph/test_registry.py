@@ -39,7 +39,7 @@ def test_a_name_that_no_store_of_slots_could_hold_is_refused(kind: str) -> None:
         declare(name) if kind == "pipeline" else ematix.workflow(name, jobs=["a"], schedule="@daily")
 
     declare_it("n" * 160)
-    with pytest.raises(DeclarationError, match=f"{kind} 'n+'… has 161 characters, and 160 are allowed"):
+    with pytest.raises(DeclarationError, match=f"{kind} 'n+'… has 161 characters; at most 160 are allowed"):
         declare_it("n" * 161)
 
 
@@ -149,7 +149,7 @@ def test_workflows_that_start_each_other_in_a_circle_are_refused() -> None:
     declare("items")
     ematix.workflow("first", jobs=["orders"], triggered_by="second")
     ematix.workflow("second", jobs=["items"], triggered_by="orders")
-    with pytest.raises(DependencyCycle, match="start each other in a circle") as raised:
+    with pytest.raises(DependencyCycle, match="start each other in a cycle") as raised:
         current_registry().check()
     assert raised.value.where is not None and raised.value.where.file == __file__
 

@@ -77,6 +77,6 @@ def test_progress_is_told_every_five_seconds_and_in_full_when_the_stage_ends(
 
 
 def test_a_slot_without_a_time_zone_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DeclarationError, match="slot= has no time zone") as refused:
+    with pytest.raises(DeclarationError, match="slot= needs a time zone") as refused:
         pipeline(tmp_path, "SELECT id FROM orders").sync(slot=dt.datetime(2026, 1, 1))
     assert "datetime.timezone.utc" in (refused.value.next_step or "")

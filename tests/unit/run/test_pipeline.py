@@ -470,9 +470,9 @@ def test_a_misspelt_source_column_is_an_error_and_not_a_text(database: Path) -> 
 
 
 def test_an_incremental_refresh_is_refused_wherever_it_is_asked_for(database: Path) -> None:
-    with pytest.raises(DeclarationError, match="cannot be incremental"):
+    with pytest.raises(DeclarationError, match="cannot be used with incremental=True"):
         declare(**INCREMENTAL).sync(mode="truncate")
-    with pytest.raises(DeclarationError, match="cannot be incremental"):
+    with pytest.raises(DeclarationError, match="cannot be used with incremental=True"):
         declare(
             "fan",
             target=None,

@@ -217,7 +217,7 @@ def test_a_store_that_cannot_be_written_is_never_silent(tmp_path: Path) -> None:
     [
         ("s3://bucket/x", "cannot store dead letters"),
         ("kafka://localhost:1", "no topic is named"),
-        ("nothing://x", "cannot be told"),
+        ("nothing://x", "is unknown"),
     ],
 )
 def test_a_place_that_keeps_no_letters_is_refused(where: str, said: str) -> None:

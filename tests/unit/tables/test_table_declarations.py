@@ -300,16 +300,16 @@ def test_an_error_points_at_the_class():
         (BigInt | Text, "several types"),
         (String, r"write String\[length\] or Text"),
         (Numeric, r"Numeric\[precision, scale\]"),
-        (Annotated[Text, lower], "lower is no normaliser"),
-        (Annotated[Text, pk], "pk is no normaliser"),
-        (Annotated[Text, "trim"], r"'trim' in Annotated\[…\] is no marker. Did you mean trim\(\)"),
-        (Annotated[Text, "a remark"], "is no marker"),
-        (Annotated[Text, 42], "42 in Annotated.* is no marker"),
-        (Annotated[Text, {"max": 3}], "is no marker"),
-        (Annotated[BigInt, lower()], r"lower\(\) gives text, and the column is BigInt"),
-        (Annotated[Boolean, parse_timestamp()], "gives a time, and the column is Boolean"),
-        (Annotated[BigInt, default("x")], "is no value of a column that is BigInt"),
-        (Annotated[Text, filter_where("x > 1")], "about rows"),
+        (Annotated[Text, lower], "lower is not called"),
+        (Annotated[Text, pk], "pk is not called"),
+        (Annotated[Text, "trim"], r"'trim' in Annotated\[…\] is not a marker. Did you mean trim\(\)"),
+        (Annotated[Text, "a remark"], "is not a marker"),
+        (Annotated[Text, 42], "42 in Annotated.* is not a marker"),
+        (Annotated[Text, {"max": 3}], "is not a marker"),
+        (Annotated[BigInt, lower()], r"lower\(\) returns text, and the column is BigInt"),
+        (Annotated[Boolean, parse_timestamp()], "returns a time, and the column is Boolean"),
+        (Annotated[BigInt, default("x")], "does not fit a column of type BigInt"),
+        (Annotated[Text, filter_where("x > 1")], "works on rows"),
         (Annotated[Text, lower(), derive("a")], "must come first"),
         (Annotated[TimestampTZ, to_timezone("Europe/Berlin")], "local time"),
         (Column(Text), "annotated with a Column"),
@@ -325,7 +325,7 @@ def test_a_wrong_annotation_is_refused(annotation, complaint):
 
 
 def test_a_value_in_the_class_body_is_refused():
-    with pytest.raises(DeclarationError, match="given a value"):
+    with pytest.raises(DeclarationError, match="has a value assigned"):
 
         class T(ManagedTable):
             name: Text = "x"
@@ -339,7 +339,7 @@ def test_a_table_without_columns_is_refused():
 
 
 def test_a_constraint_on_an_unknown_column_is_refused():
-    with pytest.raises(DeclarationError, match="'nope', which is no column"):
+    with pytest.raises(DeclarationError, match="'nope', which is not one of its columns"):
 
         class T(ManagedTable):
             __merge_keys__ = ("nope",)
@@ -364,10 +364,10 @@ def test_classes_of_other_frameworks_are_refused():
         class T:
             id: int
 
-    with pytest.raises(DeclarationError, match="goes above a class"):
+    with pytest.raises(DeclarationError, match="decorates a class"):
         table(schema="s")(lambda: None)
 
 
 def test_what_is_no_table_is_refused():
-    with pytest.raises(DeclarationError, match="is no table"):
+    with pytest.raises(DeclarationError, match="is not a table"):
         table_spec("events")

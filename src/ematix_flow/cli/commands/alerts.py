@@ -1,4 +1,4 @@
-"""``flow alerts``: whether alerts arrive."""
+"""``flow alerts``: sends test alerts."""
 
 from __future__ import annotations
 
@@ -17,20 +17,18 @@ from ematix_flow.spec.location import NamedLocation
 if TYPE_CHECKING:
     from ematix_flow.observe.alerts.alerter_urls import AlertSubscription
 
-app = new_app("Alerters: who is told that a pipeline failed.")
+app = new_app("Test the alerters that report failed pipelines.")
 
 
 @app.command()
 def test(
     urls: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="URL", help="Alerters; without one, those of the settings.", show_default=False
-        ),
+        typer.Argument(metavar="URL", help="Alerters; by default those of the settings.", show_default=False),
     ] = None,
     output: OutputOption = "text",
 ) -> int:
-    """Send a test to each alerter, and say what came of it; exit code 1 when one did not take it."""
+    """Send a test alert to each alerter and show the results. Exit code 1 when one fails."""
     from ematix_flow.observe.alerts.alerter_urls import open_alerter
     from ematix_flow.observe.settings import ALERTERS_VARIABLE, Observability
 

@@ -1,4 +1,4 @@
-"""``flow clear``: what was given up or skipped waits for another run."""
+"""``flow clear``: makes slots due again that were given up or skipped."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def clear(
         typer.Option(
             "--since",
             metavar="WHEN",
-            help="All slots that fired since: 90m, 2h, 7d or 2026-01-31. Without it: the last of each.",
+            help="Clear all slots since then: 90m, 2h, 7d or 2026-01-31. Without it: the last slot of each.",
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be cleared.")] = False,
     run_log: RunLogOption = None,
     output: OutputOption = "text",
 ) -> None:
-    """Let slots that were given up or skipped run again, as if they never had failed.
+    """Make slots that were given up or skipped due again, as if they had never failed.
 
-    The next  flow run-due  or the scheduler runs them. What is done already is not done twice.
+    The next  flow run-due  or the scheduler runs them. A slot that was loaded is not loaded again.
     """
     from ematix_flow.backends.state_stores.run_logs import open_slots
     from ematix_flow.schedule.clearing import clearable_slots, older_clearable_slots, reopen_slots
@@ -72,11 +72,11 @@ def clear(
     if cleared:
         _show_cleared(cleared, dry_run)
     elif start is not None:
-        say("nothing to clear: no slot of these is given up or skipped")
+        say("nothing to clear: none of these pipelines has a slot that was given up or skipped")
     else:
-        say("nothing to clear: the last slot of none of these is given up or skipped")
+        say("nothing to clear: none of these pipelines has a last slot that was given up or skipped")
     if others:
-        age = now - others[0].slot.fire_time + dt.timedelta(minutes=5)  # until it is typed
+        age = now - others[0].slot.fire_time + dt.timedelta(minutes=5)  # time to type the command
         hours = math.ceil(age / dt.timedelta(hours=1))
         were = "was" if len(others) == 1 else "were"
         say(
@@ -101,7 +101,7 @@ def _show_cleared(cleared: Sequence[SlotRecord], dry_run: bool) -> None:
     else:
         say(
             f"{_slot_count_text(len(cleared))} will run again:  flow run-due  now, or "
-            "the scheduler at its next look"
+            "the scheduler at its next poll"
         )
 
 

@@ -1,4 +1,4 @@
-"""``flow connections``: which are known, where they come from, whether they answer."""
+"""``flow connections``: lists connections with their origin, checks them and defines them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CANNOT_CONNECT = 5
 
 @app.command("list")
 def list_connections(module: ModuleOption = None, output: OutputOption = "text") -> None:
-    """Show every connection: which definition is in force, and which it hides. Secrets are masked."""
+    """Show every connection: its definition, and definitions that it hides. Secrets are masked."""
     from ematix_flow.config import connection_definitions
 
     _load_module_if_configured(module)
@@ -54,11 +54,11 @@ def list_connections(module: ModuleOption = None, output: OutputOption = "text")
 @app.command()
 def check(
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME", hidden=True)] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every connection that is known.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Check every known connection.")] = False,
     module: ModuleOption = None,
     output: OutputOption = "text",
 ) -> int:
-    """Connect for real and say to what. Exit code 5 when one cannot be reached."""
+    """Open the connections and show what answers. Exit code 5 when one cannot be reached."""
     from ematix_flow.config import connection_definitions
 
     _load_module_if_configured(module)
@@ -96,16 +96,16 @@ def set_connection(
         typer.Option(
             "--from-env",
             metavar="VARIABLE",
-            help="Take the URL from this variable each time it is used; the file holds no secret.",
+            help="Read the URL from this variable at each use; the file then holds no secret.",
         ),
     ] = None,
     output: OutputOption = "text",
 ) -> None:
-    """Define a connection in ~/.ematix-flow/connections.toml, as in
+    """Define a connection in ~/.ematix-flow/connections.toml, for example
 
     flow connections set warehouse url='postgres://etl:${PASSWORD}@host/db'
 
-    What you type may stay in your shell's history: prefer ${VARIABLE} to the secret itself.
+    Your shell may keep the command in its history: write ${VARIABLE} instead of a secret.
     """
     from ematix_flow.config import connection_definitions
     from ematix_flow.config import set_connection as write
@@ -117,11 +117,11 @@ def set_connection(
             raise UsageError("--from-env takes the name alone", next_step=_from_env_command(from_env))
         if not from_env.isidentifier():
             raise UsageError(
-                f"{from_env!r} is no name of a variable", next_step=_from_env_command("WAREHOUSE_URL")
+                f"{from_env!r} is not the name of a variable", next_step=_from_env_command("WAREHOUSE_URL")
             )
         arguments.append(f"url=${{{from_env}}}")
         if from_env not in os.environ:
-            say(f"warning: {from_env} is not set now; it must be when the connection is used", "yellow")
+            say(f"warning: {from_env} is not set; set it before the connection is used", "yellow")
     name, fields = parse_definition(arguments)
     path = write(name, fields)
     if output == "json":
@@ -130,7 +130,7 @@ def set_connection(
     write_text(f"connection {name} is defined in {path}")
     in_force = next((known.origin for known in connection_definitions() if known.name == name), None)
     if in_force is not None and str(path) not in str(in_force):
-        say(f"warning: it is hidden by {in_force}, which comes first", "yellow")
+        say(f"warning: {in_force} takes precedence and hides it", "yellow")
     say(f"next:  flow connections check {name}")
 
 
@@ -139,7 +139,7 @@ def _from_env_command(variable: str) -> str:
 
 
 def _load_module_if_configured(module: str | None) -> None:
-    """What the module registers is known too, when there is a module."""
+    """Import the configured module, if there is one: it may register connections."""
     if configured_module(module) is not None:
         load_project(module)
 

@@ -1,4 +1,4 @@
-"""``flow consume``: streams, until they are stopped."""
+"""``flow consume``: runs streams until they are stopped."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def consume(
     everything: Annotated[bool, typer.Option("--all", help="Every stream of the module.")] = False,
     module: ModuleOption = None,
     once: Annotated[
-        bool, typer.Option("--once", "--available-now", help="Load what is there now, and end.")
+        bool, typer.Option("--once", "--available-now", help="Load what is there now, then end.")
     ] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Show what would be done. Changes nothing.")] = False,
     metrics_port: Annotated[
@@ -61,14 +61,14 @@ def consume(
         bool, typer.Option("--restart-on-error", help="Start again after a failure, with a growing pause.")
     ] = False,
     initial_backoff_ms: Annotated[
-        int, typer.Option("--initial-backoff-ms", min=1, help="The first pause.")
+        int, typer.Option("--initial-backoff-ms", min=1, help="The first pause before a restart.")
     ] = 1_000,
     max_backoff_ms: Annotated[
-        int, typer.Option("--max-backoff-ms", min=1, help="The longest pause.")
+        int, typer.Option("--max-backoff-ms", min=1, help="The longest pause before a restart.")
     ] = 60_000,
     max_restarts: Annotated[
         int | None,
-        typer.Option("--max-restarts", min=0, help="How many restarts in a row; without it, for ever."),
+        typer.Option("--max-restarts", min=0, help="How many restarts in a row; no limit by default."),
     ] = None,
     reset_backoff_after_secs: Annotated[
         float,
@@ -82,7 +82,7 @@ def consume(
     engine: EngineOption = None,
     output: OutputOption = "text",
 ) -> int:
-    """Follow streams until Ctrl-C or SIGTERM, which end them after the batch at hand."""
+    """Run streams until Ctrl-C or SIGTERM, which stop them after the current batch."""
     from ematix_flow.backends.state_stores.run_logs import open_run_log
     from ematix_flow.cli.run_streams import report_streams, run_streams
     from ematix_flow.cli.stream_views import choose_stream_view
@@ -132,13 +132,13 @@ def consume(
 def streams_from_arguments(
     given: Sequence[str], module: str | None, *, everything: bool
 ) -> list[StreamingPipeline]:
-    """The streams that the arguments mean: of TOML files, or by name of a module."""
+    """The streams of the given TOML files, or those of a module by name."""
     files = [text for text in given if text.endswith(".toml") or (module is None and Path(text).is_file())]
     names = [text for text in given if text not in files]
     if files and (module is not None or names or everything):
         beside = "--module" if module is not None else "--all" if everything else f"the name {names[0]!r}"
         raise UsageError(
-            f"{files[0]} is a whole stream by itself: {beside} does not go with it",
+            f"{files[0]} declares a whole stream: {beside} cannot be combined with it",
             next_step=f"flow consume {files[0]}   or   flow consume --module … NAME",
         )
     if not given and module is None and not everything:
@@ -146,7 +146,7 @@ def streams_from_arguments(
             files = [DEFAULT_FILE]
         elif configured_module(None) is None:
             raise UsageError(
-                f"nothing to follow is named, and there is no {DEFAULT_FILE} in {Path.cwd()}",
+                f"no stream is given, and there is no {DEFAULT_FILE} in {Path.cwd()}",
                 next_step="flow consume CONFIG.toml   or   flow consume --module … NAME",
             )
     return _streams_of_files(files) if files else _streams_of_module(module, names, everything)

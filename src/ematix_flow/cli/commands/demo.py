@@ -1,4 +1,4 @@
-"""``flow demo``: a small project, loaded twice."""
+"""``flow demo``: writes a small project and runs it twice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def demo(
         Path, typer.Option("--dir", metavar="DIR", help="Where to write the project.", show_default=True)
     ] = Path("flow-demo"),
     force: Annotated[
-        bool, typer.Option("--force", help="Replace what is there, even files that were changed.")
+        bool, typer.Option("--force", help="Replace existing files, even changed ones.")
     ] = False,
     engine: EngineOption = None,
     output: OutputOption = "text",
@@ -34,7 +34,7 @@ def demo(
     from ematix_flow.cli.demo.runner import Demo
     from ematix_flow.cli.signals import interruptible
 
-    # the story is talk when a program reads the result
+    # with --output json, stdout is for the result
     told = Demo(folder, force=force, engine=engine, stream=sys.stderr if output == "json" else sys.stdout)
     with interruptible():
         told.run()

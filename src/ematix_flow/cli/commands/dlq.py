@@ -28,7 +28,7 @@ from ematix_flow.state.dead_letters.base import (
 if TYPE_CHECKING:
     from ematix_flow.graph.registry import DeclaredStream
 
-app = new_app("Look at the dead letters of streams; replay, park or purge them.")
+app = new_app("Show the dead letters of streams; replay, park or purge them.")
 
 PipelineOption = Annotated[
     str | None, typer.Option("--pipeline", "-p", metavar="NAME", help="Only letters of this stream.")
@@ -45,13 +45,13 @@ StoreOption = Annotated[
 TableOption = Annotated[
     str | None, typer.Option("--table", metavar="NAME", help="The store's table, or its topic.")
 ]
-StageOption = Annotated[Stage | None, typer.Option("--stage", help="Only letters that failed there.")]
-StatusOption = Annotated[LetterStatus | None, typer.Option("--status", help="Only letters of this status.")]
+StageOption = Annotated[Stage | None, typer.Option("--stage", help="Only letters that failed in this stage.")]
+StatusOption = Annotated[LetterStatus | None, typer.Option("--status", help="Only letters with this status.")]
 ReasonOption = Annotated[
-    str | None, typer.Option("--reason", metavar="TEXT", help="Only letters whose reason holds this.")
+    str | None, typer.Option("--reason", metavar="TEXT", help="Only letters whose reason contains this text.")
 ]
-EveryOption = Annotated[bool, typer.Option("--all", help="Every letter that the other options leave.")]
-FirstOption = Annotated[int | None, typer.Option("--first", metavar="N", min=1, help="The oldest N.")]
+EveryOption = Annotated[bool, typer.Option("--all", help="Every letter that the other options match.")]
+FirstOption = Annotated[int | None, typer.Option("--first", metavar="N", min=1, help="Only the oldest N.")]
 IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="ID", hidden=True)]
 
 
@@ -60,8 +60,8 @@ def list_letters(
     pipeline: PipelineOption = None,
     stage: StageOption = None,
     status: StatusOption = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, oldest first.")] = 20,
-    offset: Annotated[int, typer.Option("--offset", min=0, help="Leave out so many first.")] = 0,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most N, oldest first.")] = 20,
+    offset: Annotated[int, typer.Option("--offset", min=0, help="Skip the first N.")] = 0,
     module: ModuleOption = None,
     store: StoreOption = None,
     table: TableOption = None,
@@ -162,7 +162,7 @@ def replay_letters(
     run_log: RunLogOption = None,
     output: OutputOption = "text",
 ) -> int:
-    """Run letters through their stream once more. What fails again stays, and is parked in the end."""
+    """Run letters through their stream again. A letter that fails again stays, and is finally parked."""
     from ematix_flow.run.recording import record_command
     from ematix_flow.streams import dead_letter_replay
 
@@ -182,13 +182,13 @@ def replay_letters(
     if output == "json":
         write_json(result.to_json())
     elif not result.taken:
-        say(f"no dead letter of {name!r} was to be replayed")
+        say(f"no dead letter of {name!r} to replay")
     else:
         write_text(
             f"{result.replayed:,} of {result.taken:,} replayed, {result.failed:,} failed again"
             + (f", {result.parked:,} of them parked" if result.parked else "")
             + (f", {result.released:,} not tried" if result.released else "")
-            + (f", {result.lost:,} taken by another replay meanwhile" if result.lost else "")
+            + (f", {result.lost:,} taken by another replay" if result.lost else "")
         )
         for id, why in result.failures.items():
             say(f"  {id[:12]}  {_printable(why)}")
@@ -208,7 +208,7 @@ def park_letters(
     table: TableOption = None,
     output: OutputOption = "text",
 ) -> None:
-    """Leave letters out of further replays, unless one names them."""
+    """Exclude letters from replays, except replays that name their ids."""
     with _open_store(pipeline, module, store, table) as letters:
         name, selection = _select_letters(letters, pipeline, ids, everything, first, stage, reason, None)
         _report_count("parked", name, letters.park(name, selection), letters, output)
@@ -229,11 +229,11 @@ def purge_letters(
     table: TableOption = None,
     output: OutputOption = "text",
 ) -> None:
-    """Forget letters for good."""
+    """Delete letters permanently."""
     with _open_store(pipeline, module, store, table) as letters:
         name, selection = _select_letters(letters, pipeline, ids, everything, first, stage, reason, status)
         if not yes and letters.counts(name):
-            _confirm(f"forget the chosen dead letters of {name!r} in {letters.location} for good?")
+            _confirm(f"delete the chosen dead letters of {name!r} in {letters.location} permanently?")
         _report_count("purged", name, letters.purge(name, selection), letters, output)
 
 
@@ -257,7 +257,7 @@ def _open_store(
 
 
 def _declared_stream(pipeline: str | None, module: str | None) -> DeclaredStream | None:
-    """The stream whose letters are meant; one that no ``--module`` asked for may be unknown."""
+    """The declared stream of this name. Without ``--module`` it may be None."""
     if module is None and (pipeline is None or configured_module(module) is None):
         return None
     registry = load_project(module)
@@ -276,30 +276,34 @@ def _select_letters(
     reason: str | None,
     status: LetterStatus | None,
 ) -> tuple[str, LetterSelection]:
-    """Of which pipeline, and which of its letters."""
+    """The pipeline, and the selection among its letters."""
     ways = sum([bool(ids), everything, first is not None])
     if ways != 1:
         problem = "no dead letters are chosen" if not ways else "dead letters are chosen in several ways"
         raise UsageError(problem, next_step="give their ids, or --first N, or --all")
     found = [store.get(pipeline, id) for id in ids or ()]
     if len({letter.pipeline for letter in found}) > 1:
-        raise UsageError("these letters are of several streams", next_step="choose those of one at a time")
+        raise UsageError("these letters belong to several streams", next_step="choose letters of one stream")
     name = found[0].pipeline if found else pipeline
     if name is None:
-        raise UsageError("of which stream?", next_step="give --pipeline NAME;  flow dlq list  shows them")
+        raise UsageError("no stream is given", next_step="give --pipeline NAME;  flow dlq list  shows them")
     chosen = tuple(letter.id for letter in found) or None
     return name, LetterSelection(everything, first, chosen, stage, reason, status)
 
 
 def _confirm(question: str) -> None:
     if not is_terminal(sys.stdin):
-        raise UsageError("nobody is there to confirm it", state="nothing was changed", next_step="give --yes")
+        raise UsageError(
+            "cannot ask for confirmation without a terminal",
+            state="nothing was changed",
+            next_step="give --yes",
+        )
     if not typer.confirm(question, err=True):
         raise UsageError("not confirmed", state="nothing was changed")
 
 
 def _no_letters_text(store: DeadLetterStore, pipeline: str | None) -> str:
-    """That a store has no letter of a stream, and whose it has."""
+    """A message that a store has no letter of a stream, with a suggestion."""
     if pipeline is None:
         return f"no dead letters in {store.location}"
     others = {count.pipeline for count in store.counts()}
@@ -351,7 +355,7 @@ def _payload_json(payload: bytes | None) -> dict[str, Any] | None:
 
 
 def _payload_text(payload: bytes) -> str:
-    """As text where it is text, though it may be cut in the middle of a letter; else as a hex dump."""
+    """The payload as text, even if it is cut within a character; else as a hex dump."""
     for end in range(4):
         try:
             text = payload[: len(payload) - end].decode("utf-8")
@@ -368,6 +372,6 @@ def _payload_text(payload: bytes) -> str:
 
 
 def _printable(text: str, *, lines: bool = False) -> str:
-    """Without what a terminal would obey."""
+    """The text with control characters escaped, so that a terminal does not interpret them."""
     kept = "\n\t" if lines else "\t"
     return "".join(c if c.isprintable() or c in kept else repr(c)[1:-1] for c in text)

@@ -1,4 +1,4 @@
-"""``flow doctor``: what this machine has, and what to do about what is missing."""
+"""``flow doctor``: checks what this machine has, and says how to fix what is missing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 @app.command()
 def doctor(
-    start: Annotated[bool, typer.Option("--start", help="Start Spark for real, and time it.")] = False,
+    start: Annotated[bool, typer.Option("--start", help="Also start Spark, and time it.")] = False,
     engine: EngineOption = None,
     run_log: RunLogOption = None,
     output: OutputOption = "text",

@@ -1,4 +1,4 @@
-"""``flow dry-run``: everything but the commit."""
+"""``flow dry-run``: does everything except the commit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def dry_run(
     engine: EngineOption = None,
     output: OutputOption = "text",
 ) -> int:
-    """Do everything but commit, and count the rows. No target changes, no run is recorded."""
+    """Do everything except the commit, and count the rows. Changes no target, records no run."""
     from ematix_flow.cli.dry_runs import dry_run_all
     from ematix_flow.cli.signals import interruptible
 

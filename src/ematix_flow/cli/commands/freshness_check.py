@@ -1,4 +1,4 @@
-"""``flow freshness-check``: which pipelines are stale, by what they promise."""
+"""``flow freshness-check``: shows which pipelines are stale by their freshness_sla."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ def freshness_check(
     run_log: RunLogOption = None,
     output: OutputOption = "text",
 ) -> int:
-    """Say how fresh each pipeline with a freshness_sla is; exit code 1 when one is stale.
+    """Show how fresh each pipeline with a freshness_sla is. Exit code 1 when one is stale.
 
-    With an alerter, a pipeline that becomes stale is told once, and again when it is fresh. Let cron call it.
+    With an alerter, one alert is sent when a pipeline becomes stale and one when it is fresh again. Run this
+    command regularly, for example by cron.
     """
     from ematix_flow.graph.registry import use_registry
     from ematix_flow.observe.settings import Observability, open_observers
@@ -75,7 +76,7 @@ def _show_freshness(found: list[Freshness], output: str) -> None:
         write_json([each.to_json() for each in found])
         return
     if not found:
-        say('no pipeline promises to be fresh: declare one with  freshness_sla="6h"')
+        say('no pipeline has a freshness_sla: declare one with  freshness_sla="6h"')
         return
     columns = (
         OutputColumn("pipeline"),

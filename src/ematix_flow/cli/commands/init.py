@@ -1,4 +1,4 @@
-"""``flow init``: a new project that runs at once, and the files to run it elsewhere."""
+"""``flow init``: creates a project that runs at once, and the files to deploy it."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ def init(
         typer.Option(
             "--only",
             metavar="PART",
-            help=f"Write these parts alone, of {', '.join(_PARTS)}; several with commas. "
-            "So a project that is there gets the rest.",
+            help=f"Write only these parts: {', '.join(_PARTS)}; separate several by commas. "
+            "Use it to add parts to an existing project.",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
     output: OutputOption = "text",
 ) -> None:
-    """Make a new project in PATH (here by default): two pipelines and a small source to run them on.
+    """Create a project in PATH (by default here): two pipelines and a small source to run them on.
 
-    With it come a Dockerfile, units for systemd, manifests for Kubernetes and a workflow for GitHub.
+    It includes a Dockerfile, systemd units, Kubernetes manifests and a GitHub workflow.
     """
     from ematix_flow.cli.scaffolds import write_scaffold
     from ematix_flow.cli.scaffolds.starter import sample_data
@@ -57,7 +57,7 @@ def init(
     again = f"flow init {shown}" + ("" if only is None else f" --only {','.join(parts)}")
     scaffolds = dict(_PARTS[part] for part in parts)
     if "project" not in parts and not (path / _REQUIREMENTS).exists():
-        scaffolds["starter"] = (_REQUIREMENTS,)  # every way to run it elsewhere installs that
+        scaffolds["starter"] = (_REQUIREMENTS,)  # every deployment installs it
     written = write_scaffold(
         scaffolds,
         path,
@@ -76,11 +76,11 @@ def init(
         step = "" if path.resolve() == Path.cwd() else f"cd {shown} && "
         say(f"\nnext:  {step}flow run --all")
     else:
-        say("\nnext:  read the first lines of each file: they say how to use it")
+        say("\nnext:  read the first lines of each file: they explain how to use it")
 
 
 def _selected_parts(only: list[str] | None) -> list[str]:
-    """The parts that are named, each once; all when none is."""
+    """The named parts, each once; all parts by default."""
     if only is None:
         return list(_PARTS)
     names = [name.strip() for given in only for name in given.split(",") if name.strip()]

@@ -1,4 +1,4 @@
-"""``flow jars``: the Java libraries that Spark needs for some kinds of connections."""
+"""``flow jars``: lists and fetches the Java libraries that Spark needs for some kinds of connections."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def list_jars(
     verify: Annotated[bool, typer.Option("--verify", help="Check every byte against the lock.")] = False,
     output: OutputOption = "text",
 ) -> None:
-    """Show the jars of all GROUPs, or of the named ones, and which are on this machine."""
+    """Show the jars of all GROUPs or of the named ones, and which are on this machine."""
     from ematix_flow.engine.jvm.jars import jar_lock, jar_status
 
     found = jar_status(groups or None, verify=verify)
@@ -48,18 +48,18 @@ def list_jars(
         if groups is None or group in groups:
             say(f"{group}: {about}")
     if not all(jar.present for jar in found):
-        say("next:  flow jars fetch GROUP  brings what is missing, for a machine without network")
+        say("next:  flow jars fetch GROUP  downloads the missing jars, for a machine without network")
 
 
 @app.command()
 def fetch(groups: GroupsArgument = None, output: OutputOption = "text") -> None:
-    """Bring jars onto this machine: of the named GROUPs, or all. What is there stays."""
+    """Download the jars of the named GROUPs, or all. Jars that are present are not downloaded again."""
     from ematix_flow.engine.jvm.jars import fetch_jars as bring
 
-    def heard(artifact: JarArtifact, done: int, total: int) -> None:
+    def report(artifact: JarArtifact, done: int, total: int) -> None:
         say(f"{done} of {total}: {artifact} ({format_size(artifact.size)})")
 
-    found = bring(groups or None, heard)
+    found = bring(groups or None, report)
     if output == "json":
         write_json([_as_json(jar) for jar in found])
     else:

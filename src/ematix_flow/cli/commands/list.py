@@ -1,4 +1,4 @@
-"""``flow list``: the pipelines that a module declares, batch and streaming."""
+"""``flow list``: shows the pipelines, streams and workflows that a module declares."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def list_pipelines(
     select: SelectOption = None,
     exclude: ExcludeOption = None,
     module: ModuleOption = None,
-    graph: Annotated[bool, typer.Option("--graph", help="Draw what runs after what.")] = False,
+    graph: Annotated[bool, typer.Option("--graph", help="Draw the dependency graph.")] = False,
     output: OutputOption = "text",
 ) -> None:
-    """Show the pipelines that a module declares: target, schedule, dependencies, place.
+    """Show the pipelines that a module declares: target, schedule, dependencies, location.
 
-    With a selector only the batch pipelines that it chooses, and the workflows that run one of them.
+    With a selector, show only the matching batch pipelines and the workflows that run one of them.
     """
     registry = load_project(module)
     only = resolve_pipeline_filter(registry, names, select, exclude)

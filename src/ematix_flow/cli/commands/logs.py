@@ -1,4 +1,4 @@
-"""``flow logs``: what a run said."""
+"""``flow logs``: shows the log of a run."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ _POLL_SECONDS = 1.0
 def logs(
     run_id: Annotated[str, typer.Argument(metavar="RUN", hidden=True)],
     tail: Annotated[
-        int | None, typer.Option("--tail", "-n", metavar="N", min=1, help="Only the last N lines.")
+        int | None, typer.Option("--tail", "-n", metavar="N", min=1, help="Show only the last N lines.")
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the run has ended. Ctrl-C leaves it running.")
+        bool,
+        typer.Option("--follow", "-f", help="Continue until the run ends. Ctrl-C does not stop the run."),
     ] = False,
     run_log: RunLogOption = None,
     output: OutputOption = "text",
 ) -> int:
-    """Show what a run logged, warned of and noted. The first letters of its id are enough.
+    """Show the log lines, warnings and notes of a run. The first characters of its id are enough.
 
-    Times are local, with their zone; those of --output json are in UTC.
+    Times are local, with their zone; with --output json they are in UTC.
 
-    Exits with 1 when nothing was kept of it.
+    Exit code 1 when the run has no log.
     """
     with read_run_log(run_log) as log:
         record = log.get(run_id)
@@ -53,20 +54,22 @@ def logs(
         if follow:
             lines = _follow_run(log, record, lines)
     if not lines:
-        said = "has said nothing yet" if record.status == "running" else "left no log"
-        say(f"run {record.run_id} of {record.pipeline} {said}: flow runs show {record.run_id[:8]}")
+        state = "has logged nothing yet" if record.status == "running" else "has no log"
+        say(f"run {record.run_id} of {record.pipeline} {state}: flow runs show {record.run_id[:8]}")
         return 1
     return 0
 
 
 def _follow_run(log: RunLog, record: RunRecord, seen: list[str]) -> list[str]:
-    """What is new, until the run has ended, or its process on this machine."""
+    """Print new lines until the run has ended, or its process on this machine is gone."""
     from ematix_flow.state.process_liveness import run_is_dead
 
     run_id = record.run_id
     while True:
         gone = run_is_dead(record)
-        over = log.get(run_id).status != "running"  # asked first: what it says last is then there
+        over = (
+            log.get(run_id).status != "running"
+        )  # read before the lines, so that the last lines are not missed
         lines = (log.output(run_id) or "").splitlines()
         for line in lines[_count_seen(lines, seen) :]:
             write_text(localize_line(line))
@@ -74,13 +77,13 @@ def _follow_run(log: RunLog, record: RunRecord, seen: list[str]) -> list[str]:
         if over:
             return seen
         if gone:
-            say(f"run {run_id} did not say how it ended, and its process {record.pid} is gone")
+            say(f"run {run_id} did not record how it ended, and its process {record.pid} is gone")
             return seen
         time.sleep(_POLL_SECONDS)
 
 
 def _count_seen(lines: list[str], seen: list[str]) -> int:
-    """How many of the lines were seen; the first of those may be gone, as only the end is kept."""
+    """How many of the lines were already printed. The log keeps only its end, so early lines may be gone."""
     for first in range(len(seen) + 1):
         if lines[: len(seen) - first] == seen[first:]:
             return len(seen) - first

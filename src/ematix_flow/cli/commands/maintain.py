@@ -1,4 +1,4 @@
-"""``flow maintain``: lake tables in shape."""
+"""``flow maintain``: compacts lake tables and removes files that are no longer needed."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ def maintain(
     exclude: ExcludeOption = None,
     module: ModuleOption = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
+        bool, typer.Option("--dry-run", help="Show what would be done. Changes nothing.")
     ] = False,
     retain: Annotated[
         str | None,
         typer.Option(
             "--retain",
             metavar="DURATION",
-            help="How long files stay that the newest version does not need: 7d, 36h. Without it: as long as "
-            "the table says, which is 7 days unless it says otherwise.",
+            help="How long to keep files of old versions: 7d, 36h. Without it: the table's own setting, "
+            "which is 7 days by default.",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Allow a --retain of less than 7 days.")] = False,
     zorder: Annotated[
         str | None,
         typer.Option(
-            "--zorder", metavar="COLUMNS", help="Bring rows together by these columns, as in day,customer."
+            "--zorder", metavar="COLUMNS", help="Cluster rows by these columns, such as day,customer."
         ),
     ] = None,
     engine: EngineOption = None,
@@ -64,7 +64,7 @@ def maintain(
 ) -> int:
     """Compact small files of lake tables, remove old ones, and tidy their journals and histories.
 
-    Loads of a table wait while it is compacted. Readers notice nothing.
+    Loads of a table wait while it is compacted. Readers are not affected.
     """
     from ematix_flow.backends.maintenance import MaintenanceOptions
     from ematix_flow.run.context import spark_starter
@@ -81,7 +81,7 @@ def maintain(
         require_lakes(pipelines, spark)
     if upkeep.is_below_safe_retention and not dry_run:
         say(
-            f"warning: a reader or writer that still works with a version older than {retain} will fail",
+            f"warning: a reader or writer that still uses a version older than {retain} will fail",
             "yellow",
         )
     with show_steps() as at:

@@ -1,4 +1,4 @@
-"""``flow plan``: what a run would do."""
+"""``flow plan``: shows what a run would do."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def plan(
     check: Annotated[
         bool, typer.Option("--check", help="Exit with 3 when a table would be created or changed.")
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="All SQL, in full.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show all SQL in full.")] = False,
     engine: EngineOption = None,
     output: OutputOption = "text",
 ) -> int:
@@ -77,7 +77,7 @@ def plan(
 
 
 def _run_order_text(steps: Mapping[str, int], upstreams: Mapping[str, Sequence[str]]) -> str:
-    """Step by step; what is in one step can run side by side."""
+    """The run order in steps. Pipelines of one step can run in parallel."""
     width = max(len(name) for name in steps)
     lines, before = ["run order"], 0
     for name in sorted(steps, key=lambda each: steps[each]):

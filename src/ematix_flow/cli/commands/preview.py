@@ -1,4 +1,4 @@
-"""``flow preview``: the plan and a look at the source's rows."""
+"""``flow preview``: shows the plan and the first rows of the source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def preview(
     name: NameArgument,
     module: ModuleOption = None,
     rows: Annotated[int, typer.Option("--rows", "-n", min=0, help="How many rows to show.")] = 10,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="All SQL, in full.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show all SQL in full.")] = False,
     engine: EngineOption = None,
     output: OutputOption = "text",
 ) -> None:

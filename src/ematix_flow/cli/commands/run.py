@@ -1,4 +1,4 @@
-"""``flow run``: pipelines now, upstreams first, every run recorded."""
+"""``flow run``: runs pipelines now, upstreams first, and records each run."""
 
 from __future__ import annotations
 
@@ -40,27 +40,27 @@ def run(
     exclude: ExcludeOption = None,
     module: ModuleOption = None,
     with_upstream: Annotated[
-        bool, typer.Option("--with-upstream", help="Also run what the named pipelines depend on, first.")
+        bool, typer.Option("--with-upstream", help="First run the upstreams of the named pipelines.")
     ] = False,
     workers: WorkersOption = 1,
-    plan: Annotated[bool, typer.Option("--plan", help="Show each plan before it is carried out.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Show each plan before it runs.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Do everything but commit; the same as flow dry-run.")
+        bool, typer.Option("--dry-run", help="Do everything except the commit; the same as flow dry-run.")
     ] = False,
     allow_empty: Annotated[
-        bool, typer.Option("--allow-empty", help="Let an empty source empty a truncate target, this once.")
+        bool, typer.Option("--allow-empty", help="For this run, let an empty source empty a truncate target.")
     ] = False,
     max_shrink: Annotated[
         float | None,
         typer.Option(
             "--max-shrink",
             metavar="SHARE",
-            help="How much of a truncate target's rows may vanish, from 0 to 1, this once.",
+            help="For this run, the fraction of a truncate target's rows that may vanish, from 0 to 1.",
         ),
     ] = None,
     force_path: Annotated[
         PathName | None,
-        typer.Option("--force-path", help="Take this path instead of the planner's choice."),
+        typer.Option("--force-path", help="Use this path instead of the planner's choice."),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors; no table.")] = False,
     alerter: AlerterOption = None,
@@ -70,7 +70,7 @@ def run(
     engine: EngineOption = None,
     output: OutputOption = "text",
 ) -> int:
-    """Run pipelines now, upstreams first. A failure stops what depends on it, and nothing else."""
+    """Run pipelines now, upstreams first. A failure only stops the pipelines that depend on it."""
     from ematix_flow.cli.dry_runs import dry_run_all
     from ematix_flow.cli.overrides import with_overrides
     from ematix_flow.cli.signals import interruptible

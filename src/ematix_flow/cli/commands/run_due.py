@@ -1,4 +1,4 @@
-"""``flow run-due``: what the schedules have fired, each slot once."""
+"""``flow run-due``: runs the slots that are due, each once."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run_due(
         typer.Option(
             "--interval",
             metavar="SECONDS",
-            help="How far back a pipeline that never fired looks, and what catchup=none calls missed.",
+            help="How far back the first slot of a pipeline may be; catchup=none skips older slots.",
         ),
     ] = 60.0,
     lease_seconds: Annotated[
@@ -60,12 +60,12 @@ def run_due(
     ] = 300.0,
     workers: WorkersOption = 1,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what is due and why, and what would be skipped.")
+        bool, typer.Option("--dry-run", help="Only show which slots are due and which would be skipped.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors; no table.")] = False,
     require_run_log: Annotated[
         bool,
-        typer.Option("--require-run-log", help="Run nothing when the run log cannot be used."),
+        typer.Option("--require-run-log", help="Run nothing if the run log cannot be used."),
     ] = False,
     alerter: AlerterOption = None,
     metrics: MetricsOption = None,
@@ -74,9 +74,9 @@ def run_due(
     engine: EngineOption = None,
     output: OutputOption = "text",
 ) -> int:
-    """Run what is due, all or what is named, upstreams first.
+    """Run the slots that are due, of all pipelines or of the named ones, upstreams first.
 
-    Safe to call as often as you like, from several machines at once: a slot runs once.
+    You can call it as often as you like, from several machines at once: each slot runs once.
     """
     from ematix_flow.cli.signals import interruptible
     from ematix_flow.errors import UsageError
@@ -158,7 +158,7 @@ def _trigger_text(slot: Slot, registry: Registry) -> str:
 
 
 def exit_code(outcomes: list[SlotOutcome]) -> int:
-    """The code that all errors have in common, as when every pipeline was locked; else 1 for any."""
+    """The exit code that all errors share, such as 4 when every pipeline was locked; else 1."""
     codes = {outcome.error.exit_code for outcome in outcomes if outcome.error is not None}
     return codes.pop() if len(codes) == 1 else int(bool(codes))
 

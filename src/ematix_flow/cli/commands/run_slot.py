@@ -1,4 +1,4 @@
-"""``flow run-slot``: one slot that a scheduler has claimed. Executors call it; a person has no need to."""
+"""``flow run-slot``: runs one slot that a scheduler has claimed. Executors call it, not people."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ app = new_app()
 @app.command(name="run-slot")
 def run_slot(
     name: NameArgument,
-    slot: Annotated[str, typer.Option("--slot", metavar="MOMENT", help="When it fired.")],
+    slot: Annotated[str, typer.Option("--slot", metavar="MOMENT", help="The time of the slot.")],
     claim: Annotated[str, typer.Option("--claim", metavar="FENCE:HOLDER", help="Who has claimed it.")],
     module: ModuleOption = None,
     lease_seconds: Annotated[float, typer.Option("--lease-seconds")] = 300.0,
     run_log: RunLogOption = None,
     engine: EngineOption = None,
 ) -> int:
-    """Run one slot under a claim, keep the claim meanwhile, and say how it ended."""
+    """Run one slot under a claim, renew the claim during the run, and show how it ended."""
     from ematix_flow.cli.signals import interruptible
     from ematix_flow.schedule.run_due import resolve_claim
 
@@ -53,5 +53,5 @@ def _parse_slot_time(text: str) -> dt.datetime:
     try:
         found = dt.datetime.fromisoformat(text)
     except ValueError as error:
-        raise UsageError(f"--slot takes a moment such as 2026-03-29T12:00:00+00:00, not {text!r}") from error
+        raise UsageError(f"--slot takes a time such as 2026-03-29T12:00:00+00:00, not {text!r}") from error
     return found if found.tzinfo else found.replace(tzinfo=dt.timezone.utc)

@@ -1,4 +1,4 @@
-"""``flow runs``: what the run log holds, and for how long."""
+"""``flow runs``: shows the runs in the run log, and deletes old ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ematix_flow.state.run_records import RunStatus
 if TYPE_CHECKING:
     from ematix_flow.state.run_records import RunRecord
 
-_HELP = "Show the runs in the run log, or forget old ones. Without a command: the newest."
+_HELP = "Show the runs in the run log, or delete old ones. Without a command: the newest."
 app = new_app(_HELP)
 
 
@@ -43,12 +43,12 @@ def list_runs(
     pipeline: Annotated[
         str | None, typer.Option("--pipeline", "-p", metavar="NAME", help="Only runs of this pipeline.")
     ] = None,
-    status: Annotated[RunStatus | None, typer.Option("--status", help="Only runs that ended so.")] = None,
+    status: Annotated[RunStatus | None, typer.Option("--status", help="Only runs with this status.")] = None,
     since: Annotated[
         str | None,
         typer.Option("--since", metavar="WHEN", help="Only runs started since: 90m, 2h, 7d or 2026-01-31."),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, newest first.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most N, newest first.")] = 20,
     run_log: RunLogOption = None,
     output: OutputOption = "text",
 ) -> None:
@@ -61,7 +61,7 @@ def list_runs(
         write_json([record.to_json() for record in records])
         return
     if not records:
-        say(f"no such run in {place}")
+        say(f"no matching run in {place}")
         return
     columns = (
         OutputColumn("run"),
@@ -77,7 +77,7 @@ def list_runs(
         OutputColumn("error", wraps=True),
     )
     write_table(columns, [_run_row(record) for record in records])
-    say("flow runs show RUN  says more of one")
+    say("flow runs show RUN  shows the details of a run")
 
 
 @app.command("show")
@@ -86,7 +86,7 @@ def show_run(
     run_log: RunLogOption = None,
     output: OutputOption = "text",
 ) -> None:
-    """Show all that is known of one run. The first letters of its id are enough."""
+    """Show everything that is known about one run. The first characters of its id are enough."""
     with read_run_log(run_log) as log:
         record = log.get(run_id)
     if output == "json":
@@ -118,31 +118,33 @@ def show_run(
     if record.metrics:
         write_text("")
         write_timeline(record.metrics)
-    say(f"flow logs {record.run_id[:8]}  shows what it said")
+    say(f"flow logs {record.run_id[:8]}  shows its log")
 
 
 @app.command("purge")
 def purge_runs(
     older_than: Annotated[
         str,
-        typer.Option("--older-than", metavar="DURATION", help="Forget runs that began longer ago: 90d, 36h."),
+        typer.Option(
+            "--older-than", metavar="DURATION", help="Delete runs that started longer ago: 90d, 36h."
+        ),
     ],
     keep: Annotated[
-        int, typer.Option("--keep", metavar="N", min=1, help="The newest of each pipeline that stay.")
+        int, typer.Option("--keep", metavar="N", min=1, help="Keep the newest N runs of each pipeline.")
     ] = 1,
     pipeline: Annotated[
         str | None, typer.Option("--pipeline", "-p", metavar="NAME", help="Only runs of this pipeline.")
     ] = None,
     most: Annotated[
-        int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="At most so many now.")
+        int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="Delete at most N runs.")
     ] = None,
     run_log: RunLogOption = None,
     output: OutputOption = "text",
 ) -> None:
-    """Forget old runs, what they said, and old slots.
+    """Delete old runs with their logs, and old slots.
 
-    What is still needed stays: runs that have not ended, and of each pipeline the newest runs, its newest
-    success and its newest slot. [run_log] keep = "90d" in .ematix-flow.toml does the same bit by bit.
+    Runs that have not ended stay, and of each pipeline the newest runs, its newest success and its newest
+    slot. [run_log] keep = "90d" in .ematix-flow.toml does the same after each run.
     """
     from ematix_flow.backends.state_stores.run_logs import open_slots
     from ematix_flow.cli.slot_runners import slots_url
@@ -158,10 +160,10 @@ def purge_runs(
         write_json({"run_log": place, "runs": purged, "slots": slots})
         return
     runs = "1 run" if purged == 1 else f"{purged:,} runs"
-    told = f" and {slots:,} slots" if slots else ""
-    say(f"forgot {runs}{told} in {place} from before {format_local_time(before)} {local_zone_name()}")
+    also = f" and {slots:,} slots" if slots else ""
+    say(f"deleted {runs}{also} in {place} from before {format_local_time(before)} {local_zone_name()}")
     newest = "the newest run" if keep == 1 else f"the newest {keep:,} runs"
-    say(f"kept, however old: of each pipeline {newest}, success and slot, and what has not ended")
+    say(f"kept of each pipeline at any age: {newest}, success and slot, and runs that have not ended")
 
 
 def _run_row(record: RunRecord) -> tuple[object, ...]:
@@ -181,7 +183,7 @@ def _run_row(record: RunRecord) -> tuple[object, ...]:
 
 
 def _error_text(record: RunRecord) -> str | None:
-    """A run that someone else settled has a reason and no error."""
+    """The error of a run. A run that another process closed has only a reason."""
     told = [part for part in (record.error_type, record.error_message) if part]
     return ": ".join(told) or None
 

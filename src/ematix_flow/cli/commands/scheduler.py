@@ -1,4 +1,4 @@
-"""``flow scheduler``: fires schedules until it is stopped."""
+"""``flow scheduler``: runs slots when they are due, until it is stopped."""
 
 from __future__ import annotations
 
@@ -47,11 +47,13 @@ def scheduler(
     ] = "subprocess://",
     module: ModuleOption = None,
     poll_interval: Annotated[
-        float, typer.Option("--poll-interval", metavar="SECONDS", help="Between two looks at the clock.")
+        float, typer.Option("--poll-interval", metavar="SECONDS", help="How often to check for due slots.")
     ] = 10.0,
     interval: Annotated[
         float,
-        typer.Option("--interval", metavar="SECONDS", help="How far back a pipeline that never fired looks."),
+        typer.Option(
+            "--interval", metavar="SECONDS", help="How far back the first slot of a pipeline may be."
+        ),
     ] = 60.0,
     lease_seconds: Annotated[
         float,
@@ -64,13 +66,13 @@ def scheduler(
         ),
     ] = 60.0,
     grace: Annotated[
-        float, typer.Option("--grace", metavar="SECONDS", help="How long runs may go on after a stop.")
+        float, typer.Option("--grace", metavar="SECONDS", help="How long runs may continue after a stop.")
     ] = 60.0,
     worker_id: Annotated[
         str | None, typer.Option("--worker-id", help="The name of this scheduler in the store.")
     ] = None,
     max_iterations: Annotated[
-        int | None, typer.Option("--max-iterations", help="Stop after so many looks.")
+        int | None, typer.Option("--max-iterations", help="Stop after this many polls.")
     ] = None,
     alerter: AlerterOption = None,
     metrics: MetricsOption = None,
@@ -78,7 +80,7 @@ def scheduler(
     run_log: RunLogOption = None,
     engine: EngineOption = None,
 ) -> None:
-    """Fire schedules: claim what is due, run it elsewhere, upstreams first. Start as many as you like."""
+    """Claim due slots and run them by the executor, upstreams first. You can start several schedulers."""
     from dataclasses import replace
 
     from ematix_flow.cli.signals import stop_requests
@@ -103,12 +105,12 @@ def scheduler(
             f"--lease-seconds {lease_seconds:g} is shorter than a run takes to start: its claim would expire "
             "before it begins",
             state="nothing was run",
-            next_step=f"give {MIN_LEASE_SECONDS:g} at the least; 60 leaves a busy machine time",
+            next_step=f"give at least {MIN_LEASE_SECONDS:g}; 60 is enough for a busy machine",
         )
     if poll_interval >= leader_lease_seconds:
         raise UsageError(
             f"--poll-interval {poll_interval:g} is not shorter than the leader's lease of "
-            f"{leader_lease_seconds:g} s: the lease would end between two looks",
+            f"{leader_lease_seconds:g} s: the lease would end between two polls",
             next_step="give a shorter --poll-interval, or a longer --leader-lease-seconds",
         )
     if worker_id is not None and not 0 < len(worker_id) <= 100:
@@ -123,11 +125,11 @@ def scheduler(
     registry = load_project(module)
     only = resolve_pipeline_filter(registry, names, select, exclude)
     _require_schedules(registry, only)
-    if isinstance(runs, SubprocessExecutor):  # others run where more may be installed
+    if isinstance(runs, SubprocessExecutor):  # other executors may have more drivers installed
         warn_of_missing_drivers(registry, registry.pipelines if only is None else only)
     with (
         log_info_of("ematix_flow.schedule"),
-        stop_requests(say, "stopping: runs at work may end; once more to stop at once") as asked,
+        stop_requests(say, "stopping after the current runs; press again to stop at once") as asked,
         slot_runner(
             registry, run_log, engine, None, lease_seconds, "schedule", watching, kept=True
         ) as runner,
@@ -147,23 +149,23 @@ def scheduler(
             environment=for_runs,
         )
         scheduled = len(daemon.due_calculator.entries)
-        say(f"schedules: {scheduled}, looked at every {poll_interval:g} s; Ctrl-C stops")
+        say(f"schedules: {scheduled}, checked every {poll_interval:g} s; Ctrl-C stops")
         daemon.run(max_iterations)
         say("stopped")
 
 
 def _require_schedules(registry: Registry, only: frozenset[str] | None) -> None:
-    """A scheduler that can never fire anything is a mistake, and says so rather than wait."""
+    """Raise UsageError if no schedule and no workflow could ever start a pipeline."""
     from ematix_flow.errors import UsageError
 
     names = registry.pipelines if only is None else only
-    workflows = registry.workflows.values()  # one without a schedule may be triggered by a run
+    workflows = registry.workflows.values()  # a workflow without a schedule may be triggered by a run
     jobs = {job for workflow in workflows for job in workflow.jobs}
     if any(registry.pipelines[name].spec.schedule or name in jobs for name in names):
         return
     which = "no pipeline" if only is None else "none of the chosen pipelines"
     raise UsageError(
-        f"{which} has a schedule, and no workflow runs one: there is nothing to fire",
+        f"{which} has a schedule, and no workflow runs one: the scheduler would never run anything",
         state="nothing was run",
         next_step='give a pipeline schedule="0 2 * * *", or declare a workflow; flow list  shows what is '
         "declared, and  flow run NAME  runs one by hand",

@@ -1,4 +1,4 @@
-"""``flow secrets``: which references the project uses, and whether each can be read."""
+"""``flow secrets``: lists the project's ``${…}`` references, and tests whether each can be read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 app = new_app("List and test the ${…} references of connections and settings.")
 
-_MIN_LENGTH_TO_SHOW_ENDS = 12  # of a shorter value two characters at each end would tell too much
+_MIN_LENGTH_TO_SHOW_ENDS = 12  # two characters at each end of a shorter value would reveal too much
 _COLUMNS = (
     OutputColumn("reference"),
     OutputColumn("used by", wraps=True),
@@ -33,7 +33,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class _ReferenceTest:
-    """What became of one reference."""
+    """The value or the error of one reference."""
 
     value: str | None
     error: FlowError | None
@@ -67,7 +67,7 @@ def test(
             "chars": None if tested.value is None else len(tested.value),
             "error": tested.error.to_json() if tested.error else None,
         }
-        if show and tested.value is not None:  # past the masking, as it was asked for
+        if show and tested.value is not None:  # --show prints the value unmasked
             write(json.dumps({**document, "value": tested.value}, indent=2), sys.stdout)
         else:
             write_json({**document, "value": None if tested.value is None else _mask_middle(tested.value)})
@@ -101,14 +101,14 @@ def list_secrets(module: ModuleOption = None, output: OutputOption = "text") -> 
         write_table(_COLUMNS, rows)
         failed = next((use.reference_without_default for use, each in tested if each.error), None)
         if failed is not None:
-            say(f"\nnext:  flow secrets test '{failed}'  says what to do about it")
+            say(f"\nnext:  flow secrets test '{failed}'  shows how to fix it")
     else:
-        say("no connection and no setting here holds a ${…} reference")
+        say("no connection and no setting contains a ${…} reference")
     return 1 if any(outcome.error for _, outcome in tested) else 0
 
 
 def _test_references(uses: tuple[SecretReference, ...]) -> list[tuple[SecretReference, _ReferenceTest]]:
-    """A store that does not answer is asked once, not once for each of its secrets."""
+    """Test all references. A store that does not answer is tried once, not once per secret."""
     silent: dict[str, FlowError] = {}
     tested = []
     for use in uses:
@@ -121,7 +121,7 @@ def _test_references(uses: tuple[SecretReference, ...]) -> list[tuple[SecretRefe
 
 
 def _test_reference(reference: str) -> _ReferenceTest:
-    """Of a bare reference, or of a text that holds some in their braces."""
+    """Test a reference without braces, or a text that contains references in braces."""
     from ematix_flow.config.interpolate import expand
 
     try:
@@ -146,6 +146,6 @@ def _as_json(use: SecretReference, outcome: _ReferenceTest) -> dict[str, Any]:
 
 
 def _load_module_if_configured(module: str | None) -> None:
-    """The module may register connections and resolvers, when there is a module."""
+    """Import the configured module, if there is one: it may register connections and resolvers."""
     if configured_module(module) is not None:
         load_project(module)

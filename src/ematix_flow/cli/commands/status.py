@@ -1,4 +1,4 @@
-"""``flow status``: how each pipeline and workflow stands."""
+"""``flow status``: shows the state of each pipeline and workflow."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def status(
     run_log: RunLogOption = None,
     output: OutputOption = "text",
 ) -> None:
-    """Show how pipelines and workflows stand: last run, outcome, retries, what is next, and what is wrong."""
+    """Show the state of pipelines and workflows: last run, outcome, retries, next run, and what is wrong."""
     from ematix_flow.backends.state_stores.run_logs import open_slots
     from ematix_flow.schedule.status import pipeline_statuses, workflow_statuses
 
@@ -73,7 +73,7 @@ def _nothing_declared_text(streams: int) -> str:
     declared = "one streaming pipeline" if streams == 1 else f"{streams} streaming pipelines"
     return (
         f"the module declares {declared} and no batch pipeline: "
-        "flow consume-list  shows what is declared,  flow runs list  what became of it"
+        "flow consume-list  shows them,  flow runs list  shows their runs"
     )
 
 
@@ -129,7 +129,7 @@ def _write_workflows(standings: Sequence[WorkflowStatus], now: dt.datetime) -> N
 
 
 def _retry_text(standing: PipelineStatus, now: dt.datetime) -> str:
-    """How often the slot at hand has failed of how often it may, and when it is tried again."""
+    """How often the current slot has failed, how many attempts it has, and when the next one is."""
     slot, allowed = standing.slot, standing.spec.retry.max_attempts
     if slot is None:
         return f"0/{allowed}" if allowed > 1 else ""
@@ -141,12 +141,12 @@ def _retry_text(standing: PipelineStatus, now: dt.datetime) -> str:
         return f"{slot.failures}/{allowed}, running"
     when = f"again {format_time_until(slot.not_before, now)}" if slot.not_before > now else "due"
     if slot.reason and not slot.failures:
-        when = "waits"  # for an upstream, a lock or a place to run
+        when = "waits"  # for an upstream, a lock or a free executor
     return f"{slot.failures}/{allowed}, {when}"
 
 
 def _backlog_text(standings: Sequence[PipelineStatus]) -> str:
-    """How many slots are due and wait, and which is the most behind; empty when none waits."""
+    """How many due slots wait, and which is the oldest; empty when none waits."""
     behind = [each for each in standings if each.backlog.due_slots]
     if not behind:
         return ""

@@ -1,4 +1,4 @@
-"""``flow transform``: named transforms, by hand."""
+"""``flow transform``: lists named transforms, and runs one by hand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ app = new_app("List named transforms, or run one by hand.")
 
 @app.command("list")
 def list_transforms(module: ModuleOption = None, output: OutputOption = "text") -> None:
-    """Show the transforms that a module names with @ematix.transform."""
+    """Show the transforms that a module declares with @ematix.transform."""
     from ematix_flow.spec.pipelines import connection_label
 
     specs = [declared.spec for declared in load_project(module).transforms.values()]
@@ -38,7 +38,7 @@ def list_transforms(module: ModuleOption = None, output: OutputOption = "text") 
     elif rows:
         write_table([OutputColumn(name) for name in names], rows)
     else:
-        say("the module names no transform")
+        say("the module declares no transform")
 
 
 @app.command("run")

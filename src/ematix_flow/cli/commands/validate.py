@@ -1,4 +1,4 @@
-"""``flow validate``: source and target check a pipeline."""
+"""``flow validate``: checks pipelines against their source and target."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def validate(
     engine: EngineOption = None,
     output: OutputOption = "text",
 ) -> int:
-    """Let source and target check pipelines, all by default: SQL, columns, types. Changes nothing."""
+    """Check pipelines, by default all, against source and target: SQL, columns, types. Changes nothing."""
     from ematix_flow.run.context import spark_starter
     from ematix_flow.run.preview import validate as check
 

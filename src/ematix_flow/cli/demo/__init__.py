@@ -1,1 +1,1 @@
-"""The demo's story: what it writes, runs, changes and shows."""
+"""The project of ``flow demo``: writes it, runs it, changes its source and explains the results."""

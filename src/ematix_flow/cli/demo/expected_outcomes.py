@@ -1,4 +1,4 @@
-"""How the demo is meant to go. The designed failure is part of it."""
+"""The expected outcomes of the demo, including one intended failure."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ REASONS = {
 
 
 def unexpected_outcomes(outcomes: Sequence[PipelineOutcome], expected: dict[str, str]) -> list[str]:
-    """Where a round went otherwise than planned, in words; empty when it did not."""
+    """The outcomes of a round that differ from the expected ones, in words."""
     found = {outcome.pipeline: outcome.status for outcome in outcomes}
     return [
-        f"{name} was to be {status.replace('_', ' ')} and is {found.get(name, 'missing').replace('_', ' ')}"
+        f"{name} is {found.get(name, 'missing').replace('_', ' ')}, expected {status.replace('_', ' ')}"
         for name, status in expected.items()
         if found.get(name) != status
     ]

@@ -1,4 +1,4 @@
-"""Rows that lie in a target of the demo, counted by other means than the pipelines'."""
+"""Counts the rows in a target of the demo, independently of the pipelines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def count_rows(target: TargetSpec) -> int:
-    """DuckDB is asked; for files their own footers are read."""
+    """The number of rows, from a query on DuckDB or from the footers of Parquet files."""
     from ematix_flow.api.connect import connect
 
     if target.table is None:

@@ -1,4 +1,4 @@
-"""The demo: scaffold, first round, a changed source, second round, and what came of it.
+"""Runs the demo: writes the project, runs it, changes the source, runs it again and shows the results.
 
 Everything runs in this process, through the same functions as ``flow run``, in one Spark session.
 """
@@ -32,7 +32,7 @@ _DATA_FILES = ("shop.db", "warehouse.duckdb", "warehouse.duckdb.wal", "lake", "r
 
 
 class Demo:
-    """One telling of the story. ``tell`` does it; what happened is then in ``rounds``."""
+    """One demo. After ``run``, ``rounds`` holds the outcomes of both rounds."""
 
     def __init__(self, folder: Path, *, force: bool, engine: str | None, stream: TextIO) -> None:
         self.folder, self.force, self.engine, self.stream = folder, force, engine, stream
@@ -74,14 +74,14 @@ class Demo:
     # ------------------------------------------------------------------ before
 
     def _write_project(self) -> None:
-        """Write the project; an earlier demo that nobody changed makes way, anything else only by force."""
+        """Write the project. It replaces an earlier unchanged demo; other files only with ``force``."""
         again = f"choose another --dir, or replace it with  {_flow_command()} demo --dir {self.folder} --force"
         changed = changed_templates(_SCAFFOLD, self.folder)
         data = [name for name in _DATA_FILES if (self.folder / name).exists()]
         ours = (self.folder / "shop_data.py").exists()
         if not self.force and (changed or (data and not ours)):
             raise UsageError(
-                f"{self.folder} has files of its own: {', '.join(changed or data)}",
+                f"{self.folder} already has other files: {', '.join(changed or data)}",
                 state="nothing was changed",
                 next_step=again,
             )
@@ -100,9 +100,9 @@ class Demo:
             "  shop.db            the source, a SQLite file: "
             f"{shop_data.ORDERS:,} orders, {shop_data.CUSTOMERS:,} customers\n"
             "  pipelines.py       eight pipelines, short enough to read\n"
-            "  warehouse.duckdb   where most of it will go\n"
-            "  lake/              where Parquet files will go\n\n"
-            "What runs after what:"
+            "  warehouse.duckdb   the target of most pipelines\n"
+            "  lake/              the target for Parquet files\n\n"
+            "The order of the pipelines:"
         )
         upstreams = {name: declared.spec.depends_on for name, declared in registry.pipelines.items()}
         notes = {
@@ -150,7 +150,7 @@ class Demo:
             self._write(style_text(f"  not as planned: {surprise}", "bold red", self.stream))
 
     def _show_row_counts(self, registry: Registry) -> None:
-        self._write_heading("What landed where")
+        self._write_heading("Rows in each target")
         notes = {}
         for name, declared in registry.pipelines.items():
             target = declared.spec.targets[0]
@@ -160,7 +160,7 @@ class Demo:
         self._write("\n".join(f"  {line}" for line in draw_graph(upstreams, notes)))
 
     def _count_rows(self, name: str, registry: Registry) -> int:
-        """Counted in the target itself, not taken from what the runs said."""
+        """The rows in the target itself, not the counts that the runs reported."""
         from ematix_flow.cli.demo.row_counts import count_rows
 
         return count_rows(registry.pipelines[name].spec.targets[0])
@@ -170,7 +170,7 @@ class Demo:
         python = "python" if shutil.which("python") else sys.executable
         steps = {
             f"cd {self.folder}": "",
-            f"{flow} status": "how each pipeline stands",
+            f"{flow} status": "the state of each pipeline",
             f"{flow} runs list": "every run, with its error",
             f"{flow} plan orders": "what a run would do now",
             f"{python} shop_data.py fix": "correct the payment that did not fit …",
@@ -199,7 +199,7 @@ class Demo:
 
 @contextlib.contextmanager
 def _working_directory(folder: Path) -> Iterator[None]:
-    """The folder is the working directory within the block, as it is for someone who runs flow there."""
+    """Make the folder the working directory within the block, as for a user who runs flow there."""
     before = Path.cwd()
     os.chdir(folder)
     try:
@@ -209,7 +209,7 @@ def _working_directory(folder: Path) -> Iterator[None]:
 
 
 def _flow_command() -> str:
-    """How the person can call flow again: by name when the shell finds it, else by its path."""
+    """The command that calls flow again: its name if the shell finds it, else its path."""
     called = sys.argv[0]
     found = shutil.which("flow")
     if found is None or not os.path.exists(called) or not os.path.samefile(found, called):

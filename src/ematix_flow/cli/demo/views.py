@@ -1,4 +1,4 @@
-"""The demo's view of a round: a short form of each plan before it is carried out."""
+"""The views of the demo: they show each plan in a short form before it runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class DemoLiveView(_ShortPlanView, LiveView):
 
 
 def short_plan(plan: Plan) -> list[str]:
-    """The gist of a plan, from the stages that are carried out."""
+    """The main lines of a plan, from its stages."""
     from ematix_flow.plan.explain import describe_range, describe_stage
 
     lines = []

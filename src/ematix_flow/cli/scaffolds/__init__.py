@@ -1,7 +1,7 @@
-"""The projects that ``flow init`` and ``flow demo`` write, file by file as they are written.
+"""The templates of the projects that ``flow init`` and ``flow demo`` write.
 
-A template's place in the project may differ from its name here: package tools skip files whose names begin
-with a dot, and checkers of this package have no business in a user's pipelines.
+A file's path in the project may differ from its name here: package tools skip files whose names begin with a
+dot, and the linters of this package must not check a user's pipelines.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ DESTINATIONS = {
     "scheduler.yaml": "deploy/scheduler.yaml",
     "flow.yml": ".github/workflows/flow.yml",
 }
-_PROJECT_PLACEHOLDER = "PROJECT_NAME"  # stands in a template for the project's own
+_PROJECT_PLACEHOLDER = "PROJECT_NAME"  # replaced by the project's name
 
 
 def write_scaffold(
     scaffolds: Mapping[str, tuple[str, ...]], folder: Path, *, force: bool, next_step: str
 ) -> list[Path]:
-    """Write the templates of each scaffold. Without ``force`` no file that is there is replaced."""
+    """Write the templates of each scaffold. Existing files are replaced only with ``force``."""
     wanted = _rendered_files(scaffolds, folder)
     there = [str(path.relative_to(folder)) for path in wanted if path.exists()]
     if there and not force:
@@ -50,7 +50,7 @@ def write_scaffold(
 
 
 def changed_templates(scaffolds: Mapping[str, tuple[str, ...]], folder: Path) -> list[str]:
-    """Files of the scaffolds that are in the folder with another content than the template's."""
+    """The files of the scaffolds in the folder whose content differs from the template."""
     return [
         path.name
         for path, text in _rendered_files(scaffolds, folder).items()
@@ -59,13 +59,13 @@ def changed_templates(scaffolds: Mapping[str, tuple[str, ...]], folder: Path) ->
 
 
 def project_name(folder: Path) -> str:
-    """The folder's name as images, units and Kubernetes take one: small letters, digits and hyphens."""
+    """The folder's name in lower-case letters, digits and hyphens, valid for images, units and Kubernetes."""
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")[:40].strip("-")
     return name if re.match("[a-z]", name) else f"flow-{name}".strip("-")
 
 
 def _rendered_files(scaffolds: Mapping[str, tuple[str, ...]], folder: Path) -> dict[Path, str]:
-    """What each file is to hold."""
+    """The content of each file."""
     name = project_name(folder)
     return {
         folder / DESTINATIONS.get(template, template): (files(__name__) / scaffold / template)

@@ -1,1 +1,1 @@
-"""Secret stores behind ``${prefix:reference}``: a module each, whose library is imported when it is asked."""
+"""The secret stores behind ``${prefix:reference}``, one module each. Each imports its library when used."""

@@ -28,7 +28,7 @@ _EXPIRED_LOGIN = EXPIRED_KEYS | {"RequestExpired"}
 
 
 class AWSSecretsManagerResolver(SecretStore):
-    """A name or an ARN, and ``#field`` for a field of a secret that is JSON."""
+    """Takes a name or an ARN, and ``#field`` for one field of a JSON secret."""
 
     prefix = "aws"
 
@@ -54,7 +54,7 @@ class AWSSecretsManagerResolver(SecretStore):
         raise ConfigError(f"the secret aws:{name} is binary, and no text in UTF-8")
 
     def _client_for(self, name: str) -> Client:
-        """The client of the region that an ARN names, else of the region in force."""
+        """The client for the region in the ARN, else for the default region."""
         import boto3
         from botocore.config import Config
 
@@ -72,7 +72,7 @@ class AWSSecretsManagerResolver(SecretStore):
 
 
 def _explain(error: Exception, name: str) -> NoReturn:
-    """Raise what the library's errors mean to a person."""
+    """Turn an error of the library into one that a user understands."""
     from botocore import exceptions as known
 
     where = f"the secret aws:{name}"

@@ -1,6 +1,6 @@
-"""What every secret store does alike: the parts of a reference, bounded time, a short memory.
+"""What all secret stores share: splitting a reference, a time limit, a short cache.
 
-How a vendor is asked, and what its failures mean, is in the vendor's own module.
+The requests to a vendor and the meaning of its errors are in the vendor's module.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Secret = str | Mapping[str, Any]
 
 
 class SecretStore(ABC):
-    """Answers ``name`` and ``name#field``; one secret is read at most once a minute."""
+    """Resolves ``name`` and ``name#field``. Each secret is read at most once a minute."""
 
     prefix: ClassVar[str]
 
@@ -36,10 +36,10 @@ class SecretStore(ABC):
 
     @abstractmethod
     def read(self, name: str) -> Secret:
-        """The secret as it is now. Raises FlowErrors, in words that name the store."""
+        """Read the current secret. Raises a FlowError that names the store."""
 
     def split_reference(self, reference: str) -> tuple[str, str]:
-        """The name of the secret, and the field that is wanted or an empty text."""
+        """The name of the secret, and the field or an empty text."""
         name, _, field = reference.partition("#")
         return name, field
 
@@ -65,7 +65,7 @@ class SecretStore(ABC):
 
 
 def import_client(module: str, prefix: str, extra: str) -> Any:
-    """The vendor's library; its absence is an error that says what to install."""
+    """Import the vendor's library. Raises ConfigError with the command that installs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -76,10 +76,10 @@ def import_client(module: str, prefix: str, extra: str) -> Any:
 
 
 def _with_time_limit(seconds: float, read: Callable[[], Secret], what: str) -> Secret:
-    """The result of ``read``, for which nobody waits longer than that.
+    """Return the result of ``read``, or raise CannotConnect after this many seconds.
 
-    The libraries' own timeouts count from byte to byte: a server that sends one now and then holds them
-    for ever.
+    The timeouts of the libraries start again with each byte: a server that sends a byte now and then would
+    block them forever.
     """
     answer: Future[Secret] = Future()
 

@@ -18,9 +18,9 @@ _VERSION = re.compile(r"\d+|latest")
 
 
 class GCPSecretManagerResolver(SecretStore):
-    """A full resource name, or a short one within a project; the latest version unless one is named.
+    """Takes a full resource name, or a short one within a project; the latest version by default.
 
-    ``name#3`` and ``name#latest`` name a version; any other ``#field`` is a field of a secret that is JSON.
+    ``name#3`` and ``name#latest`` name a version; any other ``#field`` is a field of a JSON secret.
     """
 
     prefix = "gcp"
@@ -83,7 +83,7 @@ class GCPSecretManagerResolver(SecretStore):
 
 
 def _explain(error: Exception, name: str) -> NoReturn:
-    """Raise what the libraries' errors mean to a person."""
+    """Turn an error of the libraries into one that a user understands."""
     import google.auth.exceptions as login
     from google.api_core import exceptions as known
 

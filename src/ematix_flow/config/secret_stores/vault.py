@@ -78,14 +78,14 @@ class VaultResolver(SecretStore):
 
 
 class _AccessRefused(Exception):
-    """The server does not take the token, or its policies do not allow the path."""
+    """The server rejects the token, or its policies do not allow the path."""
 
     def __init__(self, explained: FlowError) -> None:
         self.explained = explained
 
 
 def _read_first(client: Client, path: str, mount_point: str | None) -> Mapping[str, Any]:
-    """The secret at the first place that has it."""
+    """The secret at the first candidate path that has it."""
     from hvac.exceptions import Forbidden, InvalidPath, Unauthorized
 
     path = path.strip("/")
@@ -124,7 +124,7 @@ def _candidate_paths(client: Client, path: str, mount_point: str | None) -> list
 
 
 def _path_below_mount(client: Client, path: str) -> _SecretPath | None:
-    """The mount that the path begins with, asked as Vault's own command line does; None if we see none."""
+    """The path below its mount, found as Vault's command line does; None if no mount is visible."""
     from hvac.exceptions import Forbidden, InvalidPath, InvalidRequest, Unauthorized
 
     try:
@@ -167,7 +167,7 @@ def _secret_data(answer: Any, client: Client) -> Mapping[str, Any]:
 
 
 def _open_client() -> Client:
-    """A client of the server that VAULT_ADDR names, with the login that the environment has."""
+    """A client for the server at VAULT_ADDR, logged in with the environment's credentials."""
     import hvac
 
     env = os.environ
@@ -245,7 +245,7 @@ def _service_account() -> str:
 
 
 def _refusal_error(client: Client, place: _SecretPath) -> ConfigError:
-    """Forbidden has two reasons; the server says which when it is asked about the token itself."""
+    """The error for a forbidden request: an invalid token, or a policy. A token look-up tells which."""
     from hvac.exceptions import Forbidden, Unauthorized
 
     try:
@@ -262,7 +262,7 @@ def _refusal_error(client: Client, place: _SecretPath) -> ConfigError:
 
 
 def _explain(error: Exception, client: Client) -> NoReturn:
-    """Raise what the libraries' errors mean to a person."""
+    """Turn an error of the libraries into one that a user understands."""
     import hvac.exceptions
     import requests
 

@@ -1,4 +1,4 @@
-"""Connections as values: one frozen class a kind, by keyword, a class body or a TOML table.
+"""Connections as values: one frozen class per kind, built by keyword, class body or TOML table.
 
 Nothing here opens, reads or looks up anything; `config` finds and expands connections, `backends`
 use them.

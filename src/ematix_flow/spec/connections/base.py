@@ -1,7 +1,7 @@
-"""What every kind of connection shares: fields by keyword, checks, masking, JSON.
+"""What all kinds of connections share: fields by keyword, checks, masking, JSON.
 
-A kind is a frozen dataclass that names its fields and its rules. A value that still holds a ``${…}``
-reference is not checked; it is checked again when `config.interpolate` has replaced it.
+A kind is a frozen dataclass with its fields and rules. A value that contains a ``${…}`` reference is not
+checked until `config.interpolate` has replaced the reference.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ematix_flow.spec.location import SourceLocation, caller_location
 from ematix_flow.spec.redaction import mask
 
 KINDS: dict[str, type[Connection]] = {}
-"""Every kind by its name."""
+"""The connection classes by kind."""
 
 C = TypeVar("C", bound="Connection")
 _BRACKETED = re.compile(r"\[[0-9A-Fa-f:.%\w]+\](?::\d*)?|[^\[\]]*")
@@ -29,7 +29,7 @@ _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 class DriverProperties(Mapping[str, str]):
-    """Driver settings that have no field of their own: a mapping that cannot change and masks secrets."""
+    """Driver settings without a field: an immutable mapping that masks secrets."""
 
     __slots__ = ("_items",)
 
@@ -57,7 +57,7 @@ class DriverProperties(Mapping[str, str]):
 
 
 class _ConnectionMeta(type):
-    """Turns Python's own complaint about keywords into an error with the line and a did-you-mean."""
+    """Turns Python's TypeError about keywords into an error with the user's line and a suggestion."""
 
     def __call__(cls, *args: Any, **values: Any) -> Any:
         kind = cast("type[Connection]", cls)
@@ -74,8 +74,8 @@ class _ConnectionMeta(type):
 class Connection(metaclass=_ConnectionMeta):
     """A named way to reach one system.
 
-    ``url`` is understood by every kind: the database kinds keep it, the others take their fields from
-    it. An explicit field wins over the same one in the URL.
+    Every kind accepts ``url``: database kinds keep it, other kinds read their fields from it. An explicit
+    field overrides the same field in the URL.
     """
 
     kind: ClassVar[str] = ""
@@ -114,18 +114,18 @@ class Connection(metaclass=_ConnectionMeta):
 
     @property
     def declared_at(self) -> SourceLocation | None:
-        """Where a file declares it, for one that no name finds; else None."""
+        """Where a file declares an inline connection; None for others."""
         found: SourceLocation | None = self.__dict__.get("_declared_at")
         return found
 
     def with_location(self: C, where: SourceLocation) -> C:
-        """The same connection, known to stand there."""
+        """A copy of the connection with the location of its declaration."""
         located = copy.copy(self)
         located.__dict__["_declared_at"] = where
         return located
 
     def _check(self) -> None:
-        """The rules of one kind. A field that holds a reference must be let pass."""
+        """Check the rules of the kind. A field that contains a reference must pass."""
 
     @classmethod
     def field_names(cls) -> tuple[str, ...]:
@@ -133,7 +133,7 @@ class Connection(metaclass=_ConnectionMeta):
 
     @classmethod
     def check_names(cls, names: Iterable[str]) -> None:
-        """Raises DeclarationError for a field that this kind does not have."""
+        """Raise DeclarationError for a field that this kind does not have."""
         known = cls.field_names()
         for name in names:
             if name not in known:
@@ -144,12 +144,12 @@ class Connection(metaclass=_ConnectionMeta):
 
     @classmethod
     def fields_from_url(cls, url: UrlPieces) -> dict[str, object]:
-        """What the URL's address and path mean for this kind; its query names fields."""
+        """The fields that the URL's address and path define for this kind."""
         raise NotImplementedError
 
     @property
     def url_has_reference(self) -> bool:
-        """Whether the URL says where, and cannot be read yet because it holds a reference."""
+        """Whether the URL contains a reference, so that its parts are not known yet."""
         return has_reference(self.url)
 
     def to_json(self, *, reveal: bool = False) -> dict[str, Any]:
@@ -168,10 +168,10 @@ class Connection(metaclass=_ConnectionMeta):
 
     @classmethod
     def from_json(cls: type[C], value: Mapping[str, Any]) -> C:
-        """The connection behind `to_json`; called on a kind's class it must be of that kind."""
+        """Read the result of `to_json`. On the class of a kind, the connection must be of that kind."""
         found = connection_from_json(value)
         if not isinstance(found, cls):
-            raise DeclarationError(f"a {found.kind} connection is no {cls.__name__}")
+            raise DeclarationError(f"a {found.kind} connection is not a {cls.__name__}")
         return found
 
     def __repr__(self) -> str:
@@ -190,7 +190,7 @@ class Connection(metaclass=_ConnectionMeta):
         object.__setattr__(self, name, value)
 
     def _coerce(self, name: str, declared: str, value: object) -> object:
-        """The value in its field's type; a text from a TOML file or an URL may stand for a number."""
+        """The value in the type of its field: text from a TOML file or URL becomes a number or boolean."""
         if value is None or has_reference(value) or isinstance(value, (Connection, DriverProperties)):
             return value
         if declared.startswith("Mapping"):
@@ -225,18 +225,18 @@ class Connection(metaclass=_ConnectionMeta):
         plain = scheme.partition("+")[0] if self.keeps_url else scheme  # mysql+pymysql is mysql
         if plain not in self.schemes:
             owner = next((kind for kind, cls in KINDS.items() if scheme in cls.schemes), None)
-            what = f"begins with {scheme}://, as for kind {owner}" if owner else "has no scheme that fits"
+            what = f"begins with {scheme}://, the scheme of kind {owner}" if owner else "has no valid scheme"
             step = f"write {' or '.join(f'{s}://…' for s in self.schemes)}"
             raise self._error(f"url {what}", next_step=step)
 
     def _check_address(self) -> None:
-        """Brackets are for an IPv6 address, and each is closed."""
+        """Require that brackets enclose an IPv6 address."""
         address = "" if is_conninfo(self.url) else split_url(self.url).address
         for entry in address.split(",") if "[" in address or "]" in address else ():
             if not has_reference(entry) and not _BRACKETED.fullmatch(entry):
                 raise self._error(
-                    "url has an address with a bracket that does not fit",
-                    next_step=f"write {self.schemes[0]}://user@[::1]:port/…, each [ with its ]",
+                    "url has an address with an unmatched bracket",
+                    next_step=f"write {self.schemes[0]}://user@[::1]:port/…",
                 )
 
     def _read_url(self) -> None:
@@ -256,7 +256,7 @@ class Connection(metaclass=_ConnectionMeta):
         return DeclarationError(f"{self.kind} connection {self.name!r}: {what}", next_step=next_step)
 
     def _require_all_or_none(self, *names: str) -> None:
-        """All of these fields, or none."""
+        """Require all of these fields, or none."""
         given = [name for name in names if getattr(self, name)]
         if given and len(given) < len(names):
             missing = next(name for name in names if name not in given)
@@ -273,17 +273,17 @@ def connection_from_json(value: Mapping[str, Any]) -> Connection:
     return cls(**rest)
 
 
-# names that other tools have for a kind, and that are nearer to the name of another one
+# names of a kind in other tools for which the closest match would be another kind
 _FIELD_SYNONYMS = {"confluent_schema_registry": "schema_registry", "confluent": "schema_registry"}
 
 
 def kind_class(kind: object) -> type[Connection]:
-    """The class of a kind; raises DeclarationError with a did-you-mean."""
+    """The class of a kind. Raises DeclarationError with a suggestion."""
     if not isinstance(kind, str) or kind not in KINDS:
         hint = f" Known: {', '.join(sorted(KINDS))}."
         if isinstance(kind, str):
             hint = did_you_mean(_FIELD_SYNONYMS.get(kind, kind), KINDS)
-        raise DeclarationError(f"no connection is of kind {kind!r}.{hint}")
+        raise DeclarationError(f"there is no connection kind {kind!r}.{hint}")
     return KINDS[kind]
 
 
@@ -293,7 +293,7 @@ def redact(field: str, value: object) -> object:
 
 
 def decode_url_piece(piece: str | None) -> str:
-    """A piece of a URL without percent-encoding; a reference stays as it is."""
+    """A piece of a URL without percent-encoding; references are unchanged."""
     if piece is None or has_reference(piece):
         return piece or ""
     return unquote(piece)

@@ -118,7 +118,7 @@ class KafkaConnection(Connection):
             what = f"but {logins[0]} is given" if logins else "but no sasl_* login is given"
             raise self._error(f"security_protocol is {protocol}, {what}")
         if protocol.endswith("plaintext") and (self.tls_cert_path or self.tls_ca_path or self.msk_iam_region):
-            raise self._error(f"security_protocol is {protocol}, which has no TLS, but TLS is asked for")
+            raise self._error(f"security_protocol is {protocol}, which has no TLS, but TLS fields are given")
 
     def _check_registry(self) -> None:
         registry = self.schema_registry
@@ -143,7 +143,7 @@ class KafkaConnection(Connection):
 
     @property
     def protocol(self) -> str:
-        """The security protocol in force: what was said, or what the login and TLS fields imply."""
+        """The security protocol: as given, or as the login and TLS fields imply."""
         if self.security_protocol:
             return self.security_protocol
         if self.msk_iam_region:

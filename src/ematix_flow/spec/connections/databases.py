@@ -15,7 +15,7 @@ MEMORY = ":memory:"
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class _ServerConnection(Connection):
-    """A database server: ``url``, or ``host`` and the rest, or a URL with some of it replaced.
+    """A database server: ``url``, or ``host`` and other fields, or a URL with fields that override it.
 
     ``password=`` is taken as it is. The password inside a URL may hold any character too, but there
     a percent sign with two hex digits is decoded.
@@ -54,7 +54,7 @@ class PostgresConnection(_ServerConnection):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class MySQLConnection(_ServerConnection):
-    """MySQL or MariaDB. ``sslmode`` speaks PostgreSQL's words; MySQL's own are understood too."""
+    """MySQL or MariaDB. ``sslmode`` takes PostgreSQL's values, and MySQL's own."""
 
     kind: ClassVar[str] = "mysql"
     schemes: ClassVar[tuple[str, ...]] = ("mysql", "mariadb")
@@ -75,7 +75,7 @@ class _FileDatabase(Connection):
 
     @classmethod
     def fields_from_url(cls, url: UrlPieces) -> dict[str, object]:
-        """``sqlite://relative.db``, ``sqlite:///absolute.db``; no path is a database in memory."""
+        """``sqlite://relative.db`` or ``sqlite:///absolute.db``; without a path a database in memory."""
         path = url.location
         if path.startswith("//"):
             path = "/" + path.lstrip("/")

@@ -1,4 +1,4 @@
-"""A database server's address, taken apart for drivers: `dsn_parts`, and PostgreSQL's own two forms."""
+"""Splits the address of a database server for drivers: `dsn_parts`, and the two forms of libpq."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TLS_OPTIONS = {
 
 @dataclass(frozen=True, repr=False)
 class DsnParts:
-    """Decoded parts. Several hosts are those that a driver tries in turn; most URLs have one."""
+    """The decoded parts of an address. A driver tries several hosts in turn; most URLs have one."""
 
     hosts: tuple[tuple[str, int | None], ...]
     user: str | None
@@ -56,9 +56,9 @@ class DsnParts:
 
 
 def dsn_parts(connection: Connection) -> DsnParts:
-    """The parts of an expanded connection to a database server; its own fields win over its URL."""
+    """The parts of an expanded connection to a database server. Its fields override its URL."""
     if not isinstance(connection, ServerConnection):
-        raise ConfigError(f"connection {connection.name!r} is no database server but {connection.kind}")
+        raise ConfigError(f"connection {connection.name!r} is {connection.kind}, not a database server")
     for name in ("url", "host", "database", "user", "password"):
         if has_reference(getattr(connection, name)):
             raise ConfigError(f"{name} of connection {connection.name!r} is not expanded yet")
@@ -100,7 +100,7 @@ def libpq_parameters(connection: PostgresConnection | RedshiftConnection) -> dic
 
 
 def libpq_uri(connection: PostgresConnection | RedshiftConnection) -> str:
-    """The same as one ``postgresql://`` URI, percent-encoded, for drivers that take nothing else."""
+    """The same as one percent-encoded ``postgresql://`` URI, for drivers that only take a URI."""
     parameters = libpq_parameters(connection)
     user, password = parameters.pop("user", None), parameters.pop("password", None)
     userinfo = "" if user is None else quote(user, safe="")
@@ -147,9 +147,9 @@ def _parts_of_parameters(parameters: dict[str, str], connection: ServerConnectio
 
 def _port(port: str, connection: ServerConnection) -> int | None:
     if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        # not shown: a password whose "@host" is missing stands here
+        # the error does not show the port: it may be a password whose "@host" is missing
         raise ConfigError(
-            f"url of connection {connection.name!r} has a port that is no number from 1 to 65535",
+            f"url of connection {connection.name!r} has a port that is not a number from 1 to 65535",
             next_step=f"write {connection.schemes[0]}://user:password@host:port/database",
         )
     return int(port) if port else None

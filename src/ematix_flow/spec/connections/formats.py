@@ -1,4 +1,4 @@
-"""File formats of object stores, and which one a path's name says."""
+"""File formats of object stores, and the format of a path by its extension."""
 
 from __future__ import annotations
 

@@ -14,9 +14,7 @@ from ematix_flow.spec.connections.references import has_reference
 from ematix_flow.spec.connections.urls import UrlPieces
 
 _WEB = re.compile(r"https?://.", re.IGNORECASE)
-_BUCKET = re.compile(
-    r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}|arn:\S+"
-)  # an access point has a name of the second kind
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}|arn:\S+")  # the second form is an access point
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -81,7 +79,7 @@ class S3Connection(Connection):
             )
         parts = self.prefix.strip("/").split("/")
         if self.prefix.strip("/") and not has_reference(self.prefix) and {"", ".", ".."} & set(parts):
-            # a key may hold such parts, and Spark's paths leave them out: it would look elsewhere
+            # a key may contain such parts, but Spark drops them from a path and would read elsewhere
             raise self._error(
                 f"prefix {self.prefix!r} has a part that is empty, '.' or '..'",
                 next_step='write the folders alone, as in  prefix = "raw/events"',
@@ -89,7 +87,7 @@ class S3Connection(Connection):
 
     @property
     def uses_path_style(self) -> bool:
-        """Whether the bucket stands in the path of a request, not in its host name."""
+        """Whether a request has the bucket in its path instead of its host name."""
         if self.path_style is not None:
             return self.path_style
         return bool(self.endpoint) and not self.endpoint.rstrip("/").endswith(".amazonaws.com")
@@ -113,7 +111,7 @@ class DeltaS3Connection(S3Connection):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ObjectStoreLocalConnection(_LocalConnection):
-    """A folder of files. Without a ``format`` the path's extension says it, else it is Parquet."""
+    """A folder of files. The default ``format`` is that of the path's extension, else Parquet."""
 
     kind: ClassVar[str] = "object_store_local"
     schemes: ClassVar[tuple[str, ...]] = ("file",)
@@ -129,7 +127,7 @@ class ObjectStoreLocalConnection(_LocalConnection):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ObjectStoreS3Connection(S3Connection):
-    """Files under a prefix of a bucket. Without a ``format`` the prefix's extension says it, else Parquet."""
+    """Files under a prefix of a bucket. The default ``format`` is that of its extension, else Parquet."""
 
     kind: ClassVar[str] = "object_store_s3"
     schemes: ClassVar[tuple[str, ...]] = ("s3", "s3a")

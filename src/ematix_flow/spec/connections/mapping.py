@@ -1,4 +1,4 @@
-"""A connection from a table of names and values: a TOML file's, a class body's, an environment's DSN."""
+"""Builds a connection from a mapping: a TOML table, a class body, or the DSN of an environment variable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ematix_flow.spec.connections.urls import is_conninfo, split_url
 from ematix_flow.spec.location import SourceLocation
 
 _KIND_ALIASES = {"postgresql": "postgres", "mariadb": "mysql", "sqlite3": "sqlite"}
-# a scheme that several kinds understand means this one when no kind is given
+# the kind of a scheme that several kinds share, when no kind is given
 _SCHEME_OWNERS = {"s3": "object_store_s3", "s3a": "object_store_s3", "file": "object_store_local"}
 _EXTENSIONS = {".duckdb": "duckdb", ".sqlite": "sqlite", ".sqlite3": "sqlite"}
 
@@ -20,7 +20,7 @@ _EXTENSIONS = {".duckdb": "duckdb", ".sqlite": "sqlite", ".sqlite3": "sqlite"}
 def connection_from_mapping(
     name: str, mapping: Mapping[str, Any], where: SourceLocation | None = None
 ) -> Connection:
-    """The typed connection; its kind is given or follows from ``url`` (``dsn`` is the same).
+    """The typed connection. Its kind is given or follows from ``url``, which may be called ``dsn``.
 
     Raises DeclarationError at ``where`` for an unknown kind or field, or a value that cannot be.
     """
@@ -28,7 +28,7 @@ def connection_from_mapping(
         values = {key: value for key, value in mapping.items() if value is not None}
         if "dsn" in values:
             if "url" in values:
-                raise DeclarationError(f"connection {name!r} gives both url and dsn; they are the same")
+                raise DeclarationError(f"connection {name!r} has url and dsn, which mean the same: give one")
             values["url"] = values.pop("dsn")
         kind = class_of_mapping(name, values)
         if values.pop("kind", None) is None:
@@ -41,7 +41,7 @@ def connection_from_mapping(
 
 
 def class_of_mapping(name: str, mapping: Mapping[str, Any]) -> type[Connection]:
-    """The class of a table's kind, given or told by its URL. Raises DeclarationError for an unknown one."""
+    """The class of a mapping's kind, given or inferred from its URL. Raises DeclarationError if unknown."""
     given = mapping.get("kind")
     if given is None:
         given = infer_kind(name, mapping.get("url", mapping.get("dsn")))
@@ -49,7 +49,7 @@ def class_of_mapping(name: str, mapping: Mapping[str, Any]) -> type[Connection]:
 
 
 def infer_kind(name: str, url: object) -> str:
-    """The kind that a URL's scheme says. Raises DeclarationError when it says none."""
+    """The kind of a URL by its scheme. Raises DeclarationError for an unknown scheme."""
     hint = 'add  kind = "…"  or begin the url with a scheme such as postgres://'
     if not isinstance(url, str) or not url:
         raise DeclarationError(f"connection {name!r} has neither kind nor url", next_step=hint)
@@ -62,7 +62,7 @@ def infer_kind(name: str, url: object) -> str:
         if url.lower().endswith(extension):
             return kind
     what = "is a reference" if REFERENCE.match(url) and has_reference(url) else "has no known scheme"
-    raise DeclarationError(f"the kind of connection {name!r} cannot be told: its url {what}", next_step=hint)
+    raise DeclarationError(f"the kind of connection {name!r} is unknown: its url {what}", next_step=hint)
 
 
 def kind_of_scheme(url: str) -> str | None:
@@ -80,7 +80,7 @@ def kind_of_scheme(url: str) -> str | None:
 
 
 def _with_plain_path(kind: str, values: dict[str, Any]) -> dict[str, Any]:
-    """``warehouse.duckdb`` given as a URL is the path itself."""
+    """The values with ``url = "warehouse.duckdb"`` turned into a path."""
     url = values.get("url", "")
     if kind in ("duckdb", "sqlite") and "://" not in url:
         return {**{k: v for k, v in values.items() if k != "url"}, "path": url}

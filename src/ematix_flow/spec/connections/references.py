@@ -1,4 +1,4 @@
-"""``${…}`` references inside a connection's fields: finding them, and showing text without its secrets.
+"""Finds ``${…}`` references in the fields of a connection, and shows text without its secrets.
 
 Pure text work. Reading the variables and the secret stores behind references is `config.interpolate`'s.
 """
@@ -13,24 +13,24 @@ REFERENCE = re.compile(r"\$\{([^}]*)\}")
 _ONLY_REFERENCES = re.compile(r"(?:\$\{[^}]*\})+")
 _WITH_DEFAULT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*):-(.*)", re.DOTALL)
 
-# names that sound secret and hold the place of one
+# names that sound secret but hold the path of a secret
 _PATH_FIELDS = frozenset({"ssl_key", "sslkey"})
 _SECRET_FIELDS = frozenset({"credential", "sslpassword", "sasl_jaas_config", "jaas"})
 
 
 class ExpandedText(str):
-    """Text whose references were replaced: a ``${`` that it still holds came from a secret and is final."""
+    """Text whose references were replaced: a remaining ``${`` is part of a secret and not a reference."""
 
     __slots__ = ()
 
 
 def has_reference(value: object) -> bool:
-    """Whether a value still holds a ``${…}`` that must be replaced before use."""
+    """Whether a value contains a ``${…}`` that must be replaced before use."""
     return isinstance(value, str) and not isinstance(value, ExpandedText) and bool(REFERENCE.search(value))
 
 
 def split_default(reference: str) -> tuple[str, str | None]:
-    """The inside of ``${NAME:-default}`` as name and default; ``vault:a#b`` stays whole."""
+    """Split the inside of ``${NAME:-default}`` into name and default; ``vault:a#b`` has no default."""
     match = _WITH_DEFAULT.fullmatch(reference)
     return (match[1], match[2]) if match else (reference, None)
 

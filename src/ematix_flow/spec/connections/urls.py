@@ -1,4 +1,4 @@
-"""Reading a connection URL, also one whose password was not percent-encoded, and showing it masked.
+"""Parses connection URLs, even with a password that is not percent-encoded, and masks them.
 
 The user ends at the first ``:`` and the password at the last ``@``, so that a password may hold any
 character. A ``${…}`` reference is opaque: what stands inside it never splits a URL.
@@ -20,7 +20,7 @@ from ematix_flow.spec.connections.references import (
 )
 from ematix_flow.spec.redaction import MASK
 
-# an "@" after "?" belongs to the query only when every parameter is one that drivers know
+# an "@" after "?" belongs to the query only if drivers know every parameter of the query
 _QUERY_PARAMETERS = re.compile(
     "user|password|passfile|host|hostaddr|port|dbname|database|schema|search_path|role|warehouse|options|service"
     "|ssl[a-z_]*|application_name|fallback_application_name|connect_timeout|client_encoding|charset|unix_socket"
@@ -60,7 +60,7 @@ class UrlPieces:
 
     @property
     def location(self) -> str:
-        """All between the scheme and the query, for URLs that hold a path and no server."""
+        """Everything between the scheme and the query, for URLs with a path and no server."""
         user = "" if self.user is None else self.user
         password = "" if self.password is None else f":{self.password}"
         return f"{user}{password}{'' if self.user is None else '@'}{self.address}{self.path}"
@@ -72,7 +72,7 @@ class UrlPieces:
             password = "" if self.password is None else ":" + mask_secret(self.password)
             out += f"{self.user}{password}@{self.address}"
         else:
-            # what stands for a port and is none may be a password whose "@host" was forgotten
+            # an invalid port may be a password whose "@host" was forgotten
             out += ",".join(
                 entry if _plausible_port(_split_host(entry)[1]) else f"{_split_host(entry)[0]}:{MASK}"
                 for entry in _split(self.address, ",")
@@ -166,7 +166,7 @@ def _mask_conninfo(text: str) -> str:
     try:
         parse_conninfo(text)
     except ValueError:
-        return MASK  # where the password begins and ends cannot be told
+        return MASK  # it is unknown where the password begins and ends
     return _CONNINFO_PAIR.sub(_masked_conninfo_pair, text)
 
 
@@ -182,7 +182,7 @@ def _masked_default(match: re.Match[str]) -> str:
 
 
 def _split(text: str, separator: str, times: int = -1) -> list[str]:
-    """``text.split`` that leaves the inside of references alone."""
+    """Like ``text.split``, but does not split inside references."""
     hidden, references = _hide_references(text)
     return [_restore_references(part, references, text) for part in hidden.split(separator, times)]
 

@@ -1,6 +1,6 @@
-"""The shop's own database: made up, and the same on every machine.
+"""Creates the shop's database, with the same generated data on every machine.
 
-python shop_data.py create     shop.db as it is at first
+python shop_data.py create     create shop.db
 python shop_data.py change     a day later: new orders, changed customers, one payment that does not fit
 python shop_data.py fix        correct that payment
 """
@@ -58,7 +58,7 @@ _PAYMENTS = f"""
 
 
 def create(database: str = DATABASE) -> None:
-    """The shop as it is at first. A database that is there already is refused by SQLite."""
+    """Create the first state of the shop. SQLite raises an error if the tables exist."""
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.executescript(_TABLES)
         for statement, last in (
@@ -71,7 +71,7 @@ def create(database: str = DATABASE) -> None:
 
 
 def change(database: str = DATABASE) -> None:
-    """A day later. No return came in."""
+    """Change the data as of a day later. There is no new return."""
     with closing(sqlite3.connect(database)) as connection, connection:
         for statement, known, new in (
             (_CUSTOMERS, CUSTOMERS, NEW_CUSTOMERS),

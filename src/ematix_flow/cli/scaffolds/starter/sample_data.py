@@ -1,4 +1,4 @@
-"""Makes source.db, a small source to try the pipelines on. Remove it once you have your own.
+"""Creates source.db, a small source to try the pipelines on. Remove it once you have your own.
 
 python sample_data.py
 """
