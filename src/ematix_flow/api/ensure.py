@@ -13,15 +13,22 @@ from ematix_flow.plan.matching import resolve_matching
 from ematix_flow.run.context import spark_starter
 from ematix_flow.run.pipeline import open_connections
 from ematix_flow.spec.location import SourceLocation
-from ematix_flow.spec.pipelines import ConnectionRef, PipelineSpec, TargetSpec
+from ematix_flow.spec.pipelines import (
+    DRIFT_POLICIES,
+    ConnectionRef,
+    DeclaredMode,
+    DriftPolicy,
+    PipelineSpec,
+    TargetSpec,
+)
 from ematix_flow.spec.tables import TableSpec
 
 
 def ensure_table(
     spec: TableSpec,
     connection: LiveConnection | ConnectionRef,
-    on_drift: str,
-    mode: str,
+    on_drift: DriftPolicy,
+    mode: DeclaredMode,
     where: SourceLocation | None,
 ) -> dict[str, Any]:
     """Make the live table fit the declaration as far as ``on_drift`` allows, and return what was done.
@@ -29,7 +36,7 @@ def ensure_table(
     ``mode`` is the mode of the pipeline that loads the table. It decides which columns the table has in
     addition to the declared ones.
     """
-    option_checks.check_choice("on_drift", on_drift, ("error", "warn", "evolve"), where)
+    option_checks.check_choice("on_drift", on_drift, DRIFT_POLICIES, where)
     if not isinstance(connection, LiveConnection):
         connection = LiveConnection(open_connections(spark_starter()), connection)
     mode = normalize_mode(mode, where)

@@ -12,7 +12,7 @@ from typing import Any
 from ematix_flow.errors import DeclarationError, did_you_mean
 from ematix_flow.spec.durations import try_parse_duration
 from ematix_flow.spec.location import SourceLocation
-from ematix_flow.spec.pipelines import PostTransform, TargetSpec
+from ematix_flow.spec.pipelines import DELETE_POLICIES, Mode, PostTransform, TargetSpec
 from ematix_flow.spec.schedules import BadSchedule, Schedule
 from ematix_flow.spec.streams import SPARK_DIALECTS
 from ematix_flow.spec.tables import TableSpec
@@ -261,7 +261,7 @@ def check_target(target: TargetSpec, where: SourceLocation | None) -> None:
     if target.ttl_seconds is not None and mode != "scd2":
         raise DeclarationError(f"ttl_seconds= works with mode='scd2', not {mode!r}", where=where)
     if target.handle_deletes is not None:
-        check_choice("handle_deletes", target.handle_deletes, ("hard", "soft"), where)
+        check_choice("handle_deletes", target.handle_deletes, DELETE_POLICIES, where)
         if mode not in ("merge", "scd2"):
             raise DeclarationError(
                 f"handle_deletes= works with mode='merge' and 'scd2', not {mode!r}", where=where
@@ -291,7 +291,7 @@ def check_target(target: TargetSpec, where: SourceLocation | None) -> None:
 
 
 def resolve_keys(
-    table: TableSpec | None, explicit: Sequence[str], mode: str, where: SourceLocation | None
+    table: TableSpec | None, explicit: Sequence[str], mode: Mode, where: SourceLocation | None
 ) -> tuple[str, ...]:
     """The columns by which rows are matched. Warns when they differ from the primary key.
 

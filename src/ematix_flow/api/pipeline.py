@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_flow.api import option_checks, unused_options
 from ematix_flow.api.target import (
+    DeclaredTable,
     Target,
     batch_table_spec,
     build_target,
@@ -21,11 +22,17 @@ from ematix_flow.errors import DeclarationError
 from ematix_flow.graph.registry import DeclaredPipeline, Registry, current_registry
 from ematix_flow.spec.location import SourceLocation, caller_location
 from ematix_flow.spec.pipelines import (
+    DRIFT_POLICIES,
+    FORCED_PATHS,
     GUARANTEES,
-    PATHS,
     Catchup,
     ConnectionRef,
+    DeclaredMode,
+    DeletePolicy,
+    DriftPolicy,
     FileOptions,
+    ForcedPath,
+    Guarantee,
     PipelineSpec,
     RetryPolicy,
     SourceSpec,
@@ -67,12 +74,12 @@ class Pipeline:
     def sync(
         self,
         *,
-        mode: str | None = None,
+        mode: DeclaredMode | None = None,
         keys: Sequence[str] | None = None,
         update_columns: Sequence[str] | None = None,
         compare_columns: Sequence[str] | None = None,
-        force_path: str | None = None,
-        on_drift: str | None = None,
+        force_path: ForcedPath | None = None,
+        on_drift: DriftPolicy | None = None,
         max_shrink: float | None = None,
         allow_empty: bool | None = None,
         slot: dt.datetime | None = None,
@@ -186,7 +193,11 @@ class Pipeline:
         return [table for outcome in outcomes for table in outcome.tables]
 
     def _with_overrides(
-        self, target_options: Mapping[str, Any], *, force_path: str | None, on_drift: str | None
+        self,
+        target_options: Mapping[str, Any],
+        *,
+        force_path: ForcedPath | None,
+        on_drift: DriftPolicy | None,
     ) -> DeclaredPipeline:
         spec = self.spec
         given = {k: v for k, v in target_options.items() if v is not None}
@@ -199,10 +210,10 @@ class Pipeline:
             keys = option_checks.resolve_keys(target.table, target.keys, target.mode, spec.where)
             targets += (dataclasses.replace(target, keys=keys),)
         if force_path is not None:
-            option_checks.check_choice("force_path", force_path, (*PATHS, "cross_db"), None)
+            option_checks.check_choice("force_path", force_path, FORCED_PATHS, None)
             spec = dataclasses.replace(spec, force_path=force_path)
         if on_drift is not None:
-            option_checks.check_choice("on_drift", on_drift, ("error", "warn", "evolve"), None)
+            option_checks.check_choice("on_drift", on_drift, DRIFT_POLICIES, None)
             spec = dataclasses.replace(spec, on_drift=on_drift)
         return dataclasses.replace(self._declared, spec=dataclasses.replace(spec, targets=targets))
 
@@ -227,14 +238,14 @@ class Pipeline:
 
 def pipeline(
     *,
-    target: Any = None,
+    target: DeclaredTable | None = None,
     targets: Sequence[Target] | None = None,
     target_connection: ConnectionRef | None = None,
     source_connection: ConnectionRef | None = None,
     schedule: str | None = None,
     timezone: str | None = None,
     catchup: Catchup = "last",
-    mode: str = "append",
+    mode: DeclaredMode = "append",
     name: str | None = None,
     source_table: str | None = None,
     column_map: Mapping[str, str] | None = None,
@@ -242,14 +253,14 @@ def pipeline(
     update_columns: Sequence[str] | None = None,
     compare_columns: Sequence[str] | None = None,
     event_timestamp_column: str | None = None,
-    handle_deletes: str | None = None,
+    handle_deletes: DeletePolicy | None = None,
     incremental: bool = False,
     watermark_column: str | None = None,
     incremental_column: str | None = None,
     lag: float | dt.timedelta | None = None,
-    on_drift: str = "error",
-    force_path: str | None = None,
-    guarantee: str | None = None,
+    on_drift: DriftPolicy = "error",
+    force_path: ForcedPath | None = None,
+    guarantee: Guarantee | None = None,
     max_shrink: float = 0.5,
     allow_empty: bool = False,
     continue_on_target_failure: bool = False,
@@ -290,8 +301,8 @@ def pipeline(
         ("continue_on_failure_post", continue_on_failure_post),
     ):
         option_checks.check_flag(option, value, where)
-    option_checks.check_choice("on_drift", on_drift, ("error", "warn", "evolve"), where)
-    option_checks.check_choice("force_path", force_path, (*PATHS, "cross_db"), where)
+    option_checks.check_choice("on_drift", on_drift, DRIFT_POLICIES, where)
+    option_checks.check_choice("force_path", force_path, FORCED_PATHS, where)
     option_checks.check_choice("guarantee", guarantee, GUARANTEES, where)
     option_checks.check_schedule(schedule, timezone, where)
     unused_options.check_catchup(catchup, schedule, where)
@@ -428,7 +439,7 @@ def _build_source(
 
 
 def _build_targets(
-    target: Any,
+    target: DeclaredTable | None,
     targets: Sequence[Target] | None,
     defaults: TargetSpec,
     source: SourceSpec,

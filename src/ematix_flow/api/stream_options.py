@@ -28,15 +28,19 @@ from ematix_flow.plan.stream_capabilities import (
     check_target_message_parts,
 )
 from ematix_flow.spec.location import SourceLocation
-from ematix_flow.spec.pipelines import ConnectionRef, FileOptions
+from ematix_flow.spec.pipelines import DRIFT_POLICIES, ConnectionRef, DriftPolicy, FileOptions
 from ematix_flow.spec.streams import (
     BROKERS,
     DEAD_LETTER_STORES,
     DELIVERIES,
     ERROR_POLICIES,
     STREAM_MODES,
+    DeadLetterKind,
     DeadLetterSpec,
+    Delivery,
+    ErrorPolicy,
     LookupSpec,
+    StreamMode,
     StreamSourceSpec,
     StreamSpec,
     StreamTargetSpec,
@@ -103,20 +107,20 @@ def build_stream(
     defaults: StreamTargetSpec,
     where: SourceLocation | None,
     transform_sql: str | None = None,
-    transform_on_error: str | None = None,
+    transform_on_error: ErrorPolicy | None = None,
     dialect: str | None = None,
     lookups: Mapping[str, Lookup] | None = None,
     source_columns: Any = None,
     dead_letter_topic: str | None = None,
     dead_letter_table: str | None = None,
     dead_letter_connection: ConnectionRef | None = None,
-    dlq_store: str | None = None,
+    dlq_store: DeadLetterKind | None = None,
     dlq_max_attempts: int | None = None,
     idle_pause_ms: int = 500,
     max_rows_per_batch: int | None = None,
-    delivery: str | None = None,
+    delivery: Delivery | None = None,
     continue_on_target_failure: bool = False,
-    on_drift: str = "error",
+    on_drift: DriftPolicy = "error",
     fail_on_data_loss: bool = True,
     checkpoint: str | None = None,
     description: str | None = None,
@@ -147,7 +151,7 @@ def build_stream(
     option_checks.check_choice("dlq_store", dlq_store, DEAD_LETTER_STORES, where)
     option_checks.check_choice("delivery", delivery, DELIVERIES, where)
     option_checks.check_sql_dialect("dialect", dialect, where)
-    option_checks.check_choice("on_drift", on_drift, ("error", "warn", "evolve"), where)
+    option_checks.check_choice("on_drift", on_drift, DRIFT_POLICIES, where)
     option_checks.check_whole_number("idle_pause_ms", idle_pause_ms, 0, where)
     option_checks.check_whole_number("max_rows_per_batch", max_rows_per_batch, 1, where)
     option_checks.check_whole_number("dlq_max_attempts", dlq_max_attempts, 1, where)
@@ -400,7 +404,7 @@ def _build_lookup(name: str, lookup: Lookup, where: SourceLocation | None) -> Lo
 
 
 def _build_dead_letters(
-    store: str | None,
+    store: DeadLetterKind | None,
     topic: str | None,
     table: str | None,
     connection: ConnectionRef | None,
@@ -439,13 +443,14 @@ def _declared_table(given: Any, where: SourceLocation | None) -> TableSpec:
         raise error.with_location(where) from None
 
 
-def _normalize_stream_mode(mode: str, where: SourceLocation | None) -> str:
-    found = "merge" if mode == "scd1" else mode
-    if found not in STREAM_MODES:
-        hint = did_you_mean(str(mode), STREAM_MODES)
-        why = " A stream never has all rows, so it cannot truncate." if mode == "truncate" else hint
-        raise DeclarationError(f"a stream has no mode={mode!r}.{why}", where=where)
-    return found
+def _normalize_stream_mode(mode: str, where: SourceLocation | None) -> StreamMode:
+    name = "merge" if mode == "scd1" else mode
+    for known in STREAM_MODES:
+        if name == known:
+            return known
+    hint = did_you_mean(str(mode), STREAM_MODES)
+    why = " A stream never has all rows, so it cannot truncate." if mode == "truncate" else hint
+    raise DeclarationError(f"a stream has no mode={mode!r}.{why}", where=where)
 
 
 def _option_text(value: Any) -> str:

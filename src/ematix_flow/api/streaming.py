@@ -7,16 +7,23 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ematix_flow.api.option_checks import name_or_default
 from ematix_flow.api.stream_options import Lookup, Source, build_stream
-from ematix_flow.api.target import Target, read_column_names
+from ematix_flow.api.target import DeclaredTable, Target, read_column_names
 from ematix_flow.errors import DeclarationError, UsageError, did_you_mean
 from ematix_flow.graph.registry import DeclaredStream, Registry, current_registry, use_registry
 from ematix_flow.spec.location import SourceLocation, caller_location
-from ematix_flow.spec.pipelines import ConnectionRef
-from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
+from ematix_flow.spec.pipelines import ConnectionRef, DriftPolicy
+from ematix_flow.spec.streams import (
+    DeadLetterKind,
+    Delivery,
+    ErrorPolicy,
+    StreamMode,
+    StreamSpec,
+    StreamTargetSpec,
+)
 
 if TYPE_CHECKING:
     from ematix_flow.engine.spark.settings import EngineSettings
@@ -300,9 +307,9 @@ def stream_spec(
     source_options: Mapping[str, Any] | None = None,
     csv_read_options: Mapping[str, Any] | None = None,
     json_read_options: Mapping[str, Any] | None = None,
-    target: Any = None,
+    target: ConnectionRef | DeclaredTable | None = None,  # with target_connection=, the table
     target_connection: ConnectionRef | None = None,
-    target_table: Any = None,
+    target_table: DeclaredTable | str | tuple[str, str] | None = None,
     target_topic: str | None = None,
     target_queue: str | None = None,
     target_partition_key_prefix: str | None = None,
@@ -313,26 +320,26 @@ def stream_spec(
     target_partition_by: Sequence[str] | None = None,
     target_primary_key: Sequence[str] | None = None,
     targets: Sequence[Target] | None = None,
-    mode: str = "append",
+    mode: StreamMode | Literal["scd1"] = "append",
     keys: Sequence[str] | None = None,
     update_columns: Sequence[str] | None = None,
     compare_columns: Sequence[str] | None = None,
     event_timestamp_column: str | None = None,
     transform_sql: str | None = None,
-    transform_on_error: str | None = None,
+    transform_on_error: ErrorPolicy | None = None,
     dialect: str | None = None,
     lookups: Mapping[str, Lookup] | None = None,
     dead_letter_topic: str | None = None,
     dead_letter_table: str | None = None,
     dead_letter_connection: ConnectionRef | None = None,
-    dlq_store: str | None = None,
+    dlq_store: DeadLetterKind | None = None,
     dlq_max_attempts: int | None = None,
     idle_pause_ms: int = 500,
     max_rows_per_batch: int | None = None,
-    delivery: str | None = None,
-    guarantee: str | None = None,
+    delivery: Delivery | None = None,
+    guarantee: Delivery | None = None,
     continue_on_target_failure: bool = False,
-    on_drift: str = "error",
+    on_drift: DriftPolicy = "error",
     fail_on_data_loss: bool = True,
     checkpoint: str | None = None,
     description: str | None = None,
@@ -368,9 +375,12 @@ def stream_spec(
             )
         ]
     if targets is None:
-        connection, table = target, target_table
-        if target_connection is not None:  # target= is then the declared table, as in a batch pipeline
-            connection, table = target_connection, target if target is not None else target_table
+        # with target_connection=, target= is the declared table, as in a batch pipeline; `Target` checks both
+        if target_connection is None:
+            connection, table = cast("ConnectionRef | None", target), target_table
+        else:
+            connection = target_connection
+            table = target_table if target is None else cast("DeclaredTable", target)
         targets = [
             Target(
                 connection=connection,
@@ -388,7 +398,7 @@ def stream_spec(
         ]
     defaults = StreamTargetSpec(
         connection="default",
-        mode=mode,
+        mode=cast("StreamMode", mode),  # checked with each target that has no mode of its own
         keys=read_column_names("keys", keys, where) or (),
         update_columns=read_column_names("update_columns", update_columns, where),
         compare_columns=read_column_names("compare_columns", compare_columns, where),

@@ -20,7 +20,7 @@ from ematix_flow.spec.tables import ColumnSpec, TableSpec, snake_case
 
 if TYPE_CHECKING:
     from ematix_flow.engine.live_connection import LiveConnection
-    from ematix_flow.spec.pipelines import ConnectionRef
+    from ematix_flow.spec.pipelines import ConnectionRef, DeclaredMode, DriftPolicy
 
 _OWN_COLUMNS = "__declared_columns__"
 _OTHER_FRAMEWORKS = {
@@ -94,7 +94,11 @@ class ManagedTable(metaclass=TableMeta):
 
     @classmethod
     def ensure(
-        cls, conn: LiveConnection | ConnectionRef, on_drift: str = "error", *, mode: str = "append"
+        cls,
+        conn: LiveConnection | ConnectionRef,
+        on_drift: DriftPolicy = "error",
+        *,
+        mode: DeclaredMode = "append",
     ) -> dict[str, Any]:
         """Create the table if it is missing; otherwise compare it with its declaration.
 

@@ -6,14 +6,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ematix_flow.api.tables import table_spec
+from ematix_flow.api.tables import ManagedTable, table_spec
 from ematix_flow.errors import DeclarationError, FlowError, did_you_mean
 from ematix_flow.graph.connections import resolve
 from ematix_flow.spec.connections import Connection, has_reference
 from ematix_flow.spec.file_options import check_file_options, check_file_values, check_folder_options
 from ematix_flow.spec.location import SourceLocation, caller_location
-from ematix_flow.spec.pipelines import MODES, ConnectionRef, FileOptions, TargetSpec, require_connection_ref
+from ematix_flow.spec.pipelines import (
+    MODES,
+    ConnectionRef,
+    DeclaredMode,
+    DeletePolicy,
+    FileOptions,
+    Mode,
+    TargetSpec,
+    require_connection_ref,
+)
 from ematix_flow.spec.tables import TableSpec
+
+DeclaredTable = type[ManagedTable] | TableSpec
 
 
 @dataclass(frozen=True)
@@ -25,8 +36,8 @@ class Target:
     """
 
     connection: ConnectionRef | None = None
-    table: Any = None  # a declared table class; a (schema, name) pair for streams
-    mode: str | None = None
+    table: DeclaredTable | str | tuple[str, str] | None = None  # a name, or (schema, name), for streams only
+    mode: DeclaredMode | None = None
     topic: str | None = None
     queue: str | None = None
     partition_key_prefix: str | None = None
@@ -39,7 +50,7 @@ class Target:
     update_columns: Sequence[str] | None = None
     compare_columns: Sequence[str] | None = None
     event_timestamp_column: str | None = None
-    handle_deletes: str | None = None
+    handle_deletes: DeletePolicy | None = None
     column_map: Mapping[str, str] | None = None  # {declared column: source column}, on top of the pipeline's
     primary_key: Sequence[str] | None = None
     parquet_compression: str | None = None
@@ -73,15 +84,15 @@ class Target:
 
 
 def target(
-    target_class: Any,
+    target_class: DeclaredTable,
     *,
-    mode: str | None = None,
+    mode: DeclaredMode | None = None,
     target_connection: ConnectionRef | None = None,
     keys: Sequence[str] | None = None,
     update_columns: Sequence[str] | None = None,
     compare_columns: Sequence[str] | None = None,
     event_timestamp_column: str | None = None,
-    handle_deletes: str | None = None,
+    handle_deletes: DeletePolicy | None = None,
     column_map: Mapping[str, str] | None = None,
     partition_by: Sequence[str] | None = None,
 ) -> Target:
@@ -147,18 +158,21 @@ def known_connection(reference: ConnectionRef | None) -> Connection | None:
         return None
 
 
-def normalize_mode(mode: str, where: SourceLocation | None) -> str:
+def normalize_mode(mode: str, where: SourceLocation | None) -> Mode:
     """The mode, with ``merge`` for its other name ``scd1``. Raises DeclarationError for an unknown mode."""
     if mode == "scd1":
         return "merge"
-    if mode not in MODES:
-        known = (*MODES, "scd1")
-        told = did_you_mean(str(mode).lower(), known) or f" Known: {', '.join(known)}"
-        raise DeclarationError(f"mode={mode!r} is unknown.{told}", where=where)
-    return mode
+    for known in MODES:
+        if mode == known:
+            return known
+    names = (*MODES, "scd1")
+    hint = did_you_mean(str(mode).lower(), names) or f" Known: {', '.join(names)}"
+    raise DeclarationError(f"mode={mode!r} is unknown.{hint}", where=where)
 
 
-def batch_table_spec(table: Any, prefix: str | None, where: SourceLocation | None) -> TableSpec | None:
+def batch_table_spec(
+    table: DeclaredTable | str | tuple[str, str] | None, prefix: str | None, where: SourceLocation | None
+) -> TableSpec | None:
     """The declared table of a batch target; None for files with only a prefix."""
     if table is None:
         if prefix is None:

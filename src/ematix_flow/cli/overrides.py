@@ -9,6 +9,7 @@ from typing import Any
 from ematix_flow.api.option_checks import check_target
 from ematix_flow.errors import DeclarationError, UsageError
 from ematix_flow.graph.registry import DeclaredPipeline, Registry
+from ematix_flow.spec.pipelines import ForcedPath
 
 
 def with_overrides(
@@ -17,7 +18,7 @@ def with_overrides(
     *,
     allow_empty: bool | None = None,
     max_shrink: float | None = None,
-    force_path: str | None = None,
+    force_path: ForcedPath | None = None,
 ) -> Registry:
     """A copy of the registry in which the named pipelines have these options."""
     options = {"allow_empty": allow_empty, "max_shrink": max_shrink}
@@ -29,7 +30,7 @@ def with_overrides(
 
 
 def _override_pipeline(
-    declared: DeclaredPipeline, given: dict[str, Any], force_path: str | None
+    declared: DeclaredPipeline, given: dict[str, Any], force_path: ForcedPath | None
 ) -> DeclaredPipeline:
     spec = declared.spec
     targets = tuple(dataclasses.replace(target, **given) for target in spec.targets)

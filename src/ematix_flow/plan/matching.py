@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, cast
 
 from ematix_flow.backends.base import LiveTable
 from ematix_flow.errors import DeclarationError
@@ -70,7 +69,7 @@ def resolve_matching(spec: PipelineSpec, target: TargetSpec, table: TableSpec) -
         update=update,
         order=event or spec.source.watermark_column,
         event=event,
-        deletes=cast(Literal["hard", "soft"] | None, target.handle_deletes),
+        deletes=target.handle_deletes,
         ttl_seconds=target.ttl_seconds,
     )
 

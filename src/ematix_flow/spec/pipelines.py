@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from ematix_flow.errors import DeclarationError, did_you_mean
 from ematix_flow.spec.connections import Connection, connection_from_json
@@ -15,9 +15,17 @@ from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.transforms import PreTransform, pre_transform_from_json
 
-MODES = ("append", "truncate", "merge", "scd2")
-PATHS = ("same_db", "copy", "spark")
-GUARANTEES = ("exactly_once", "at_least_once")
+Mode = Literal["append", "truncate", "merge", "scd2"]
+DeclaredMode = Mode | Literal["scd1"]  # as a user may write it: scd1 is another name of merge
+DeletePolicy = Literal["hard", "soft"]
+DriftPolicy = Literal["error", "warn", "evolve"]
+ForcedPath = Literal["same_db", "copy", "spark", "cross_db"]
+Guarantee = Literal["exactly_once", "at_least_once"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+DELETE_POLICIES: tuple[DeletePolicy, ...] = get_args(DeletePolicy)
+DRIFT_POLICIES: tuple[DriftPolicy, ...] = get_args(DriftPolicy)
+FORCED_PATHS: tuple[ForcedPath, ...] = get_args(ForcedPath)
+GUARANTEES: tuple[Guarantee, ...] = get_args(Guarantee)
 
 ConnectionRef = str | Connection
 
@@ -43,7 +51,7 @@ def connection_ref_from_json(value: Any) -> Any:
     return connection_from_json(value) if isinstance(value, dict) else value
 
 
-def refuse_incremental_truncate(mode: str, where: SourceLocation | None) -> None:
+def refuse_incremental_truncate(mode: Mode, where: SourceLocation | None) -> None:
     """Refuse ``truncate`` for an incremental pipeline: it would delete the rows of earlier ranges."""
     if mode == "truncate":
         raise DeclarationError(
@@ -240,13 +248,13 @@ class TargetSpec:
 
     connection: ConnectionRef
     table: TableSpec | None = None
-    mode: str = "append"
+    mode: Mode = "append"
     prefix: str | None = None
     keys: tuple[str, ...] = ()
     update_columns: tuple[str, ...] | None = None
     compare_columns: tuple[str, ...] | None = None
     event_timestamp_column: str | None = None
-    handle_deletes: str | None = None
+    handle_deletes: DeletePolicy | None = None
     ttl_seconds: float | None = None
     partition_by: tuple[str, ...] = ()
     max_shrink: float = 0.5
@@ -337,9 +345,9 @@ class PipelineSpec:
     transforms_post: tuple[PostTransform, ...] = ()
     continue_on_failure_post: bool = False
     continue_on_target_failure: bool = False
-    on_drift: str = "error"
-    force_path: str | None = None
-    guarantee: str | None = None
+    on_drift: DriftPolicy = "error"
+    force_path: ForcedPath | None = None
+    guarantee: Guarantee | None = None
     description: str | None = None
     where: SourceLocation | None = field(default=None, compare=False)
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 from ematix_flow.errors import DeclarationError
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.pipelines import (
     ConnectionRef,
+    DriftPolicy,
     FileOptions,
     connection_label,
     connection_ref_from_json,
@@ -23,10 +24,14 @@ from ematix_flow.spec.pipelines import (
 )
 from ematix_flow.spec.tables import TableSpec
 
-STREAM_MODES = ("append", "merge", "scd2")
-ERROR_POLICIES = ("fail", "drop", "dlq")
-DEAD_LETTER_STORES = ("auto", "topic", "table", "broker")
-DELIVERIES = ("auto", "at_least_once", "exactly_once")
+StreamMode = Literal["append", "merge", "scd2"]
+ErrorPolicy = Literal["fail", "drop", "dlq"]
+DeadLetterKind = Literal["auto", "topic", "table", "broker"]
+Delivery = Literal["auto", "at_least_once", "exactly_once"]
+STREAM_MODES: tuple[StreamMode, ...] = get_args(StreamMode)
+ERROR_POLICIES: tuple[ErrorPolicy, ...] = get_args(ErrorPolicy)
+DEAD_LETTER_STORES: tuple[DeadLetterKind, ...] = get_args(DeadLetterKind)
+DELIVERIES: tuple[Delivery, ...] = get_args(Delivery)
 SPARK_DIALECTS = ("spark", "datafusion")  # SQL in these dialects is passed to Spark unchanged
 BROKERS = ("kafka", "rabbitmq", "pubsub", "kinesis")
 
@@ -99,7 +104,7 @@ class StreamTargetSpec:
     message_key_column: str | None = None
     headers_column: str | None = None
     partition_column: str | None = None
-    mode: str = "append"
+    mode: StreamMode = "append"
     keys: tuple[str, ...] = ()
     update_columns: tuple[str, ...] | None = None
     compare_columns: tuple[str, ...] | None = None
@@ -183,7 +188,7 @@ class DeadLetterSpec:
     ``broker`` rejects the message at the source, for RabbitMQ's dead-letter exchange.
     """
 
-    store: str = "auto"
+    store: DeadLetterKind = "auto"
     topic: str | None = None
     table: str | None = None
     connection: ConnectionRef | None = None  # connection of the table; None: the store on this machine
@@ -237,14 +242,14 @@ class StreamSpec:
     transform_sql: str | None = None
     dialect: str | None = None  # dialect of transform_sql, if it is not Spark's
     lookups: tuple[LookupSpec, ...] = ()
-    on_error: str = "fail"
+    on_error: ErrorPolicy = "fail"
     dead_letters: DeadLetterSpec = DeadLetterSpec()
     columns: TableSpec | None = None  # the columns of a payload, if declared
     idle_pause_ms: int = 500
     max_rows_per_batch: int | None = None
-    delivery: str = "auto"
+    delivery: Delivery = "auto"
     continue_on_target_failure: bool = False
-    on_drift: str = "error"
+    on_drift: DriftPolicy = "error"
     fail_on_data_loss: bool = True
     checkpoint: str | None = None  # a folder; None: below the state root
     description: str | None = None

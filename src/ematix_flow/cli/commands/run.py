@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -26,10 +26,9 @@ from ematix_flow.cli.project import load_project, resolve_pipelines
 from ematix_flow.cli.results import exit_code, write_outcomes
 from ematix_flow.cli.run_views import choose_view
 from ematix_flow.cli.terminal import say
+from ematix_flow.spec.pipelines import ForcedPath
 
 app = new_app()
-
-PathName = Literal["same_db", "copy", "spark", "cross_db"]
 
 
 @app.command()
@@ -59,7 +58,7 @@ def run(
         ),
     ] = None,
     force_path: Annotated[
-        PathName | None,
+        ForcedPath | None,
         typer.Option("--force-path", help="Use this path instead of the planner's choice."),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors; no table.")] = False,
