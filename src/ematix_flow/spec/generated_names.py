@@ -34,8 +34,8 @@ def distinct_name(*names: str, length: int = 24, joint: str = "_") -> str:
 def distinct_file_name(*names: str, default: str, digits: int) -> str:
     """A file name: readable from the first name, valid on every file system, different for different names.
 
-    ``default`` is used if the first name has no usable letter; ``digits`` is the length of the digest. Both are
-    part of names on disk and in buckets.
+    ``default`` is used if the first name has no usable letter; ``digits`` is the length of the digest. Both
+    are part of names on disk and in buckets.
     """
     readable = re.sub(r"[^A-Za-z0-9_-]+", "-", names[0]).strip("-")[:60]
     digest = hashlib.sha256(json.dumps(names).encode("ascii")).hexdigest()[:digits]
