@@ -17,7 +17,7 @@ from ematix_flow.backends.stores.local_store import LocalStore
 from ematix_flow.spec.connections import Connection, DeltaLocalConnection, DeltaS3Connection
 
 _CONF = {
-    # the log of a table is small beside its data: 50 tasks, Delta's default, cost seconds on few cores
+    # the log is much smaller than the data: Delta's default of 50 tasks costs seconds on few cores
     "spark.databricks.delta.snapshotPartitions": "2",
     # what a MERGE takes is computed and kept before it begins
     "spark.databricks.delta.merge.materializeSource": "none",

@@ -106,7 +106,7 @@ class DeltaFormat(LakeFormat):
         return TableSnapshot(str(versions[-1]), self._read(spark, table).schema)
 
     def read_snapshot(self, spark: SparkSession, table: TableSpec, snapshot: TableSnapshot) -> DataFrame:
-        # not by its version: Delta keeps the newest state of a table at hand, and works out any other anew
+        # not by its version: Delta caches the newest state of a table and recomputes any other
         return self._read(spark, table)
 
     def is_current(self, spark: SparkSession, table: TableSpec, snapshot: TableSnapshot | None) -> bool:
@@ -216,8 +216,8 @@ class DeltaFormat(LakeFormat):
             refuse_broken_rows(rules, table, self._read(spark, table), changes)
 
     def is_conflict(self, error: Exception) -> bool:
-        told = str(error)
-        return any(sign in told for sign in _CONFLICTS)
+        message = str(error)
+        return any(sign in message for sign in _CONFLICTS)
 
     # -------------------------------------------------------------- upkeep
 

@@ -20,7 +20,7 @@ from ematix_flow.backends.stores.base import Store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_SMALL = 128 * 1024 * 1024  # bytes; what is larger is not written anew each time that something was added
+_SMALL = 128 * 1024 * 1024  # bytes; larger files are not rewritten whenever rows are added
 _OPTIMIZE = {"spark.databricks.delta.optimize.minFileSize": str(_SMALL)}
 _VACUUM = {
     # how many tasks list folders; Spark's default is 10,000, whatever there is to list
@@ -84,8 +84,8 @@ class DeltaMaintenance:
     def retention(self) -> dt.timedelta:
         """How long the table keeps files that its newest version does not need."""
         properties = self._spark.sql(f"DESCRIBE DETAIL {self._name}").select("properties").collect()[0][0]
-        told = properties.get(_RETENTION)
-        return SAFE_RETENTION if told is None else parse_interval(told)
+        declared = properties.get(_RETENTION)
+        return SAFE_RETENTION if declared is None else parse_interval(declared)
 
     # ------------------------------------------------------------------
 

@@ -112,5 +112,5 @@ def _is_in_future(spark: SparkSession, time: str) -> bool:
 
 def _message_text(text: str) -> str:
     """Delta's message in one line, without the name of the error."""
-    said = " ".join(text.split(" SQLSTATE")[0].split())
-    return (said.split("] ", 1)[-1] if said.startswith("[") else said).rstrip(".")
+    text_line = " ".join(text.split(" SQLSTATE")[0].split())
+    return (text_line.split("] ", 1)[-1] if text_line.startswith("[") else text_line).rstrip(".")

@@ -70,9 +70,9 @@ class DeltaStream(SparkStreamSource):
         error, what = found[1], " ".join(found[2].split()).rstrip(".")
         at = _AT_VERSION.search(what)
         where = f"{reading.query!r}" + (f" at version {at[1]}" if at else "")
-        for sign, told, step in _FAILURES:
+        for sign, message, step in _FAILURES:
             if error.startswith(sign):
-                return SourceFailed(told.format(where=where, what=what), next_step=step)
+                return SourceFailed(message.format(where=where, what=what), next_step=step)
         return SourceFailed(f"the stream of {reading.query!r} failed: {what}")
 
     def _folder(self, reading: ReadRequest) -> str:

@@ -34,20 +34,20 @@ class DeltaTables:
                 f"the folder of {shown!r} in {root} holds files, and is no Delta table: it has no _delta_log",
                 next_step="read plain files with an object_store_local or object_store_s3 connection",
             )
-        told = did_you_mean(folder.replace("/", "."), self._similar_tables(folder))
+        suggestion = did_you_mean(folder.replace("/", "."), self._similar_tables(folder))
         return SourceMissing(
-            f"there is no Delta table {shown!r} in {root}.{told}",
+            f"there is no Delta table {shown!r} in {root}.{suggestion}",
             next_step="name a table by its folders, as in  FROM sales.orders",
         )
 
     def _similar_tables(self, folder: str) -> list[str]:
         """Tables near a missing one: in the same folder, with the same name elsewhere, or one level below."""
         above, _, last = folder.rpartition("/")
-        beside = self._folders(above)
-        if above and not beside:
-            beside = [f"{each}/{last}" for each in self._folders("")]
+        neighbours = self._folders(above)
+        if above and not neighbours:
+            neighbours = [f"{each}/{last}" for each in self._folders("")]
         found: list[str] = []
-        for each in beside:
+        for each in neighbours:
             found += [each] if is_table(self._store, each) else self._folders(each)
         return [each.replace("/", ".") for each in found]
 

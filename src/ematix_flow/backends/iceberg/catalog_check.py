@@ -84,11 +84,11 @@ def _request_json(request: urllib.request.Request, connection: IcebergConnection
             return answer
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):
-            told, step = "does not let this connection in", "check its token or credential"
+            reason, step = "does not let this connection in", "check its token or credential"
         else:
-            told, step = f"answers {error.code} {error.reason}", "check its uri and warehouse"
+            reason, step = f"answers {error.code} {error.reason}", "check its uri and warehouse"
         where = mask(connection.uri)
-        raise CannotConnect(f"the REST catalog at {where} {told}", next_step=step) from error
+        raise CannotConnect(f"the REST catalog at {where} {reason}", next_step=step) from error
     except (OSError, ValueError) as error:
         reason = mask(str(getattr(error, "reason", error)))
         raise CannotConnect(f"no REST catalog answers at {mask(connection.uri)}: {reason}") from error

@@ -42,8 +42,8 @@ def storage_settings(connection: IcebergConnection) -> dict[str, str]:
 def uses_s3(connection: IcebergConnection) -> bool:
     """Whether the connection's files are in S3."""
     places = (connection.warehouse, connection.staging)
-    told = (connection.endpoint, connection.region, connection.access_key_id)
-    return connection.catalog_type == "glue" or any(map(is_s3, places)) or any(told)
+    s3_fields = (connection.endpoint, connection.region, connection.access_key_id)
+    return connection.catalog_type == "glue" or any(map(is_s3, places)) or any(s3_fields)
 
 
 def token_address(connection: IcebergConnection) -> str:

@@ -202,8 +202,10 @@ class IcebergFormat(LakeFormat):
         return int(spark.table(f"{self._name(table)}.snapshots").selectExpr(number).collect()[0][0] or 0)
 
     def is_conflict(self, error: Exception) -> bool:
-        told = f"{error}\n{getattr(error, '_stackTrace', None) or getattr(error, '_stacktrace', None) or ''}"
-        return _UNKNOWN not in told and _CONFLICT.search(told) is not None
+        message = (
+            f"{error}\n{getattr(error, '_stackTrace', None) or getattr(error, '_stacktrace', None) or ''}"
+        )
+        return _UNKNOWN not in message and _CONFLICT.search(message) is not None
 
     def _name(self, table: TableSpec) -> str:
         return self._tables.quoted_name(self.table_path(table))

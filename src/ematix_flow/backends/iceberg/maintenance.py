@@ -14,7 +14,7 @@ from ematix_flow.backends.spark_sql.row_refusals import text_literal
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
-_SMALL = 128 * 1024 * 1024  # bytes; what is larger is not written anew each time that something was added
+_SMALL = 128 * 1024 * 1024  # bytes; larger files are not rewritten whenever rows are added
 _ORPHANS = dt.timedelta(days=1)  # younger files may belong to a commit that is under way: Iceberg insists
 _DELETED = 2  # the status of an entry whose file a snapshot no longer has
 _COUNTED = (

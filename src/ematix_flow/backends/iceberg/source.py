@@ -76,9 +76,9 @@ class IcebergSource(SparkSource):
             ) from error
 
     def _missing(self, spark: SparkSession, path: TablePath) -> SourceFailed:
-        told = did_you_mean(path[-1], self._tables.table_names(spark, path[:-1]))
+        suggestion = did_you_mean(path[-1], self._tables.table_names(spark, path[:-1]))
         return SourceFailed(
-            f"there is no Iceberg table {'.'.join(path)!r} in {self._label}.{told}",
+            f"there is no Iceberg table {'.'.join(path)!r} in {self._label}.{suggestion}",
             next_step="name a table by its namespace, as in  FROM sales.orders",
         )
 

@@ -44,13 +44,13 @@ def open_catalog(spark: SparkSession, connection: IcebergConnection) -> str:
 
 def _register_catalog(spark: SparkSession, name: str, settings: Mapping[str, str]) -> None:
     catalog = f"spark.sql.catalog.{name}"
-    told = {catalog: _CLASS, **{f"{catalog}.{key}": value for key, value in settings.items()}}
+    session_settings = {catalog: _CLASS, **{f"{catalog}.{key}": value for key, value in settings.items()}}
     try:
-        for key, value in told.items():
+        for key, value in session_settings.items():
             spark.conf.set(key, value)
-        spark.catalog.databaseExists(f"{name}.default")  # any question opens it
+        spark.catalog.databaseExists(f"{name}.default")  # any query opens it
     finally:
-        for key in told:
+        for key in session_settings:
             spark.conf.unset(key)
 
 

@@ -36,7 +36,7 @@ def spark_warehouse(connection: IcebergConnection) -> str:
     if connection.catalog_type == "hadoop" and not is_s3(given):
         folder = local_folder(given)
         return f"file:{folder}" if folder is not None else given
-    # a server gives its own meaning to s3://; Hadoop knows only s3a://
+    # a server interprets s3:// itself; Hadoop knows only s3a://
     return re.sub(r"^s3n?://", "s3a://", given) if connection.catalog_type == "hadoop" else given
 
 

@@ -51,7 +51,7 @@ class LakeDialect(SqlDialect):
         return canonical_type(native)
 
     def add_column_clause(self, item: ColumnSpec) -> str:
-        # lakes add no column without nulls, to an empty table neither; staging refuses them
+        # lakes add only nullable columns, even to an empty table; staging refuses the nulls
         return f"ADD COLUMN {self.quote(item.name)} {self.native_type(item.type)}"
 
     def literal(self, value: Any, data_type: DataType) -> exp.Expr:
@@ -84,7 +84,7 @@ class LakeDialect(SqlDialect):
         return bytes(value) if data_type.kind == "bytes" else value
 
     def as_fetchable(self, value: exp.Expr, data_type: DataType) -> exp.Expr:
-        # PySpark gives moments in the local time of the machine, where an hour may come twice
+        # PySpark returns times in the machine's local zone, where an hour may occur twice
         return (
             fill_template("unix_micros(v)", value, self.name) if data_type.kind == "timestamp_tz" else value
         )

@@ -36,8 +36,8 @@ from ematix_flow.errors import TargetFailed
 from ematix_flow.spec.watermarks import Watermark
 
 FOLDER = "_ematix_flow"
-KEPT_ENTRIES = 200  # entries that have files of their own, however old
-FOLD_ABOVE = 1_000  # with more of them a load folds before it begins
+KEPT_ENTRIES = 200  # entries that keep their own files, however old
+FOLD_ABOVE = 1_000  # with more entries, a load folds first
 _ENTRY, _DONE = ".json", ".done"
 _FORMAT = 1
 
@@ -120,7 +120,7 @@ class Journal:
                 except FileNotFoundError as error:
                     if name.number > last_folded_number(self.store, self.folder):
                         raise _unreadable_error(self.store, self.folder, name, "it is missing") from error
-                    break  # folded after this journal was opened, and all that is older with it
+                    break  # folded after this journal was opened, together with all older entries
                 yield entry_from_json(value["ledger"])
             below = name.number
         for old in self._segments.entries_below(below):
@@ -246,7 +246,7 @@ def _write_mark(store: Store, folder: str, number: int, token: str) -> None:
     try:
         store.create(f"{folder}/{_done_name(number, token)}{_DONE}", "")
     except FileExistsError:
-        return  # another reader has found the same
+        return  # another reader has already written it
 
 
 def _number_of(name: str) -> int:

@@ -17,9 +17,7 @@ from ematix_flow.backends.stores.base import Store
 from ematix_flow.errors import TargetFailed
 
 FOLDED = "folded"
-FULL_SEGMENT_ENTRIES = (
-    10_000  # entries; a segment that has fewer is written anew together with what comes next
-)
+FULL_SEGMENT_ENTRIES = 10_000  # entries; a smaller segment is rewritten together with the next entries
 _ENTRIES, _BATCHES = ".entries", ".batches"
 _FORMAT = 1
 _TRIES = 5  # a segment may be replaced by a larger one between its listing and its reading

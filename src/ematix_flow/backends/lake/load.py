@@ -81,7 +81,9 @@ class LakeLoad:
         self._snapshot = format.snapshot(spark, self._wanted)
         if self._snapshot is None and journal.last_number:
             raise _missing_table_error(load, journal)
-        if self._snapshot is not None and not load.dry_run:  # which holds no lock: loads may come between
+        if (
+            self._snapshot is not None and not load.dry_run
+        ):  # a dry run holds no lock: other loads may commit meanwhile
             newest = format.newest_load(spark, self._wanted)
             if newest > journal.last_number:
                 raise _unknown_load_error(load, journal, newest)
@@ -100,10 +102,10 @@ class LakeLoad:
         self._views += work.values()
         target = self._create_view("target", self._stored_rows())
         named = {(load.table.schema, load.table.name): view_table(target)}
-        beside = None
+        companion_view = None
         if self._companion is not None:
-            beside = self._create_view("beside", self._companion.current_rows())
-            named[self._companion.spec.schema, self._companion.spec.name] = view_table(beside)
+            companion_view = self._create_view("companion", self._companion.current_rows())
+            named[self._companion.spec.schema, self._companion.spec.name] = view_table(companion_view)
         dialect = LakeDialect(named)
         session = SparkSqlSession(spark)
         names = load.table.column_names
@@ -136,7 +138,10 @@ class LakeLoad:
         refuse_shrink(load, counts)
         applied = load_result(load, rows_in, counts, high)
         return ComputedLoad(
-            applied, key, changes, runner.collect_changes(beside) if beside is not None else None
+            applied,
+            key,
+            changes,
+            runner.collect_changes(companion_view) if companion_view is not None else None,
         )
 
     def drop_views(self) -> None:
@@ -216,7 +221,7 @@ class LakeLoad:
         if self._snapshot is None:
             self._create_table(changes, commit)
             self._require_commit(commit)
-        elif changes.is_empty:  # the entry's mark alone says that the batch was here
+        elif changes.is_empty:  # only the entry's mark records the batch
             self._journal.mark_committed(commit, self._ledger_entry(computed), applied.watermark)
         else:
             self._write_changes(changes, commit)
@@ -233,7 +238,7 @@ class LakeLoad:
         """
         try:
             self._journal.remove_uncommitted()
-        except (FlowError, OSError) as error:  # the load is committed: the next one removes them
+        except (FlowError, OSError) as error:  # the load is committed: the next load removes them
             _log.warning(
                 "the journal of %s still has entries of crashed loads: %s", self._load.table.label, error
             )
@@ -268,7 +273,7 @@ class LakeLoad:
         except Exception as error:
             if format.is_current(spark, table, None) or format.has_commit(lambda: spark, table, commit.token):
                 raise
-            raise ConcurrentCommit from error  # another writer made the table meanwhile
+            raise ConcurrentCommit from error  # another writer created the table meanwhile
 
     def _require_commit(self, commit: LakeCommit) -> None:
         """Fail if the commit is missing: a format skips a commit whose number it already has."""

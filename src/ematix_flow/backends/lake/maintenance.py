@@ -43,32 +43,32 @@ class LakeMaintenance:
             return []
         self.format.require_separate(self.table)  # the files of another table would look like orphans
         self._require_columns()
-        beside = self._companion_tables()
-        self._require_kept_long_enough([self.table, *beside])
+        companions = self._companion_tables()
+        self._require_kept_long_enough([self.table, *companions])
         store, folder = self.format.table_folder(self.table)
         if self.upkeep.dry_run:
             journal = self.journal()
-            compacted = [self._compact(self.table), *[self._compact(spec) for spec in beside]]
-            events = sum(self._count_ended_events(spec, journal.last_number) for spec in beside)
+            compacted = [self._compact(self.table), *[self._compact(spec) for spec in companions]]
+            events = sum(self._count_ended_events(spec, journal.last_number) for spec in companions)
             entries = max(0, len(journal.committed) - KEPT_ENTRIES)
         else:
             with store.table_lock(folder):
                 journal = self.journal()
-                events = sum(self._remove_ended_events(spec, journal.last_number) for spec in beside)
-                compacted = [self._compact(self.table), *[self._compact(spec) for spec in beside]]
+                events = sum(self._remove_ended_events(spec, journal.last_number) for spec in companions)
+                compacted = [self._compact(self.table), *[self._compact(spec) for spec in companions]]
                 entries = journal.fold()
-        removed = self._remove_old_files([self.table, *beside], store, folder)
+        removed = self._remove_old_files([self.table, *companions], store, folder)
         return [
             MaintenanceReport(
                 spec.label,
                 change.before,
                 change.after,
-                gone,
+                removed_files,
                 change.small,
                 events if spec is not self.table else 0,
                 entries if spec is self.table else 0,
             )
-            for spec, change, gone in zip([self.table, *beside], compacted, removed, strict=True)
+            for spec, change, removed_files in zip([self.table, *companions], compacted, removed, strict=True)
         ]
 
     def _companion_tables(self) -> list[TableSpec]:
@@ -135,7 +135,7 @@ class LakeMaintenance:
                 for spec in specs
             ]
 
-    # ------------------------------------------------------------------ events beside a history
+    # ------------------------------------------------------------------ events of a history
 
     def _count_ended_events(self, spec: TableSpec, number: int) -> int:
         """The number of events that a committed load has ended."""

@@ -33,16 +33,16 @@ def with_partitions(
         return replace(plan, diff=(*plan.diff, DiffLine("+", _partitions_text(declared))))
     if set(there) == set(declared):
         return plan
-    told = (
+    problem = (
         f"{table.label} is {_partitions_text(there)}, and partition_by= says ({', '.join(declared)}): "
         "remove partition_by= or make it the same; to change the partitions, load another table"
     )
     line = DiffLine("!", "partitions", _partitions_text(there), _partitions_text(declared))
     return replace(
         plan,
-        differences=(*plan.differences, told),
+        differences=(*plan.differences, problem),
         diff=(*plan.diff, line),
-        blockers=(*plan.blockers, told),
+        blockers=(*plan.blockers, problem),
     )
 
 

@@ -67,7 +67,7 @@ _TRIES = 5
 
 _log = logging.getLogger(__name__)
 _REQUIRED_IN_VERSIONS = (VALID_FROM, IS_CURRENT, ROW_HASH)  # in every version
-_NO_COLUMNS = (ColumnSpec("_", DataType("text")),)  # where a table is known by its name alone
+_NO_COLUMNS = (ColumnSpec("_", DataType("text")),)  # for a table of which only the name is known
 
 
 class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
@@ -147,8 +147,8 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
             shown = field.dataType.simpleString().upper()
             native[field.name] = shown
             found = self.dialect.canonical_type(shown) or DataType("json")
-            # a column that takes nulls may have been added to a table, or Delta may tell of no other:
-            # staging refuses what is not declared
+            # a nullable column may have been added later, and Delta may report only nullable ones:
+            # staging refuses undeclared nulls
             nullable = field.nullable and declared.get(field.name, True)
             if field.name in _REQUIRED_IN_VERSIONS and plain is not None:
                 nullable = plain
@@ -258,7 +258,7 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
     def _remember_table(self, load: Load) -> None:
         note = self._note_path(load.pipeline, load.target)
         text = json.dumps({"schema": load.table.schema, "name": load.table.name})
-        names = [name for name in self.store.names(note) if name.isdigit()]  # a crash leaves others
+        names = [name for name in self.store.names(note) if name.isdigit()]  # a crash may leave other names
         newest = names[-1] if names else "0"
         if names and self.store.read(f"{note}/{newest}") == text:
             return
@@ -266,8 +266,8 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
 
     def _remembered_table(self, pipeline: str, target: str) -> TableSpec | None:
         note = self._note_path(pipeline, target)
-        names = [name for name in self.store.names(note) if name.isdigit()]  # a crash leaves others
-        if not names:  # it may have been brought here with its journal: the target's label names it
+        names = [name for name in self.store.names(note) if name.isdigit()]  # a crash may leave other names
+        if not names:  # the table may have been moved here with its journal: the target's label names it
             schema, _, name = target.partition(":")[2].rpartition(".")
             return TableSpec(schema, name, _NO_COLUMNS) if name else None
         found = json.loads(self.store.read(f"{note}/{names[-1]}"))
@@ -281,7 +281,7 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
         if not load.dry_run:
             self._remember_table(load)
         folder = f"{STAGING}/{distinct_name(load.pipeline, load.target)}/{attempt}"
-        self.store.create(f"{folder}/{BEGUN_MARKER}", "")  # so that a sweep finds what a crash leaves
+        self.store.create(f"{folder}/{BEGUN_MARKER}", "")  # so that a sweep finds the leftovers of a crash
         return LakeStaging(self.store, folder, load.table)
 
     def staged_select(self, session: SqlSession, rows: StagedRows, table: TableSpec) -> exp.Expr:
@@ -319,7 +319,7 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
                 journal.fold()
                 journal = self._open_journal(load.table)
             if any(change.action == "fill" for change in load.plan.table_plan.changes):
-                # rows are compared by what is filled in; what a load may be refused for comes before
+                # rows are compared by the filled values, so check before filling
                 if self._preview_load(load, rows, journal).duplicate:
                     return LoadResult(rows_in=sum(part.rows for part in rows.parts), duplicate=True)
                 self._change_table(load)
@@ -359,11 +359,13 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
         return [each for each in due if (each.action, each.subject) != ("create_table", load.table.label)]
 
     def drop_staging(self, staging: Staging) -> None:
-        ours = _as_lake_staging(staging)
+        lake_staging = _as_lake_staging(staging)
         try:
-            ours.store.remove_tree(ours.folder)
-        except (FlowError, OSError) as error:  # the load may have committed: the next run sweeps
-            _log.warning("staging %s is left to the next run: %s", ours.store.uri(ours.folder), error)
+            lake_staging.store.remove_tree(lake_staging.folder)
+        except (FlowError, OSError) as error:  # the load may be committed: the next run sweeps the rest
+            _log.warning(
+                "staging %s is left to the next run: %s", lake_staging.store.uri(lake_staging.folder), error
+            )
 
     def sweep_staging(self, pipeline: str, target: str) -> list[str]:
         folder = f"{STAGING}/{distinct_name(pipeline, target)}"

@@ -62,5 +62,5 @@ class S3FilesBackend(Backend):
         from ematix_flow.backends.objectstore.reading.s3_file_tree import S3FileTree
         from ematix_flow.backends.objectstore.stream import FilesStream
 
-        # each listing is a request for every thousand files, and is paid for
+        # each listing costs a request per thousand files
         return FilesStream(S3FileTree(self.store), self.format, written_in_place=False, poll_seconds=5.0)

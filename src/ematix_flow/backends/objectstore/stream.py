@@ -65,9 +65,9 @@ class FilesStream(ReceivedFileSource):
                 f"{shown} is a file: a stream follows a folder and the files that come into it",
                 next_step="name the folder that contains it",
             ) from error
-        ours = self._tree.own_table(parts)
-        if ours is not None and ours.state.layout.format != self._format:
-            raise self._catalog.other_format_error(shown, ours.state.layout.format, "")
+        own = self._tree.own_table(parts)
+        if own is not None and own.state.layout.format != self._format:
+            raise self._catalog.other_format_error(shown, own.state.layout.format, "")
 
     def receiver(self, reading: ReadRequest, progress: Mapping[str, str]) -> Receiver:
         return FilesReceiver(
@@ -94,7 +94,7 @@ class FilesStream(ReceivedFileSource):
             ):
                 yield replace(found, name=above + found.name)
         except SourceFailed:
-            self._tree.root_file()  # is it there at all?
+            self._tree.root_file()  # fails if the root does not exist
             raise
 
     # -------------------------------------------------------------- reading
@@ -116,9 +116,9 @@ class FilesStream(ReceivedFileSource):
         from ematix_flow.backends.objectstore.spark.stream_rows import columns_of_frame
 
         parts = _folder_parts(reading)
-        ours = self._tree.own_table(parts)
-        if ours is not None:
-            return tuple(replace(column, primary_key=False) for column in ours.state.layout.columns)
+        own = self._tree.own_table(parts)
+        if own is not None:
+            return tuple(replace(column, primary_key=False) for column in own.state.layout.columns)
         paths = self._paths_to_describe(reading)
         return columns_of_frame(self.read_files(spark, paths, reading)) if paths else None
 
@@ -152,16 +152,16 @@ class FilesStream(ReceivedFileSource):
                 next_step="follow the folder that contains it, or give the stream another name",
             )
         names = sorted({path[len(above) :] for path in paths})
-        ours = self._tree.own_table(parts)
-        if ours is not None:
-            there = {file.name: file for file in ours.files}
+        own = self._tree.own_table(parts)
+        if own is not None:
+            there = {file.name: file for file in own.files}
             for name in names:
                 if name not in there:
                     _raise_unless_loss_allowed(
                         _vanished_error(f"{self._tree.display_name(parts)}/{name}"), reading
                     )
             files = tuple(there[name] for name in names if name in there)
-            return ReadableTable(reading.query, ours.folder, files, ours.state, whole_folder=False)
+            return ReadableTable(reading.query, own.folder, files, own.state, whole_folder=False)
         with ThreadPoolExecutor(_THREADS) as threads:
             found = threads.map(lambda name: self._find_file(parts, name, reading), names)
             files = tuple(file for file in found if file is not None)

@@ -93,7 +93,7 @@ class AzureObjectStore(ObjectStore):
         with self._translate_errors("listed"):
             found = self._container.list_blob_names(name_starts_with=f"{self._root}{prefix}", **given)
             for name in found:
-                if start is None or name > start:  # where it is known it is inclusive, elsewhere ignored
+                if start is None or name > start:  # some servers include the start, others ignore it
                     yield name[len(self._root) :]
 
     def server_time(self) -> dt.datetime:
@@ -145,7 +145,7 @@ def _container_client(place: AzureStoreUrl) -> Any:
         place.account_url,
         place.container,
         credential=_credential(place),
-        # no run waits long to be recorded
+        # no run waits long for its record
         retry_policy=LinearRetry(backoff=1, retry_total=_RETRIES, random_jitter_range=1),
         connection_timeout=10,
         read_timeout=30,

@@ -33,7 +33,7 @@ class GcsObjectStore(ObjectStore):
         super().__init__()
         self.location = f"gs://{place.bucket}/{place.prefix}".rstrip("/")
         self._place, self._root = place, f"{place.prefix}/" if place.prefix else ""
-        self._local = threading.local()  # its sessions are not made to be shared by threads
+        self._local = threading.local()  # its sessions are not thread-safe
         self._clients: list[Any] = []
         with self._translate_errors("reached"):
             found = self._bucket.client.list_blobs(
@@ -52,7 +52,7 @@ class GcsObjectStore(ObjectStore):
                 if _is_bucket_missing(error):
                     raise
                 return None
-            if blob.generation is None:  # a server that does not tell it with the content
+            if blob.generation is None:  # a server that does not return it with the content
                 blob.reload(**self._call_options)
                 content = blob.download_as_bytes(if_generation_match=blob.generation, **self._call_options)
         return content, str(blob.generation)

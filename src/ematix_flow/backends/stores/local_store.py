@@ -88,7 +88,7 @@ class LocalStore(Store):
             os.fsync(file.fileno())
         try:
             os.replace(local, place)
-        except OSError:  # another file system: copied beside it first, so that it appears whole
+        except OSError:  # another file system: copy it next to its place first, so that it appears at once
             aside = place.with_name(f".{place.name}.{uuid.uuid4().hex}")
             shutil.copyfile(local, aside)
             os.replace(aside, place)

@@ -13,10 +13,10 @@ from ematix_flow.spec.redaction import remember_secret
 if TYPE_CHECKING:
     import boto3
 
-ATTEMPTS = 11  # with growing pauses, about half a minute in all
+ATTEMPTS = 11  # with growing pauses, about half a minute in total
 CONNECT_SECONDS, READ_SECONDS = 10, 60
 DEFAULT_REGION = "us-east-1"
-_GLOBAL_HOST = "s3.amazonaws.com"  # stands for whichever host serves the region
+_GLOBAL_HOST = "s3.amazonaws.com"  # stands for the host of the region
 
 # the fields that a client is made from; one client serves all prefixes
 _CACHE_KEY_FIELDS = (
@@ -37,7 +37,7 @@ def s3_client(connection: S3Connection, attempts: int | None = None) -> Any:
         session = _session(connection)
         client = _create_client(connection, session, attempts)
         if connection.anonymous or session.get_credentials() is not None:
-            _clients[key] = client  # one without credentials may find some when it is made anew
+            _clients[key] = client  # a client without credentials may find some when it is created again
         return client
 
 
@@ -77,7 +77,7 @@ def _create_client(connection: S3Connection, session: boto3.Session, attempts: i
     for secret in (connection.secret_access_key, connection.session_token):
         remember_secret(secret)
     endpoint = endpoint_of(connection)
-    # servers that are not Amazon's may not know its newer checksums
+    # other servers may not support Amazon's newer checksums
     checksums = "when_supported" if endpoint is None else "when_required"
     config = Config(
         s3={"addressing_style": "path" if connection.uses_path_style else "auto"},

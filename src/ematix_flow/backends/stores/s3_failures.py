@@ -77,10 +77,10 @@ def _refused_error(connection: S3Connection, doing: str, error: Any, reaching: b
         )
     if code in _REGION:
         there = _bucket_region(error)
-        told = f"in region {there}" if there else "in another region"
-        asked = connection.region or "no region"
+        actual = f"in region {there}" if there else "in another region"
+        expected = connection.region or "no region"
         return CannotConnect(
-            f"{bucket} is {told}, and connection {name!r} expects it in {asked}",
+            f"{bucket} is {actual}, and connection {name!r} expects it in {expected}",
             next_step=f'write  region = "{there or "…"}"  into the connection',
         )
     if code in _CLOCK:
@@ -93,7 +93,7 @@ def _refused_error(connection: S3Connection, doing: str, error: Any, reaching: b
             f"the S3 server does not allow the user of connection {name!r} {doing}: {message}",
             next_step=f"give it the right to list, read, write and delete in {bucket}",
         )
-    if code in _MISSING:  # a HEAD tells no more
+    if code in _MISSING:  # a HEAD response has no details
         return CannotConnect(
             f"there is no {bucket} on the S3 server, or the requested object is not in it ({doing})",
             next_step=f"create it, or fix the bucket of connection {name!r}; buckets are never created here",

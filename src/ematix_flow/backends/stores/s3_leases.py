@@ -36,8 +36,8 @@ from ematix_flow.state.run_records import utc_now
 LEASE_SECONDS = 60.0
 HEARTBEAT_SECONDS = 15.0
 _LONGEST_PAUSE = 5.0
-_NO_CONDITIONS = (400, 501)  # what servers answer to a condition that they do not know
-_ROUNDING = 1.0  # servers tell whole seconds
+_NO_CONDITIONS = (400, 501)  # the status for conditions that a server does not support
+_ROUNDING = 1.0  # servers report whole seconds
 
 _log = logging.getLogger(__name__)
 
@@ -159,7 +159,7 @@ class S3Lease:
             try:
                 with translate_errors(self._connection, "to release a lock"):
                     self._delete_own()
-            except FlowError as error:  # the run is over either way, and the lease runs out by itself
+            except FlowError as error:  # the run has ended anyway, and the lease expires by itself
                 _log.warning("the lock of %s stays until it expires: %s", self.what, error.what)
 
     def renew_or_fail(self) -> None:
@@ -234,7 +234,7 @@ class S3Lease:
         from botocore.exceptions import ClientError
 
         client, at = s3_client(self._connection), {"Bucket": self._connection.bucket, "Key": self.key}
-        for _ in range(3):  # a late renewal of our own may come in between
+        for _ in range(3):  # a late heartbeat of our own may interfere
             seen = self.read_status()
             if seen is None or seen.holder is None or seen.holder.token != self._holder.token:
                 return

@@ -19,7 +19,7 @@ from ematix_flow.backends.stores.s3_store import S3Store
 from ematix_flow.spec.connections.lakes import S3Connection
 from ematix_flow.state.object_store import ObjectStore
 
-_CONFLICTING_WRITE = 409  # another write of the same key has not ended: neither of both is refused for good
+_CONFLICTING_WRITE = 409  # another write of the same key is in progress: try again
 _TRIES = 6
 _ATTEMPTS = 3
 

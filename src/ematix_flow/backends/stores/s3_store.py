@@ -39,17 +39,17 @@ if TYPE_CHECKING:
     from boto3.s3.transfer import TransferConfig
 
 HIDDEN = ".ematix_flow"
-TABLE_LOCK_SECONDS = 6 * 3600.0  # loads compute and merge under it; one that died frees it much earlier
+TABLE_LOCK_SECONDS = 6 * 3600.0  # loads compute and merge under it; a crashed load frees it much earlier
 _MULTIPART_BYTES = 16 * 1024 * 1024
 _DELETED_AT_ONCE = 1_000
 _CREATE_TRIES = 8
 _WRITER = "ematix-flow-writer"
-_NO_UPLOADS = (403, 404, 405, 501)  # this user may not, another ended it, or the server has no such thing
+_NO_UPLOADS = (403, 404, 405, 501)  # not allowed, already ended, or not supported by the server
 _NO_BULK_DELETE = ("MissingContentMD5", "NotImplemented", "MalformedXML", "InvalidRequest")
 
 _log = logging.getLogger(__name__)
-_conditional_buckets: set[str] = set()  # stores of this process whose server keeps to conditions
-_leases: dict[str, list[tuple[int, S3Lease]]] = {}  # what this process holds, by store, and in which thread
+_conditional_buckets: set[str] = set()  # stores of this process whose server honours conditions
+_leases: dict[str, list[tuple[int, S3Lease]]] = {}  # the leases of this process by store, with their thread
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class S3Store(Store):
         return sorted(name for name in found if name)
 
     def files_below(self, folder: str, without: Collection[str] = ()) -> Iterator[tuple[str, int]]:
-        # one listing of all costs fewer requests than one for each folder that is wanted
+        # one listing of everything costs fewer requests than one per folder
         for found in self._list_objects(folder, ""):
             if "/" not in found.path or found.path.split("/", 1)[0] not in without:
                 yield found.path, found.size
@@ -124,7 +124,7 @@ class S3Store(Store):
         with translate_errors(self.connection, f"to list {self.uri(path)}"):
             found = self._client.list_objects_v2(**self._bucket_arguments(), Prefix=key, MaxKeys=1)
         for entry in found.get("Contents", ()):
-            if entry["Key"] == key:  # it comes before all that only begin with it
+            if entry["Key"] == key:  # it sorts before all keys that only begin with it
                 return S3Object(path, entry["Size"], entry["ETag"], entry["LastModified"])
         raise FileNotFoundError(self.uri(path))
 
@@ -188,7 +188,7 @@ class S3Store(Store):
             except ClientError as error:
                 if not is_failed_condition(error):
                     raise
-                # a write whose answer was lost is tried again by the client, and then refused
+                # the client repeats a write whose response was lost, and is then refused
                 there = self._writer_of(key)
                 if there == writer:
                     return
@@ -196,7 +196,7 @@ class S3Store(Store):
                     raise FileExistsError(f"s3a://{self.connection.bucket}/{key}") from error
                 if attempt == _CREATE_TRIES - 1:
                     raise
-            time.sleep(min(0.2 * 2**attempt, 5.0))  # another write of it, maybe our own, is under way
+            time.sleep(min(0.2 * 2**attempt, 5.0))  # another write of the key, maybe our own, is in progress
 
     def put(self, path: str, text: str) -> None:
         """Write or overwrite a small file. Only for names that no other process uses."""
@@ -253,7 +253,7 @@ class S3Store(Store):
             if error_code(error) not in _NO_BULK_DELETE:
                 raise
             answer = {"Errors": [{"Key": key} for key in keys]}
-        for failed in answer.get("Errors", ()):  # each on its own says what is wrong
+        for failed in answer.get("Errors", ()):  # single deletes report what is wrong
             self._client.delete_object(**self._key_arguments(failed["Key"]))
 
     def remove_tree(self, folder: str) -> bool:
@@ -303,7 +303,7 @@ class S3Store(Store):
         try:
             self.require_conditional_writes()
             s3_leases.acquire_lease(lease, taken)
-        except TargetFailed as error:  # nothing has begun: the target cannot be reached, and that is all
+        except TargetFailed as error:  # nothing has begun: report only that the target cannot be reached
             raise CannotConnect(error.what, next_step=error.next_step) from error
         with self._hold_lease(lease):
             yield
@@ -313,14 +313,14 @@ class S3Store(Store):
         lease = self._lease(_lock_name("table", folder), f"table {folder!r}")
         until = time.monotonic() + TABLE_LOCK_SECONDS
 
-        told = False
+        logged = False
 
         def taken(seen: S3LeaseStatus) -> FlowError | None:
-            nonlocal told
+            nonlocal logged
             if time.monotonic() < until:
-                if not told:
+                if not logged:
                     _log.info("waiting for another load of %s to end: %s", folder, _holder_text(seen))
-                told = True
+                logged = True
                 return None
             return TargetFailed(
                 f"another load has been changing {folder!r} for more than "

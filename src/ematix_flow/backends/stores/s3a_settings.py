@@ -17,7 +17,9 @@ from ematix_flow.errors import Unsupported
 from ematix_flow.spec.connections.lakes import S3Connection
 
 JAR_GROUPS = ("s3",)
-CA_CERT_SETTING = "ematix.flow.ca_cert_path."  # no setting of Spark's: whoever tells a session sees to it
+CA_CERT_SETTING = (
+    "ematix.flow.ca_cert_path."  # not a setting of Spark: the code that configures a session applies it
+)
 
 _S3A = "org.apache.hadoop.fs.s3a."
 _STATIC = _S3A + "SimpleAWSCredentialsProvider"
@@ -25,7 +27,7 @@ _TEMPORARY = _S3A + "TemporaryAWSCredentialsProvider"
 _ANONYMOUS = _S3A + "AnonymousAWSCredentialsProvider"
 _DEFAULT_CHAIN = "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
 
-# a server that fails is given up after about half a minute, not after many
+# give up on a failing server after about half a minute
 _RETRY_SETTINGS = {
     "attempts.maximum": "3",
     "retry.limit": "5",

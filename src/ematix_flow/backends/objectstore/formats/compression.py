@@ -8,7 +8,7 @@ from typing import BinaryIO
 from ematix_flow.backends.objectstore.layout.source_files import SourceFile
 from ematix_flow.errors import SourceFailed
 
-# suffix -> Arrow's name of the codec. Spark unpacks the last two only as Hadoop packs them.
+# suffix -> Arrow's name of the codec. Spark reads the last two only in Hadoop's own format.
 _PACKINGS = {
     ".gz": "gzip",
     ".bz2": "bz2",
@@ -57,8 +57,8 @@ def require_text(file: SourceFile) -> None:
     elif found in ("Parquet", "ORC"):
         step = f"read it through a connection with format={found.lower()!r}"
     what = f"it begins like {found}" if found else "its first bytes do not match"
-    said = f"its name says {named}, and {what}" if named else what
-    raise SourceFailed(f"cannot read {file.display_name}: {said}", next_step=step)
+    reason = f"its name says {named}, and {what}" if named else what
+    raise SourceFailed(f"cannot read {file.display_name}: {reason}", next_step=step)
 
 
 def is_hadoop_codec(file: SourceFile) -> bool:

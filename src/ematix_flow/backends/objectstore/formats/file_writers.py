@@ -174,7 +174,7 @@ class _TextWriter(FileWriter):
         self._file.close()
 
     def abandon(self) -> None:
-        with suppress(OSError):  # the disk is full, and that error is on its way already
+        with suppress(OSError):  # the disk is full, and that error is already raised
             self._file.close()
 
 

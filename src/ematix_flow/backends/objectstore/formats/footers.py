@@ -78,19 +78,18 @@ def _share_columns(columns: tuple[FileColumn, ...]) -> tuple[FileColumn, ...]:
 
 
 def _unreadable_error(file: SourceFile, error: Exception) -> SourceFailed:
-    said = str(error)
+    message = str(error)
     if isinstance(error, OSError) and error.errno is not None:
-        what, step = error.strerror or said, "check the file and the rights of this user"
-    elif "encrypted" in said:
+        what, step = error.strerror or message, "check the file and the rights of this user"
+    elif "encrypted" in message:
         what = "its footer is encrypted"
         step = "encrypted Parquet is not read: keys cannot be configured. Decrypt it first"
     elif not file.size:
         what, step = "it is empty", "remove it, or write it again"
     else:
         what = "it is damaged, incomplete, or of another format"
-        step = (
-            f"write it again, or move it away ({said.splitlines()[0].rstrip('.') if said else 'no reason'})"
-        )
+        reason = message.splitlines()[0].rstrip(".") if message else "no reason"
+        step = f"write it again, or move it away ({reason})"
     return SourceFailed(f"cannot read {file.display_name}: {what}", next_step=step)
 
 

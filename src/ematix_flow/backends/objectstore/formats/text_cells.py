@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 _NUMBERS = ("small_int", "integer", "big_int", "numeric")
 _FLOATS = ("float", "double")
 _TEXTS = ("text", "string", "json", "jsonb", "uuid")
-# where Arrow's text is not that of other readers; -0 would be a whole number, which has no sign at zero
+# where other readers expect another text than Arrow's; -0 would be a whole number, which has no sign at zero
 _FLOAT_WORDS = (("nan", "NaN"), ("inf", "Infinity"), ("-inf", "-Infinity"), ("-0", "-0.0"))
 _MAX_ROWS, _MAX_BYTES = 65_536, 32 * 1024 * 1024  # of one piece; its text must stay below 2 GB
-# what numbers, times and booleans are made of: such a cell needs no quotes under most dialects
+# the characters of numbers, times and booleans: such cells need no quotes in most dialects
 _PLAIN = frozenset("0123456789+-.:abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
@@ -101,7 +101,7 @@ def _json_values(array: pa.Array, column: ColumnSpec) -> pa.Array:
     if kind in _NUMBERS or kind == "boolean":
         return text
     if kind in _FLOATS:
-        odd = pc.match_substring_regex(text, "[NI]")  # JSON has no such numbers; readers take the words
+        odd = pc.match_substring_regex(text, "[NI]")  # JSON has no such numbers; readers accept the words
         return pc.if_else(odd, pc.binary_join_element_wise('"', text, '"', ""), text)
     if kind in _TEXTS:
         special = pc.match_substring_regex(text, r'["\\\x00-\x1f]')

@@ -20,17 +20,17 @@ from ematix_flow.spec.types import DataType
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_EXACT_DIGITS = 15  # what a double holds of any decimal
+_EXACT_DIGITS = 15  # the digits of a decimal that a double always holds
 _FLOAT_DIGITS = 6  # the same of a float
 _MAX_DIGITS = 38
 
 _END = "(?![^a]|a)"  # "$" would take a line end at the end of a text for none
 _NUMBER = f"^(?!-[0.]+{_END})-?(0|[1-9][0-9]*)([.][0-9]+)?{_END}"  # only a float has a negative zero
-# no sixteenth digit that says something: a double would lose it
+# no significant sixteenth digit: a double would lose it
 _FEW_DIGITS = f"(?!-?[0.]*[1-9]([.]?[0-9]){{{_EXACT_DIGITS - 1}}}[0-9.]*[1-9])"
 _FLOAT = f"^{_FEW_DIGITS}-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][+-]?[0-9]+)?{_END}|^NaN{_END}|^-?Infinity{_END}"
 _WORD_OR_ZERO = f"^-?([NI]|[0.]+([eE]|{_END}))"
-_SMALLEST, _LARGEST = sys.float_info.min, sys.float_info.max  # beyond them digits are lost, or all is
+_SMALLEST, _LARGEST = sys.float_info.min, sys.float_info.max  # beyond them digits are lost
 _DATE = f"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}{_END}"
 _TIME = "^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,6})?)?"
 _ZONE = f"(Z|[+-][0-9]{{2}}:?[0-9]{{2}}){_END}"
@@ -42,11 +42,11 @@ def _casts_sql(pattern: str, spark_type: str) -> str:
     return f"bool_and({{cell}} IS NULL OR ({is_one}))"
 
 
-# fact -> Spark SQL over {cell}, a string; a null is no cell
+# fact -> Spark SQL over {cell}, a string; nulls do not count
 _FACTS = {
     "cells": "count({cell})",
     "number": f"bool_and({{cell}} RLIKE '{_NUMBER}')",
-    # a short number is one in any case, and soon known to be
+    # a short number always fits, and is cheap to check
     "float": f"bool_and((length({{cell}}) <= {_EXACT_DIGITS} AND {{cell}} RLIKE '{_NUMBER}') "
     f"OR ({{cell}} RLIKE '{_FLOAT}' AND ({{cell}} RLIKE '{_WORD_OR_ZERO}' "
     f"OR abs(try_cast({{cell}} AS DOUBLE)) BETWEEN {_SMALLEST!r}D AND {_LARGEST!r}D)))",
@@ -61,7 +61,7 @@ _FACTS = {
 
 
 _NUMBERS = ("cells", "number", "float", "whole_digits", "most_places", "fewest_places")
-# One cell says which types are left: no number is a date. So that much is asked of the other cells.
+# One cell excludes other types (no number is a date), so only these facts are checked for the others.
 _FAMILIES = {
     "BOOLEAN": ("cells", "boolean"),
     "DATE": ("cells", "date"),

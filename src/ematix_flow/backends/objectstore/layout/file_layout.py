@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 EXTENSIONS = {"parquet": ".parquet", "csv": ".csv", "json_lines": ".jsonl", "orc": ".orc"}
 DEFAULT_COMPRESSION = "zstd"
-FILE_BYTES = 256 * 1024 * 1024  # a file that has grown to this is closed, and a new one begun
+FILE_BYTES = 256 * 1024 * 1024  # a file of this size is closed, and a new one is opened
 
 
 @dataclass(frozen=True)

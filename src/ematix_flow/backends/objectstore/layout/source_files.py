@@ -17,7 +17,7 @@ from ematix_flow.backends.objectstore.layout.table_paths import is_hidden
 from ematix_flow.backends.stores.table_folders import literal_path
 from ematix_flow.errors import SourceFailed
 
-# the folders by which programs lay out what they write: 2026/11/15, 2026-11-15, 20261115T10
+# date folders, as programs write them: 2026/11/15, 2026-11-15, 20261115T10
 _DATED = re.compile(r"\d{1,4}|\d{4}-\d{2}(-\d{2})?([T_ -]\d{2}(-?\d{2}){0,2})?|\d{6}|\d{8}(T?\d{2,6})?")
 
 
@@ -27,11 +27,11 @@ class SourceFile(ABC):
     changes."""
 
     name: str
-    display_name: str  # as a person is told of it
+    display_name: str  # as error messages show it
     size: int
     version: int
 
-    is_local: ClassVar[bool] = False  # whether this process may look at all of it without a second thought
+    is_local: ClassVar[bool] = False  # whether this process can read all of it cheaply
 
     @property
     @abstractmethod
@@ -91,7 +91,7 @@ class FolderContent:
 
     files: tuple[SourceFile, ...]
     other_folders: tuple[str, ...]
-    has_nested_files: bool  # whether files lie in folders that are no partitions
+    has_nested_files: bool  # whether some files are in folders that are not partitions
 
 
 def inspect_folder(folder: Path, belongs: Callable[[str], bool]) -> FolderContent:
@@ -128,7 +128,7 @@ def iterate_files(folder: Path, belongs: Callable[[str], bool]) -> Iterator[List
                 continue
             raise unreadable_path_error(path, error) from error
         here = (facts.st_dev, facts.st_ino)
-        if here in over:  # a link that leads round in a circle
+        if here in over:  # a circular link
             continue
         for entry in entries:
             if entry.is_dir():

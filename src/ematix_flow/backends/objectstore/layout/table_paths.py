@@ -20,7 +20,7 @@ from ematix_flow.spec.generated_names import distinct_file_name
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.state.private_files import make_private_folders
 
-DELTA_LOG = "_delta_log"  # of a table whose files are not for readers of files
+DELTA_LOG = "_delta_log"  # marks a Delta table, whose files cannot be read directly
 HIDDEN = ".ematix_flow"
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 

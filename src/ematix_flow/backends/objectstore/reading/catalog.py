@@ -96,12 +96,12 @@ class FilesCatalog:
         if not candidates:
             raise self._unknown_table_error(shown)
         if len(candidates) > 1:
-            told = " and ".join(
+            choices = " and ".join(
                 f"the {'folder' if is_folder else 'file'} {self._tree.display_name(found)}"
                 for found, is_folder in candidates
             )
             raise SourceFailed(
-                f"{shown!r} may be {told}",
+                f"{shown!r} may be {choices}",
                 next_step=f"name one in full, as in  FROM `{candidates[-1][0][-1]}`, or move one of them",
             )
         found, is_folder = candidates[0]
@@ -140,17 +140,17 @@ class FilesCatalog:
         return ReadableTable(name, folder, (file,), whole_folder=False)
 
     def _folder_table(self, name: str, parts: Parts) -> ReadableTable:
-        folder, ours = self._tree.display_name(parts), self._tree.own_table(parts)
-        if ours is not None:
-            if ours.state.layout.format != self._format:
-                raise self.other_format_error(folder, ours.state.layout.format, "")
+        folder, own = self._tree.display_name(parts), self._tree.own_table(parts)
+        if own is not None:
+            if own.state.layout.format != self._format:
+                raise self.other_format_error(folder, own.state.layout.format, "")
             return ReadableTable(
                 name,
-                ours.folder,
-                ours.files,
-                ours.state,
-                whole_folder=ours.is_exclusive,
-                may_gain_other_files=not ours.is_exclusive,
+                own.folder,
+                own.files,
+                own.state,
+                whole_folder=own.is_exclusive,
+                may_gain_other_files=not own.is_exclusive,
             )
         self.require_no_lake(folder, parts)
         found = self._tree.inspect_folder(parts, self.is_part_of_table)

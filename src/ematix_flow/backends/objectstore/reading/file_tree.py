@@ -123,7 +123,7 @@ class LocalFileTree(FileTree):
     def iterate_files(self, parts: Parts, belongs: Callable[[str], bool]) -> Iterator[ListedFile]:
         return iterate_files(
             self._path(parts), belongs
-        )  # the folder of a table of ours is a link to its version
+        )  # the folder of an own table is a link to its version
 
     def own_table(self, parts: Parts) -> OwnTable | None:
         version = current_version(TablePaths(self._root, parts))

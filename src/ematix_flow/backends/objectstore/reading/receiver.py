@@ -30,9 +30,9 @@ _MAX_WAITING = 10_000  # files that one listing keeps for the next polls; the ot
 _MAX_NAMED = 20  # changed files that one warning names
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _SECOND = 1_000_000_000
-_STARTED = "/"  # in progress, and no path: what was there at first has been passed over, if it was nothing
+_STARTED = "/"  # in progress, though not a path: the files from before the start were skipped
 
-# The endings by which programs mark what they have not finished, or what goes with another file.
+# The extensions with which programs mark unfinished files, or companions of other files.
 _UNFINISHED = (
     ".tmp",
     ".temp",
@@ -104,14 +104,14 @@ class FilesReceiver(Receiver):
         self._files, self._reading, self._options = files, reading, options
         self._written_in_place = written_in_place
         self._received = dict(progress)
-        self._passes_over = reading.starting == "latest" and not progress
+        self._skips_existing = reading.starting == "latest" and not progress
         self._since = _to_nanoseconds(reading.starting) if isinstance(reading.starting, dt.datetime) else None
         self._waiting: list[ListedFile] = []  # the next one last
-        self._beyond = 0  # files that the last listing found besides
+        self._not_kept = 0  # further files that the last listing found
         self._settling: dict[str, tuple[str, float]] = {}  # path -> version, and when it was first seen
-        self._unsettled = 0  # of these, how many were there before we came
-        self._told: set[str] = set()  # changed and odd files that a warning has named
-        self._brought: dict[str, str] = {}
+        self._unsettled = 0  # of these, how many are from before the start
+        self._warned: set[str] = set()  # files that a warning has named
+        self._new_progress: dict[str, str] = {}
         self._opened = time.time_ns()
         self._next_listing = 0.0
         self._listed = False
@@ -120,12 +120,12 @@ class FilesReceiver(Receiver):
     # -------------------------------------------------------------- the contract
 
     def poll(self, max_messages: int, timeout: float) -> Sequence[Message]:
-        self._brought = {}  # has been stored by now
+        self._new_progress = {}  # is stored by now
         until = time.monotonic() + timeout
         while not self._closed.is_set():
             if not self._waiting and time.monotonic() >= self._next_listing:
                 self._list_folder()
-                if self._brought:  # where it starts is stored before anything else happens
+                if self._new_progress:  # store the start before anything else happens
                     break
             if self._waiting:
                 return self._take_files(min(max_messages, self._options.max_files))
@@ -136,17 +136,17 @@ class FilesReceiver(Receiver):
         return ()
 
     def progress(self) -> Mapping[str, str]:
-        return self._brought
+        return self._new_progress
 
     def acknowledge(self, receipts: Sequence[Any]) -> None:
         return
 
     def is_drained(self) -> bool:
         """Whether every file from before the start has been received, except files that are still written."""
-        return self._listed and not self._waiting and not self._beyond and not self._unsettled
+        return self._listed and not self._waiting and not self._not_kept and not self._unsettled
 
     def lag(self) -> Mapping[str, int]:
-        return {self._reading.query: len(self._waiting) + self._beyond + len(self._settling)}
+        return {self._reading.query: len(self._waiting) + self._not_kept + len(self._settling)}
 
     def close(self) -> None:
         self._closed.set()
@@ -165,15 +165,15 @@ class FilesReceiver(Receiver):
                 number += 1
                 yield found.modified, found.name, found
 
-        if self._passes_over:
+        if self._skips_existing:
             passed = {found.name: found.version for found in self._new_files(settling, changed)}
             self._received.update(passed)
-            self._brought, self._passes_over = {_STARTED: "latest", **passed}, False
+            self._new_progress, self._skips_existing = {_STARTED: "latest", **passed}, False
             first: list[tuple[int, str, ListedFile]] = []
         else:
             first = heapq.nsmallest(_MAX_WAITING, counted())
         self._waiting = [found for _, _, found in reversed(first)]
-        self._beyond = number - len(first)
+        self._not_kept = number - len(first)
         self._settling = settling
         self._next_listing = time.monotonic() + self._options.poll_seconds
         self._listed = True
@@ -219,8 +219,8 @@ class FilesReceiver(Receiver):
         try:
             name.encode()
         except UnicodeEncodeError:
-            if name not in self._told:
-                self._told.add(name)
+            if name not in self._warned:
+                self._warned.add(name)
                 _log.warning(
                     "%s: the file %r is not read: its name is not UTF-8; rename it and it is read",
                     self._reading.query,
@@ -230,8 +230,8 @@ class FilesReceiver(Receiver):
         return True
 
     def _warn_of_changed(self, changed: Sequence[str]) -> None:
-        new = [name for name in changed if name not in self._told]
-        self._told.update(new)
+        new = [name for name in changed if name not in self._warned]
+        self._warned.update(new)
         if new:
             named = ", ".join(new[:_MAX_NAMED]) + (
                 f" and {len(new) - _MAX_NAMED:,} more" if new[_MAX_NAMED:] else ""
@@ -249,7 +249,7 @@ class FilesReceiver(Receiver):
         taken = [self._waiting.pop() for _ in range(min(most, len(self._waiting)))]
         brought = {found.name: found.version for found in taken}
         self._received.update(brought)
-        self._brought |= brought
+        self._new_progress |= brought
         return [self._message(found) for found in taken]
 
     def _message(self, found: ListedFile) -> Message:

@@ -54,7 +54,7 @@ class S3FileTree(FileTree):
         return self._store.uri("/".join(parts))
 
     def root_file(self) -> tuple[SourceFile, str] | None:
-        self._store.require_reachable()  # the first that is asked of it
+        self._store.require_reachable()  # fails first if the bucket cannot be reached
         above = self._store.parent_store()
         if above is None:
             return None
@@ -98,7 +98,7 @@ class S3FileTree(FileTree):
         return FolderContent(tuple(sorted(files, key=lambda file: file.name)), tuple(sorted(others)), nested)
 
     def iterate_files(self, parts: Parts, belongs: Callable[[str], bool]) -> Iterator[ListedFile]:
-        # before the listing: what a load brings meanwhile is none of this version
+        # before the listing: files that a load adds meanwhile are not in this version
         _, version = self._current_version(S3TableStorage(self._store, parts))
         ours = None if version is None else frozenset(version.state.files)
         if ours is None and self._newest_version(parts) is not None:
@@ -131,7 +131,7 @@ class S3FileTree(FileTree):
                     next_step="restore the file from a backup or an older object version, "
                     "or load the table again with mode='truncate'",
                 )
-            seen = version.number  # a load may have replaced it since; look again
+            seen = version.number  # a load may have replaced it since: try again
         raise SourceFailed(
             f"the files of {home.display_name} change faster than they can be listed",
             next_step="run it again when fewer loads write to this table",

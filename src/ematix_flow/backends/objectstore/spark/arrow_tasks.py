@@ -100,16 +100,16 @@ def _read_batches(stream: BinaryIO, format: str, file: SourceFile) -> Iterator[p
 
 
 def _unreadable_error(file: SourceFile, column: str, error: Exception) -> SourceFailed:
-    said = str(error).splitlines()[0]
+    message = str(error).splitlines()[0]
     what = f"column {column!r} of {file.display_name}" if column else file.display_name
-    if "out of range for nanosecond" in said:
+    if "out of range for nanosecond" in message:
         return SourceFailed(
             f"{what} holds a time before 1677-09-22 or after 2262-04-11, which cannot be read from ORC's "
             "times with a zone",
             next_step="write the file as Parquet, or the column without a zone",
         )
     return SourceFailed(
-        f"cannot read {what}: {said}",
+        f"cannot read {what}: {message}",
         next_step="leave the column out of the query, or write the file again",
     )
 

@@ -61,7 +61,7 @@ def columnar_frame(
     partitions = partition_types(table, texts)
     if beside_file:
         partitions = dict.fromkeys(partitions, "STRING")
-    hidden = {name.lower() for name in partitions}  # a folder's name goes before what files say
+    hidden = {name.lower() for name in partitions}  # the folder's value takes precedence over the file's
     columns = [c for c in table_columns(table.files, found) if c.name.lower() not in hidden]
     groups: dict[tuple[bool, tuple[FileColumn, ...]], list[SourceFile]] = defaultdict(list)
     odd_columns: dict[tuple[FileColumn, ...], tuple[FileColumn, ...]] = {}

@@ -48,11 +48,11 @@ NEVER_A_NULL = (
 )
 _RAGGED = internal_name("ragged")
 _HIDDEN = internal_name("hidden")
-_SAMPLED_BYTES = 32 * 1024 * 1024  # of larger tables, a sample says first which columns are text anyway
+_SAMPLED_BYTES = 32 * 1024 * 1024  # in larger tables, a sample finds columns that are text first
 _SAMPLE_ROWS = 10_000
 _REMEMBERED = 256
 
-_known_types: OrderedDict[object, dict[str, str]] = OrderedDict()  # a query is planned and run: look once
+_known_types: OrderedDict[object, dict[str, str]] = OrderedDict()  # a query is planned and run: infer once
 
 
 def csv_frame(
@@ -132,7 +132,7 @@ def _require_closed_quotes(
     """Let Spark count the quotes of files that the driver has not read completely."""
     if (table.fingerprint, reading) in _known_types or not quotes_come_in_pairs(reading):
         return
-    if reading.schema_infer_max_records is not None:  # not to look at all of it is what was asked for
+    if reading.schema_infer_max_records is not None:  # the user limits the inspection
         return
     spanning = {file: shape for shape, files in shapes.items() if shape.spans_lines for file in files}
     uncounted = [file for file in spanning if not are_quotes_counted(file) and not is_hadoop_codec(file)]
@@ -184,7 +184,7 @@ def _reader(spark: SparkSession, shape: CsvShape, reading: CsvReadOptions) -> Da
         "multiLine": shape.spans_lines,
         "mode": "FAILFAST",
         "unescapedQuoteHandling": "RAISE_ERROR",
-        "columnPruning": False,  # a record of another length is told, whichever columns are asked for
+        "columnPruning": False,  # a record of another length is an error, whichever columns are selected
     }
     if shape.spans_lines or reading.terminator is not None:  # else Spark knows all three line ends
         options["lineSep"] = shape.line_end
@@ -201,7 +201,7 @@ def _cell_sql(name: str, shape: CsvShape, reading: CsvReadOptions) -> str:
     cell = quote_name(name)
     ends = name == shape.names[-1] or reading.truncated_rows_ok  # a record may end with any cell then
     if ends and shape.spans_lines and shape.line_end == "\n":
-        # told of one line end, Spark leaves the other half of Windows' in the last cell, an empty one too
+        # with an explicit line end, Spark leaves the carriage return of Windows in the last cell
         stripped = f"CASE WHEN endswith({cell}, '\\r') THEN left({cell}, length({cell}) - 1) ELSE {cell} END"
         cell = f"CASE WHEN {cell} <> '\\r' THEN {stripped} END"
     if reading.null_regex is not None:

@@ -31,10 +31,8 @@ from ematix_flow.spec.generated_names import first_reserved_name, internal_name
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
-FILE_COLUMN = internal_name(
-    "file"
-)  # beside the columns of a frame, where an error is to name the file of a row
-SAMPLED_FILES = 16  # the first by name: where a sample is asked for, it is the same each time
+FILE_COLUMN = internal_name("file")  # an extra column with the file of each row, for errors
+SAMPLED_FILES = 16  # the first by name, so that a sample is always the same
 
 _HIDDEN_BY_SPARK = "_metadata"  # where a row comes from, unless a column of the file is called so
 _SHOWN = 10  # columns that an error names

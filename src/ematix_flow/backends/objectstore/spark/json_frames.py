@@ -55,11 +55,11 @@ if TYPE_CHECKING:
 
 _REMEMBERED = 256
 _CASE = "spark.sql.caseSensitive"
-_LOOKED_AT_BY_DRIVER = 16 * 1024 * 1024  # bytes of text; of more Spark looks
+_LOOKED_AT_BY_DRIVER = 16 * 1024 * 1024  # bytes of text; Spark scans more
 
 Path = tuple[str | None, ...]
 
-_known_columns: OrderedDict[object, dict[str, str]] = OrderedDict()  # a query is planned and run: look once
+_known_columns: OrderedDict[object, dict[str, str]] = OrderedDict()  # a query is planned and run: infer once
 
 
 def json_frame(
@@ -137,7 +137,7 @@ def _scan_texts(spark: SparkSession, files: Sequence[SourceFile]) -> TextFacts:
     misread = f"({half}) OR {odd} OR {_has_more_values_sql()}"
     facts = (misread, f"value RLIKE {text_literal(LONG_NUMBER)}", "contains(value, '\ufffd')")
     row = lines.selectExpr(*(f"coalesce(bool_or({fact}), false)" for fact in facts)).collect()[0]
-    if row[2]:  # it may stand in a file of its own right
+    if row[2]:  # a valid file may contain it
         for file in files:
             if not is_hadoop_codec(file) and not is_utf8(file):
                 raise not_utf8_error(file)

@@ -198,7 +198,7 @@ def publish(place: TablePaths, version: LocalVersion) -> None:
     ):
         flush_to_disk(place.folder.parent)
     faults.point("files.after_publish")
-    with suppress(OSError):  # a mark for `remove_unpublished`, which knows the current version without it
+    with suppress(OSError):  # a hint for `remove_unpublished`, which also works without it
         (version.path / _PUBLISHED).touch()
 
 
@@ -238,7 +238,7 @@ def remove_unpublished(place: TablePaths) -> list[str]:
     """Drop the versions that a crash left unpublished, and return their names."""
     current = _linked_version(place)
     known = {current.name} | {r.version for r in read_state(current).replaced} if current else set()
-    # a published version that is not known is of a link that the user moved or removed: it is theirs
+    # an unknown published version belongs to a link that the user moved or removed: keep it
     crashed = [v for v in _version_folders(place) if v.name not in known and not (v / _PUBLISHED).exists()]
     for version in crashed:
         shutil.rmtree(version)

@@ -118,7 +118,7 @@ class S3TableStorage(TableStorage):
             path = self._manifest_path(numbers[-1])
             try:
                 return S3Version(numbers[-1], parse_state(self.store.read(path), self.store.uri(path)))
-            except FileNotFoundError:  # loads came and went in between
+            except FileNotFoundError:  # other loads have replaced it meanwhile
                 continue
         raise TargetFailed(
             f"the manifests of {self.display_name} change faster than they can be read",
@@ -197,7 +197,9 @@ class S3TableStorage(TableStorage):
     def _read_root_note(self) -> str | None:
         path = "/".join((*self.parts, _NOTE))
         try:
-            self.store.object_at(path)  # who may list a part of a bucket alone is refused what is not there
+            self.store.object_at(
+                path
+            )  # a user who may list only part of a bucket gets 403 for missing objects
             return self.store.read(path)
         except FileNotFoundError:
             return None
@@ -215,7 +217,7 @@ class S3TableStorage(TableStorage):
     def adopt_user_files(self, state: TableState, files: Sequence[DataFile]) -> S3Version:
         """The user's files stay where they are; from now on the manifest lists the files of the table."""
         newest = self.newest_version()
-        if newest is not None:  # a first load died
+        if newest is not None:  # a first load crashed
             return S3Version(newest.number, state)
         self.store.require_locks_held()
         self._write_root_note()
@@ -247,15 +249,15 @@ class S3TableStorage(TableStorage):
         except Exception:
             self._remove_uncommitted(noted, intent, there.state)
             raise
-        # Once it was sent, a manifest may be there late, whatever the server answered: from here on nothing
-        # is withdrawn. The intent stays, and the next load shuts the manifest out before it removes files.
+        # A manifest that was sent may appear late, whatever the server answered. So nothing is removed from
+        # here on: the intent stays, and the next load blocks the manifest before it removes files.
         self._create_manifest(there.number + 1, state)
         faults.point("files.after_publish")
         faults.point("apply.after_commit")
         if theirs:
             told = "%s: %d files of other programs stay, but are no longer part of the table"
             _log.warning(told, self.display_name, len(theirs))
-        try:  # the load is committed: what cannot be removed now is removed by the next
+        try:  # the load is committed: the next load removes what cannot be removed now
             self._note_replaced(intent.replaced)
             self._drop_manifests(there.number)
             self.store.remove(noted)
@@ -311,7 +313,7 @@ class S3TableStorage(TableStorage):
             error.state = error.state or _NOT_KNOWN
             raise
         if there[-1:] != [number] or (number > 1 and number - 1 not in there):
-            # it is left where it is: a newer one is the table, and the next load drops those below
+            # it stays: a newer manifest is the table, and the next load drops those below
             raise TargetFailed(
                 f"other loads changed {self.display_name} while this one was being "
                 "committed: it lost its lock",

@@ -83,7 +83,7 @@ class FilesLoad:
         if load.plan.range is not None and not change.applied.rows_inserted:
             if (
                 self._home.current_version() is None
-            ):  # the table is there from its first load on, also without rows
+            ):  # the table exists from its first load on, even without rows
                 self._home.publish(base, (), (), replace(base.state, layout=self._staging.layout))
             return LoadResult(rows_in=self._rows_in)
         new = [new.file for new in change.new]
@@ -148,7 +148,7 @@ class FilesLoad:
                 boundary_rows.files_at_bound(files, self._base.state, low),
                 self._base.state.layout,
             )
-        shutil.rmtree(folder, ignore_errors=True)  # a rehearsal may have been here before
+        shutil.rmtree(folder, ignore_errors=True)  # a preview may have written here before
         rolling = RollingFileWriter(
             folder, self._staging.file_prefix("ties"), self._staging.layout, low.column
         )

@@ -58,7 +58,7 @@ class TableState:
     sealed_as: tuple[str, ...] = ()  # the sealed files, where their number alone does not name them
     watermarks: tuple[StoredWatermark, ...] = ()
     replaced: tuple[ReplacedVersion, ...] = ()
-    adopted: tuple[str, ...] = ()  # a user's own files, where they lie among ours
+    adopted: tuple[str, ...] = ()  # a user's own files among ours
     begun: bool = False  # in a bucket: the first load has not committed; for readers there is no table
 
     def watermark(self, pipeline: str, target: str, column: str) -> Watermark | None:

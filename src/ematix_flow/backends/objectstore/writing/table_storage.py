@@ -52,7 +52,7 @@ class TableStorage(ABC):
     def data_files(self, version: TableVersion) -> list[DataFile]:
         """The data files that readers of the version see."""
 
-    # -------------------------------------------------------------- a folder that is not ours
+    # -------------------------------------------------------------- a folder of other programs
 
     @abstractmethod
     def user_files(self) -> list[DataFile]:
