@@ -132,7 +132,7 @@ def test_changes_that_were_not_recorded_and_starts_that_are_not_there_are_told(t
     with pytest.raises(SourceFailed, match="were not recorded") as told:
         table.run("c1", {"change_feed": "true"})
     assert "delta.enableChangeDataFeed" in str(told.value)
-    with pytest.raises(SourceFailed, match="has no version 9: its log tells of 0 to 1"):
+    with pytest.raises(SourceFailed, match="has no version 9: its log has 0 to 1"):
         table.run("c2", {"starting_version": "9"})
     with pytest.raises(SourceFailed, match="no version since the moment to start with"):
         table.run("c3", starting=dt.datetime(2200, 1, 1, tzinfo=dt.timezone.utc))

@@ -218,7 +218,7 @@ def test_columns_of_files_fit_the_types_that_are_told_or_are_refused(
         with pytest.raises(SourceFailed, match=said):
             read(spark, tmp_path, format, [path], wanted)
     half = put(tmp_path, f"half.{format}", b"PAR1 and no more")
-    with pytest.raises(SourceFailed, match=r"cannot read .*half\.\w+: it is damaged, only half written"):
+    with pytest.raises(SourceFailed, match=r"cannot read .*half\.\w+: it is damaged, incomplete"):
         read(spark, tmp_path, format, [a, half], wanted)
 
 

@@ -274,7 +274,7 @@ def test_files_of_another_format_or_folders_of_other_tables_are_not_adopted(
         target.inspect(TABLE)
     (folder / "more.csv").unlink()
     (folder / "archive").mkdir()
-    with pytest.raises(SchemaMismatch, match="no partitions: archive"):
+    with pytest.raises(SchemaMismatch, match="not partitions: archive"):
         target.inspect(TABLE)
 
 

@@ -106,7 +106,7 @@ def test_a_rest_catalog_is_reached_without_spark_and_refuses_strangers(
 def test_a_catalog_whose_warehouse_is_but_a_name_is_read_and_not_loaded() -> None:
     backend = open_backend(IcebergConnection(name="prod", uri="http://127.0.0.1:1", warehouse="prod"))
     assert backend.source() is not None
-    with pytest.raises(Unsupported, match="cannot be loaded into") as refused:
+    with pytest.raises(Unsupported, match="cannot be a target") as refused:
         backend.target()
     assert 'staging = "s3://bucket/prefix"' in str(refused.value)
 

@@ -191,7 +191,7 @@ def test_a_table_named_like_metadata_of_another_is_a_table_of_its_own(lake: Lake
     bare = replace(PEOPLE, schema=None)
     lake.load(bare, people("Ada"))
     inside = replace(PEOPLE, schema="people", name="snapshots")
-    with pytest.raises(PlanError, match=r"'people.snapshots' and 'people' would lie one in the other"):
+    with pytest.raises(PlanError, match=r"'people.snapshots' and 'people' would be one inside the other"):
         lake.target.inspect(inside)
     assert len(lake.ask("SELECT snapshot_id FROM people.snapshots")) == 1
     with pytest.raises(SourceFailed, match=r"no Iceberg table 'nobody.snapshots'"):

@@ -122,7 +122,7 @@ def test_a_table_that_its_first_load_makes_is_as_one_that_is_made_ahead(
 
 def test_a_table_within_another_or_with_columns_that_differ_in_case_is_refused(target: LakeTarget) -> None:
     load_rows(target, new_load(SMALL), named((1, "a")))
-    with pytest.raises(PlanError, match="one in the other"):
+    with pytest.raises(PlanError, match="one inside the other"):
         load_rows(target, new_load(replace(SMALL, schema="contract/small", name="inner")), named((1, "a")))
     shouted = table_of("small", {"ID": DataType("big_int")}, {"name": DataType("text")})
     with pytest.raises(SchemaMismatch, match="declared as 'ID'"):

@@ -132,7 +132,7 @@ def test_old_files_are_removed_while_no_load_applies(
 def test_a_column_that_divides_the_files_cannot_bring_rows_together(target: LakeTarget) -> None:
     target.with_partitions(("name",))
     add(target, 1)
-    with pytest.raises(UsageError, match="'name' divides the files"):
+    with pytest.raises(UsageError, match="'name' is a partition column"):
         target.maintain(SMALL, MaintenanceOptions(zorder=("id", "name")))
 
 

@@ -71,14 +71,14 @@ def test_a_folder_of_other_files_is_neither_loaded_into_nor_read(lake: Path) -> 
     folder.mkdir(parents=True)
     pq.write_table(pa.table({"order_id": [1], "note": ["theirs"]}), folder / "theirs.parquet")
     for action in (pipeline("planned").plan, pipeline("run").sync):
-        with pytest.raises(PlanError, match=r"is no Delta table and holds 'theirs\.parquet'"):
+        with pytest.raises(PlanError, match=r"is not a Delta table and contains 'theirs\.parquet'"):
             action()
 
     @ematix.pipeline(target=Orders, source_connection="lake", target_connection="shop")
     def back(conn: Any) -> str:
         return "SELECT * FROM sales.orders"
 
-    with pytest.raises(SourceFailed, match=r"holds files, and is no Delta table") as told:
+    with pytest.raises(SourceFailed, match=r"has files, but is no Delta table") as told:
         back.plan()
     assert "object_store_local" in str(told.value)
 

@@ -99,7 +99,7 @@ def test_names_with_backticks_are_read_from_orc_and_never_written_to_it(tmp_path
     rows = write_file(tmp_path / "src", "orc", names)
     table = load(tmp_path, "orc", names, "src", "duck:arrived")
     assert rows_of(tmp_path, table) == rows
-    with pytest.raises(SchemaMismatch, match=r"'a`b' in main\.copied holds a backtick"):
+    with pytest.raises(SchemaMismatch, match=r"'a`b' in main\.copied contains a backtick"):
         load(tmp_path, "orc", names, "src", "files:copied")
 
 

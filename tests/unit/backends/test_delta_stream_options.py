@@ -24,7 +24,7 @@ def stream(tmp_path: Path) -> DeltaStream:
     [
         ({"skip_changes": "true"}, "no option 'skip_changes'"),
         ({"change_feed": "perhaps"}, "true or false, not 'perhaps'"),
-        ({"change_feed": "true", "ignoreChanges": "true"}, "do not go with it"),
+        ({"change_feed": "true", "ignoreChanges": "true"}, "cannot be combined with it"),
         ({"max_files_per_trigger": "-1"}, "whole number, 1 or more"),
         ({"maxBytesPerTrigger": "much"}, "is a size, as in 512m, not 'much'"),
         ({"starting_version": "first"}, "a version's number, not 'first'"),

@@ -38,7 +38,7 @@ def test_a_table_is_not_made_around_another_however_deep_that_lies(
 ) -> None:
     make(tmp_path, within)
     put(tmp_path, f"{within}/part-0.parquet")
-    with pytest.raises(PlanError, match=f"'a/b' and '{within}' would lie one in the other"):
+    with pytest.raises(PlanError, match=f"'a/b' and '{within}' would be one inside the other"):
         delta.require_separate(table("a", "b"))
     delta.require_separate(table("a", "bb"))
 
@@ -48,7 +48,9 @@ def test_a_table_is_not_made_where_other_files_lie_however_deep(
     delta: DeltaFormat, tmp_path: Path, file: str
 ) -> None:
     put(tmp_path, f"a/b/{file}")
-    with pytest.raises(PlanError, match=f"is no Delta table and holds '{file.partition('/x.parquet')[0]}"):
+    with pytest.raises(
+        PlanError, match=f"is not a Delta table and contains '{file.partition('/x.parquet')[0]}"
+    ):
         delta.require_separate(table("a", "b"))
 
 
@@ -64,7 +66,7 @@ def test_the_own_folders_of_a_table_are_not_walked(delta: DeltaFormat, tmp_path:
     put(tmp_path, "a/b/day=1/hour=1/x.parquet")
     delta.require_separate(table("a", "b"))
     make(tmp_path, "a/b/c")
-    with pytest.raises(PlanError, match="'a/b' and 'a/b/c' would lie one in the other"):
+    with pytest.raises(PlanError, match="'a/b' and 'a/b/c' would be one inside the other"):
         delta.require_separate(table("a", "b"))
 
 

@@ -32,10 +32,10 @@ def make(tmp_path: Path, folder: str) -> None:
 def test_a_table_is_made_neither_in_another_nor_around_it(tmp_path: Path, fields: dict[str, str]) -> None:
     above = "team/" if "namespace" in fields else ""
     make(tmp_path, f"{above}sales")
-    with pytest.raises(PlanError, match=r"sales.orders' and '.*sales' would lie one in the other"):
+    with pytest.raises(PlanError, match=r"sales.orders' and '.*sales' would be one inside the other"):
         require_separate(tmp_path, "sales", "orders", **fields)
     make(tmp_path, f"{above}shop/orders")
-    with pytest.raises(PlanError, match=r"shop' and '.*shop.orders' would lie one in the other"):
+    with pytest.raises(PlanError, match=r"shop' and '.*shop.orders' would be one inside the other"):
         require_separate(tmp_path, None, "shop", **fields)
     require_separate(tmp_path, None, "sales", **fields)
     require_separate(tmp_path, "shop", "orders", **fields)

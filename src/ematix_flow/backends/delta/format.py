@@ -93,8 +93,8 @@ class DeltaFormat(LakeFormat):
             if other is not None and not (has_journal and _WRITTEN.fullmatch(other)):
                 shown = f"{folder}/{other}".removeprefix(f"{own}/")
                 raise PlanError(
-                    f"{self._uri(table)} is no Delta table and holds {shown!r}, "
-                    "which upkeep of one would remove",
+                    f"{self._uri(table)} is not a Delta table and contains {shown!r}, "
+                    "which maintenance would remove",
                     where=table.where,
                     next_step="move its content away, or choose another schema or name",
                 )
@@ -243,7 +243,7 @@ class DeltaFormat(LakeFormat):
 
 def _nested_table_error(table: TableSpec, own: str, folder: str) -> PlanError:
     return PlanError(
-        f"{own!r} and {folder!r} would lie one in the other, and both are Delta tables",
+        f"{own!r} and {folder!r} would be one inside the other, and both are Delta tables",
         where=table.where,
         next_step="choose another schema or name",
     )

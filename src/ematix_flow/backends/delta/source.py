@@ -101,7 +101,7 @@ class DeltaSource(SparkSource):
             raise SourceFailed(
                 f"{'.'.join(name)!r} can no longer be read at {moment}: {gone} of its {len(wanted)} files "
                 "were removed when the table was maintained",
-                next_step="name a later moment; flow maintain --retain  says for how long files are kept",
+                next_step="name a later time;  flow maintain --retain  sets how long files are kept",
             )
 
 

@@ -82,8 +82,8 @@ class DeltaStream(SparkStreamSource):
         first, last = first_and_last_version(self._store, folder)
         if not first <= version <= last:
             raise SourceFailed(
-                f"{reading.query!r} has no version {version}: its log tells of {first} to {last}",
-                next_step="start with one of these, or with earliest, which begins with all rows of now",
+                f"{reading.query!r} has no version {version}: its log has {first} to {last}",
+                next_step="start with one of these, or with earliest, which begins with all current rows",
             )
 
 
@@ -102,7 +102,7 @@ def _options(reading: ReadRequest) -> dict[str, str]:
     if "readChangeFeed" in found and len(found) > 1:
         raise DeclarationError(
             "change_feed reads updates and deletes as they are: skip_change_commits, ignore_changes and "
-            "ignore_deletes do not go with it"
+            "ignore_deletes cannot be combined with it"
         )
     found |= {delta: str(count_option(given, ours, 1)) for ours, delta in _COUNTS.items() if ours in given}
     for ours, delta in _SIZES.items():

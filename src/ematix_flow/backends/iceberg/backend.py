@@ -84,7 +84,7 @@ class IcebergBackend(Backend):
         place = store_location(self._iceberg)
         why = f"{place!r} is neither" if place else "its warehouse names neither"
         return Unsupported(
-            f"connection {self.connection.name!r} cannot be loaded into: rows are staged, and loads locked "
-            f"and journaled, in a folder or an S3 bucket, and {why}",
+            f"connection {self.connection.name!r} cannot be a target: staging, locks and journals need "
+            f"a folder or an S3 bucket, and {why}",
             next_step='give the connection one, as in  staging = "s3://bucket/prefix"',
         )

@@ -58,7 +58,7 @@ def _check_rest(connection: IcebergConnection) -> None:
     answer = _request_json(urllib.request.Request(where, headers=headers), connection)
     if not {"defaults", "overrides"} & answer.keys():
         raise CannotConnect(
-            f"what answers at {mask(uri)} is no Iceberg REST catalog",
+            f"the server at {mask(uri)} is not an Iceberg REST catalog",
             next_step="give the address before /v1/config as uri",
         )
 

@@ -103,7 +103,7 @@ class IcebergFormat(LakeFormat):
             found = next((folder for folder in below if is_table(store, folder)), None)
         if found is not None:
             raise PlanError(
-                f"{'.'.join(path)!r} and {found.replace('/', '.')!r} would lie one in the other in "
+                f"{'.'.join(path)!r} and {found.replace('/', '.')!r} would be one inside the other in "
                 f"{store.uri('')}, and both are Iceberg tables",
                 where=table.where,
                 next_step="choose another schema or name",

@@ -72,7 +72,7 @@ class IcebergSource(SparkSource):
                 raise
             raise SourceFailed(
                 f"{'.'.join(name)!r} cannot be read at {moment.kind} {value}: {_first_line(error)}",
-                next_step=f"its moments are the rows of  SELECT * FROM {'.'.join(name)}.snapshots",
+                next_step=f"its snapshots are the rows of  SELECT * FROM {'.'.join(name)}.snapshots",
             ) from error
 
     def _missing(self, spark: SparkSession, path: TablePath) -> SourceFailed:

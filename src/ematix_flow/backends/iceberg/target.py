@@ -48,7 +48,7 @@ class IcebergTarget(LakeTarget):
                     raise
                 raise CannotConnect(
                     f"rows cannot be staged in the catalog's warehouse: {error.what}",
-                    next_step='name another place in the connection, as in  staging = "s3://bucket/prefix"',
+                    next_step='name another location in the connection, as in  staging = "s3://bucket/prefix"',
                 ) from error
             yield
 

@@ -364,7 +364,7 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
             lake_staging.store.remove_tree(lake_staging.folder)
         except (FlowError, OSError) as error:  # the load may be committed: the next run sweeps the rest
             _log.warning(
-                "staging %s is left to the next run: %s", lake_staging.store.uri(lake_staging.folder), error
+                "staging %s stays until the next run: %s", lake_staging.store.uri(lake_staging.folder), error
             )
 
     def sweep_staging(self, pipeline: str, target: str) -> list[str]:

@@ -145,5 +145,5 @@ def _cast_values(array: pa.Array, wanted: pa.DataType, column: str, file: Source
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise SourceFailed(
             f"column {column!r} of {file.display_name}: {str(error).splitlines()[0]}",
-            next_step="leave the column out of the query, or let its writer store another type",
+            next_step="leave the column out of the query, or write it with another type",
         ) from error

@@ -156,7 +156,7 @@ def _unreadable_column_sql(column: FileColumn) -> str:
         text_literal(f"column {column.name!r} of "),
         FILE_PATH_SQL,
         text_literal(f" is {column.problem}, which Spark cannot read"),
-        next_step="leave the column out of the query, or let its writer store another type",
+        next_step="leave the column out of the query, or write it with another type",
     )
 
 

@@ -285,7 +285,7 @@ def _cast_cell_sql(name: str, spark_type: str, checked: bool) -> str:
         text_literal(": '"),
         f"left({cell}, 80)",
         text_literal(f"' is no {spark_type}, which the first records were"),
-        next_step="raise schema_infer_max_records in csv_read_options=, or leave it out to look at all",
+        next_step="raise schema_infer_max_records in csv_read_options=, or leave it out to inspect all rows",
     )
     typed = f"try_cast({cell} AS {spark_type})"
     return f"CASE WHEN {cell} IS NOT NULL AND {typed} IS NULL THEN {refused} ELSE {typed} END"

@@ -127,7 +127,7 @@ def partition_types(table: ReadableTable, texts: Collection[str] = ()) -> dict[s
             there, here = _partitions_text(names), _partitions_text(columns)
             raise SourceFailed(
                 f"{first.name} of {table.name!r} is {there}, and {file.name} is {here}: "
-                "the files of one table lie in folders of the same columns",
+                "the files of one table must have the same partition columns",
                 next_step="move the files into folders with the same partitions, "
                 "or read the folders as separate tables",
             )
@@ -143,7 +143,7 @@ def refuse_hidden_names(file: SourceFile, names: Collection[str]) -> None:
     for name in names:
         if name.lower() == _HIDDEN_BY_SPARK or first_reserved_name([name]) is not None:
             raise SourceFailed(
-                f"{file.display_name} has a column {name!r}, which is kept for what reading adds to rows",
+                f"{file.display_name} has a column {name!r}, which is reserved for columns that reading adds",
                 state="nothing was touched",
                 next_step="give the column another name in the file",
             )
@@ -156,7 +156,7 @@ def require_columns(file: SourceFile, there: Sequence[str], names: Collection[st
         raise SourceFailed(
             f"{file.display_name} has none of the columns {_display_names(names)}: it "
             f"has {_display_names(there)}",
-            next_step="move it to where files of its kind are read, or rename its columns",
+            next_step="move it to a folder for such files, or rename its columns",
         )
 
 

@@ -284,12 +284,12 @@ def _fields_of_first_lines(spark: SparkSession, table: ReadableTable, limit: int
             value = parse_line(row.value.removeprefix("\ufeff"))
         except ValueError as error:
             raise find_bad_line(table.files) or SourceFailed(
-                f"a line of {table.name!r} in {table.folder} is no JSON: {error}", next_step=ONE_A_LINE
+                f"a line of {table.name!r} in {table.folder} is not JSON: {error}", next_step=ONE_A_LINE
             ) from error
         for one in value if isinstance(value, list) else [value]:
             if not isinstance(one, dict):
                 raise find_bad_line(table.files) or SourceFailed(
-                    f"a line of {table.name!r} in {table.folder} is no JSON object", next_step=ONE_A_LINE
+                    f"a line of {table.name!r} in {table.folder} is not a JSON object", next_step=ONE_A_LINE
                 )
             if "" in all_keys(one):
                 raise find_bad_line(table.files) or empty_key_error(

@@ -166,7 +166,7 @@ class LocalStorageRoot(StorageRoot):
             return
         except OSError as error:
             _log.warning(
-                "staging %s could not be removed and is left to the next run: %s", staging.folder, error
+                "staging %s could not be removed and stays until the next run: %s", staging.folder, error
             )
 
     def sweep_staging(self, pipeline: str, target: str) -> list[str]:

@@ -106,7 +106,7 @@ class S3StorageRoot(StorageRoot):
             self.store.remove_tree(staging.folder)
         except FlowError as error:
             _log.warning(
-                "staging %s could not be removed and is left to the next run: %s", staging.folder, error.what
+                "staging %s could not be removed and stays until the next run: %s", staging.folder, error.what
             )
 
     def sweep_staging(self, pipeline: str, target: str) -> list[str]:

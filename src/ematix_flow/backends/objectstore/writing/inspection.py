@@ -44,8 +44,8 @@ def list_user_files(home: TableStorage, format: str) -> list[DataFile]:
     others = home.user_folders()
     if others:
         raise SchemaMismatch(
-            f"the folder {home.display_name} holds folders that are no partitions: {', '.join(others[:5])}",
-            next_step="choose another table or prefix: a table's folder holds data files alone",
+            f"the folder {home.display_name} has folders that are not partitions: {', '.join(others[:5])}",
+            next_step="choose another table or prefix: a table's folder holds only data files",
         )
     return files
 

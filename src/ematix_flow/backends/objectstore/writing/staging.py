@@ -196,7 +196,7 @@ class LocalFilesStaging(FilesStaging):
         if not staging.is_dir():
             raise TargetFailed(
                 f"this task does not see the staging folder {staging}",
-                next_step="files as a target need a file system that the driver and every worker share",
+                next_step="a table of files needs a file system that the driver and every worker share",
             )
         with explain_disk_errors(staging, "the table is unchanged"):
             folder = staging / safe_file_name(part)

@@ -125,7 +125,7 @@ def parse_state(text: str, shown: str) -> TableState:
 def _unreadable_error(shown: str, why: str) -> TargetFailed:
     return TargetFailed(
         f"cannot read the table's state {shown}: {why}",
-        state="the data files are untouched and readable, but which batches they hold is not known",
+        state="the data files are unchanged and readable, but it is not known which batches they hold",
         next_step="restore the file from a backup, or move the table's folder away and load it again",
     )
 
