@@ -10,7 +10,7 @@ from ematix_flow.backends.capabilities import Capabilities
 from ematix_flow.backends.messages.contract import StreamSource
 from ematix_flow.backends.objectstore.layout.file_layout import FILE_BYTES
 from ematix_flow.backends.objectstore.layout.table_paths import absolute_root
-from ematix_flow.errors import CannotConnect
+from ematix_flow.backends.stores.local_store import LocalStore
 from ematix_flow.spec.connections import Connection, ObjectStoreLocalConnection
 
 
@@ -37,24 +37,7 @@ class LocalFilesBackend(Backend):
         self.format: str = connection.format
 
     def check(self) -> str:
-        what = f"{self.format} files in {self.root}"
-        if self.root.is_dir():
-            if not os.access(self.root, os.R_OK | os.X_OK):
-                step = "give this user the right to read it"
-                raise CannotConnect(f"cannot read the folder {self.root}", next_step=step)
-            return what if os.access(self.root, os.W_OK) else f"{what} (read only)"
-        above = next(parent for parent in (self.root, *self.root.parents) if os.path.lexists(parent))
-        if not above.is_dir():
-            raise CannotConnect(
-                f"{self.root} cannot be a folder: {above} is a file",
-                next_step=f"choose another path for connection {self.connection.name!r}",
-            )
-        if not os.access(above, os.W_OK | os.X_OK):
-            raise CannotConnect(
-                f"the folder {self.root} does not exist, and this user cannot create it in {above}",
-                next_step="create it, or give this user the right to",
-            )
-        return f"{what} (does not exist yet; the first load creates it)"
+        return f"{self.format} files in {LocalStore(str(self.root)).check()}"
 
     def identity(self) -> str:
         return f"files:{os.path.realpath(self.root)}"
