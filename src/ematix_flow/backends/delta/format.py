@@ -219,13 +219,13 @@ class DeltaFormat(LakeFormat):
         message = str(error)
         return any(sign in message for sign in _CONFLICTS)
 
-    # -------------------------------------------------------------- upkeep
+    # -------------------------------------------------------------- maintenance
 
     def compact(
         self, spark: SparkSession, table: TableSpec, zorder: Sequence[str], *, dry_run: bool
     ) -> CompactionResult:
-        upkeep = self._maintenance(spark, table)
-        return upkeep.preview_compact(zorder) if dry_run else upkeep.compact(zorder)
+        maintenance = self._maintenance(spark, table)
+        return maintenance.preview_compact(zorder) if dry_run else maintenance.compact(zorder)
 
     def retention(self, spark: SparkSession, table: TableSpec) -> dt.timedelta:
         return self._maintenance(spark, table).retention()
@@ -233,8 +233,10 @@ class DeltaFormat(LakeFormat):
     def remove_old_files(
         self, spark: SparkSession, table: TableSpec, retain: dt.timedelta | None, *, dry_run: bool
     ) -> FileTotals:
-        upkeep = self._maintenance(spark, table)
-        return upkeep.preview_remove_old_files(retain) if dry_run else upkeep.remove_old_files(retain)
+        maintenance = self._maintenance(spark, table)
+        return (
+            maintenance.preview_remove_old_files(retain) if dry_run else maintenance.remove_old_files(retain)
+        )
 
     def _maintenance(self, spark: SparkSession, table: TableSpec) -> DeltaMaintenance:
         name = self._dialect.render(self.table_expression(table))

@@ -210,19 +210,21 @@ class IcebergFormat(LakeFormat):
     def _name(self, table: TableSpec) -> str:
         return self._tables.quoted_name(self.table_path(table))
 
-    # -------------------------------------------------------------- upkeep
+    # -------------------------------------------------------------- maintenance
 
     def compact(
         self, spark: SparkSession, table: TableSpec, zorder: Sequence[str], *, dry_run: bool
     ) -> CompactionResult:
-        upkeep = self._maintenance(spark, table)
-        return upkeep.preview_compact(zorder) if dry_run else upkeep.compact(zorder)
+        maintenance = self._maintenance(spark, table)
+        return maintenance.preview_compact(zorder) if dry_run else maintenance.compact(zorder)
 
     def remove_old_files(
         self, spark: SparkSession, table: TableSpec, retain: dt.timedelta | None, *, dry_run: bool
     ) -> FileTotals:
-        upkeep = self._maintenance(spark, table)
-        return upkeep.preview_remove_old_files(retain) if dry_run else upkeep.remove_old_files(retain)
+        maintenance = self._maintenance(spark, table)
+        return (
+            maintenance.preview_remove_old_files(retain) if dry_run else maintenance.remove_old_files(retain)
+        )
 
     def _maintenance(self, spark: SparkSession, table: TableSpec) -> IcebergMaintenance:
         return IcebergMaintenance(spark, self._namespaces.catalog, self._name(table))

@@ -135,7 +135,7 @@ class LakeFormat(ABC):
     def is_conflict(self, error: Exception) -> bool:
         """Whether a commit failed because another writer was first; then nothing of it is applied."""
 
-    # -------------------------------------------------------------- upkeep
+    # -------------------------------------------------------------- maintenance
 
     @abstractmethod
     def compact(

@@ -36,7 +36,7 @@ class LakeMaintenance:
     format: LakeFormat
     table: TableSpec
     journal: Callable[[], Journal]
-    upkeep: MaintenanceOptions
+    options: MaintenanceOptions
 
     def run(self) -> list[MaintenanceReport]:
         if self.format.snapshot(self.spark, self.table) is None:
@@ -46,7 +46,7 @@ class LakeMaintenance:
         companions = self._companion_tables()
         self._require_kept_long_enough([self.table, *companions])
         store, folder = self.format.table_folder(self.table)
-        if self.upkeep.dry_run:
+        if self.options.dry_run:
             journal = self.journal()
             compacted = [self._compact(self.table), *[self._compact(spec) for spec in companions]]
             events = sum(self._count_ended_events(spec, journal.last_number) for spec in companions)
@@ -80,14 +80,14 @@ class LakeMaintenance:
 
     def _require_columns(self) -> None:
         known = self.table.with_load_columns().column_names
-        for name in self.upkeep.zorder:
+        for name in self.options.zorder:
             if name not in known:
                 raise UsageError(
                     f"{name!r} is not a column of {self.table.label}.{did_you_mean(name, known)}",
                     state="nothing was touched",
                 )
-        for name in self.format.partition_columns(self.spark, self.table) if self.upkeep.zorder else ():
-            if name in self.upkeep.zorder:
+        for name in self.format.partition_columns(self.spark, self.table) if self.options.zorder else ():
+            if name in self.options.zorder:
                 raise UsageError(
                     f"{name!r} is a partition column of {self.table.label}: each file has one value of it",
                     state="nothing was touched",
@@ -95,8 +95,8 @@ class LakeMaintenance:
                 )
 
     def _require_kept_long_enough(self, specs: Sequence[TableSpec]) -> None:
-        retain = self.upkeep.retain
-        if retain is None or self.upkeep.force:
+        retain = self.options.retain
+        if retain is None or self.options.force:
             return
         for spec in specs:
             own = self.format.retention(self.spark, spec)
@@ -110,10 +110,10 @@ class LakeMaintenance:
                 )
 
     def _compact(self, spec: TableSpec) -> CompactionResult:
-        zorder = self.upkeep.zorder if spec is self.table else ()
+        zorder = self.options.zorder if spec is self.table else ()
         for attempt in range(1, _TRIES + 1):
             try:
-                return self.format.compact(self.spark, spec, zorder, dry_run=self.upkeep.dry_run)
+                return self.format.compact(self.spark, spec, zorder, dry_run=self.options.dry_run)
             except Exception as error:
                 if not self.format.is_conflict(error):
                     raise
@@ -127,11 +127,11 @@ class LakeMaintenance:
         raise AssertionError("unreachable")
 
     def _remove_old_files(self, specs: Sequence[TableSpec], store: Store, folder: str) -> list[FileTotals]:
-        upkeep = self.upkeep
-        with nullcontext() if upkeep.dry_run else store.table_lock(folder):
+        options = self.options
+        with nullcontext() if options.dry_run else store.table_lock(folder):
             self.journal()  # checks commits without a mark, before old versions are removed
             return [
-                self.format.remove_old_files(self.spark, spec, upkeep.retain, dry_run=upkeep.dry_run)
+                self.format.remove_old_files(self.spark, spec, options.retain, dry_run=options.dry_run)
                 for spec in specs
             ]
 
