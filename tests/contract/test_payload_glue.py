@@ -80,7 +80,7 @@ def test_compressed_and_broken_frames_and_unknown_schemas(glue: GlueServer) -> N
     assert decoded.rows.to_pylist() == [ROW]
     reasons = [each.reason for each in decoded.bad]
     assert "truncated" in reasons[0]
-    assert "cannot be unpacked" in reasons[1]
+    assert "cannot be decompressed" in reasons[1]
     assert "the compression of the payload is unknown (7)" in reasons[2]
     assert "begins with byte 0" in reasons[3]
     assert reasons[4] == f"schema id {unknown} is not in the registry"

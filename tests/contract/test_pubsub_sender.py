@@ -174,8 +174,8 @@ def test_credentials_that_cannot_be_used_are_told_without_showing_them(
 @pytest.mark.parametrize(
     ("headers", "words"),
     [
-        ("no", "no JSON"),
-        ("[1]", "no JSON object"),
+        ("no", "not JSON"),
+        ("[1]", "not a JSON object"),
         (json.dumps({str(number): "x" for number in range(101)}), "101 headers"),
         (json.dumps({"n" * 257: "x"}), "too long"),
         (json.dumps({"n": "x" * 1025}), "1,025 bytes"),
