@@ -4,131 +4,76 @@ This module only holds the public names. A name is imported when it is first use
 fast; importing all of them imports neither Spark nor a driver.
 """
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
+from typing import Annotated as Annotated
 
-from ematix_flow._version import __version__
+from ematix_flow._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from ematix_flow import config, connections, errors, streaming
-    from ematix_flow.api.connect import check_connection, connect
-    from ematix_flow.api.connection import get_connection, register_connection, registered_connections
-    from ematix_flow.api.markers import natural_key, nullable, pk
-    from ematix_flow.api.namespace import ematix
-    from ematix_flow.api.pipeline import Pipeline
-    from ematix_flow.api.stream_options import Lookup, Source
-    from ematix_flow.api.streaming import StreamingPipeline, run_pipeline, run_streaming_pipeline
-    from ematix_flow.api.tables import ManagedTable
-    from ematix_flow.api.target import Target
-    from ematix_flow.api.types import (
-        JSON,
-        JSONB,
-        UUID,
-        BigInt,
-        Boolean,
-        Bytes,
-        Column,
-        Date,
-        Double,
-        Float,
-        Integer,
-        Numeric,
-        SmallInt,
-        String,
-        Text,
-        Timestamp,
-        TimestampTZ,
-    )
-    from ematix_flow.api.workflow import AllOf, AnyOf
-    from ematix_flow.connections import (
-        BigQueryConnection,
-        Connection,
-        DeltaLocalConnection,
-        DeltaS3Connection,
-        DuckDBConnection,
-        GlueSchemaRegistryConnection,
-        IcebergConnection,
-        KafkaConnection,
-        KinesisConnection,
-        MySQLConnection,
-        ObjectStoreLocalConnection,
-        ObjectStoreS3Connection,
-        PostgresConnection,
-        PubSubConnection,
-        RabbitMQConnection,
-        RedshiftConnection,
-        SchemaRegistryConnection,
-        SnowflakeConnection,
-        SQLiteConnection,
-    )
+    from ematix_flow import config as config
+    from ematix_flow import connections as connections
+    from ematix_flow import errors as errors
+    from ematix_flow import streaming as streaming
+    from ematix_flow.api.connection import get_connection as get_connection
+    from ematix_flow.api.connection import register_connection as register_connection
+    from ematix_flow.api.connection import registered_connections as registered_connections
+    from ematix_flow.api.markers import natural_key as natural_key
+    from ematix_flow.api.markers import nullable as nullable
+    from ematix_flow.api.markers import pk as pk
+    from ematix_flow.api.namespace import ematix as ematix
+    from ematix_flow.api.pipeline import Pipeline as Pipeline
+    from ematix_flow.api.stream_options import Lookup as Lookup
+    from ematix_flow.api.stream_options import Source as Source
+    from ematix_flow.api.streaming import StreamingPipeline as StreamingPipeline
+    from ematix_flow.api.streaming import run_pipeline as run_pipeline
+    from ematix_flow.api.streaming import run_streaming_pipeline as run_streaming_pipeline
+    from ematix_flow.api.tables import ManagedTable as ManagedTable
+    from ematix_flow.api.target import Target as Target
+    from ematix_flow.api.types import JSON as JSON
+    from ematix_flow.api.types import JSONB as JSONB
+    from ematix_flow.api.types import UUID as UUID
+    from ematix_flow.api.types import BigInt as BigInt
+    from ematix_flow.api.types import Boolean as Boolean
+    from ematix_flow.api.types import Bytes as Bytes
+    from ematix_flow.api.types import Column as Column
+    from ematix_flow.api.types import Date as Date
+    from ematix_flow.api.types import Double as Double
+    from ematix_flow.api.types import Float as Float
+    from ematix_flow.api.types import Integer as Integer
+    from ematix_flow.api.types import Numeric as Numeric
+    from ematix_flow.api.types import SmallInt as SmallInt
+    from ematix_flow.api.types import String as String
+    from ematix_flow.api.types import Text as Text
+    from ematix_flow.api.types import Timestamp as Timestamp
+    from ematix_flow.api.types import TimestampTZ as TimestampTZ
+    from ematix_flow.api.workflow import AllOf as AllOf
+    from ematix_flow.api.workflow import AnyOf as AnyOf
+    from ematix_flow.connections import BigQueryConnection as BigQueryConnection
+    from ematix_flow.connections import Connection as Connection
+    from ematix_flow.connections import DeltaLocalConnection as DeltaLocalConnection
+    from ematix_flow.connections import DeltaS3Connection as DeltaS3Connection
+    from ematix_flow.connections import DuckDBConnection as DuckDBConnection
+    from ematix_flow.connections import GlueSchemaRegistryConnection as GlueSchemaRegistryConnection
+    from ematix_flow.connections import IcebergConnection as IcebergConnection
+    from ematix_flow.connections import KafkaConnection as KafkaConnection
+    from ematix_flow.connections import KinesisConnection as KinesisConnection
+    from ematix_flow.connections import MySQLConnection as MySQLConnection
+    from ematix_flow.connections import ObjectStoreLocalConnection as ObjectStoreLocalConnection
+    from ematix_flow.connections import ObjectStoreS3Connection as ObjectStoreS3Connection
+    from ematix_flow.connections import PostgresConnection as PostgresConnection
+    from ematix_flow.connections import PubSubConnection as PubSubConnection
+    from ematix_flow.connections import RabbitMQConnection as RabbitMQConnection
+    from ematix_flow.connections import RedshiftConnection as RedshiftConnection
+    from ematix_flow.connections import SchemaRegistryConnection as SchemaRegistryConnection
+    from ematix_flow.connections import SnowflakeConnection as SnowflakeConnection
+    from ematix_flow.connections import SQLiteConnection as SQLiteConnection
+    from ematix_flow.run.connect import check_connection as check_connection
+    from ematix_flow.run.connect import connect as connect
 
-__all__ = [
-    "JSON",
-    "JSONB",
-    "UUID",
-    "AllOf",
-    "Annotated",
-    "AnyOf",
-    "BigInt",
-    "BigQueryConnection",
-    "Boolean",
-    "Bytes",
-    "Column",
-    "Connection",
-    "Date",
-    "DeltaLocalConnection",
-    "DeltaS3Connection",
-    "Double",
-    "DuckDBConnection",
-    "Float",
-    "GlueSchemaRegistryConnection",
-    "IcebergConnection",
-    "Integer",
-    "KafkaConnection",
-    "KinesisConnection",
-    "Lookup",
-    "ManagedTable",
-    "MySQLConnection",
-    "Numeric",
-    "ObjectStoreLocalConnection",
-    "ObjectStoreS3Connection",
-    "Pipeline",
-    "PostgresConnection",
-    "PubSubConnection",
-    "RabbitMQConnection",
-    "RedshiftConnection",
-    "SQLiteConnection",
-    "SchemaRegistryConnection",
-    "SmallInt",
-    "SnowflakeConnection",
-    "Source",
-    "StreamingPipeline",
-    "String",
-    "Target",
-    "Text",
-    "Timestamp",
-    "TimestampTZ",
-    "__version__",
-    "check_connection",
-    "config",
-    "connect",
-    "connections",
-    "ematix",
-    "errors",
-    "get_connection",
-    "natural_key",
-    "nullable",
-    "pk",
-    "register_connection",
-    "registered_connections",
-    "run_pipeline",
-    "run_streaming_pipeline",
-    "streaming",
-]
-
-# where each name comes from, but for the modules of this package
+# The public names by the module that defines them; tests/unit/test_public_names.py compares them with the
+# imports above, which are for type checkers.
 _MODULES = ("config", "connections", "errors", "streaming")
-_HOMES = {
-    "ematix_flow.api.connect": "check_connection connect",
+_NAMES_BY_MODULE = {
     "ematix_flow.api.connection": "get_connection register_connection registered_connections",
     "ematix_flow.api.markers": "natural_key nullable pk",
     "ematix_flow.api.namespace": "ematix",
@@ -149,16 +94,25 @@ _HOMES = {
         "PubSubConnection RabbitMQConnection RedshiftConnection SchemaRegistryConnection "
         "SnowflakeConnection SQLiteConnection"
     ),
+    "ematix_flow.run.connect": "check_connection connect",
 }
 
-if not TYPE_CHECKING:  # a type checker reads the imports above and knows what is not there
+if not TYPE_CHECKING:  # a type checker reads the imports above and reports unknown names
+    __all__ = sorted(
+        [
+            "Annotated",
+            "__version__",
+            *_MODULES,
+            *(name for names in _NAMES_BY_MODULE.values() for name in names.split()),
+        ]
+    )
 
     def __getattr__(name: str) -> object:
         from importlib import import_module
 
         if name in _MODULES:
             return import_module(f"{__name__}.{name}")
-        for home, names in _HOMES.items():
+        for home, names in _NAMES_BY_MODULE.items():
             if name in names.split():
                 value = globals()[name] = getattr(import_module(home), name)
                 return value

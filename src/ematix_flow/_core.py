@@ -23,7 +23,7 @@ _BACKENDS = {
     "PubSubBackend": ("ematix_flow.backends.pubsub.notebook", "pubsub"),
     "KinesisBackend": ("ematix_flow.backends.kinesis.notebook", "kinesis"),
 }
-__all__ = ["KafkaBackend", "KinesisBackend", "PubSubBackend", "RabbitMQBackend"]
+__all__ = sorted(_BACKENDS)
 
 
 def __getattr__(name: str) -> Any:
@@ -42,4 +42,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

@@ -291,9 +291,14 @@ def check_target(target: TargetSpec, where: SourceLocation | None) -> None:
 
 
 def resolve_keys(
-    table: TableSpec | None, explicit: Sequence[str], mode: Mode, where: SourceLocation | None
+    table: TableSpec | None,
+    explicit: Sequence[str],
+    mode: Mode,
+    where: SourceLocation | None,
+    *,
+    stacklevel: int = 5,
 ) -> tuple[str, ...]:
-    """The columns by which rows are matched. Warns when they differ from the primary key.
+    """The columns by which rows are matched. Warns if they differ from the primary key.
 
     The first of these that is given wins: keys=, ``__merge_keys__``, the first natural_key() group, the first
     of ``__unique_constraints__``, pk().
@@ -313,7 +318,7 @@ def resolve_keys(
                     f"{table.label}: rows are matched by ({', '.join(found)}) from {origin}, "
                     f"not by the primary key ({', '.join(table.primary_key)}); pass keys= to choose",
                     UserWarning,
-                    stacklevel=5,
+                    stacklevel=stacklevel,
                 )
             return tuple(found)
     if not table.primary_key:

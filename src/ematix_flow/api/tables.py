@@ -107,9 +107,16 @@ class ManagedTable(metaclass=TableMeta):
         Returns ``{"action": "created" | "unchanged" | "evolved" | "drift", "differences": […]}``. With
         ``on_drift="error"`` a difference raises an error, as in a run.
         """
-        from ematix_flow.api.ensure import ensure_table
+        from ematix_flow.api.option_checks import check_choice, resolve_keys
+        from ematix_flow.api.target import normalize_mode
+        from ematix_flow.run.ensure_table import ensure_table
+        from ematix_flow.spec.pipelines import DRIFT_POLICIES
 
-        return ensure_table(table_spec(cls), conn, on_drift, mode, _user_location())
+        where, spec = _user_location(), table_spec(cls)
+        check_choice("on_drift", on_drift, DRIFT_POLICIES, where)
+        load_mode = normalize_mode(mode, where)
+        keys = resolve_keys(spec, (), load_mode, where, stacklevel=3)
+        return ensure_table(spec, conn, on_drift, load_mode, keys, where)
 
     @classmethod
     def _repr_html_(cls) -> str:

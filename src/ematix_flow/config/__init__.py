@@ -91,7 +91,7 @@ def check_connection(name: str) -> tuple[bool, str]:
 
 def _connection_function(function: str) -> Callable[..., Any]:
     """A function documented here that lives in a higher layer, because it opens backends."""
-    found: Callable[..., Any] = getattr(importlib.import_module("ematix_flow.api.connect"), function)
+    found: Callable[..., Any] = getattr(importlib.import_module("ematix_flow.run.connect"), function)
     return found
 
 

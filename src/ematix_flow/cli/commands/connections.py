@@ -145,7 +145,7 @@ def _load_module_if_configured(module: str | None) -> None:
 
 
 def _check_connection(name: str) -> tuple[dict[str, Any], FlowError | None]:
-    from ematix_flow.api.connect import connect
+    from ematix_flow.run.connect import connect
 
     started = time.monotonic()
     error: FlowError | None = None

@@ -49,8 +49,8 @@ def run_transform(
     output: OutputOption = "text",
 ) -> None:
     """Run one transform now, on its connection."""
-    from ematix_flow.api.connect import connect
     from ematix_flow.errors import FlowError, LoadError, UnknownName, did_you_mean
+    from ematix_flow.run.connect import connect
     from ematix_flow.run.post_transforms import ParentContext, call_transform
     from ematix_flow.run.recording import record_command
     from ematix_flow.spec.pipelines import connection_label

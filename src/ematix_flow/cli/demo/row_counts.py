@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def count_rows(target: TargetSpec) -> int:
     """The number of rows, from a query on DuckDB or from the footers of Parquet files."""
-    from ematix_flow.api.connect import connect
+    from ematix_flow.run.connect import connect
 
     if target.table is None:
         return _count_rows_in_files(Path("lake") / (target.prefix or ""))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from ematix_flow.api import option_checks
-from ematix_flow.api.target import normalize_mode
 from ematix_flow.backends.base import TablePlan
 from ematix_flow.engine.live_connection import LiveConnection
 from ematix_flow.plan.drift import is_creation, judge_drift
@@ -13,14 +12,7 @@ from ematix_flow.plan.matching import resolve_matching
 from ematix_flow.run.context import spark_starter
 from ematix_flow.run.pipeline import open_connections
 from ematix_flow.spec.location import SourceLocation
-from ematix_flow.spec.pipelines import (
-    DRIFT_POLICIES,
-    ConnectionRef,
-    DeclaredMode,
-    DriftPolicy,
-    PipelineSpec,
-    TargetSpec,
-)
+from ematix_flow.spec.pipelines import ConnectionRef, DriftPolicy, Mode, PipelineSpec, TargetSpec
 from ematix_flow.spec.tables import TableSpec
 
 
@@ -28,20 +20,18 @@ def ensure_table(
     spec: TableSpec,
     connection: LiveConnection | ConnectionRef,
     on_drift: DriftPolicy,
-    mode: DeclaredMode,
+    mode: Mode,
+    keys: Sequence[str],
     where: SourceLocation | None,
 ) -> dict[str, Any]:
     """Make the live table fit the declaration as far as ``on_drift`` allows, and return what was done.
 
-    ``mode`` is the mode of the pipeline that loads the table. It decides which columns the table has in
-    addition to the declared ones.
+    ``mode`` and ``keys`` are those of the pipeline that loads the table. The mode decides which columns the
+    table has in addition to the declared ones.
     """
-    option_checks.check_choice("on_drift", on_drift, DRIFT_POLICIES, where)
     if not isinstance(connection, LiveConnection):
         connection = LiveConnection(open_connections(spark_starter()), connection)
-    mode = normalize_mode(mode, where)
-    keys = option_checks.resolve_keys(spec, (), mode, where)
-    target = TargetSpec(connection.reference, spec, mode, keys=keys)
+    target = TargetSpec(connection.reference, spec, mode, keys=tuple(keys))
     pipeline = PipelineSpec(f"ensure {spec.label}", "", (target,), where=where)
     table, matching = resolve_matching(pipeline, target, spec)
     sink = connection.target()
