@@ -125,7 +125,7 @@ def test_a_locked_sqlite_file_is_a_clear_error(path: Path, monkeypatch: pytest.M
     load_rows(target_of(backend), new_load(SMALL), named(0, 3))
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(TargetFailed, match=r"store\.db is locked by another process"):
+        with pytest.raises(TargetFailed, match=r"store\.db has been locked by another process"):
             load_rows(target_of(backend), new_load(SMALL), named(3, 6))
         with pytest.raises((SourceFailed, TargetFailed), match="locked by another process"):
             source_of(backend).describe("SELECT 1 AS one")

@@ -251,7 +251,7 @@ def test_messages_that_are_gone_are_data_loss_or_left_out(kafka: KafkaServer, ka
 @pytest.fixture
 def quick_to_suspect(monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker has been up for long: what it does not have it never had."""
-    monkeypatch.setattr(offset_ranges, "_SUSPECT_SECONDS", 0.5)
+    monkeypatch.setattr(range_reader, "_SUSPECT_SECONDS", 0.5)
 
 
 @pytest.mark.usefixtures("quick_to_suspect")
