@@ -220,12 +220,14 @@ def fresh_registry() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The one Spark session of this test process; it is stopped at the end."""
-    from ematix_flow.engine.spark import session_conf
+    from ematix_flow.engine.spark import launch, session_conf
     from ematix_flow.engine.spark.session import spark_session, stop_session
     from ematix_flow.engine.spark.settings import EngineSettings
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(session_conf, "_LARGEST_MEMORY", 3 << 30)  # each process of the tests has one
+        # hundreds of tests use it, one after the other: after some minutes better code costs half of the time
+        patched.setattr(launch, "compiler_options", lambda _: ["-XX:+UseParallelGC"])
         session = spark_session(EngineSettings.resolve(env={}), jar_groups=LAKES)
     for key, value in FEW_ROWS.items():
         session.conf.set(key, value)
