@@ -226,8 +226,9 @@ def spark() -> Iterator[SparkSession]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(session_conf, "_LARGEST_MEMORY", 3 << 30)  # each process of the tests has one
-        # hundreds of tests use it, one after the other: after some minutes better code costs half of the time
-        patched.setattr(launch, "compiler_options", lambda _: ["-XX:+UseParallelGC"])
+        if os.environ.get("PYTEST_XDIST_WORKER") == "gw0":
+            # hundreds of tests use it, by `in_order_of_start`: better code pays after some minutes
+            patched.setattr(launch, "compiler_options", lambda _: ["-XX:+UseParallelGC"])
         session = spark_session(EngineSettings.resolve(env={}), jar_groups=LAKES)
     for key, value in FEW_ROWS.items():
         session.conf.set(key, value)
