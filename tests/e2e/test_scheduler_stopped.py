@@ -117,7 +117,7 @@ def test_a_run_that_takes_longer_is_given_back(project: Project) -> None:
     record = project.slot()
     assert (record.status, record.failures, record.deaths) == ("waiting", 0, 0)
     assert record.is_due(project.store.now())
-    assert "slow is still at work, and is asked to stop" in project.said()
+    assert "slow is still running and is stopped now" in project.said()
 
 
 def test_a_second_signal_ends_it_at_once(project: Project) -> None:

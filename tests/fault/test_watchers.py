@@ -123,4 +123,4 @@ def test_a_command_ends_although_nobody_ever_answers(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert '"rows_inserted": 7' in done.stdout
     assert "Traceback" not in done.stderr
-    assert done.stderr.count("could not be told of a run") == 2
+    assert done.stderr.count("could not report a run") == 2

@@ -1,4 +1,4 @@
-"""What a run tells whoever watches it. The default listens to nothing."""
+"""The events of a run for its listener. The default listener ignores them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Attempt:
-    """Which run is watched: one attempt at loading a pipeline."""
+    """One attempt at running a pipeline."""
 
     pipeline: str
     run_id: str
@@ -24,7 +24,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a stage is. ``expected_rows`` only where the source knows, so that a time left is honest."""
+    """The progress of a stage. ``expected_rows`` is set only if the source knows it."""
 
     rows: int
     bytes: int = 0
@@ -32,26 +32,26 @@ class Progress:
 
 
 class Listener:
-    """Override what you want to see. Called from the run's own thread, except `progress`."""
+    """Override the events you need. They are called on the run's own thread, except `progress`."""
 
     def run_started(self, attempt: Attempt) -> Listener:
-        """A run begins. What this returns hears of it; several may be at work at once."""
+        """A run begins. The returned listener gets its events; several runs may be active at once."""
         return self
 
     def planned(self, plan: Plan) -> None:
-        """The plan is made and will be carried out now."""
+        """The plan is made and runs now."""
 
     def stage_started(self, target: str, stage: str) -> None:
         """A stage begins."""
 
     def progress(self, target: str, progress: Progress) -> None:
-        """So much was staged so far. Called from a background thread."""
+        """The progress of a stage so far. Called from a background thread."""
 
     def stage_finished(self, target: str, stage: str, seconds: float) -> None:
         """A stage ended well."""
 
     def note(self, text: str) -> None:
-        """Something worth saying: an interrupted run was settled, leftovers were removed."""
+        """A message about the run, such as: an interrupted run was settled, leftovers were removed."""
 
     def run_finished(self, result: RunResult | None, error: BaseException | None) -> None:
         """The run ended: with a result, with an error, or with both when only some targets failed."""

@@ -1,7 +1,7 @@
-"""Numbers of several processes in one place: what was there, and what this process adds to it.
+"""Metric families: reads, merges and formats the numbers of several processes in one place.
 
-A process that ends after one run begins its counters at zero, and would set those of the last one back.
-So counters and histograms are added to what the place holds, and gauges replace it.
+A process that ends after one run starts its counters at zero, and would reset those of the previous one. So
+counters and histograms are added to what the place holds, and gauges replace it.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ class CombinedCollector(Collector):
 
 
 def read_families(numbers: Collector) -> MetricFamilies:
-    """What a registry holds now, without the moments at which its series began."""
+    """Return what a registry holds now, without the creation times of its series."""
     return _families_from(numbers.collect())
 
 
 def parse_families(text: str) -> MetricFamilies:
-    """What a file or an answer in Prometheus' text form holds. ValueError when it is none."""
+    """Parse a text in Prometheus' format. Raises ValueError if it is invalid."""
     return _families_from(text_string_to_metric_families(text))
 
 
 def families_added_since(now: MetricFamilies, before: MetricFamilies) -> MetricFamilies:
-    """What was counted since ``before``; gauges as they are."""
+    """Return what was counted since ``before``; gauges as they are."""
     found: MetricFamilies = {}
     for name, family in now.items():
         known = before[name].series if name in before and family.kind in _ADDITIVE_KINDS else {}
@@ -64,9 +64,9 @@ def families_added_since(now: MetricFamilies, before: MetricFamilies) -> MetricF
     return found
 
 
-def merge_families(there: Mapping[str, MetricFamily], added: Mapping[str, MetricFamily]) -> MetricFamilies:
-    """What the place is to hold; a metric that is of another kind there is replaced."""
-    found = {name: MetricFamily(each.kind, each.meaning, dict(each.series)) for name, each in there.items()}
+def merge_families(present: Mapping[str, MetricFamily], added: Mapping[str, MetricFamily]) -> MetricFamilies:
+    """Return ``there`` with ``added``; a metric that has another kind there is replaced."""
+    found = {name: MetricFamily(each.kind, each.meaning, dict(each.series)) for name, each in present.items()}
     for name, family in added.items():
         known = found.get(name)
         if known is None or known.kind != family.kind:
@@ -80,12 +80,12 @@ def merge_families(there: Mapping[str, MetricFamily], added: Mapping[str, Metric
 
 
 def format_families(families: Mapping[str, MetricFamily]) -> bytes:
-    """In Prometheus' text form."""
+    """Return the families in Prometheus' text format."""
     return generate_latest(FixedCollector(families))
 
 
 class FixedCollector(Collector):
-    """Numbers that stay as they are. A metric without series is left out."""
+    """Collects fixed numbers. A metric without series is left out."""
 
     def __init__(self, families: Mapping[str, MetricFamily]) -> None:
         self._families = families
@@ -114,6 +114,6 @@ def _families_from(metrics: Iterable[Metric]) -> MetricFamilies:
 
 
 def _labels(given: Mapping[str, str]) -> Labels:
-    """In order. Bounds of buckets as we write them: a gateway answers ``1`` where it was told ``1.0``."""
+    """Return sorted labels. Bucket bounds as we write them: a gateway returns ``1`` for ``1.0``."""
     bound = {"le": floatToGoString(given["le"])} if "le" in given else {}  # type: ignore[no-untyped-call]
     return tuple(sorted({**given, **bound}.items()))

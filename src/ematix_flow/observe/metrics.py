@@ -1,4 +1,4 @@
-"""Metrics sinks by URL: who counts the runs of a process, and where the numbers go."""
+"""Opens metrics sinks from URLs: they count the runs of a process and send or show the numbers."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ SCHEMES = (
     "otlp+grpc",
 )
 PORT = 9464
-SEND_SECONDS = 10.0  # between two sendings of a process that goes on
-_LOOKBACK_RUNS = 20  # runs of a pipeline, for its last success; who fails for longer is asked for one by one
+SEND_SECONDS = 10.0  # between two sends of a process that goes on
+_LOOKBACK_RUNS = 20  # of a pipeline, to find its last success; longer failures are queried one by one
 _NOT_STARTED_ERROR = (
-    "CannotDispatch"  # the error of a slot that was no attempt: it waits, whatever its policy
+    "CannotDispatch"  # of a slot whose run was not started: no attempt, so it waits, whatever its policy
 )
 _log = logging.getLogger(__name__)
 _memory: dict[str, RunMetrics] = {}
 
 
 def memory_metrics(name: str = "") -> RunMetrics:
-    """The numbers of ``memory://name`` in this process, whether anything was counted yet or not."""
+    """Return the numbers of ``memory://name`` in this process, even if nothing was counted yet."""
     return _memory.setdefault(name, RunMetrics())
 
 
 def open_metrics(url: str, run_log: RunLog, also: Sequence[Collector] = ()) -> Observer:
-    """The sink that a URL names; ``also`` are numbers which are not of runs. ConfigError when it is none."""
+    """Open the sink that a URL names; ``also`` are further metrics. Raises ConfigError if it names none."""
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in SCHEMES:
         raise unknown_scheme(url, "metrics", SCHEMES)
@@ -80,7 +80,7 @@ def open_metrics(url: str, run_log: RunLog, also: Sequence[Collector] = ()) -> O
 
 
 class CountingObserver(Observer):
-    """Counts what it hears. In a scheduler, whose runs are elsewhere, it counts them by the run log."""
+    """Counts runs. In a scheduler, whose runs are other processes, it counts them from the run log."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class CountingObserver(Observer):
 
     def run_finished(self, record: RunRecord, ending: RunEnd) -> None:
         if self._follower is not None or ending.already_reported:
-            return  # it is in the run log, too, and counted from there
+            return  # it is counted from the run log
         self.metrics.run_finished(record, ending)
         self.on_change()
 
@@ -116,15 +116,15 @@ class CountingObserver(Observer):
             self.on_change()
 
     def close(self) -> None:
-        """With the runs that ended while the scheduler waited for them."""
+        """Also count the runs that ended while the scheduler waited for them."""
         if self._follower is not None:
             self._count_ended_runs(self._follower)
 
     def on_change(self) -> None:
-        """Something may have changed. A sink that sends does so now and then."""
+        """The numbers may have changed. A sink that sends them does so from time to time."""
 
     def _follow_runs(self, tick: SchedulerTick) -> None:
-        """Only who leads counts, so that the schedulers of one run log count each run once."""
+        """Only the leader counts, so that the schedulers of one run log count each run once."""
         if not tick.leads:
             if self._follower is not None:
                 self.metrics.forget_states()
@@ -145,12 +145,12 @@ class CountingObserver(Observer):
             self.metrics.run_finished(record, self._run_end(record))
 
     def _run_end(self, record: RunRecord) -> RunEnd:
-        most = self._attempts.get(record.pipeline, 1)
-        again = record.attempt < most or record.error_type == _NOT_STARTED_ERROR
-        return RunEnd(most, record.status == "failed" and again)
+        max_attempts = self._attempts.get(record.pipeline, 1)
+        may_retry = record.attempt < max_attempts or record.error_type == _NOT_STARTED_ERROR
+        return RunEnd(max_attempts, record.status == "failed" and may_retry)
 
     def _restore_states(self) -> None:
-        """How things stood before this scheduler led: an alert outlives a restart."""
+        """Restore the state before this scheduler became the leader: an alert survives a restart."""
         self.metrics.start_at_zero(self._attempts)
         for name, runs in self._run_log.newest(list(self._attempts), _LOOKBACK_RUNS).items():
             if len(runs) == _LOOKBACK_RUNS and runs[-1].status != "succeeded":
@@ -161,7 +161,7 @@ class CountingObserver(Observer):
 
 
 class SendingObserver(CountingObserver):
-    """Sends the numbers at the end, and on the way every few seconds when there is something new."""
+    """Sends the numbers at the end, and every few seconds if they changed."""
 
     def __init__(self, name: str, run_log: RunLog, also: Sequence[Collector]) -> None:
         super().__init__(name, run_log)
@@ -188,11 +188,11 @@ class SendingObserver(CountingObserver):
 
     @abstractmethod
     def send(self, now: MetricFamilies, added: MetricFamilies) -> None:
-        """All the numbers as they are, and what was counted since the last that got through."""
+        """Send the numbers: ``now`` are all of them, ``added`` those since the last successful send."""
 
 
 class _StdoutMetrics(CountingObserver):
-    """The numbers of a pipeline after each of its runs, on stderr: stdout is for data."""
+    """Prints changed numbers after each run on stderr: stdout is for data."""
 
     def __init__(self, run_log: RunLog, also: Sequence[Collector]) -> None:
         super().__init__("stdout://", run_log)
@@ -210,7 +210,7 @@ class _StdoutMetrics(CountingObserver):
 
 
 def _is_noise(sample: str) -> bool:
-    """Parts of a histogram, and what changes with every look of a scheduler."""
+    """Parts of a histogram, and numbers that change with every poll of a scheduler."""
     return sample.endswith("_bucket") or any(
         each in sample for each in ("_scheduler_tick", "_last_tick", "_oldest_due_seconds")
     )
@@ -222,7 +222,7 @@ def _line(key: tuple[str, tuple[tuple[str, str], ...]], value: float) -> str:
 
 
 class _PrometheusMetrics(CountingObserver):
-    """An endpoint to scrape, while the process lives."""
+    """Serves the numbers to be scraped while the process runs."""
 
     def __init__(self, run_log: RunLog, server_of: Callable[[Collector], MetricsServer]) -> None:
         super().__init__("prometheus://", run_log)
@@ -244,6 +244,6 @@ def _open_prometheus(url: str, run_log: RunLog, also: Sequence[Collector]) -> Ob
     except ConfigError as error:
         if not isinstance(error.__cause__, OSError) or error.__cause__.errno != errno.EADDRINUSE:
             raise
-        # a run by hand beside the scheduler, which has the port: no reason not to run
+        # a manual run next to a scheduler that has the port may still run
         _log.warning("%s; the numbers of this process are not shown", error.what)
         return Observer()

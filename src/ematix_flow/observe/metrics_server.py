@@ -1,6 +1,6 @@
-"""The small HTTP server beside a scheduler or a stream: ``/metrics``, and what else it is given to tell.
+"""The small HTTP server of a scheduler or a stream: ``/metrics``, and further pages that it is given.
 
-It only answers questions, on few threads, and nothing that is asked of it reaches what it tells of.
+It only answers GET requests, on few threads, and no request changes anything.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from ematix_flow.errors import ConfigError
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
-Answers = Mapping[str, Callable[[], tuple[bool, Any]]]  # by path: whether all is well, and what to say
+Answers = Mapping[str, Callable[[], tuple[bool, Any]]]  # by path: whether all is well, and the JSON body
 
 MAX_CLIENTS = 16
-CLIENT_TIMEOUT_SECONDS = 10.0  # for one who connects and says nothing, or does not listen
+CLIENT_TIMEOUT_SECONDS = 10.0  # for a client that connects and sends or reads nothing
 
 _log = logging.getLogger(__name__)
 
 
 class MetricsServer:
-    """Answers from the moment it is made until `close`. ``port`` is the one it listens on."""
+    """Answers requests from its creation until `close`. ``port`` is the one it listens on."""
 
     def __init__(
         self,
@@ -84,8 +84,8 @@ class _MetricsHttpServer(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = MAX_CLIENTS
 
-    def __init__(self, address: tuple[str, int], shown: _ServedContent) -> None:
-        self.shown = shown
+    def __init__(self, address: tuple[str, int], content: _ServedContent) -> None:
+        self.shown = content
         self._room = threading.BoundedSemaphore(MAX_CLIENTS)
         super().__init__(address, _Handler)
 
@@ -121,15 +121,15 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        path, shown = self.path.partition("?")[0], self.server.shown
-        if path == shown.path:
+        path, content = self.path.partition("?")[0], self.server.shown
+        if path == content.path:
             encode, kind = choose_encoder(self.headers.get("Accept", ""))
-            self._answer(HTTPStatus.OK, encode(shown.numbers), kind)
-        elif path in shown.answers:
-            well, told = shown.answers[path]()
-            self._answer_json(HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE, told)
+            self._answer(HTTPStatus.OK, encode(content.numbers), kind)
+        elif path in content.answers:
+            well, body = content.answers[path]()
+            self._answer_json(HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE, body)
         else:
-            self._answer_json(HTTPStatus.NOT_FOUND, {"paths": [shown.path, *shown.answers]})
+            self._answer_json(HTTPStatus.NOT_FOUND, {"paths": [content.path, *content.answers]})
 
     do_HEAD = do_GET
 
@@ -151,11 +151,11 @@ class _Handler(BaseHTTPRequestHandler):
         _log.debug(format, *args)
 
 
-def _start_server(shown: _ServedContent, host: str, port: int) -> _MetricsHttpServer:
+def _start_server(content: _ServedContent, host: str, port: int) -> _MetricsHttpServer:
     if not 0 <= port <= 65535:
         raise ConfigError(f"{port} is no port", next_step="give one of 1 to 65535, or 0 for any that is free")
     try:
-        return (_MetricsHttpServerIPv6 if ":" in host else _MetricsHttpServer)((host, port), shown)
+        return (_MetricsHttpServerIPv6 if ":" in host else _MetricsHttpServer)((host, port), content)
     except (OSError, UnicodeError) as error:
         raise _cannot_listen_error(host, port, error) from error
 

@@ -1,4 +1,4 @@
-"""Who is told of every run: alerts, metrics, traces. What watches never changes what becomes of a run."""
+"""Observers of every run: alerts, metrics, traces. An observer never changes the outcome of a run."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ if TYPE_CHECKING:
     from ematix_flow.plan.definition import Plan
     from ematix_flow.state.run_records import RunRecord
 
-CLOSE_SECONDS = 4.5  # for what still waits: with its libraries to import, a process ends within 5 s more
+CLOSE_SECONDS = 4.5  # to send what is queued; with its imports a process ends within 5 s
 _WAITING = 10_000
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class RunEnd:
-    """What the record of a run does not hold: whether it is tried again, and the error itself."""
+    """What the record of a run does not hold: whether a retry follows, and the error itself."""
 
     max_attempts: int = 1
     will_retry: bool = False
     error: BaseException | None = None
-    already_reported: bool = False  # it was told before: who counts has counted it
+    already_reported: bool = False  # reported before: it is counted already
 
 
 @dataclass(frozen=True)
 class SchedulerTick:
-    """One look of a scheduler at the clock."""
+    """One poll of a scheduler."""
 
     seconds: float
-    leads: bool = True  # the others only wait for the one that leads
+    leads: bool = True  # the others wait for the leader's lease to end
     failed: bool = False
-    started: int = 0  # runs, of slots and of their later attempts
-    lags: tuple[float, ...] = ()  # how many seconds after its fire a slot was started
+    started: int = 0  # runs started, first and later attempts
+    lags: tuple[float, ...] = ()  # seconds between the fire time of a slot and its start
     refused: int = 0  # runs that could not be started
-    taken_over: int = 0  # slots whose run was not heard of any more
-    max_attempts: Mapping[str, int] = field(default_factory=dict)  # of each scheduled pipeline, at most
+    taken_over: int = 0  # slots taken over from a run without heartbeat
+    max_attempts: Mapping[str, int] = field(default_factory=dict)  # by scheduled pipeline
     freshness_slas: Mapping[str, float] = field(
         default_factory=dict
-    )  # seconds, of those with a freshness_sla
-    due: int | None = 0  # slots that are due and were not started; None when that is not known
-    oldest_due_seconds: float = 0.0  # how long ago the oldest of them fired
+    )  # seconds, by pipeline with a freshness_sla
+    due: int | None = 0  # due slots that were not started; None if unknown
+    oldest_due_seconds: float = 0.0  # seconds since the oldest of them fired
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class StreamBatch:
 
 
 class Observer:
-    """Override what you want to hear. Each observer hears everything in order, on a thread of its own."""
+    """Override the events you need. Each observer gets all events in order, on its own thread."""
 
     name = "observer"  # for messages about it; without secrets
 
@@ -74,42 +74,42 @@ class Observer:
         """An attempt begins."""
 
     def stage_finished(self, record: RunRecord, target: str, stage: str, seconds: float) -> None:
-        """A stage of it ended well, just now."""
+        """A stage of the attempt has just ended well."""
 
     def run_is_well(self, record: RunRecord) -> None:
-        """A run that goes on, as a stream's does, has done a part of its work."""
+        """A run that goes on, such as a stream's, has done a part of its work."""
 
     def run_finished(self, record: RunRecord, ending: RunEnd) -> None:
-        """The attempt is over; the record says how.
+        """The attempt is over; the record holds its outcome.
 
-        Of one that died this is told by the next run, which finds it; nothing was told of it before.
+        If the attempt died, the next run finds it and sends this event.
         """
 
     def slot_ended(self, pipeline: str, at: dt.datetime, status: str, reason: str | None) -> None:
         """A scheduled slot ended without a run.
 
-        It was ``skipped`` because of an upstream, ``missed`` and not caught up with, or its runs died:
-        ``gave_up``, or ``succeeded`` when they had loaded it.
+        It was ``skipped`` because of an upstream, or ``missed``, or its runs died: ``gave_up``, or
+        ``succeeded`` if one of them had loaded it.
         """
 
     def scheduler_ticked(self, tick: SchedulerTick) -> None:
-        """A scheduler has looked at the clock."""
+        """A scheduler has polled."""
 
     def batch_committed(self, batch: StreamBatch) -> None:
-        """A stream has committed a batch, just now."""
+        """A stream has just committed a batch."""
 
     def close(self) -> None:
-        """Send what is left. What takes too long is left behind."""
+        """Send what is left. It is abandoned if it takes too long."""
 
 
 class Observers:
-    """Tells all observers, each in isolation: a slow or broken one holds up neither a run nor another."""
+    """Notifies all observers, each in isolation: a slow or broken one delays neither a run nor another."""
 
     def __init__(self, observers: Sequence[Observer] = ()) -> None:
         self._threads = [_ObserverThread(observer) for observer in observers]
 
     def __bool__(self) -> bool:
-        """Whether anyone listens."""
+        """Whether there are observers."""
         return bool(self._threads)
 
     def run_started(self, record: RunRecord) -> None:
@@ -134,16 +134,16 @@ class Observers:
         self._notify(lambda observer: observer.batch_committed(batch))
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Wait for what was told to be sent, all together no longer than this."""
-        for told in self._threads:
-            told.end()
+        """Wait until queued events are sent, for at most this many seconds in total."""
+        for thread in self._threads:
+            thread.end()
         deadline = time.monotonic() + seconds
-        for told in self._threads:
-            told.join(max(0.0, deadline - time.monotonic()))
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _notify(self, event: Callable[[Observer], None]) -> None:
-        for told in self._threads:
-            told.notify(event)
+        for thread in self._threads:
+            thread.notify(event)
 
 
 class _ObserverThread:
@@ -164,20 +164,20 @@ class _ObserverThread:
         try:
             self._events.put_nowait(event)
         except queue.Full:
-            self._warn_once(f"{_WAITING:,} events wait to be sent")
+            self._warn_once(f"{_WAITING:,} events are waiting to be sent")
 
     def end(self) -> None:
         if self._thread is not None:
             try:
                 self._events.put_nowait(None)
             except queue.Full:
-                self._warn_once(f"{_WAITING:,} events wait to be sent")
+                self._warn_once(f"{_WAITING:,} events are waiting to be sent")
 
     def join(self, seconds: float) -> None:
         if self._thread is not None:
             self._thread.join(seconds)
             if self._thread.is_alive():
-                self._warn_once("it takes too long; what it had not sent yet is lost")
+                self._warn_once("it takes too long; events that it had not sent are lost")
 
     def _run(self) -> None:
         while (event := self._events.get()) is not None:
@@ -187,24 +187,24 @@ class _ObserverThread:
     def _call_observer(self, event: Callable[[Observer], None]) -> None:
         try:
             event(self._observer)
-        except Exception as error:  # whatever a library throws, the run goes on
-            told = str(error) if isinstance(error, FlowError) else f"{type(error).__name__}: {error}"
-            self._warn_once(told)
+        except Exception as error:  # a library may raise anything, and the run goes on
+            message = str(error) if isinstance(error, FlowError) else f"{type(error).__name__}: {error}"
+            self._warn_once(message)
 
     def _warn_once(self, why: str) -> None:
-        if not self._has_warned:  # once: a run is not the place to read of it a hundred times
+        if not self._has_warned:  # once per process
             self._has_warned = True
-            _log.warning("%s", mask(f"{self._observer.name} could not be told of a run: {why}"))
+            _log.warning("%s", mask(f"{self._observer.name} could not report a run: {why}"))
 
 
 class ObservedListener(Listener):
-    """A run's listener that also tells the observers of its stages."""
+    """A run's listener that also reports its stages to the observers."""
 
     def __init__(self, record: RunRecord, listener: Listener, observers: Observers) -> None:
         self._record, self._listener, self._observers = record, listener, observers
 
     def run_started(self, attempt: Attempt) -> Listener:
-        return self._listener.run_started(attempt)  # a run within this one has stages of its own
+        return self._listener.run_started(attempt)  # a run inside this one has its own stages
 
     def planned(self, plan: Plan) -> None:
         self._listener.planned(plan)

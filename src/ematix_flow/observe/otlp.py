@@ -1,4 +1,4 @@
-"""What metrics and traces share of OpenTelemetry: addresses, bounded exporters, who we are."""
+"""What metrics and traces share for OpenTelemetry: endpoints, bounded exporters, the resource."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ematix_flow.observe.sink_urls import SinkEndpoint, parse_sink_url
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
-EXPORT_SECONDS = 2.0  # for one sending, with all that the exporter tries again
+EXPORT_SECONDS = 2.0  # for one export, with all its retries
 SCOPE = "ematix_flow"
 GRPC_PORT, HTTP_PORT = 4317, 4318
 _EXPORTER_LOGGERS = (
@@ -29,7 +29,7 @@ Protocol = Literal["grpc", "http"]
 
 
 def otlp_endpoint(url: str, what: str) -> tuple[Protocol, SinkEndpoint]:
-    """``…+grpc://`` and ``…+http://`` say how to speak; ``otlp://`` is HTTP, and gRPC at its port 4317."""
+    """Return protocol and endpoint: ``…+grpc://``, ``…+http://``, ``otlp://`` (HTTP; gRPC on port 4317)."""
     scheme = url.partition("://")[0]
     if scheme.endswith("+grpc"):
         return "grpc", parse_sink_url(url, what, GRPC_PORT)
@@ -38,23 +38,23 @@ def otlp_endpoint(url: str, what: str) -> tuple[Protocol, SinkEndpoint]:
 
 
 def http_url(to: SinkEndpoint, signal: Literal["metrics", "traces"]) -> str:
-    """A path that is given is taken as it is."""
+    """Return the URL of the signal; a given path is used as it is."""
     return to.url if to.path else f"{to.url}/v1/{signal}"
 
 
 def resource() -> Resource:
-    """``OTEL_SERVICE_NAME`` and ``OTEL_RESOURCE_ATTRIBUTES`` win."""
+    """Return our resource; ``OTEL_SERVICE_NAME`` and ``OTEL_RESOURCE_ATTRIBUTES`` win."""
     from opentelemetry.sdk.resources import Resource
 
-    named = "OTEL_SERVICE_NAME" in os.environ or "service.name=" in os.environ.get(
+    has_service_name = "OTEL_SERVICE_NAME" in os.environ or "service.name=" in os.environ.get(
         "OTEL_RESOURCE_ATTRIBUTES", ""
     )
-    ours = {} if named else {"service.name": "ematix-flow"}
+    ours = {} if has_service_name else {"service.name": "ematix-flow"}
     return Resource.create({**ours, "service.version": __version__})
 
 
 class _ExporterMessages(logging.Filter):
-    """What the exporters say in one thread is kept from the log; the last word is in ``said``."""
+    """Keeps the exporters' messages of one thread out of the log; ``last_message`` is the last one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,13 +70,13 @@ class _ExporterMessages(logging.Filter):
 
 @contextmanager
 def capture_exporter_messages() -> Iterator[_ExporterMessages]:
-    """Exporters tell their failures to the log, each time; we tell them once, in our words."""
-    heard = _ExporterMessages()
+    """Capture the exporters' messages: they log each failure; we report it once."""
+    messages = _ExporterMessages()
     loggers = [logging.getLogger(name) for name in _EXPORTER_LOGGERS]
     for logger in loggers:
-        logger.addFilter(heard)
+        logger.addFilter(messages)
     try:
-        yield heard
+        yield messages
     finally:
         for logger in loggers:
-            logger.removeFilter(heard)
+            logger.removeFilter(messages)

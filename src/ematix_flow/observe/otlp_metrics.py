@@ -31,7 +31,7 @@ PREFERENCE = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
 
 
 class OtlpMetrics(SendingObserver):
-    """Sums since the start of the process, or with ``delta`` as the preference, since the last sending."""
+    """Sends sums since the start of the process, or with the preference ``delta`` since the last send."""
 
     def __init__(self, url: str, run_log: RunLog, also: Sequence[Collector]) -> None:
         protocol, to = otlp_endpoint(url, "metrics")
@@ -49,10 +49,10 @@ class OtlpMetrics(SendingObserver):
 
         moment = time.time_ns()
         data = metrics_data(added if self._delta else now, self._resource, self._since, moment, self._delta)
-        with capture_exporter_messages() as heard:
+        with capture_exporter_messages() as messages:
             done = self._exporter.export(data, timeout_millis=EXPORT_SECONDS * 1000)
         if done is not MetricExportResult.SUCCESS:
-            raise ConnectionError(heard.last_message or "the exporter failed")
+            raise ConnectionError(messages.last_message or "the exporter failed")
         if self._delta:
             self._since = moment
 
@@ -62,7 +62,10 @@ class OtlpMetrics(SendingObserver):
 
 
 def _exporter(protocol: str, address: str) -> MetricExporter:
-    """Its own retries end with the timeout. Headers come from ``OTEL_EXPORTER_OTLP_HEADERS``."""
+    """Return the exporter.
+
+    Its retries end with the timeout; headers come from ``OTEL_EXPORTER_OTLP_HEADERS``.
+    """
     if protocol == "http":
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as OverHttp
 

@@ -1,7 +1,7 @@
-"""Metrics of commands that end before anybody could ask them: to a Pushgateway, or into a file.
+"""Metrics sinks for commands that end before they could be scraped: a Pushgateway, or a file.
 
 ``prometheus+push://gateway:9091?job=flow`` and ``prometheus+file:///path/flow.prom``, which node_exporter's
-textfile collector reads. Both add to what is there.
+textfile collector reads. Both add to the numbers that are there.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from ematix_flow.observe.sink_urls import parse_sink_url
 if TYPE_CHECKING:
     from ematix_flow.state.runlog.base import RunLog
 
-REQUEST_SECONDS = 2.0  # for one question
-LOCK_SECONDS = 4.0  # for the others that write the file
+REQUEST_SECONDS = 2.0  # for one request
+LOCK_SECONDS = 4.0  # to wait for other writers of the file
 LARGEST_ANSWER = 64_000_000
 _GATEWAY_PORT = 9091
 Group = tuple[str, str]  # the label that all its series share
 
 
 class TextfileMetrics(SendingObserver):
-    """Adds to the file under a lock, and replaces it whole: a reader never sees half of it."""
+    """Adds to the file under a lock and replaces it as a whole: a reader never sees half of it."""
 
     def __init__(self, url: str, run_log: RunLog, also: Sequence[Collector]) -> None:
         parts = urlsplit(url)
@@ -64,47 +64,51 @@ class TextfileMetrics(SendingObserver):
 
     def send(self, now: MetricFamilies, added: MetricFamilies) -> None:
         with FileLock(f"{self._path}.lock", timeout=LOCK_SECONDS):
-            there = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
+            present = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
             unfinished = self._path.with_name(f"{self._path.name}.{os.getpid()}")
-            unfinished.write_bytes(format_families(merge_families(parse_families(there), added)))
+            unfinished.write_bytes(format_families(merge_families(parse_families(present), added)))
             unfinished.replace(self._path)
 
 
 class PushgatewayMetrics(SendingObserver):
-    """A group of the gateway for each pipeline; what is of no pipeline is in the group of this machine.
+    """Pushes one group per pipeline; numbers without a pipeline go to the group of this machine.
 
-    The gateway can only be read and then written: who writes a group at the same time as another may lose
-    what the other added.
+    The gateway can only be read and then written: if two processes write a group at the same time, one of
+    them may lose what it added.
     """
 
     def __init__(self, url: str, run_log: RunLog, also: Sequence[Collector]) -> None:
         self._to = parse_sink_url(url, "metrics", _GATEWAY_PORT, ("job",))
         self._job = self._to.option("job", "ematix-flow")
-        self._accepted: dict[Group, MetricFamilies] = {}  # our numbers when the gateway last took them
+        self._accepted: dict[Group, MetricFamilies] = {}  # our numbers that the gateway last accepted
         self._unconfirmed: dict[
             Group, tuple[MetricFamilies, MetricFamilies]
-        ] = {}  # what was written, and of which numbers
+        ] = {}  # what was written, and from which numbers
         super().__init__(f"prometheus+push://{self._to.address}", run_log, also)
 
     def send(self, now: MetricFamilies, added: MetricFamilies) -> None:
-        """Group by group, so that one which is not taken does not count the others twice."""
-        there = _split_by_group(_families_of_job(self._job, parse_families(self._read())))
+        """Send group by group, so that a refused group does not count the others twice."""
+        present = _split_by_group(_families_of_job(self._job, parse_families(self._read())))
         for group, ours in sorted(_split_by_group(now).items()):
-            held = {name: each for name, each in there.get(group, {}).items() if name in ours}
+            present_in_group = {name: each for name, each in present.get(group, {}).items() if name in ours}
             written, numbers = self._unconfirmed.pop(group, (None, {}))
-            if written is not None and _series(held) == _series(written):
+            if written is not None and _series(present_in_group) == _series(written):
                 self._accepted[group] = numbers  # only the answer was lost
             if ours == self._accepted.get(group):
                 continue
-            total = merge_families(held, families_added_since(ours, self._accepted.get(group, {})))
+            total = merge_families(
+                present_in_group, families_added_since(ours, self._accepted.get(group, {}))
+            )
             self._unconfirmed[group] = (total, ours)
-            shown: Any = FixedCollector(total)  # it collects, which is all that is asked of a registry
-            pushadd_to_gateway(self._to.url, self._job, shown, dict([group]), REQUEST_SECONDS, self._handler)
+            collector: Any = FixedCollector(total)  # it collects, which is all that a registry needs here
+            pushadd_to_gateway(
+                self._to.url, self._job, collector, dict([group]), REQUEST_SECONDS, self._handler
+            )
             del self._unconfirmed[group]
             self._accepted[group] = ours
 
     def _read(self) -> str:
-        """What the gateway holds."""
+        """Return what the gateway holds."""
         request = Request(f"{self._to.url}/metrics")
         if self._to.user is not None:
             pair = f"{self._to.user}:{self._to.password or ''}".encode()
@@ -128,32 +132,34 @@ class PushgatewayMetrics(SendingObserver):
 
 
 def _split_by_group(families: MetricFamilies) -> dict[Group, MetricFamilies]:
-    """The series of each group, without the label that the gateway adds to them."""
+    """Return the series of each group, without the label that the gateway adds."""
     found: dict[Group, MetricFamilies] = {}
     for name, family in families.items():
         for (sample, labels), value in family.series.items():
             given = dict(labels)
             host = given.pop("instance", "") or socket.gethostname()
             group = ("pipeline", given["pipeline"]) if "pipeline" in given else ("instance", host)
-            mine = found.setdefault(group, {}).setdefault(name, MetricFamily(family.kind, family.meaning))
-            mine.series[sample, tuple(given.items())] = value
+            family_of_group = found.setdefault(group, {}).setdefault(
+                name, MetricFamily(family.kind, family.meaning)
+            )
+            family_of_group.series[sample, tuple(given.items())] = value
     return found
 
 
-def _families_of_job(job: str, there: MetricFamilies) -> MetricFamilies:
-    """What a gateway holds for one job, without the label that says so."""
-    mine = ("job", job)
+def _families_of_job(job: str, present: MetricFamilies) -> MetricFamilies:
+    """Return what the gateway holds for one job, without the job label."""
+    job_label = ("job", job)
     return {
         name: MetricFamily(
             family.kind,
             family.meaning,
             {
-                (sample, tuple(pair for pair in labels if pair != mine)): value
+                (sample, tuple(pair for pair in labels if pair != job_label)): value
                 for (sample, labels), value in family.series.items()
-                if mine in labels
+                if job_label in labels
             },
         )
-        for name, family in there.items()
+        for name, family in present.items()
     }
 
 

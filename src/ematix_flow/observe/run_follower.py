@@ -1,4 +1,4 @@
-"""Runs that ended elsewhere, found in the run log: how a scheduler counts those of its executor."""
+"""Finds runs that ended in other processes in the run log: so a scheduler counts the runs of its executor."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from ematix_flow.state.runlog.base import RunLog
 
 OVERLAP = dt.timedelta(minutes=1)  # how far the clocks of two machines may differ
-MAX_RUNS = 5_000  # runs of one look
+MAX_RUNS = 5_000  # in one poll
 
 
 class RunFollower:
-    """Each run that ends after the first look is given once, whoever ran it and where."""
+    """Yields each run that ends after the first poll once, whichever process ran it."""
 
     def __init__(self, log: RunLog, now: Callable[[], dt.datetime]) -> None:
         self._log, self._now = log, now
         self._since: dt.datetime | None = None
         self._running: set[str] = set()
-        self._known: dict[str, dt.datetime] = {}  # ended runs that the next look may meet again
+        self._known: dict[str, dt.datetime] = {}  # ended runs that the next poll may find again
 
     def poll_ended_runs(self) -> Iterator[RunRecord]:
-        """The runs that have ended since the last look; none at the first."""
+        """Yield the runs that have ended since the last poll; none at the first."""
         moment = self._now()
         if self._since is None:
             self._running = {run.run_id for run in self._log.list(status="running", limit=MAX_RUNS)}
@@ -45,7 +45,7 @@ class RunFollower:
             older -= {run.run_id for run in self._log.list(status="running", limit=MAX_RUNS)}
         for run_id in sorted(older):
             self._running.discard(run_id)
-            with suppress(UsageError):  # the log no longer has it
+            with suppress(UsageError):  # it is purged
                 begun[run_id] = self._log.get(run_id)
         for run in sorted(begun.values(), key=lambda each: each.started_at):
             if run.status == "running":

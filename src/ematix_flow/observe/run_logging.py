@@ -1,7 +1,7 @@
-"""Runs as records of Python's `logging`: one for each event, with its fields beside the words.
+"""Logs runs with Python's `logging`: one record for each event, with its fields next to the message.
 
-``.sync()`` tells of itself this way, so that an orchestrator's task log shows what happened. Whoever handles
-the records finds the fields in `fields_of`.
+``.sync()`` logs this way, so that an orchestrator's task log shows what happened. A handler reads the fields
+with `event_fields`.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _log = logging.getLogger(LOGGER)
 
 
 def log_event(level: int, event: str, message: str, **fields: Any) -> None:
-    """One record; a field that is None is left out."""
+    """Log one record; fields that are None are left out."""
     if _log.isEnabledFor(level):
         known = {key: value for key, value in fields.items() if value is not None}
         _log.log(level, "%s", mask(message), extra={_FIELDS: {"event": event, **known}})
 
 
 def event_fields(record: logging.LogRecord) -> Mapping[str, Any] | None:
-    """The fields of a record that `log_event` made; None of any other."""
+    """Return the fields of a record that `log_event` made; None for any other record."""
     found: Mapping[str, Any] | None = getattr(record, _FIELDS, None)
     return found
 
 
 class LoggingListener(Listener):
-    """Logs runs. The end of a failed one has the level ``failure``: low where the error is raised as well."""
+    """Logs runs. The end of a failed run has the level ``failure``: low if the error is raised as well."""
 
     def __init__(self, failure: int = logging.INFO, *, only_failures: bool = False) -> None:
         self._failure = failure
@@ -61,8 +61,8 @@ class _OneRunLogger(LoggingListener):
         self._began = self._last_progress_line = time.monotonic()
         self._stages: dict[str, str] = {}
         self._last_progress: dict[str, Progress] = {}
-        again = f", attempt {attempt.number}" if attempt.number > 1 else ""
-        self._log_event(logging.INFO, "run_started", f"started{again}", trigger=attempt.trigger)
+        attempt_text = f", attempt {attempt.number}" if attempt.number > 1 else ""
+        self._log_event(logging.INFO, "run_started", f"started{attempt_text}", trigger=attempt.trigger)
 
     def stage_started(self, target: str, stage: str) -> None:
         self._stages[target] = stage
@@ -135,14 +135,14 @@ class _OneRunLogger(LoggingListener):
 
 
 def error_fields(error: BaseException) -> dict[str, object]:
-    """The parts of an error, as a log holds them."""
+    """Return the parts of an error for a log record."""
     if isinstance(error, FlowError):
         return error.to_json()
     return {"type": type(error).__name__, "what": mask(str(error))}
 
 
 def _status_of(error: BaseException) -> str:
-    """As the run log has it."""
+    """Return the status as in the run log."""
     if isinstance(error, PipelineLocked):
         return "locked"
     return "cancelled" if isinstance(error, (Interrupted, KeyboardInterrupt)) else "failed"

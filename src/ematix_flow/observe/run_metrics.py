@@ -38,7 +38,7 @@ _LAG_SECONDS = (1, 5, 10, 15, 30, 60, 120, 300, 900, 3_600, 14_400, 86_400)
 
 
 class RunMetrics:
-    """The numbers of one process, in a registry of their own. One thread counts, any may read."""
+    """The numbers of one process, in their own registry. One thread counts, any thread may read."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
@@ -76,13 +76,13 @@ class RunMetrics:
         self._scheduler: _SchedulerMetrics | None = None
 
     def value(self, name: str, **labels: str) -> float | None:
-        """One number by its full name, as ``pipeline_runs_total``; None when there is none yet."""
+        """Return one number by its full name, such as ``pipeline_runs_total``; None if there is none yet."""
         return self.registry.get_sample_value(name, labels)
 
     # ------------------------------------------------------------------ what is counted
 
     def start_at_zero(self, pipelines: Iterable[str]) -> None:
-        """Begin these at zero, so that the first failure of each is seen to be one more."""
+        """Start the counters of these pipelines at zero, so that the first failure is an increase."""
         for name in map(self._pipeline, pipelines):
             for outcome in ("success", "failure", "skipped"):
                 self._runs.labels(name, outcome)
@@ -91,23 +91,23 @@ class RunMetrics:
             self._gave_up.labels(name)
 
     def set_freshness_slas(self, seconds: Mapping[str, float]) -> None:
-        """How old the last success of each may be."""
+        """Set how old the last success of each pipeline may be."""
         for pipeline, allowed in seconds.items():
             self._freshness_sla.labels(self._pipeline(pipeline)).set(allowed)
 
     def set_last_success(self, pipeline: str, moment: dt.datetime) -> None:
-        """When it last ended well."""
+        """Set when the pipeline last ended well."""
         self._last_success.labels(self._pipeline(pipeline)).set(moment.timestamp())
 
     def set_last_run_state(self, record: RunRecord, ending: RunEnd) -> None:
-        """How a pipeline stands by the last run of it; nothing is counted."""
+        """Set the state of a pipeline from its last run, without counting the run."""
         if record.mode == "stream" or record.finished_at is None:
             return
         name, well = self._pipeline(record.pipeline), record.ended_well
         self._attempt.labels(name).set(record.attempt)
         self._last_run.labels(name).set(record.finished_at.timestamp())
         if record.status in ("skipped", "locked") and not well:
-            return  # it never began: the pipeline stands as before
+            return  # it never began: the state of the pipeline is unchanged
         self._last_run_succeeded.labels(name).set(int(well))
         if well:
             self.set_last_success(record.pipeline, record.finished_at)
@@ -116,13 +116,13 @@ class RunMetrics:
             self._gave_up.labels(name).set(1)
 
     def forget_states(self) -> None:
-        """Another scheduler knows from now on how the pipelines stand."""
+        """Forget the states of the pipelines: another scheduler reports them now."""
         states = (self._attempt, self._last_run, self._last_success, self._last_run_succeeded, self._gave_up)
         for gauge in states:
             gauge.clear()
 
     def run_finished(self, record: RunRecord, ending: RunEnd) -> None:
-        """An attempt of a pipeline; streams have numbers of their own."""
+        """Count an attempt at a pipeline; streams have their own numbers."""
         if record.mode == "stream" or record.finished_at is None:
             return
         name, well = self._pipeline(record.pipeline), record.ended_well
@@ -135,19 +135,21 @@ class RunMetrics:
             self._rows.labels(name, kind).inc(max(getattr(record, f"rows_{kind}") or 0, 0))
         for stage, seconds in _stages(record.metrics):
             self._stage_seconds.labels(name, self._bounded(self._stages, stage, MOST_STAGES)).inc(seconds)
-        ended = well and record.error_message is None  # with one, another said so: its slot ends by itself
+        ended = (
+            well and record.error_message is None
+        )  # with a message, another process recorded the end, and its slot is counted separately
         if record.slot is not None and (ended or _gave_up(record, ending)):
             self._slots.labels(name, "succeeded" if well else "gave_up").inc()
 
     def slot_ended(self, pipeline: str, outcome: str) -> None:
-        """A slot that ended: given up, skipped without a run, or missed."""
+        """Count a slot that ended without a run: given up, skipped or missed."""
         name = self._pipeline(pipeline)
         self._slots.labels(name, outcome if outcome in SLOT_OUTCOMES else OTHER).inc()
         if outcome == "gave_up":
             self._gave_up.labels(name).set(1)
 
     def scheduler_ticked(self, tick: SchedulerTick, now: float) -> None:
-        """A look of the scheduler of this process; others have no such numbers."""
+        """Count a poll of the scheduler of this process."""
         if self._scheduler is None:
             self._scheduler = _SchedulerMetrics(self.registry)
         self._scheduler.ticked(tick, now)
@@ -176,7 +178,7 @@ class RunMetrics:
 
 
 class _SchedulerMetrics:
-    """There from the first look on: who never looks shows no scheduler."""
+    """The numbers of a scheduler, created at its first poll: other processes do not show them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         prefix = "ematix_flow_scheduler"
@@ -257,7 +259,7 @@ def _unit(name: str) -> str:
 
 
 def _stages(metrics: dict[str, Any]) -> Iterable[tuple[str, float]]:
-    """Stages and their seconds, of each target that came to a result."""
+    """Yield the stages and their seconds, for each target with a result."""
     for target in metrics.get("targets", ()):
         for stage, seconds in target.get("seconds", {}).items():
             yield str(stage), max(float(seconds), 0.0)

@@ -1,8 +1,8 @@
-"""What a run says, kept in memory: its notes and stages, and what Python logs and warns meanwhile.
+"""The output of a run, kept in memory: its notes and stages, and Python's log records and warnings.
 
-Each run has its own, however many run at once: the run's context says whose a line is. A thread that a run
-has started knows no context; what it says is the run's as long as only one is at work. Levels of loggers
-are left as they are: what they let through is kept.
+Each run has its own output, even if several run at once: a context variable decides whose a line is. A
+thread that a run has started has no such context; its lines belong to the run if only one is active. The
+levels of loggers stay as they are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from ematix_flow.state.run_records import LONGEST_OUTPUT, bounded_text
 
-_RUN_LOGGER = "ematix_flow.runs"  # stages and notes as a run's listener logs them
+_RUN_LOGGER = "ematix_flow.runs"  # a run's listener logs its stages and notes here
 
 _current: ContextVar[RunOutput | None] = ContextVar("ematix_flow_run_output", default=None)
 _active: list[RunOutput] = []
@@ -27,7 +27,7 @@ _lock = threading.RLock()
 
 
 class RunOutput:
-    """The last lines of a run, as many as fit into ``most`` characters."""
+    """The last lines of a run's output, up to ``most`` characters."""
 
     def __init__(self, most: int = LONGEST_OUTPUT) -> None:
         self._most, self._size = most, 0
@@ -35,7 +35,7 @@ class RunOutput:
         self._lock = threading.Lock()
 
     def add_text(self, text: str, level: str = "INFO") -> None:
-        """One thing said, now."""
+        """Add one line with the present time."""
         self.add_line(f"{_format_time(time.time())} {level} {bounded_text(text)}")
 
     def add_line(self, line: str) -> None:
@@ -51,7 +51,7 @@ class RunOutput:
 
     @contextmanager
     def capture(self) -> Iterator[None]:
-        """While the block runs, what is logged and warned of in it is kept here as well."""
+        """While the block runs, its log records and warnings are added to this output."""
         token = _current.set(self)
         with _lock:
             if not _active:
@@ -68,15 +68,15 @@ class RunOutput:
 
 
 def _output_of_caller() -> RunOutput | None:
-    mine = _current.get()
-    if mine is not None:
-        return mine
+    own = _current.get()
+    if own is not None:
+        return own
     with _lock:
         return _active[0] if len(_active) == 1 else None
 
 
 class _LogCapture(logging.Handler):
-    """Hears all that Python's logging lets through, while a run is at work."""
+    """Receives all records of Python's logging while a run is active."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,13 +99,13 @@ class _LogCapture(logging.Handler):
                 text = self._form.format(record)
             except (
                 Exception
-            ) as problem:  # arguments that do not fit the text: a library's mistake, not the run's
+            ) as problem:  # arguments do not fit the text: the mistake of a library, not of the run
                 text = f"{record.msg} ({type(problem).__name__}: {problem})"
             output.add_line(
                 f"{_format_time(record.created)} {record.levelname} {record.name}: {bounded_text(text)}"
             )
         if self._is_only_handler(record):
-            # Python prints a warning that nobody handles; now that we do, it would be silent
+            # Python prints a warning without handlers; with our handler it would be silent
             last = logging.lastResort
             if last is not None and record.levelno >= last.level:
                 last.handle(record)

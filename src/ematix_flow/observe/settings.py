@@ -1,4 +1,4 @@
-"""Which observers a process has: by options, else the environment, else the project's file."""
+"""Chooses the observers of a process: by options, else the environment, else the project's file."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
     from ematix_flow.state.runlog.base import RunLog
 
-ALERTERS_VARIABLE = "EMATIX_FLOW_ALERTERS"  # URLs with blanks or commas between them
+ALERTERS_VARIABLE = "EMATIX_FLOW_ALERTERS"  # URLs, separated by blanks or commas
 METRICS_VARIABLE = "EMATIX_FLOW_METRICS"
 TRACES_VARIABLE = "EMATIX_FLOW_TRACES"
-_SEPARATOR = re.compile(r"\s+|,(?=[A-Za-z][A-Za-z0-9+.-]*://)")  # some have commas in them
+_SEPARATOR = re.compile(r"\s+|,(?=[A-Za-z][A-Za-z0-9+.-]*://)")  # some URLs contain commas
 
 
 @dataclass(frozen=True)
 class Observability:
-    """The URLs of what watches. They may hold passwords."""
+    """The URLs of the observers. They may contain passwords."""
 
     alerters: tuple[str, ...] = ()
     metrics: str | None = None
@@ -48,7 +48,7 @@ class Observability:
         )
 
     def check(self) -> None:
-        """An error now when an alerter's URL cannot be understood."""
+        """Raise an error if an alerter's URL is invalid."""
         if self.alerters:
             from ematix_flow.observe.alerts.alerter_urls import open_alerter
 
@@ -56,14 +56,14 @@ class Observability:
                 open_alerter(url)
 
     def to_env(self) -> dict[str, str]:
-        """For a run that a scheduler starts; never an argument, which everyone can read.
+        """Return the variables for a run that a scheduler starts; arguments would be readable by everyone.
 
-        The scheduler counts its runs itself, by the run log, so they count nothing. Alerters of the
-        project's file they find there.
+        The scheduler counts its runs from the run log, so the runs count nothing. They read the alerters of
+        the project's file there.
         """
-        told = () if self.alerters == list_setting("alerts", "urls") else self.alerters
+        alerters = () if self.alerters == list_setting("alerts", "urls") else self.alerters
         given = {
-            ALERTERS_VARIABLE: " ".join(told),
+            ALERTERS_VARIABLE: " ".join(alerters),
             METRICS_VARIABLE: "null://",
             TRACES_VARIABLE: self.traces or "",
         }
@@ -74,9 +74,9 @@ class Observability:
 def open_observers(
     settings: Observability, run_log: RunLog, numbers: Sequence[Collector] = ()
 ) -> Iterator[Observers]:
-    """Observers while the block runs; a URL that cannot be understood is an error before anything runs.
+    """Open the observers while the block runs. An invalid URL raises an error before anything runs.
 
-    ``numbers`` go where those of runs go.
+    ``numbers`` are further metrics, sent to the same place as those of runs.
     """
     observers = Observers(list(_configured_observers(settings, run_log, numbers)))
     try:
@@ -88,7 +88,7 @@ def open_observers(
 def _configured_observers(
     settings: Observability, run_log: RunLog, numbers: Sequence[Collector]
 ) -> Iterator[Observer]:
-    """Each kind is imported only when it is asked for."""
+    """Open the configured observers; each kind is imported only if it is used."""
     if settings.metrics:
         from ematix_flow.observe.metrics import open_metrics
 
@@ -97,7 +97,7 @@ def _configured_observers(
         from ematix_flow.observe.traces import open_traces
 
         yield open_traces(settings.traces)
-    # whoever registers an alerter has imported that module
+    # a program that registers an alerter has imported that module
     if settings.alerters or "ematix_flow.observe.alerts.alerter_registry" in sys.modules:
         from ematix_flow.observe.alerts.alerter_registry import alert_observers
 

@@ -1,4 +1,4 @@
-"""The address in the URL of a metrics or traces sink, and whether it is spoken to in the clear."""
+"""Parses the URL of a metrics or traces sink: its address, its options, and whether it uses TLS."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _YES, _NO = ("1", "true", "yes"), ("0", "false", "no")
 
 @dataclass(frozen=True)
 class SinkEndpoint:
-    """Where to send to. ``plain`` is without TLS: for this machine, or when ``?insecure=1`` asks for it."""
+    """Where to send. ``is_plaintext`` is without TLS: for this machine, or with ``?insecure=1``."""
 
     scheme: str
     host: str
@@ -32,7 +32,7 @@ class SinkEndpoint:
 
     @property
     def url(self) -> str:
-        """For an HTTP client; the password is not in it."""
+        """The URL for an HTTP client, without the password."""
         return f"{'http' if self.is_plaintext else 'https'}://{self.address}{self.path}"
 
     def option(self, name: str, default: str) -> str:
@@ -40,12 +40,12 @@ class SinkEndpoint:
 
 
 def parse_sink_url(url: str, what: str, port: int, options: Collection[str] = ()) -> SinkEndpoint:
-    """What a URL says. ConfigError when it makes no sense; ``what`` names the setting it is of."""
+    """Parse the URL of a sink. Raises ConfigError if it is invalid; ``what`` names its setting."""
     try:
         parts = urlsplit(url)
-        host, given = parts.hostname or "localhost", parts.port
+        host, port_in_url = parts.hostname or "localhost", parts.port
     except ValueError as error:
-        raise ConfigError(f"the {what} URL {url!r} cannot be understood: {error}") from None
+        raise ConfigError(f"the {what} URL {url!r} is invalid: {error}") from None
     query = parse_qsl(parts.query, keep_blank_values=True)
     allowed = (*options, "insecure")
     for name, _ in query:
@@ -62,7 +62,7 @@ def parse_sink_url(url: str, what: str, port: int, options: Collection[str] = ()
     return SinkEndpoint(
         parts.scheme,
         host,
-        given if given is not None else port,
+        port_in_url if port_in_url is not None else port,
         parts.path.rstrip("/"),
         insecure in _YES or (not insecure and is_local(host)),
         unquote(parts.username) if parts.username else None,
@@ -72,7 +72,7 @@ def parse_sink_url(url: str, what: str, port: int, options: Collection[str] = ()
 
 
 def is_local(host: str) -> bool:
-    """Whether what is sent there stays on this machine."""
+    """Whether the host is this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""What running streams tell whoever watches them. The default watches nothing."""
+"""The events of running streams for a listener. The default listener ignores them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections.abc import Mapping
 
 
 class StreamListener:
-    """Override what you want to see. One watch may serve several streams: each calls from its own thread."""
+    """Override the events you need.
+
+    Several streams may share one listener; each calls from its own thread.
+    """
 
     def started(self, name: str, plan_text: str) -> None:
-        """The plan is made and the stream runs from now on. Called again after each restart."""
+        """The plan is made and the stream runs now. Called again after each restart."""
 
     def batch_committed(
         self,
@@ -21,25 +24,25 @@ class StreamListener:
         lag: Mapping[str, int],
         lag_unit: str = "messages",
     ) -> None:
-        """A batch is committed. ``lag`` says for each partition how much waits behind it, where known.
+        """A batch is committed. ``lag`` is the backlog of each partition, if it is known.
 
         It counts messages, or the ``milliseconds`` behind the newest one.
         """
 
     def lag_changed(self, name: str, lag: Mapping[str, int], lag_unit: str) -> None:
-        """How much waits now, though no batch came. Empty when it is not known."""
+        """The present backlog, although there was no batch. Empty if it is not known."""
 
     def dead_letters_added(self, name: str, count: int) -> None:
-        """So many more messages were put aside."""
+        """This many further messages became dead letters."""
 
     def messages_left_out(self, name: str, dropped: int, empty: int) -> None:
-        """So many more were not loaded: unreadable ones that the policy drops, and ones without a payload."""
+        """Further messages were not loaded: unreadable ones that the policy drops, and empty ones."""
 
     def restarting(self, name: str, error: BaseException, delay: float) -> None:
-        """It failed, and begins anew in so many seconds."""
+        """The stream failed and starts again in ``delay`` seconds."""
 
     def stopped(self, name: str) -> None:
-        """It ended well. The error of one that did not is with whoever waits for it."""
+        """The stream ended well. `RunningStream.wait` raises the error of one that failed."""
 
     def note(self, text: str) -> None:
-        """Something worth saying."""
+        """A message about the stream."""

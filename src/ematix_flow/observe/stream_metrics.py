@@ -1,8 +1,7 @@
-"""What running streams count and measure, for Prometheus and for whoever asks whether they are well.
+"""The metrics and the health of running streams.
 
-Owns the numbers; `metrics_server` shows them. A call never raises and never waits: a stream does not stop
-because somebody counts. Names follow OpenMetrics; labels are bounded, and what exceeds the bound is
-counted under ``other``.
+Owns the numbers; `metrics_server` serves them. A call never raises and never waits: metrics never stop a
+stream. Names follow OpenMetrics; the number of labels is bounded, and further ones count as ``other``.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 
 @dataclass
 class _StreamStatus:
-    """What is known of one pipeline beside its numbers; moments are of the monotonic clock."""
+    """What is known of one stream besides its numbers; times are of the monotonic clock."""
 
     state: StreamState = "starting"
     since: float = 0.0
@@ -47,16 +46,18 @@ class _StreamStatus:
     attempt: float | None = None
     restarts: int = 0
     error: str | None = None
-    failing: dict[str, tuple[float, str]] = field(default_factory=dict)  # targets: since when, and why
+    failing: dict[str, tuple[float, str]] = field(
+        default_factory=dict
+    )  # by target: since when, and the error
     targets: set[str] = field(default_factory=set)
     partitions: set[tuple[Gauge, str, str]] = field(default_factory=set)  # whose lag is shown
 
 
 @dataclass(frozen=True)
 class StreamHealth:
-    """The answer to one question: whether all is well, and how each pipeline is.
+    """The health of all streams: whether all is well, and the state of each stream.
 
-    ``status`` is a word for it; a pipeline that runs on while one of its targets fails is ``degraded``.
+    ``status`` is one word for it; ``degraded``: a stream runs on while one of its targets fails.
     """
 
     is_healthy: bool
@@ -68,9 +69,9 @@ class StreamHealth:
 
 
 class StreamMetrics:
-    """The numbers of the streams of this process, in a registry of their own. Any thread may call.
+    """The numbers of the streams of this process, in their own registry. Any thread may call.
 
-    A pipeline is ready while it runs and its last batch, or its last look for one, is at most
+    A stream is ready while it runs and its last batch, or its last check for one, is at most
     ``stale_after_seconds`` old.
     """
 
@@ -119,7 +120,7 @@ class StreamMetrics:
     # ------------------------------------------------------------------ what a stream tells
 
     def set_state(self, pipeline: str, state: StreamState, error: BaseException | str | None = None) -> None:
-        """The stream is in this state from now on. With an error, that is why."""
+        """Set the state of a stream, with the error that caused it, if any."""
         if state not in get_args(StreamState):
             return
         with self._lock:
@@ -142,7 +143,7 @@ class StreamMetrics:
         seconds_by_phase: Mapping[str, float],
         status: str = "committed",
     ) -> None:
-        """A batch ended: ``committed``, ``empty``, ``repeated`` (it was there already) or ``failed``."""
+        """Count a batch: ``committed``, ``empty``, ``repeated`` (it was committed before) or ``failed``."""
         with self._lock:
             name, known = self._status_of(pipeline)
             known.attempt = self._monotonic()
@@ -159,14 +160,15 @@ class StreamMetrics:
                     self._seconds.labels(name, _known_or_other(phase, PHASES)).observe(max(seconds, 0.0))
 
     def mark_alive(self, pipeline: str) -> None:
-        """The stream looked for a batch and there was none: it is alive."""
+        """Record that the stream checked for a batch and there was none: it is alive."""
         with self._lock:
             self._status_of(pipeline)[1].attempt = self._monotonic()
 
     def set_lag(self, pipeline: str, waiting: Mapping[str, int], unit: str = "messages") -> None:
-        """How much waits, by ``topic/partition``: messages, or ``milliseconds`` behind the newest.
+        """Set the backlog by ``topic/partition``: messages, or ``milliseconds`` behind the newest one.
 
-        What is not named any more is forgotten. Times that share a label are not added: the longest counts.
+        Partitions that are no longer named are removed. Times that share a label are not added: the longest
+        counts.
         """
         timed = unit == "milliseconds"
         gauge, per = (self._lag_seconds, 1000) if timed else (self._lag, 1)
@@ -178,8 +180,8 @@ class StreamMetrics:
                 label = (_label(topic or place), _label(partition if topic else ""))
                 if len(found) >= MOST_PARTITIONS and label not in found:
                     label = (OTHER, OTHER)
-                before, here = found.get(label, 0), _not_negative(waiting[place])
-                found[label] = max(before, here) if timed else before + here
+                before, waiting_here = found.get(label, 0), _not_negative(waiting[place])
+                found[label] = max(before, waiting_here) if timed else before + waiting_here
             for old, topic, partition in known.partitions - {(gauge, *label) for label in found}:
                 old.remove(name, topic, partition)
             known.partitions = {(gauge, *label) for label in found}
@@ -202,7 +204,7 @@ class StreamMetrics:
         self._tombstones.labels(self._pipeline_label(pipeline)).inc(_not_negative(messages))
 
     def count_restart(self, pipeline: str, error: BaseException | str) -> None:
-        """The stream failed and will be started again."""
+        """Count a restart after a failure."""
         with self._lock:
             name, known = self._status_of(pipeline)
             known.restarts += 1
@@ -210,7 +212,7 @@ class StreamMetrics:
             self.set_state(pipeline, "restarting", error)
 
     def target_failed(self, pipeline: str, target: str, error: BaseException | str) -> None:
-        """One target of several fails alone: the pipeline goes on without it, and tries it again."""
+        """Record that one of several targets fails: the stream goes on without it and retries it."""
         with self._lock:
             failing, label = self._status_of(pipeline)[1].failing, _label(target)
             if label in failing or len(failing) < MOST_TARGETS:
@@ -218,35 +220,35 @@ class StreamMetrics:
                 failing[label] = since, _error_line(error)
 
     def target_recovered(self, pipeline: str, target: str) -> None:
-        """The target takes batches again."""
+        """Record that the target accepts batches again."""
         with self._lock:
             self._status_of(pipeline)[1].failing.pop(_label(target), None)
 
     # ------------------------------------------------------------------ what others ask
 
     def health(self) -> StreamHealth:
-        """Well unless a pipeline has failed for good; ``degraded`` while a target of one fails alone."""
+        """Return the health: well unless a stream has failed; ``degraded`` while one target fails."""
         with self._lock:
             well = all(known.state != "failed" for known in self._pipelines.values())
             degraded = any(known.failing for known in self._pipelines.values())
-            told = {
+            pipelines = {
                 name: {**self._status_json(known), "failing_targets": self._failing_targets(known)}
                 for name, known in self._pipelines.items()
             }
-        return StreamHealth(well, told, "failed" if not well else "degraded" if degraded else "ok")
+        return StreamHealth(well, pipelines, "failed" if not well else "degraded" if degraded else "ok")
 
     def readiness(self) -> StreamHealth:
-        """Well when there are pipelines and each of them runs and is not stuck."""
+        """Return the readiness: well if there are streams and each of them runs and is not stuck."""
         with self._lock:
-            told = {
+            pipelines = {
                 name: {**self._status_json(known), "ready": self._is_ready(known)}
                 for name, known in self._pipelines.items()
             }
-        ready = bool(told) and all(each["ready"] for each in told.values())
-        return StreamHealth(ready, told, "ready" if ready else "not ready")
+        ready = bool(pipelines) and all(each["ready"] for each in pipelines.values())
+        return StreamHealth(ready, pipelines, "ready" if ready else "not ready")
 
     def serve(self, port: int, host: str = "127.0.0.1") -> MetricsServer:
-        """Show all of it at ``/metrics``, ``/health`` and ``/ready``; port 0 is any that is free."""
+        """Serve the numbers at ``/metrics``, ``/health`` and ``/ready``; port 0 is any free port."""
         from ematix_flow.observe.metrics_server import MetricsServer
 
         def told(health: StreamHealth) -> tuple[bool, Any]:
@@ -289,7 +291,7 @@ class StreamMetrics:
             if len(self._pipelines) >= MOST_PIPELINES:
                 name = OTHER
             self._pipelines.setdefault(name, _StreamStatus(since=self._monotonic()))
-            for stage in STAGES:  # from zero, so that the first letter is seen to be one more
+            for stage in STAGES:  # from zero, so that the first letter is an increase
                 self._dead.labels(name, stage)
         return name, self._pipelines[name]
 
@@ -324,7 +326,7 @@ def _not_negative(number: int) -> int:
 
 
 def _error_line(error: BaseException | str) -> str:
-    """The first line of an error, without secrets."""
+    """Return the first line of an error, without secrets."""
     text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-    shown = mask(text).split("\n")[0].encode("utf-8", "backslashreplace").decode("utf-8")
-    return shown if len(shown) <= LONGEST_ERROR else shown[: LONGEST_ERROR - 1] + "…"
+    line = mask(text).split("\n")[0].encode("utf-8", "backslashreplace").decode("utf-8")
+    return line if len(line) <= LONGEST_ERROR else line[: LONGEST_ERROR - 1] + "…"

@@ -1,7 +1,7 @@
 """OpenTelemetry spans: one for each run with its stages below it, one for batches of streams.
 
-A run is part of the trace that ``TRACEPARENT`` names. Without one it is a trace of its own, whose id is
-the id of the run.
+A run is part of the trace that ``TRACEPARENT`` names. Without one it is its own trace, whose id is the run
+id.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def open_traces(url: str) -> Observer:
 
 
 class SpanObserver(Observer):
-    """Turns what it hears into spans. They are sent by a thread of their own, which nobody waits for."""
+    """Turns events into spans. Another thread sends them, and no run waits for it."""
 
     def __init__(self, name: str, exporter: SpanExporter) -> None:
         from opentelemetry.sdk.trace import TracerProvider
@@ -132,15 +132,15 @@ class SpanObserver(Observer):
         )
         ended = _nanoseconds(record.finished_at.timestamp())
         if record.error_message is not None:
-            told = mask(record.error_message)[:LONGEST_TEXT]
+            message = mask(record.error_message)[:LONGEST_TEXT]
             if record.status not in ("skipped", "locked"):
-                span.set_status(StatusCode.ERROR, told)
-            attributes = {"exception.type": record.error_type or "", "exception.message": told}
+                span.set_status(StatusCode.ERROR, message)
+            attributes = {"exception.type": record.error_type or "", "exception.message": message}
             span.add_event("exception", attributes, ended)
         span.end(ended)
 
     def batch_committed(self, batch: StreamBatch) -> None:
-        """Each is a trace of its own: a stream's may last for months."""
+        """Each batch is its own trace: the trace of a stream could last for months."""
         few = self._batches.setdefault(batch.stream, _SpanLimit())
         if not few.allows_span():
             return
@@ -180,7 +180,7 @@ class SpanObserver(Observer):
 
 
 class _SpanLimit:
-    """So many in a minute; the others are counted."""
+    """Limits spans per minute and counts those left out."""
 
     def __init__(self) -> None:
         self._minute, self._taken, self._left_out = 0, 0, 0
@@ -195,13 +195,13 @@ class _SpanLimit:
         return self._taken <= BATCHES_PER_MINUTE
 
     def take_left_out(self) -> int:
-        """How many were left out before this one."""
+        """Return how many were left out before this one, and reset the count."""
         left, self._left_out = self._left_out, 0
         return left
 
 
 class _TraceIds:
-    """Gives the next trace the id of a run, so that who has one finds the other."""
+    """Gives the next trace the id of a run, so that each leads to the other."""
 
     def __init__(self, generator: IdGenerator) -> None:
         self.generator = generator
@@ -217,23 +217,26 @@ def _trace_ids() -> _TraceIds:
                 return super().generate_trace_id()
             return uuid.UUID(ids.run_id).int
 
-    # a sampler by share looks at the bits of a trace id, some of which are the same in every run id
+    # a ratio sampler uses the bits of a trace id, some of which are the same in every run id
     by_share = "ratio" in os.environ.get("OTEL_TRACES_SAMPLER", "")
     ids = _TraceIds(Generator())
     return ids
 
 
 def _parent_context() -> Context:
-    """The trace that this process is part of."""
+    """Return the trace that this process is part of."""
     from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    told = {name.lower(): os.environ[name] for name in ("TRACEPARENT", "TRACESTATE") if name in os.environ}
-    return TraceContextTextMapPropagator().extract(told, context=Context())
+    carrier = {name.lower(): os.environ[name] for name in ("TRACEPARENT", "TRACESTATE") if name in os.environ}
+    return TraceContextTextMapPropagator().extract(carrier, context=Context())
 
 
 def _exporter(protocol: str, address: str) -> SpanExporter:
-    """Its own retries end with the timeout. Headers come from ``OTEL_EXPORTER_OTLP_HEADERS``."""
+    """Return the exporter.
+
+    Its retries end with the timeout; headers come from ``OTEL_EXPORTER_OTLP_HEADERS``.
+    """
     if protocol == "http":
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as OverHttp
 
@@ -244,18 +247,18 @@ def _exporter(protocol: str, address: str) -> SpanExporter:
 
 
 def _warn_once_exporter(exporter: SpanExporter, name: str) -> SpanExporter:
-    """The exporter, with its failures told once and not each time."""
+    """Return the exporter with only its first failure logged."""
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
     class Told(SpanExporter):
         complained = False
 
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-            with capture_exporter_messages() as heard:
+            with capture_exporter_messages() as messages:
                 done = exporter.export(spans)
             if done is not SpanExportResult.SUCCESS and not self.complained:
                 self.complained = True
-                _log.warning("%s", mask(f"{name} could not be told of a run: {heard.last_message}"))
+                _log.warning("%s", mask(f"{name} could not report a run: {messages.last_message}"))
             return done
 
         def shutdown(self) -> None:

@@ -1,8 +1,8 @@
-"""Under which batch a run loads: its own, or that of the run before it, when that left targets out.
+"""Chooses the batch key of a run: its own, or that of the previous run if it did not load every target.
 
-A run that follows a partly failed one finishes it: the targets that are missing load under the old batch,
-the others are left alone. It does so once. A target that is missing again is overdue, and no later run
-holds the others back for it: they load all there is under batches of their own.
+A run that follows a partly failed one finishes it: the missing targets load under the old batch key, and
+the others are left alone. This happens once. A target that is missing again is overdue: later runs load
+every target under their own batch key.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ematix_flow.state.runlog.base import RunLog
 
 @dataclass(frozen=True)
 class RunBatch:
-    """The key to load under, and the targets for which the next run does not hold the others back."""
+    """The batch key to load under, and the targets that the next run does not wait for."""
 
     key: str
     overdue: tuple[str, ...] = ()
@@ -37,18 +37,18 @@ class UnfinishedBatch:
 
     @property
     def is_overdue(self) -> bool:
-        """Whether what is missing had its second chance."""
+        """Whether the missing targets already had a second run."""
         return set(self.missing) <= set(self.last_run.overdue)
 
     def __str__(self) -> str:
         when = f"{self.last_run.started_at:%Y-%m-%d %H:%M:%S} UTC"
-        told = (
+        summary = (
             f"run {self.last_run.run_id[:8]} of {when} committed to {', '.join(self.committed)} "
             f"and not to {', '.join(self.missing)}"
         )
         if self.is_overdue:
-            return f"{told}, as the run before it: this run loads all targets anew"
-        return f"{told}: this run finishes only what is missing"
+            return f"{summary}, like the run before it: this run loads all targets again"
+        return f"{summary}: this run finishes only what is missing"
 
 
 def choose_batch(
@@ -60,19 +60,22 @@ def choose_batch(
     unreachable: Collection[str],
     note: Callable[[str], None],
 ) -> RunBatch:
-    """``own``, or what the last run left to finish. Called with the locks held, after settling."""
+    """Return ``own``, or the batch that the last run left unfinished.
+
+    Call it with the target locks held, after interrupted runs are settled.
+    """
     if len(spec.targets) == 1:
         return RunBatch(own)
     try:
         last = run_log.last_batch(spec.name)
     except FlowError as error:
-        if spec.source.watermark_column is None:  # a ledger does not know which batch is to be finished
+        if spec.source.watermark_column is None:  # a ledger does not know which batch is unfinished
             error.state = (
-                "nothing was loaded: whether an earlier run left targets out is not known, and those that it "
-                "did load could be loaded twice"
+                "nothing was loaded: it is not known whether an earlier run left targets out, and targets "
+                "that it did load could be loaded twice"
             )
             raise
-        note(f"which batch was the last is not known: {error.what}")
+        note(f"the last batch is not known: {error.what}")
         return RunBatch(own)
     if last is not None and last.batch is not None and last.run_id in earlier_attempts:
         return RunBatch(last.batch, last.overdue)
@@ -88,10 +91,11 @@ def choose_batch(
 def unfinished_batch(
     spec: PipelineSpec, world: Connections, last: RunRecord | None, unreachable: Collection[str]
 ) -> UnfinishedBatch | None:
-    """What the last run left to finish. The locks are held: if it is still ``running``, it is dead.
+    """Return the batch that the last run left unfinished, if any.
 
-    An incremental pipeline has nothing to finish: each target goes on from its own watermark. A target
-    that is ``unreachable`` now counts as missing.
+    The locks are held, so a last run with the status ``running`` is dead. An incremental pipeline has
+    nothing to finish: each target continues from its own watermark. An ``unreachable`` target counts as
+    missing.
     """
     if last is None or last.batch is None or last.status in ("succeeded", "skipped", "locked"):
         return None

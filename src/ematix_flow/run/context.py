@@ -1,4 +1,4 @@
-"""What every entry point needs to run or plan a pipeline: the engine and the run log, from settings."""
+"""Builds what every entry point needs to run or plan a pipeline: engine and run log, from settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def engine_settings(engine: str | EngineSettings | None = None) -> EngineSettings:
-    """The argument, then the environment, then ``[engine]`` of the project's file."""
+    """Return the settings by the argument, then the environment, then ``[engine]`` of the project's file."""
     if isinstance(engine, EngineSettings):
         return engine
     return EngineSettings.resolve(engine=engine, env=os.environ, config=project_settings())
@@ -32,10 +32,10 @@ def engine_settings(engine: str | EngineSettings | None = None) -> EngineSetting
 def spark_starter(
     engine: str | EngineSettings | None = None, also: Collection[str] = frozenset()
 ) -> StartSpark:
-    """A function that starts Spark when first called: most questions need none.
+    """Return a function that starts Spark on its first call; most commands never call it.
 
-    Settings that cannot be are refused at once, whether Spark is needed or not. ``also`` are groups of jars
-    that others need who share the session: it cannot restart under them.
+    Invalid settings are refused at once, even if Spark is not needed later. ``also`` are jar groups that
+    other users of the session need: Spark cannot restart while they run.
     """
     if not isinstance(engine, EngineSettings):
         check_engine(engine, os.environ, project_settings())
@@ -58,11 +58,14 @@ def run_context(
     slot: dt.datetime | None = None,
     observability: Observability | None = None,
 ) -> Iterator[RunContext]:
-    """What is given wins over the environment, and that over the project's file."""
-    watching = observability or Observability.resolve(os.environ)
+    """Open the run log and the observers.
+
+    Arguments win over the environment, which wins over the project's file.
+    """
+    observability_settings = observability or Observability.resolve(os.environ)
     with (
         open_run_log(run_log or project_run_log(os.environ), env=os.environ) as log,
-        open_observers(watching, log) as observers,
+        open_observers(observability_settings, log) as observers,
     ):
         starter = spark_starter(engine)
         yield RunContext(

@@ -1,4 +1,4 @@
-"""Several pipelines in the order of their dependencies; what depends on a failure is not run."""
+"""Runs several pipelines in the order of their dependencies; none runs whose upstream failed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ematix_flow.run.worker_pool import WorkerPool, pipeline_jar_groups, with_ja
 
 @dataclass(frozen=True)
 class PipelineOutcome:
-    """What became of one pipeline of a DAG run."""
+    """The outcome of one pipeline in a DAG run."""
 
     pipeline: str
     status: Literal["succeeded", "skipped", "locked", "failed", "not_run"]
@@ -29,9 +29,9 @@ class PipelineOutcome:
 
     @property
     def attempts(self) -> int:
-        """How many were made; 0 where it was not run."""
-        made = self.result or self.error
-        return made.attempts if made is not None else 0
+        """The number of attempts; 0 if the pipeline did not run."""
+        outcome = self.result or self.error
+        return outcome.attempts if outcome is not None else 0
 
 
 def run_dag(
@@ -43,10 +43,10 @@ def run_dag(
     after: Callable[[PipelineOutcome], None] = lambda outcome: None,
     workers: int = 1,
 ) -> list[PipelineOutcome]:
-    """Run the named pipelines (all by default), upstreams first, and go on past failures.
+    """Run the named pipelines (all by default), upstreams first, and continue after failures.
 
-    With more ``workers``, branches that do not depend on each other run side by side. What depends on a
-    failure is not run, and recorded as skipped.
+    With several ``workers``, independent branches run in parallel. A pipeline whose upstream failed does
+    not run and is recorded as skipped.
     """
     order = registry.dependency_order(
         None if names is None else [registry.pipeline(n).spec.name for n in names]
@@ -55,7 +55,7 @@ def run_dag(
     shared = with_jar_groups(context, pipeline_jar_groups(registry, order)) if workers > 1 else context
     team: WorkerPool[PipelineOutcome] = WorkerPool(workers)
     outcomes: dict[str, PipelineOutcome] = {}
-    failed: dict[str, str] = {}  # for what failed or was not run because of it: which one failed
+    failed: dict[str, str] = {}  # by pipeline that failed or did not run: the pipeline that failed first
 
     def over(outcome: PipelineOutcome) -> None:
         outcomes[outcome.pipeline] = outcome
@@ -73,8 +73,8 @@ def run_dag(
             before(name)
             if culprit is not None:
                 failed[name] = culprit
-                became = "is locked" if outcomes[culprit].status == "locked" else "failed"
-                reason = f"{culprit} {became}, and {name} depends on it"
+                verb = "is locked" if outcomes[culprit].status == "locked" else "failed"
+                reason = f"{culprit} {verb}, and {name} depends on it"
                 spec = registry.pipeline(name).spec
                 skipped = record_skipped_run(context.run_log, spec, reason, context.trigger)
                 context.observers.run_finished(skipped, RunEnd())
@@ -88,7 +88,7 @@ def run_dag(
 
 def _run_pipeline(registry: Registry, name: str, context: RunContext) -> PipelineOutcome:
     try:
-        with use_registry(registry):  # references among post-load transforms are looked up there
+        with use_registry(registry):  # post-load transforms look up references there
             result = run_pipeline(registry.pipeline(name), context)
     except Interrupted:
         raise

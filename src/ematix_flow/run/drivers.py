@@ -1,4 +1,4 @@
-"""Whether what pipelines need is installed: asked before the first of them runs, not when its turn comes."""
+"""Checks that the drivers of pipelines are installed, before the first pipeline runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ematix_flow.graph.registry import Registry, use_registry
 
 
 def missing_drivers(registry: Registry, names: Iterable[str]) -> list[ConfigError]:
-    """One error for each connection of these pipelines whose driver is not installed."""
+    """Return one error for each connection of these pipelines whose driver is not installed."""
     missing: dict[str, ConfigError] = {}
     with use_registry(registry):
         for name in names:
@@ -19,7 +19,7 @@ def missing_drivers(registry: Registry, names: Iterable[str]) -> list[ConfigErro
             for reference in spec.connections:
                 try:
                     connection = resolve(reference)
-                except FlowError:  # whoever runs the pipeline says what is wrong with it
+                except FlowError:  # the run of the pipeline reports what is wrong
                     continue
                 try:
                     require_driver(connection)

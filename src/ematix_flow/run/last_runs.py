@@ -1,4 +1,4 @@
-"""How pipelines last ended, by the run log, and what is written there of runs that never began."""
+"""Reads from the run log how pipelines last ended, and records runs that never began."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOOKBACK_RUNS = 20
 
 @dataclass(frozen=True)
 class LastEnd:
-    """``event`` names the end, so that it is told from the next; ``told`` says how it ended."""
+    """How a pipeline or workflow last ended. ``event`` identifies this end; ``summary`` describes it."""
 
     event: str
     succeeded: bool
@@ -27,17 +27,17 @@ class LastEnd:
 
 
 def has_ended(record: RunRecord) -> bool:
-    """It came to an end of its own: one that found its pipeline locked never began."""
+    """Whether the run ended by itself. A run that found its pipeline locked never began."""
     return record.status != "running" and not was_locked(record)
 
 
 def was_locked(record: RunRecord) -> bool:
-    """Older logs call such a run skipped."""
+    """Whether the run found its pipeline locked. Older run logs call such a run skipped."""
     return record.status == "locked" or record.error_type == PipelineLocked.__name__
 
 
 def last_ends(run_log: RunLog, names: Iterable[str], registry: Registry) -> Mapping[str, LastEnd]:
-    """Of each of the names that is a pipeline which ever ended."""
+    """Return how each pipeline among the names last ended; pipelines that never ended are left out."""
     pipelines = [name for name in names if name in registry.pipelines]
     found = {name: _last_end(records) for name, records in run_log.newest(pipelines, LOOKBACK_RUNS).items()}
     return {name: end for name, end in found.items() if end is not None}
@@ -46,23 +46,23 @@ def last_ends(run_log: RunLog, names: Iterable[str], registry: Registry) -> Mapp
 def _last_end(records: Iterable[RunRecord]) -> LastEnd | None:
     for record in records:
         if has_ended(record):
-            # a slot that is run again after its run died is the same event
+            # a slot that runs again after its run died is the same event
             event = f"slot:{record.slot.isoformat()}" if record.slot else f"run:{record.run_id}"
             reason = (record.error_message or record.status).split("\n")[0]
-            told = f"{record.status} at {format_utc(record.finished_at or record.started_at)}"
-            return LastEnd(event, record.ended_well, told if record.ended_well else f"{told}: {reason}")
+            summary = f"{record.status} at {format_utc(record.finished_at or record.started_at)}"
+            return LastEnd(event, record.ended_well, summary if record.ended_well else f"{summary}: {reason}")
     return None
 
 
 def last_success(run_log: RunLog, pipeline: str) -> RunRecord | None:
-    """The newest run of a pipeline that ended well."""
+    """Return the newest run of a pipeline that ended well."""
     recent = [record for record in run_log.list(pipeline, limit=LOOKBACK_RUNS) if record.ended_well]
     found = recent or run_log.list(pipeline, "succeeded", limit=1)
     return found[0] if found else None
 
 
 def last_successes(run_log: RunLog, names: Sequence[str]) -> dict[str, RunRecord]:
-    """The newest run that ended well of each of these pipelines that has one."""
+    """Return the newest run that ended well, for each of these pipelines that has one."""
     found: dict[str, RunRecord] = {}
     recent = run_log.newest(names, LOOKBACK_RUNS) if names else {}
     for name in names:
@@ -78,7 +78,7 @@ def last_successes(run_log: RunLog, names: Sequence[str]) -> dict[str, RunRecord
 def record_skipped_run(
     run_log: RunLog, spec: PipelineSpec, reason: str, trigger: str, slot: dt.datetime | None = None
 ) -> RunRecord:
-    """Write of a run that was not begun, because of what it depends on."""
+    """Record a run that did not begin because of its upstreams."""
     record = skipped_run_record(spec, reason, trigger, slot)
     run_log.start(record)
     return record
@@ -87,7 +87,7 @@ def record_skipped_run(
 def skipped_run_record(
     spec: PipelineSpec, reason: str, trigger: str, slot: dt.datetime | None = None
 ) -> RunRecord:
-    """A run that was not begun, because of what it depends on."""
+    """Return the record of a run that did not begin because of its upstreams."""
     now, begun = utc_now(), unstarted_run_record(new_run_id(), spec, trigger, slot)
     return replace(begun, status="skipped", started_at=now, finished_at=now, error_message=reason)
 
@@ -95,7 +95,7 @@ def skipped_run_record(
 def unstarted_run_record(
     run_id: str, spec: PipelineSpec, trigger: str, slot: dt.datetime | None, attempt: int = 1
 ) -> RunRecord:
-    """The record of a run which another tells of."""
+    """Return the record of a run that cannot report itself."""
     record = RunRecord(
         run_id=run_id,
         pipeline=spec.name,

@@ -1,4 +1,4 @@
-"""The targets of one attempt: locked, asked whether they hold its slot already, loaded."""
+"""Locks and loads the targets of one attempt, and finds targets that hold its slot already."""
 
 from __future__ import annotations
 
@@ -29,17 +29,20 @@ from ematix_flow.spec.pipelines import PipelineSpec, TargetSpec
 if TYPE_CHECKING:
     from ematix_flow.run.pipeline import RunContext
 
-# errors that only come up while nothing has been committed yet
+# errors that can only occur before anything is committed
 BEFORE_COMMIT = (SourceFailed, RowRejected, ShrinkRefused, EngineError)
 
 
 @dataclass(frozen=True)
 class LoadAttempt:
-    """One try. All tries of a run share the batch, so that the ledger knows what one of them committed."""
+    """One attempt.
+
+    All attempts of a run share the batch key, so the ledger knows what an earlier one committed.
+    """
 
     batch_key: str
     number: int
-    earlier_run_ids: tuple[str, ...] = ()  # the run ids of the tries before
+    earlier_run_ids: tuple[str, ...] = ()
     run_id: uuid.UUID = field(default_factory=uuid.uuid4)
     started: float = field(default_factory=time.monotonic)
 
@@ -47,10 +50,10 @@ class LoadAttempt:
 def results_if_loaded(
     spec: PipelineSpec, world: Connections, context: RunContext, attempt: LoadAttempt
 ) -> list[TargetResult]:
-    """The results of a slot that every target holds already: nothing is asked of its source any more.
+    """Return the results of a slot that every target holds already; the source is not read.
 
-    Where transforms follow the load and no run has said that they ran, they do so now: one that is killed
-    between the commit and its last transform has them run again, from the first.
+    If post-load transforms follow and no run has recorded that they ran, they run now. A run that is killed
+    between the commit and its last transform runs all of them again.
     """
     if context.slot is None:
         return []
@@ -59,15 +62,15 @@ def results_if_loaded(
         return []
     results = [TargetResult(each.label, each.mode, "", "skipped", ALREADY_APPLIED) for each in spec.targets]
     if not found.done:
-        told = "an earlier run had committed it, and may not have run what follows the load"
-        return [replace(each, status="succeeded", reason=told) for each in results]
+        reason = "an earlier run had committed it, and may not have run its post-load transforms"
+        return [replace(each, status="succeeded", reason=reason) for each in results]
     return [_explain_already_applied(each, attempt, attempt.batch_key) for each in results]
 
 
 def lock_targets(
     spec: PipelineSpec, world: Connections, run_id: uuid.UUID, locks: ExitStack
 ) -> dict[str, FlowError]:
-    """Lock every target. Those that cannot be reached are the answer, when the others are to go on."""
+    """Lock every target. Returns the targets that cannot be reached, if the others may go on without them."""
     unreachable: dict[str, FlowError] = {}
     for target in spec.targets:
         try:
@@ -87,7 +90,7 @@ def run_targets(
     batch: str,
     unreachable: Mapping[str, FlowError],
 ) -> list[TargetResult]:
-    """All targets in order. With several, a failure is kept and the policy decides what becomes of it."""
+    """Load all targets in order. With several targets, a failure becomes a result and the policy decides."""
     run_id, listener = attempt.run_id, context.listener
     if plan.shared is None:
         only = plan.targets[0]
@@ -102,12 +105,14 @@ def run_targets(
                 raise
         return [_explain_already_applied(result, attempt, batch)]
     is_new = attempt.number == 1 and batch == attempt.batch_key and context.slot is None
-    there: list[str] = []
+    committed: list[str] = []
     if not is_new and plan.targets[0].range is None:
-        there = committed_targets(plan.pipeline, world, None, batch, unreachable)
-    results = execute_targets(plan, world, run_id=run_id, batch_key=batch, listener=listener, committed=there)
+        committed = committed_targets(plan.pipeline, world, None, batch, unreachable)
+    results = execute_targets(
+        plan, world, run_id=run_id, batch_key=batch, listener=listener, committed=committed
+    )
     specs = {target.label: target for target in plan.pipeline.targets}
-    if len(results) == len(plan.targets):  # where a failure kept others from their turn, it stays one
+    if len(results) == len(plan.targets):  # a failure that stopped the other targets stays a failure
         results = [
             _recheck_failed_commit(plan.pipeline, specs[each.target], each, world, run_id) for each in results
         ]
@@ -121,23 +126,23 @@ def run_targets(
 def _recheck_failed_commit(
     spec: PipelineSpec, target: TargetSpec, result: TargetResult, world: Connections, run_id: uuid.UUID
 ) -> TargetResult:
-    """The result; one that failed has succeeded when only the answer to its commit was lost."""
+    """Return the result. A failed one becomes a success if the ledger shows that only the answer was lost."""
     try:
         if result.status != "failed" or not ledger_holds(spec, target, world, str(run_id)):
             return result
     except FlowError:
-        return result  # who cannot be asked is believed
-    told = f"committed, though the answer was lost ({result.reason})"
-    return TargetResult(result.target, result.mode, result.path, "succeeded", told)
+        return result  # the target cannot be reached: keep the recorded failure
+    reason = f"committed, though the answer was lost ({result.reason})"
+    return TargetResult(result.target, result.mode, result.path, "succeeded", reason)
 
 
 def _explain_already_applied(result: TargetResult, attempt: LoadAttempt, batch: str) -> TargetResult:
-    """Who had committed it, when the ledger holds the batch already."""
+    """If the ledger holds the batch already, give the reason: which run had committed it."""
     if result.reason != ALREADY_APPLIED:
         return result
     if batch != attempt.batch_key:
         return replace(result, reason="an earlier run had committed it")
     if attempt.number == 1:
         return result
-    told = "an earlier attempt of this run had committed it"
-    return replace(result, status="succeeded", reason=told)
+    reason = "an earlier attempt of this run had committed it"
+    return replace(result, status="succeeded", reason=reason)

@@ -1,4 +1,4 @@
-"""Keeping the lake tables that pipelines load in shape, each once however many pipelines load it."""
+"""Maintains the lake tables that pipelines load: each table once, even if several pipelines load it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MaintenanceOutcome:
-    """What became of one target. No tables and no error: there is none yet, or it was done already."""
+    """The outcome for one target.
+
+    No tables and no error: there is no table yet, or it was already maintained.
+    """
 
     pipeline: str
     target: str
@@ -42,7 +45,7 @@ class MaintenanceOutcome:
 
 
 def require_lakes(pipelines: Sequence[DeclaredPipeline], spark: StartSpark) -> None:
-    """UsageError when a pipeline that was named loads nothing that could be maintained."""
+    """Raise UsageError if one of the pipelines loads no lake table."""
     world = open_connections(spark)
     for declared in pipelines:
         if not _lake_targets(declared.spec, world):
@@ -61,9 +64,9 @@ def maintain_pipelines(
     run_log: str | None = None,
     before: Callable[[str], None] = lambda target: None,
 ) -> Iterator[MaintenanceOutcome]:
-    """One after the other, and on past failures; ``before`` is told of each target that is next.
+    """Maintain the targets one after the other and continue after failures.
 
-    What changes tables is recorded in the run log; a dry run is not.
+    ``before`` is called with the label of each target. Changes are recorded in the run log; dry runs are not.
     """
     engine = NO_ENGINE
 
@@ -96,7 +99,7 @@ def maintain_pipelines(
 
 
 def _targets_to_maintain(spec: PipelineSpec, world: Connections) -> list[TargetSpec | MaintenanceOutcome]:
-    """The lake targets. All are opened before Spark is, so that it starts with the jars of all of them."""
+    """Return the lake targets. All are opened before Spark starts, so that it has the jars of all of them."""
     try:
         return [*_lake_targets(spec, world)]
     except FlowError as error:
@@ -138,5 +141,5 @@ def _maintain_target(
 
 
 def table_label(target: str, table: MaintenanceReport) -> str:
-    """With the connection in front, as a target's label has it."""
+    """Return the table's name with the connection in front, as in a target's label."""
     return f"{target.partition(':')[0]}:{table.table}"

@@ -1,7 +1,6 @@
-"""The one way to run a pipeline: lock, settle, plan, execute, transform, record.
+"""Runs a pipeline: lock, recover, plan, load, transform, record.
 
-Decorator, CLI and ``.sync()`` all end here. Every run is written to the run log, whatever becomes of
-it.
+Decorator, CLI and ``.sync()`` all end here. Every run is recorded in the run log, whatever its outcome.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.state.run_records import RunRecord, RunStatus
 from ematix_flow.state.runlog.base import RunLog
 
-# errors that the next attempt would meet again: waiting does not help
+# errors that the next attempt would meet again
 _NOT_RETRIED = (
     DeclarationError,
     ConfigError,
@@ -59,7 +58,7 @@ _NOT_RETRIED = (
     Interrupted,
     RowRejected,
     ShrinkRefused,
-    PostTransformFailed,  # what failed is not the load, which is committed
+    PostTransformFailed,  # the load is committed; only a transform failed
 )
 
 _RANDOM = random.Random()
@@ -67,7 +66,7 @@ _RANDOM = random.Random()
 
 @dataclass(frozen=True)
 class RunContext:
-    """What a run needs from outside: the engine, where to record, who watches, why it runs.
+    """What a run needs from outside: the engine, the run log, the listener and observers, the trigger.
 
     A run that is ``tried_elsewhere`` is one attempt, the ``attempt``-th: whoever keeps its slot tries again.
     Runs that are older than ``keep`` are forgotten.
@@ -86,7 +85,7 @@ class RunContext:
 
 
 def run_pipeline(declared: DeclaredPipeline, context: RunContext) -> RunResult:
-    """Run it, trying again as its retry policy says. Raises the last error when all attempts failed."""
+    """Run the pipeline and retry by its policy. Raises the last error if all attempts fail."""
     policy = declared.spec.retry
     batch = slot_batch_key(context.slot) if context.slot else f"run:{uuid.uuid4()}"
     attempt = LoadAttempt(batch, context.attempt)
@@ -108,7 +107,7 @@ def run_pipeline(declared: DeclaredPipeline, context: RunContext) -> RunResult:
 
 
 def _will_retry(spec: PipelineSpec, context: RunContext, number: int, error: object) -> bool:
-    """Whether another attempt follows. A slot's next comes later, when what is wrong may be mended."""
+    """Whether another attempt follows. The scheduler retries a slot later, when the cause may be fixed."""
     if number >= spec.retry.max_attempts:
         return False
     return context.retried_by_scheduler or (
@@ -117,12 +116,12 @@ def _will_retry(spec: PipelineSpec, context: RunContext, number: int, error: obj
 
 
 def plan_pipeline(declared: DeclaredPipeline, spark: StartSpark) -> Plan:
-    """The plan of a run that would start now. Changes nothing, takes no lock."""
+    """Return the plan of a run that would start now. Changes nothing and takes no lock."""
     return build_plan(declared, open_connections(spark))
 
 
 def open_connections(spark: StartSpark) -> Connections:
-    """The world of one run, with Spark's failures told in our words."""
+    """Open the connections of one run. Spark's failures become errors of ours."""
     return Connections(
         spark,
         lambda error, what: translate_spark_error(error, what=what, source=True),
@@ -131,7 +130,7 @@ def open_connections(spark: StartSpark) -> Connections:
 
 
 def _run_and_notify(declared: DeclaredPipeline, context: RunContext, attempt: LoadAttempt) -> RunResult:
-    """The attempt, with its end told to whoever watches it."""
+    """Run the attempt and notify the listener of its end."""
     try:
         result = _run_recorded(declared, context, attempt)
     except BaseException as error:
@@ -143,7 +142,7 @@ def _run_and_notify(declared: DeclaredPipeline, context: RunContext, attempt: Lo
 
 def _run_recorded(declared: DeclaredPipeline, context: RunContext, attempt: LoadAttempt) -> RunResult:
     spec = declared.spec
-    before = sys.exc_info()[1]  # a caller may be at work on an error of its own
+    before = sys.exc_info()[1]  # the caller may be handling another error
     recorded = _AttemptRecording(spec, context, _new_record(spec, context, attempt))
     try:
         with recorded.capture_output(), using_spark(f"pipeline {spec.name!r}"):
@@ -170,7 +169,7 @@ def _run_recorded(declared: DeclaredPipeline, context: RunContext, attempt: Load
 
 
 class _AttemptRecording(RunRecording):
-    """An attempt at a pipeline, recorded."""
+    """Records one attempt at a pipeline."""
 
     def __init__(self, spec: PipelineSpec, context: RunContext, record: RunRecord) -> None:
         super().__init__(
@@ -179,7 +178,7 @@ class _AttemptRecording(RunRecording):
         self._spec, self._context = spec, context
 
     def observed_context(self) -> RunContext:
-        """The context of the attempt: what becomes of it is heard."""
+        """Return the context of the attempt, whose events are recorded."""
         context = self._context
         return replace(
             context, listener=self.wrap_listener(context.listener), spark=self.wrap_spark_start(context.spark)
@@ -189,15 +188,15 @@ class _AttemptRecording(RunRecording):
         self, status: RunStatus, error: BaseException | None, result: RunResult | None = None
     ) -> None:
         spec, context = self._spec, self._context
-        again = status == "failed" and _will_retry(spec, context, self.record.attempt, error)
+        will_retry = status == "failed" and _will_retry(spec, context, self.record.attempt, error)
         if result is not None and spec.continue_on_target_failure and not context.retried_by_scheduler:
-            again = False  # it goes on past what failed
-        ending = RunEnd(spec.retry.max_attempts, again, error)
+            will_retry = False  # the run goes on without the failed targets
+        ending = RunEnd(spec.retry.max_attempts, will_retry, error)
         self.finish(status, error, ending, **({} if result is None else _record_values(result)))
 
 
 def _record_cancelled(spec: PipelineSpec, context: RunContext, recorded: _AttemptRecording) -> Interrupted:
-    """Recorded as stopped by a person, with what the target holds now."""
+    """Record the run as stopped by a person, and return the error with the state of the targets."""
     stopped = Interrupted(
         f"pipeline {spec.name!r} was interrupted",
         where=spec.where,
@@ -209,9 +208,9 @@ def _record_cancelled(spec: PipelineSpec, context: RunContext, recorded: _Attemp
 
 
 def _state_after_interrupt(spec: PipelineSpec, context: RunContext, run_id: str) -> str:
-    """What the ledgers say of a run that was stopped: it may have committed already."""
+    """Ask the ledgers what a stopped run left behind: it may have committed already."""
     problem: BaseException | None = None
-    for _ in range(2):  # one more: the interrupt may come twice, and break off the question too
+    for _ in range(2):  # a second interrupt may stop the first query
         try:
             committed = committed_targets(spec, open_connections(context.spark), run_id)
         except (FlowError, KeyboardInterrupt) as error:
@@ -219,11 +218,11 @@ def _state_after_interrupt(spec: PipelineSpec, context: RunContext, run_id: str)
             continue
         if not committed:
             return "nothing had committed; the target is as before"
-        told = f"it had committed to {', '.join(committed)}"
+        state = f"it had committed to {', '.join(committed)}"
         if len(committed) < len(spec.targets):
-            return f"{told}; another run loads only the rest"
-        return f"{told}; unless it is incremental, another run appends again"
-    return f"the ledger could not be asked whether it had committed: {problem}"
+            return f"{state}; another run loads only the rest"
+        return f"{state}; unless it is incremental, another run appends again"
+    return f"the ledger could not be read, so it is not known whether it had committed: {problem}"
 
 
 def _partial_failure(spec: PipelineSpec, result: RunResult, batch: RunBatch) -> LoadError | None:
@@ -232,13 +231,13 @@ def _partial_failure(spec: PipelineSpec, result: RunResult, batch: RunBatch) -> 
         return None
     done = [t.target for t in result.targets if t.status != "failed"]
     missing = {t.label for t in spec.targets} - set(done)
-    loads = "loads all targets anew" if missing <= set(batch.overdue) else "loads only what is missing"
+    loads = "loads all targets again" if missing <= set(batch.overdue) else "loads only what is missing"
     return LoadError(
         f"{len(failed)} of {len(spec.targets)} targets failed: "
         + "; ".join(f"{t.target}: {t.reason}" for t in failed),
         where=spec.where,
         state=f"committed: {', '.join(done) or 'none'}; every other target is as before",
-        next_step=f"mend it; flow run {spec.name}  {loads}" if done else None,
+        next_step=f"fix it; flow run {spec.name}  {loads}" if done else None,
     )
 
 
@@ -291,20 +290,20 @@ def _plan_and_load(
 ) -> list[TargetResult]:
     spec, listener = declared.spec, context.listener
     plan, unplanned = _plan_available_targets(declared, world, unreachable)
-    if len(spec.targets) > 1:  # only now: a run that fails before it loads leaves all to the next
+    if len(spec.targets) > 1:  # only now: a run that fails before it loads leaves everything to the next run
         context.run_log.record_batch(str(attempt.run_id), batch.key, batch.overdue)
     listener.planned(plan)
-    for told in dict.fromkeys(text for target in plan.targets for text in target.warnings):
-        note(told)
+    for warning in dict.fromkeys(text for target in plan.targets for text in target.warnings):
+        note(warning)
     return run_targets(plan, world, context, attempt, batch.key, unplanned)
 
 
 def _plan_available_targets(
     declared: DeclaredPipeline, world: Connections, unreachable: Mapping[str, FlowError]
 ) -> tuple[Plan, Mapping[str, FlowError]]:
-    """The plan, and the targets that it leaves out with why.
+    """Return the plan, and the targets that it leaves out with their errors.
 
-    One that cannot be planned fails alone where the others are to go on; the last one's error is raised.
+    If the others may go on, a target that cannot be planned fails alone. If none is left, raises its error.
     """
     spec, left_out = declared.spec, dict(unreachable)
     while True:
@@ -319,7 +318,7 @@ def _plan_available_targets(
 
 
 def _outranked_note(result: TargetResult) -> str:
-    """A source that changes a value without its event time may lose the change: the total order decides."""
+    """Warn of outranked rows: a source that changes a value but not its event time may lose the change."""
     rows = "1 row" if result.rows_outranked == 1 else f"{result.rows_outranked:,} rows"
     return (
         f"{result.target}: {rows} did not become a version, because another row of the same key holds at "
@@ -347,14 +346,14 @@ def _new_record(spec: PipelineSpec, context: RunContext, attempt: LoadAttempt) -
         trigger=context.trigger,
         slot=context.slot,
         attempt=attempt.number,
-        # with several targets it is known only when the locks are held
+        # with several targets the batch is known only when the locks are held
         batch=attempt.batch_key if len(spec.targets) == 1 else None,
         pid=os.getpid(),
     )
 
 
 def _record_values(result: RunResult) -> dict[str, Any]:
-    """What a result adds to the record of its run."""
+    """Return what a result adds to the record of its run."""
     first = result.targets[0]
     return {
         "path": result.path,

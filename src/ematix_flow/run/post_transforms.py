@@ -1,4 +1,4 @@
-"""Post-load transforms: SQL, named transforms and functions, each in a transaction of its own."""
+"""Runs post-load transforms: SQL, named transforms and functions, each in its own transaction."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PipelineRunner = Callable[[DeclaredPipeline, "RunContext"], RunResult]
 
 @dataclass(frozen=True)
 class ParentContext:
-    """The load that a two-argument transform follows."""
+    """The load that ran before a two-argument transform."""
 
     pipeline_name: str
     run_id: str
@@ -38,7 +38,7 @@ def run_post_transforms(
     context: RunContext,
     run_pipeline: PipelineRunner,
 ) -> list[tuple[str, str]]:
-    """Label and outcome of each step; none run when the load did nothing or failed."""
+    """Return label and outcome of each step. No step runs if the load did nothing or failed."""
     if result.status != "succeeded":
         return []
     spec = declared.spec
@@ -63,7 +63,7 @@ def run_post_transforms(
                 f"post-load transform {post.index + 1} of {spec.name!r} ({post.step.label}) failed: {what}",
                 where=spec.where,
                 state="the load before it is committed; the transforms after it did not run",
-                next_step="mend it and run it by hand, or declare continue_on_failure_post=True",
+                next_step="fix it and run it by hand, or declare continue_on_failure_post=True",
             )
             if not spec.continue_on_failure_post:
                 raise failed from error
@@ -96,6 +96,6 @@ def _run_step(
 
 
 def call_transform(function: Callable[..., Any], connection: LiveConnection, parent: ParentContext) -> Any:
-    """With ``(conn)`` or ``(conn, parent)``, as it is declared."""
+    """Call the function with ``(conn)`` or ``(conn, parent)``, as it is declared."""
     count = len(inspect.signature(function).parameters)
     return function(*(connection, parent)[:count])

@@ -1,4 +1,4 @@
-"""Looking before running: preview, dry run and validation. None of them changes a target."""
+"""Preview, dry run and validation of a pipeline. None of them changes a target."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def preview(declared: DeclaredPipeline, spark: StartSpark, rows: int) -> Preview
 
 
 def validate(declared: DeclaredPipeline, spark: StartSpark) -> Validation:
-    """EXPLAIN at the source, then the whole plan. An error is the answer, not an exception."""
+    """Run EXPLAIN at the source, then build the whole plan. Returns an error instead of raising it."""
     world = open_connections(spark)
     try:
         plan = build_plan(declared, world)
@@ -95,19 +95,23 @@ def validate(declared: DeclaredPipeline, spark: StartSpark) -> Validation:
 
 
 def dry_run(declared: DeclaredPipeline, spark: StartSpark, listener: Listener | None = None) -> RunResult:
-    """Every stage but the commit: counts what would change. Nothing is created, nothing recorded."""
+    """Run every stage except the commit and count the changes. Creates and records nothing."""
     run_id = uuid.uuid4()
-    heard = (listener or Listener()).run_started(Attempt(declared.spec.name, str(run_id), trigger="dry_run"))
+    run_listener = (listener or Listener()).run_started(
+        Attempt(declared.spec.name, str(run_id), trigger="dry_run")
+    )
     try:
-        result = _dry_run(declared, spark, run_id, heard)
+        result = _dry_run(declared, spark, run_id, run_listener)
     except BaseException as error:
-        heard.run_finished(None, error)
+        run_listener.run_finished(None, error)
         raise
-    heard.run_finished(result, None)
+    run_listener.run_finished(result, None)
     return result
 
 
-def _dry_run(declared: DeclaredPipeline, spark: StartSpark, run_id: uuid.UUID, heard: Listener) -> RunResult:
+def _dry_run(
+    declared: DeclaredPipeline, spark: StartSpark, run_id: uuid.UUID, listener: Listener
+) -> RunResult:
     started = time.monotonic()
     world = open_connections(spark)
     plan = build_plan(declared, world)
@@ -118,7 +122,7 @@ def _dry_run(declared: DeclaredPipeline, spark: StartSpark, run_id: uuid.UUID, h
             world,
             run_id=run_id,
             batch_key=f"run:{run_id}",
-            listener=heard,
+            listener=listener,
             dry_run=True,
         )
         for t in plan.targets

@@ -1,6 +1,6 @@
-"""A run from its first word to its last: in the run log, before the observers, with what it says.
+"""Records a run from start to end: in the run log, to the observers, with its log output.
 
-Every path that runs something goes through here, so that each leaves the same traces.
+Every path that runs something uses this module, so that every run leaves the same records.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from ematix_flow.engine.connections import StartSpark
     from ematix_flow.plan.definition import Plan
 
-NO_ENGINE = "none"  # the databases did it alone
-_SAVED_SECONDS = 2.0  # what a run says is kept no more often while it runs
-_PURGE_LIMIT = 200  # what one run forgets of the older ones
+NO_ENGINE = "none"  # only the databases worked
+_SAVED_SECONDS = 2.0  # a running run saves its output at most this often
+_PURGE_LIMIT = 200  # old runs that one run deletes at most
 
 
 @dataclass(frozen=True)
 class RunStage:
-    """A stage of a run: when it began, in seconds after it, and how long it took; None unless it ended."""
+    """A stage of a run: when it began, in seconds after the run, and how long it took (None: not ended)."""
 
     target: str
     stage: str
@@ -44,7 +44,7 @@ class RunStage:
     seconds: float | None = None
 
     def to_json(self, now: float) -> dict[str, Any]:
-        """One that did not end took until ``now``."""
+        """A stage that has not ended lasts until ``now``."""
         ended = self.seconds is not None
         seconds = now - self.started_after if self.seconds is None else self.seconds
         return {
@@ -57,12 +57,12 @@ class RunStage:
 
 
 def with_code_version(record: RunRecord, where: SourceLocation | None) -> RunRecord:
-    """With the code that it is a run of; as long as no engine is started it has none."""
+    """Return the record with the version of the code that runs. Its engine is ``none`` until one starts."""
     return replace(record, engine=NO_ENGINE, code_version=code_version(where.file if where else None))
 
 
 class RunRecording:
-    """Begins with its record's start. ``keep`` is how long runs of this pipeline are remembered."""
+    """Records one run; creating it records the start. ``keep`` is how long runs of this pipeline are kept."""
 
     def __init__(
         self,
@@ -85,11 +85,11 @@ class RunRecording:
         self._observers.run_started(self.record)
 
     def capture_output(self) -> AbstractContextManager[None]:
-        """While the block runs, what Python logs and warns of is part of what the run says."""
+        """While the block runs, Python's log records and warnings become part of the run's output."""
         return self.output.capture()
 
     def wrap_listener(self, listener: Listener) -> Listener:
-        """Who watches the run, with the observers and the run log listening too."""
+        """Return a listener that also notifies the observers and the run log."""
         return _RecordingListener(self, listener, self._observers)
 
     def stage_started(self, target: str, stage: str) -> None:
@@ -108,18 +108,18 @@ class RunRecording:
         self.save_output_periodically()
 
     def save_output_periodically(self) -> None:
-        """So that the log of a run that is killed is not lost, and one that goes on can be followed."""
+        """Save the output now and then, so that it survives a kill and can be followed meanwhile."""
         if time.monotonic() - self._saved >= _SAVED_SECONDS:
             self._log.save_output(self.record.run_id, self.output.text())
             self._saved = time.monotonic()
 
     def wrap_spark_start(self, start: StartSpark) -> StartSpark:
-        """The same, and it is noted which engine was started."""
+        """Return the same function, which also records the engine that it started."""
 
         def started(jar_groups: Sequence[str]) -> SparkSession:
             session = start(jar_groups)
             engine = engine_name(session)
-            if engine != self._engine:  # noted now: a run that is killed cannot say it in the end
+            if engine != self._engine:  # recorded now: a run that is killed cannot record it at its end
                 self._engine = engine
                 self._log.record_engine(self.record.run_id, engine)
             return session
@@ -131,18 +131,23 @@ class RunRecording:
         status: RunStatus,
         error: BaseException | None = None,
         ending: RunEnd | None = None,
-        **told: Any,
+        **values: Any,
     ) -> RunRecord:
-        """The run is over; its record. What is ``told`` are fields of it."""
+        """Record the end of the run and return its record. ``values`` are further fields of the record."""
         stages = [stage.to_json(time.monotonic() - self._began) for stage in self._stages]
-        metrics = {**(told.get("metrics") or {}), **({"stages": stages} if stages else {})}
+        metrics = {**(values.get("metrics") or {}), **({"stages": stages} if stages else {})}
         self.is_over = True
-        over: dict[str, Any] = {"finished_at": utc_now(), "engine": self._engine, **told, "metrics": metrics}
+        changes: dict[str, Any] = {
+            "finished_at": utc_now(),
+            "engine": self._engine,
+            **values,
+            "metrics": metrics,
+        }
         self.output.add_text(_closing_line(status, error), "INFO" if error is None else "ERROR")
         self._log.save_output(self.record.run_id, self.output.text())
-        self._log.finish(self.record.run_id, status, error=error, where=self._where, **over)
-        over |= error_values(error, self._where)
-        ended = replace(self.record, status=status, **over)
+        self._log.finish(self.record.run_id, status, error=error, where=self._where, **changes)
+        changes |= error_values(error, self._where)
+        ended = replace(self.record, status=status, **changes)
         self._observers.run_finished(ended, ending or RunEnd(error=error))
         self._purge()
         return ended
@@ -154,7 +159,7 @@ class RunRecording:
             before = utc_now() - self._keep
             self._log.purge(before, pipeline=self.record.pipeline, most=_PURGE_LIMIT)
         except FlowError as error:
-            warn_once(self._log.location, f"old runs could not be forgotten: {error.what}")
+            warn_once(self._log.location, f"old runs could not be deleted: {error.what}")
 
 
 @contextmanager
@@ -165,9 +170,9 @@ def record_command(
     run_log: str | None,
     where: SourceLocation | None = None,
 ) -> Iterator[RunRecording]:
-    """What a command does beside loading, as a run of its own: ``maintain:orders`` is no run of ``orders``.
+    """Record a command that does not load, as its own run: ``maintain:orders`` is no run of ``orders``.
 
-    One that raises has failed; one that is not finished by the block has succeeded.
+    The run fails if the block raises. It succeeds if the block ends without finishing the recording.
     """
     with open_run_log(run_log or project_run_log(os.environ), env=os.environ) as log:
         run = RunRecord(new_run_id(), f"{mode}:{name}", target, mode, path=mode, trigger="cli")
@@ -186,7 +191,7 @@ def record_command(
 
 
 class _RecordingListener(ObservedListener):
-    """Writes down what a run's listener hears."""
+    """Records what a run reports to its listener."""
 
     def __init__(self, recording: RunRecording, listener: Listener, observers: Observers) -> None:
         super().__init__(recording.record, listener, observers)
@@ -220,7 +225,7 @@ def _closing_line(status: str, error: BaseException | None) -> str:
 
 
 def engine_name(session: SparkSession) -> str:
-    """As in ``local[2], Spark 4.1.3``. Nothing that a session answers, or does not, stops a run."""
+    """Return the engine as in ``local[2], Spark 4.1.3``. No answer of a session stops a run."""
     try:
         connected = type(session).__module__.startswith("pyspark.sql.connect")
         master = "Spark Connect" if connected else session.sparkContext.master

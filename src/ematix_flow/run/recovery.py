@@ -1,4 +1,4 @@
-"""Runs that ended before their time: settled from the targets' ledgers, which know what committed."""
+"""Recovers interrupted runs: settles each from the targets' ledgers, which know what committed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ematix_flow.state.file_locks import process_is_alive
 from ematix_flow.state.run_records import RunRecord, utc_now
 from ematix_flow.state.runlog.base import RunLog
 
-_LOOKBACK = 100  # at runs and at batches: those of a slot that has not ended are among the newest
+_LOOKBACK = 100  # runs and ledger entries: those of a slot that has not ended are among the newest
 COMMITTED = "the process ended before it could say so, but the ledger holds the batch: it is committed"
 _log = logging.getLogger(__name__)
 
@@ -34,15 +34,16 @@ def settle_interrupted_runs(
     note: Callable[[str], None],
     observers: Observers,
 ) -> None:
-    """Called with the pipeline's locks held: whoever is still ``running`` then is dead.
+    """Settle the runs that died. Called with the pipeline's locks held: a run still ``running`` is dead.
 
-    Targets that are ``unreachable`` now are not asked. A run log that does not answer is asked another time.
-    Of transforms after the load no ledger tells: with some, a run that has not said so did not succeed.
+    ``unreachable`` targets are not asked. If the run log does not answer, the next run settles them. No
+    ledger knows whether post-load transforms ran: a pipeline that has some did not succeed unless its run
+    recorded so.
     """
     try:
         unended = run_log.running(spec.name)
     except FlowError as error:
-        note(f"whether an earlier run was interrupted is not known: {error.what}")
+        note(f"it is not known whether an earlier run was interrupted: {error.what}")
         return
     for record in unended:
         if record.run_id == own_run_id or _is_process_alive(record):
@@ -62,15 +63,15 @@ def settle_interrupted_runs(
 
 
 def _interrupted_reason(spec: PipelineSpec, committed: Collection[str], unreachable: Collection[str]) -> str:
-    asked = [t.label for t in spec.targets if t.label not in unreachable]
-    missing = ", ".join(label for label in asked if label not in committed)
+    reachable = [t.label for t in spec.targets if t.label not in unreachable]
+    missing = ", ".join(label for label in reachable if label not in committed)
     if missing:
         reason = f"the process ended before it committed to {missing}; nothing of it is there"
     else:
         reason = f"the process ended after it had committed to {', '.join(committed)}"
         if spec.transforms_post:
             reason += "; its post-load transforms may not have run"
-    return f"{reason}; {', '.join(unreachable)} cannot be asked now" if unreachable else reason
+    return f"{reason}; {', '.join(unreachable)} cannot be reached now" if unreachable else reason
 
 
 def committed_targets(
@@ -80,7 +81,7 @@ def committed_targets(
     batch: str | None = None,
     unreachable: Collection[str] = (),
 ) -> list[str]:
-    """The targets whose ledger holds this batch, or one of this run."""
+    """Return the targets whose ledger holds this batch, or an entry of this run."""
     return list(committed_entries(spec, world, run_id, batch, unreachable))
 
 
@@ -91,16 +92,16 @@ def committed_entries(
     batch: str | None = None,
     unreachable: Collection[str] = (),
 ) -> dict[str, LedgerEntry]:
-    """By target, what its ledger holds of this run, or else of this batch."""
-    asked = [target for target in spec.targets if target.label not in unreachable]
-    found = {target.label: _ledger_entry(spec, target, world, run_id, batch) for target in asked}
+    """Return, by target, the ledger entry of this run, or else of this batch."""
+    reachable = [target for target in spec.targets if target.label not in unreachable]
+    found = {target.label: _ledger_entry(spec, target, world, run_id, batch) for target in reachable}
     return {label: entry for label, entry in found.items() if entry is not None}
 
 
 def ledger_holds(
     spec: PipelineSpec, target: TargetSpec, world: Connections, run_id: str | None, batch: str | None = None
 ) -> bool:
-    """Whether the target's ledger holds this batch, or one of this run."""
+    """Whether the target's ledger holds this batch, or an entry of this run."""
     return _ledger_entry(spec, target, world, run_id, batch) is not None
 
 
@@ -111,7 +112,7 @@ def _ledger_entry(
     own = sink.ledger(spec.name, target.label, run_id=run_id, limit=1) if run_id is not None else []
     if own:
         return own[0]
-    # the batches asked for are recent ones; what is older, the load's own transaction finds
+    # only recent batches are asked for; the load's own transaction finds older ones
     recent = sink.ledger(spec.name, target.label) if batch is not None else []
     return next((entry for entry in recent if entry.batch_key == batch), None)
 
@@ -119,9 +120,9 @@ def _ledger_entry(
 def _committed_counts(
     spec: PipelineSpec, entries: Mapping[str, LedgerEntry], record: RunRecord
 ) -> dict[str, Any]:
-    """What a run committed, as it would have recorded it; nothing where an earlier run loaded its batch.
+    """Return what a run committed, as it would have recorded it; nothing if an earlier run loaded its batch.
 
-    Of scd2 by event time a ledger does not tell how many rows changed nothing: that stays unknown.
+    For scd2 by event time a ledger does not know how many rows changed nothing: that count stays unknown.
     """
     targets = {target.label: target for target in spec.targets}
     own = {label: entry for label, entry in entries.items() if entry.run_id == record.run_id}
@@ -147,16 +148,16 @@ def _goes_by_event_time(target: TargetSpec) -> bool:
 
 
 def slot_batch_key(slot: dt.datetime) -> str:
-    """The batch that every run of a slot loads."""
+    """Return the batch key that every run of a slot loads under."""
     return f"slot:{slot.isoformat()}"
 
 
 @dataclass(frozen=True)
 class SlotLoad:
-    """How far the runs of a slot have come: ``loaded`` into every target, and ``done`` with all that follows.
+    """How far the runs of a slot got: ``loaded`` into every target, ``done`` with post-load transforms.
 
-    No ledger tells whether the transforms after a load have run. Of a pipeline with some, a slot is done
-    only when a run of it has said so itself.
+    No ledger knows whether post-load transforms ran. If the pipeline has some, a slot is done only when a
+    run of it has recorded so.
     """
 
     loaded: bool = False
@@ -164,47 +165,49 @@ class SlotLoad:
 
 
 def slot_load(spec: PipelineSpec, slot: dt.datetime, world: Connections, run_log: RunLog) -> SlotLoad:
-    """What ledgers and run log know. An incremental load is known by its run, any other by its batch."""
+    """Ask the ledgers and the run log. An incremental load is known by its run, any other by its batch."""
     try:
         runs = [run for run in run_log.list(spec.name, limit=_LOOKBACK) if run.slot == slot]
     except FlowError:
         runs = []  # a run log that cannot be read stops no run
     ids, batch = {run.run_id for run in runs}, slot_batch_key(slot)
     for target in spec.targets:
-        held = world.target(target.connection).ledger(spec.name, target.label, limit=_LOOKBACK)
-        if not any(entry.batch_key == batch or entry.run_id in ids for entry in held):
+        entries = world.target(target.connection).ledger(spec.name, target.label, limit=_LOOKBACK)
+        if not any(entry.batch_key == batch or entry.run_id in ids for entry in entries):
             return SlotLoad()
-    said = any(run.status == "succeeded" and run.error_message is None for run in runs)
-    return SlotLoad(loaded=True, done=said or not spec.transforms_post)
+    is_recorded = any(run.status == "succeeded" and run.error_message is None for run in runs)
+    return SlotLoad(loaded=True, done=is_recorded or not spec.transforms_post)
 
 
 def slot_is_done(
     spec: PipelineSpec, slot: dt.datetime, world: Connections, run_log: RunLog, *, only_asked: bool = False
 ) -> bool | None:
-    """Whether a slot of which no run has said how it ended is done; if so, its runs are recorded so.
+    """Whether a slot whose runs did not record their end is done; if so, its runs are recorded as succeeded.
 
-    When it is ``only_asked``, nothing is recorded. None where a ledger cannot be asked.
+    With ``only_asked`` nothing is recorded. None if a ledger cannot be read.
     """
     try:
         done = slot_load(spec, slot, world, run_log).done
-    except Exception as error:  # whatever a driver raises: the slot has to end
-        told = error.what if isinstance(error, FlowError) else f"{type(error).__name__}: {error}"
-        _log.warning("whether %s of %s is loaded could not be asked: %s", spec.name, slot, told)
+    except Exception as error:  # a driver may raise anything, and the slot has to end
+        problem = error.what if isinstance(error, FlowError) else f"{type(error).__name__}: {error}"
+        _log.warning("the ledger of %s could not be read for its slot %s: %s", spec.name, slot, problem)
         return None
     if only_asked:
         return done
     try:
         for record in run_log.running(spec.name) if done else ():
-            if record.slot == slot and not _is_process_alive(record):  # it will say so itself
+            if record.slot == slot and not _is_process_alive(record):  # a live one records its own end
                 counts = _committed_counts(spec, committed_entries(spec, world, record.run_id), record)
                 run_log.settle(record.run_id, "succeeded", COMMITTED, counts)
     except FlowError as error:
-        _log.warning("that %s of %s is loaded was not recorded: %s", spec.name, slot, error.what)
+        _log.warning(
+            "the run log did not record that slot %s of %s is loaded: %s", slot, spec.name, error.what
+        )
     return done
 
 
 def _is_process_alive(record: RunRecord) -> bool:
-    """Of another process of this machine that still exists: it waits for a lock, or has not said its end."""
+    """Whether the run is of another live process of this machine: it waits for a lock, or is about to end."""
     if record.host != socket.gethostname() or record.pid == os.getpid():
         return False
     return process_is_alive(record.pid)

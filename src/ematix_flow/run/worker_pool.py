@@ -1,7 +1,7 @@
-"""Several pieces of work side by side in this process, and one Ctrl-C that ends them all.
+"""Runs several pieces of work in parallel in this process; one Ctrl-C ends them all.
 
-With one worker the work is done by the caller's own thread. More are threads, which share one Spark: a
-Ctrl-C, which Python hands to the main thread, is passed on to each of them.
+With one worker the caller's own thread does the work. More workers are threads that share one Spark. Python
+delivers Ctrl-C to the main thread, which passes it on to each worker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class WorkerPool(Generic[T]):
-    """Used by one thread, which starts work while there is room and waits for what ends next."""
+    """Used by one thread, which starts work while there is room and waits for the next result."""
 
     def __init__(self, workers: int) -> None:
         self._workers = max(1, workers)
@@ -39,7 +39,7 @@ class WorkerPool(Generic[T]):
 
     @property
     def is_busy(self) -> bool:
-        """Whether something has been started whose end was not asked for yet."""
+        """Whether a result is still outstanding."""
         return self._busy_workers > 0
 
     @property
@@ -58,13 +58,16 @@ class WorkerPool(Generic[T]):
             except BaseException as error:
                 self._results.put((thread, None, error))
 
-        # a daemon: whoever presses Ctrl-C twice does not wait for a database to answer
+        # a daemon thread: a second Ctrl-C does not wait for a database to answer
         thread = threading.Thread(target=run, name="ematix-flow-worker", daemon=True)
         self._threads.append(thread)
         thread.start()
 
     def wait_for_next(self) -> T:
-        """Wait for what ends next. What it raised is raised, and an interrupt ends all the others too."""
+        """Wait for the next result and return it, or raise its error.
+
+        An interrupt also ends all the others.
+        """
         try:
             result, error = self._take_result()
         except KeyboardInterrupt as pressed:
@@ -81,27 +84,27 @@ class WorkerPool(Generic[T]):
         return result, error
 
     def _stop_all(self, reason: BaseException) -> BaseException:
-        """The others are asked to stop and waited for; one of them can say what it left behind."""
-        told = reason
+        """Stop the others and wait for them. Returns the error of one that knows what it left behind."""
+        error_to_raise = reason
         if self._threads:
             cancel_jobs()
             for thread in self._threads:
                 _interrupt(thread)
         while self._busy_workers:
             _, error = self._take_result()
-            if isinstance(error, Interrupted) and not isinstance(told, Interrupted):
-                told = error
-        return told
+            if isinstance(error, Interrupted) and not isinstance(error_to_raise, Interrupted):
+                error_to_raise = error
+        return error_to_raise
 
 
 def pipeline_jar_groups(registry: Registry, names: Iterable[str]) -> frozenset[str]:
-    """The groups of jars that any of these pipelines needs of Spark."""
+    """Return the jar groups that any of these pipelines needs."""
     specs = (registry.pipeline(name).spec for name in names)
     return _jar_groups(registry, (each for spec in specs for each in spec.connections))
 
 
 def stream_jar_groups(registry: Registry, specs: Iterable[StreamSpec]) -> frozenset[str]:
-    """The groups of jars that any of these streams needs of Spark."""
+    """Return the jar groups that any of these streams needs."""
     return _jar_groups(registry, (each for spec in specs for each in spec.connections))
 
 
@@ -109,18 +112,18 @@ def _jar_groups(registry: Registry, references: Iterable[ConnectionRef]) -> froz
     groups: set[str] = set()
     with use_registry(registry):
         for reference in references:
-            with contextlib.suppress(FlowError):  # whoever runs the pipeline says what is wrong with it
+            with contextlib.suppress(FlowError):  # the run of the pipeline reports what is wrong
                 groups.update(open_backend(resolve_for_use(reference)).jar_groups)
     return frozenset(groups)
 
 
 def with_jar_groups(context: RunContext, groups: Collection[str]) -> RunContext:
-    """Spark starts with these, whoever needs it first: it cannot be restarted while another is at work."""
+    """Return the context whose Spark starts with these jar groups: it cannot restart while a run uses it."""
     return replace(context, spark=lambda wanted: context.spark(sorted({*wanted, *groups})))
 
 
 def _interrupt(thread: threading.Thread) -> None:
-    """KeyboardInterrupt, as soon as the thread is back in Python code."""
+    """Raise KeyboardInterrupt in the thread, as soon as it is back in Python code."""
     if thread.ident is not None:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(
             ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt)

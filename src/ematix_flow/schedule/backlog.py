@@ -1,4 +1,4 @@
-"""The backlog: slots that are due and wait to be run, and how far behind that leaves them."""
+"""The backlog: how many slots are due and wait, and for how long the oldest has waited."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ematix_flow.state.slots.base import SlotRecord
 
 @dataclass(frozen=True)
 class Backlog:
-    """How many slots are due and wait, when the oldest of them fired, and how many seconds ago that was."""
+    """The number of due slots that wait, the fire time of the oldest, and how many seconds ago that was."""
 
     due_slots: int = 0
     oldest_due: dt.datetime | None = None
@@ -22,7 +22,10 @@ NO_BACKLOG = Backlog()
 
 
 def measure_backlog(due: Iterable[SlotRecord], now: dt.datetime) -> Backlog:
-    """Of slots that are due now. One that a clock ahead of time has opened is not behind."""
+    """Measure the backlog of due slots.
+
+    A slot with a fire time in the future (a clock was ahead) does not count.
+    """
     fired = [record.slot.fire_time for record in due if record.slot.fire_time <= now]
     if not fired:
         return NO_BACKLOG

@@ -1,4 +1,4 @@
-"""Clearing by hand: slots that were given up or skipped wait again, and their workflows with them."""
+"""Clears slots by hand: slots that were given up or skipped wait again, and so do their workflows."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ematix_flow.schedule.due import is_missed
 from ematix_flow.schedule.workflows import slot_name
 from ematix_flow.state.slots.base import UNSUCCESSFUL, Slot, SlotRecord, SlotStore
 
-RECENT_PERIOD = dt.timedelta(days=7)  # which a person who clears the last slots is told of
+RECENT_PERIOD = dt.timedelta(days=7)  # older clearable slots of this period are mentioned
 _LOOKBACK = 50
 
 
 def clearable_slots(
     store: SlotStore, pipelines: Sequence[str], since: dt.datetime | None
 ) -> list[SlotRecord]:
-    """Slots that did not succeed: the last of each pipeline, or all that fired ``since``; oldest first.
+    """Return unsuccessful slots: the last of each pipeline, or all that fired ``since``; oldest first.
 
-    A fire that was missed, and that the catch-up policy let be, is none of them.
+    Missed fires that the catch-up policy ignores are left out.
     """
     if since is not None:
         found = store.unsuccessful(pipelines, since)
@@ -36,24 +36,27 @@ def clearable_slots(
 def older_clearable_slots(
     store: SlotStore, pipelines: Sequence[str], found: Sequence[SlotRecord]
 ) -> list[SlotRecord]:
-    """What of the last days could be cleared beside what was ``found`` without ``since``."""
+    """Return other slots of the last days that could be cleared, besides those ``found``."""
     slots = {record.slot for record in found}
     recent = clearable_slots(store, pipelines, store.now() - RECENT_PERIOD)
     return [record for record in recent if record.slot not in slots]
 
 
 def reopen_slots(store: SlotStore, registry: Registry, wanted: Sequence[SlotRecord]) -> list[SlotRecord]:
-    """Those that wait again now. A slot that another has cleared or run meanwhile is not among them."""
+    """Reopen the slots and return those that wait again.
+
+    A slot that was cleared or run meanwhile is left out.
+    """
     done = [record for record in wanted if store.reopen(record.slot)]
     jobs = {record.slot for record in done}
     for workflow in registry.workflows.values():
         for at in {slot.fire_time for slot in jobs if slot.pipeline in workflow.jobs}:
-            store.reopen(Slot(slot_name(workflow.name), at))  # it ends anew when its jobs have
+            store.reopen(Slot(slot_name(workflow.name), at))  # it ends again when its jobs have ended
     return done
 
 
 def _last_not_missed(store: SlotStore, record: SlotRecord | None) -> SlotRecord | None:
-    """The newest slot that was not just missed."""
+    """Return the newest slot of the pipeline that was not missed."""
     for _ in range(_LOOKBACK):
         if record is None or not is_missed(record):
             return record

@@ -1,7 +1,7 @@
-"""Which slots are due: those that a schedule has fired since the newest one that is known.
+"""Finds due slots: the fires of a schedule since its newest known slot.
 
-What to do with fires that nobody saw (the machine was off, the scheduler down) is the catch-up policy:
-``none`` lets them be, ``last`` runs the newest, ``all`` runs every one.
+The catch-up policy decides about fires that no scheduler saw (the machine was off, the scheduler was down):
+``none`` ignores them, ``last`` runs the newest, ``all`` runs every one.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ematix_flow.state.slots.base import Slot, SlotRecord
 
 MISSED = "missed, and catchup does not ask for it"
 BEFORE_FIRST_POLL = "fired before its schedule was first looked at"
-_LONGEST_GAP = dt.timedelta(days=366 * 8)  # 29 February comes at least so often
-MAX_SLOTS_PER_POLL = 1_000  # slots of one pipeline that one look opens; the next look goes on
+_LONGEST_GAP = dt.timedelta(days=366 * 8)  # 29 February comes at least this often
+MAX_SLOTS_PER_POLL = 1_000  # of one pipeline; the next poll opens more
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,10 @@ class ScheduleEntry:
 
 @dataclass(frozen=True)
 class DueSlots:
-    """What one look found: slots to run, and slots that are let be.
+    """What one poll found: slots to run, and missed slots that do not run.
 
-    ``before`` are the last fires of what has none yet: from them on none is lost, however late the next look.
+    ``before_first_poll`` are the last fires of entries without any slot: from these on no fire is lost,
+    however late the next poll is.
     """
 
     to_run: tuple[Slot, ...] = ()
@@ -43,22 +44,22 @@ class DueSlots:
 
 
 def is_missed(record: SlotRecord) -> bool:
-    """Whether it was let be, rather than held back by what it depends on."""
+    """Whether the slot was missed, rather than skipped because of its upstreams."""
     return record.status == "skipped" and record.reason in (MISSED, BEFORE_FIRST_POLL)
 
 
 def is_before_first_poll(record: SlotRecord) -> bool:
-    """Whether it only marks from when on fires count."""
+    """Whether the slot only marks the time from which fires count."""
     return record.status == "skipped" and record.reason == BEFORE_FIRST_POLL
 
 
 class DueCalculator:
-    """All that has a schedule. Between two fires of one nothing is computed for it.
+    """Finds the due slots of all entries with a schedule. Between two fires of an entry it computes nothing.
 
-    Many fire at the same times: what one look computes for one of them holds for the others.
+    Many entries fire at the same times: what is computed for one of them is reused for the others.
 
-    What never fired looks back for an ``interval``. A fire is missed when it is older than ``late``, which is
-    the same unless told.
+    An entry that never fired looks back one ``interval``. A fire is missed when it is older than ``late``,
+    which is the ``interval`` by default.
     """
 
     def __init__(
@@ -66,10 +67,10 @@ class DueCalculator:
     ) -> None:
         self.entries = {each.name: each for each in scheduled}
         self.interval, self.late = interval, late or interval
-        self._quiet: dict[str, tuple[dt.datetime, dt.datetime]] = {}  # from a moment to the next fire
+        self._quiet: dict[str, tuple[dt.datetime, dt.datetime]] = {}  # from a time until the next fire
 
     def find_due(self, newest: Mapping[str, dt.datetime], now: dt.datetime) -> DueSlots:
-        """What has fired since the newest slot that is known of each."""
+        """Return the fires of each entry since its newest known slot."""
         wanted: list[Slot] = []
         missed: list[Slot] = []
         before: list[Slot] = []
@@ -79,10 +80,10 @@ class DueCalculator:
             quiet = self._quiet.get(name)
             if quiet is not None and quiet[0] <= since and now < quiet[1]:
                 continue
-            alike = (scheduled.schedule, scheduled.catchup, since)
-            if alike not in same:
-                same[alike] = due_slots(scheduled, since, now, self.late)
-            found = same[alike]
+            key = (scheduled.schedule, scheduled.catchup, since)
+            if key not in same:
+                same[key] = due_slots(scheduled, since, now, self.late)
+            found = same[key]
             wanted += (Slot(name, slot.fire_time) for slot in found.to_run)
             missed += (Slot(name, slot.fire_time) for slot in found.missed)
             if name not in newest and not found.to_run:
@@ -95,10 +96,10 @@ class DueCalculator:
 
 
 def due_slots(scheduled: ScheduleEntry, since: dt.datetime, now: dt.datetime, late: dt.timedelta) -> DueSlots:
-    """Fires later than ``since``, which is the newest that is known, or for a beginner an interval ago.
+    """Return fires later than ``since``: the newest known fire, or one interval ago for a new entry.
 
-    A fire is missed when it is older than ``late`` and not the newest one that the policy keeps. What
-    is missed is opened as ended, so that it is seen once.
+    A fire is missed when it is older than ``late`` and the policy does not keep it as the newest one. A
+    missed slot is opened as ended, so that it is reported once.
     """
     if scheduled.catchup == "all":
         return DueSlots(tuple(_slots_between(scheduled, since, now)))

@@ -1,4 +1,4 @@
-"""Freshness: how old what a pipeline has loaded is, against what it promises by ``freshness_sla``."""
+"""Checks freshness: how old the loaded data of a pipeline is, compared with its ``freshness_sla``."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from ematix_flow.strategies.sql import column, verbatim
 
 FreshnessState = Literal["healthy", "warning", "breached"]
 WARNING_SHARE = 0.8
-_MEANWHILE = dt.timedelta(seconds=10)  # in which another machine may tell of the same
+_MEANWHILE = dt.timedelta(seconds=10)  # within which another machine may report the same
 _LOOKBACK = 50
 _NAMES = uuid.UUID("0f0f3c4e-6a4e-4c40-8d0c-5d1d6f6c1b11")
 
 
 class Stale(LoadError):
-    """What a pipeline has loaded is older than it promises."""
+    """The loaded data of a pipeline is older than its ``freshness_sla`` allows."""
 
 
 @dataclass(frozen=True)
 class Freshness:
-    """One pipeline: ``since`` is the newest that there is of it, None when there is nothing."""
+    """The freshness of one pipeline. ``since`` is the time of its newest data, None if there is none."""
 
     pipeline: str
     state: FreshnessState
@@ -57,10 +57,10 @@ class Freshness:
 def check_freshness(
     spec: PipelineSpec, run_log: RunLog, now: dt.datetime, world: Connections | None = None
 ) -> Freshness | None:
-    """None when it promises nothing. A ``freshness_column`` is asked for in its target, which needs a world.
+    """Return the freshness of a pipeline; None if it declares no ``freshness_sla``.
 
-    ``breached`` when it never succeeded, is older than promised, or cannot be asked for, which is as bad;
-    ``warning`` from 80 % of the promise on.
+    A ``freshness_column`` is read from the target, which needs ``connections``. ``breached``: the pipeline
+    never succeeded, its data is too old, or the target cannot be read. ``warning``: from 80 % of the SLA on.
     """
     sla = spec.freshness_seconds
     if sla is None:
@@ -87,7 +87,7 @@ def check_freshness(
 
 
 def _last_success_time(pipeline: str, run_log: RunLog) -> dt.datetime | None:
-    """The end of the newest run that loaded, or that found nothing new."""
+    """Return the end of the newest run that loaded, or that found nothing new."""
     found = run_log.list(pipeline, "succeeded", limit=1)
     recent = run_log.list(pipeline, "skipped", limit=_LOOKBACK)
     found += tuple(run for run in recent if run.ended_well)[:1]
@@ -95,7 +95,7 @@ def _last_success_time(pipeline: str, run_log: RunLog) -> dt.datetime | None:
 
 
 def _newest_value(spec: PipelineSpec, world: Connections) -> dt.datetime | None:
-    """The highest value of the column in the target, by one query."""
+    """Return the highest value of the freshness column in the target, by one query."""
     target = spec.targets[0]
     backend = world.backend(target.connection)
     source = backend.source()
@@ -112,7 +112,10 @@ def _newest_value(spec: PipelineSpec, world: Connections) -> dt.datetime | None:
 
 
 def _as_utc(value: object, spec: PipelineSpec) -> dt.datetime | None:
-    """A moment as the driver hands it over; without a zone it is UTC, as everything that is loaded."""
+    """Return a value of the driver as a UTC time.
+
+    A value without a time zone is UTC, like all loaded times.
+    """
     if isinstance(value, str):
         with contextlib.suppress(ValueError):  # then it is refused below
             value = dt.datetime.fromisoformat(value.replace("Z", "+00:00"))
@@ -121,14 +124,14 @@ def _as_utc(value: object, spec: PipelineSpec) -> dt.datetime | None:
     if value is None or isinstance(value, dt.datetime):
         return value if value is None or value.tzinfo else value.replace(tzinfo=dt.timezone.utc)
     raise Unsupported(
-        f"freshness_column={spec.freshness_column!r} holds {type(value).__name__}, and is to hold moments",
+        f"freshness_column={spec.freshness_column!r} holds {type(value).__name__}, and must hold times",
         where=spec.where,
         next_step="name a column of timestamps or dates",
     )
 
 
 def report_freshness(spec: PipelineSpec, found: Freshness, run_log: RunLog, observers: Observers) -> None:
-    """Tell the observers of a breach, and of its end. Each is in the run log, once for all who look."""
+    """Report a breach, and its end, to the observers. Each is recorded once in the run log."""
     name = f"{FRESHNESS}{found.pipeline}"
     last = run_log.last(name)
     error = None
@@ -137,7 +140,7 @@ def report_freshness(spec: PipelineSpec, found: Freshness, run_log: RunLog, obse
         error = Stale(_breach_message(found), where=spec.where, next_step=step)
     elif last is None:
         return
-    # what is known is told again: whoever has heard of it stays silent
+    # a known breach is reported again; observers that already reported it stay silent
     is_known = last is not None and (last.status == "failed") == (error is not None)
     _record_and_notify(
         last if last is not None and is_known else _next_record(name, spec, last), error, run_log, observers
@@ -146,7 +149,7 @@ def report_freshness(spec: PipelineSpec, found: Freshness, run_log: RunLog, obse
 
 def _next_record(name: str, spec: PipelineSpec, last: RunRecord | None) -> RunRecord:
     record = RunRecord(
-        # not random: others who look at the same time find it there
+        # not random: another process that checks at the same time finds the same record
         run_id=str(uuid.uuid5(_NAMES, f"{name}\n{last.run_id if last else ''}")),
         pipeline=name,
         target=", ".join(target.label for target in spec.targets),
@@ -167,14 +170,14 @@ def _record_and_notify(
         record = run_log.get(record.run_id)
         if utc_now() - record.started_at < _MEANWHILE:
             return
-    told = replace(
+    finished = replace(
         record,
         status=status,
         finished_at=utc_now(),
         error_type=None if error is None else type(error).__name__,
         error_message=None if error is None else str(error),
     )
-    observers.run_finished(told, RunEnd(error=error))
+    observers.run_finished(finished, RunEnd(error=error))
 
 
 def _breach_message(found: Freshness) -> str:

@@ -1,4 +1,4 @@
-"""What is due now, run in this process: upstreams first, and each slot once, whoever else looks."""
+"""Runs what is due now in this process: upstreams first, and each slot once, even with several processes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LEASE_SECONDS = 300.0
-_STORE_RETRY_SECONDS = (1.0, 4.0, 15.0)  # until a store that did not hear how a run ended is told again
+_STORE_RETRY_SECONDS = (1.0, 4.0, 15.0)  # between attempts to record the end of a run
 _JOIN_SECONDS = 5.0
 _CLOCK_STEP = dt.timedelta(minutes=1)
 _log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ SlotOutcomeStatus = Literal["succeeded", "waiting", "gave_up", "skipped", "lost"
 
 @dataclass(frozen=True)
 class SlotOutcome:
-    """What became of a slot: ``waiting`` for its next attempt, ``lost`` when another took it over."""
+    """The outcome of a slot: ``waiting`` for its next attempt, ``lost`` if another process took it over."""
 
     slot: Slot
     status: SlotOutcomeStatus
@@ -69,7 +69,7 @@ class SlotOutcome:
 
 @dataclass(frozen=True)
 class SlotRunner:
-    """Runs the slots of a registry's pipelines. ``context`` makes what a run of a slot needs."""
+    """Runs the slots of a registry's pipelines. ``context`` makes the context for the run of a slot."""
 
     registry: Registry
     store: SlotStore
@@ -79,31 +79,31 @@ class SlotRunner:
     holder: str = field(default_factory=new_holder)
     rng: random.Random = field(default_factory=random.Random)
     observers: Observers = field(default_factory=Observers)
-    only: frozenset[str] | None = None  # the pipelines that it runs, where that is not all
+    only: frozenset[str] | None = None  # run only these pipelines; None: all
     sleep: Callable[[float], None] = time.sleep
     _warned_ahead: set[Slot] = field(default_factory=set, compare=False, repr=False)
 
     @property
     def names(self) -> Collection[str]:
-        """The pipelines that it runs."""
+        """The names of the pipelines that it runs."""
         return self.registry.pipelines if self.only is None else self.only
 
     @cached_property
     def workflows(self) -> WorkflowSlots:
-        """Those that have a job here."""
+        """The workflows that have a job here."""
         specs = self.registry.workflows.values()
-        watched = [spec for spec in specs if self.only is None or self.only & set(spec.jobs)]
-        return WorkflowSlots(watched, lambda names: last_ends(self.run_log, names, self.registry))
+        with_job_here = [spec for spec in specs if self.only is None or self.only & set(spec.jobs)]
+        return WorkflowSlots(with_job_here, lambda names: last_ends(self.run_log, names, self.registry))
 
     @cached_property
     def pipeline_order(self) -> dict[str, int]:
-        """Of each pipeline, upstreams first."""
+        """The position of each pipeline in dependency order, upstreams first."""
         return {name: number for number, name in enumerate(self.registry.dependency_order())}
 
     def due_calculator(self, interval: dt.timedelta, late: dt.timedelta | None = None) -> DueCalculator:
-        """What fires by itself, and of what a workflow here runs all, so that no fire of a job is lost.
+        """Return the calculator for all scheduled pipelines here and all jobs of their workflows.
 
-        ``late`` is from when on a fire is missed, where that is not the ``interval``.
+        A fire is missed when it is older than ``late``, by default the ``interval``.
         """
         wanted = None if self.only is None else self.only | self.workflows.jobs()
         pipelines = [
@@ -112,7 +112,7 @@ class SlotRunner:
         return DueCalculator([*pipelines, *self.workflows.scheduled()], interval, late)
 
     def poll(self, agenda: DueCalculator) -> list[SlotRecord]:
-        """What may be claimed now, upstreams first among those of one moment."""
+        """Return the slots that may be claimed now, by fire time and then upstreams first."""
         found = poll_slots(
             self.store,
             agenda,
@@ -127,7 +127,7 @@ class SlotRunner:
         return sorted(found, key=lambda each: (each.slot.fire_time, self.pipeline_order[each.slot.pipeline]))
 
     def _warn_clock_ahead(self, slot: Slot, now: dt.datetime) -> None:
-        """Say once of each that a clock was ahead. Seconds are no news: clocks are set by so much."""
+        """Warn once per slot that a clock was ahead. A few seconds are normal clock adjustment."""
         if slot not in self._warned_ahead and slot.fire_time - now > _CLOCK_STEP:
             self._warned_ahead.add(slot)
             _log.warning(
@@ -149,19 +149,19 @@ class SlotRunner:
         after: Callable[[SlotOutcome], None] = lambda outcome: None,
         workers: int = 1,
     ) -> list[SlotOutcome]:
-        """Everything that is due, and the workflows that this starts. What must wait is due another time."""
+        """Run every due slot, and the workflows that this starts. Slots that must wait stay due."""
         if workers > 1:
             groups = pipeline_jar_groups(self.registry, self.names)
             runner = replace(self, context=lambda slot: with_jar_groups(self.context(slot), groups))
         else:
             runner = self
-        agenda, seen = self.due_calculator(interval), set[Slot]()
+        agenda, polled = self.due_calculator(interval), set[Slot]()
         outcomes: list[SlotOutcome] = []
-        for _ in range(1 + len(self.workflows.specs)):  # none of them starts another in a circle
-            due = [record for record in self.poll(agenda) if record.slot not in seen]
+        for _ in range(1 + len(self.workflows.specs)):  # workflows do not start each other in a circle
+            due = [record for record in self.poll(agenda) if record.slot not in polled]
             if not due:
                 break
-            seen.update(record.slot for record in due)
+            polled.update(record.slot for record in due)
             for outcome in runner._run_all(due, before, workers):
                 outcomes.append(outcome)
                 after(outcome)
@@ -170,11 +170,11 @@ class SlotRunner:
     def _run_all(
         self, due: Sequence[SlotRecord], before: Callable[[Slot], None], workers: int
     ) -> Iterator[SlotOutcome]:
-        """Each once, side by side where nothing stands between; how they end, as they do."""
+        """Run each slot once, in parallel where dependencies allow, and yield each outcome as it comes."""
         team: WorkerPool[SlotOutcome] = WorkerPool(workers)
         try:
             yield from self._run_each(team, due, before)
-        except FlowError as error:  # of the store: what is at work ends, and says so when it can
+        except FlowError as error:  # the store failed: wait for running work, which records its end if it can
             while team.is_busy and not isinstance(error, Interrupted):
                 yield team.wait_for_next()
             raise
@@ -213,7 +213,7 @@ class SlotRunner:
                     before(found.slot)
                     at_work.add(name)
                     team.start_worker(partial(self.run_claimed, found))
-                elif found is None:  # another has it since: what is newer waits for that
+                elif found is None:  # another process holds it now; newer slots wait
                     elsewhere |= self._held_elsewhere({name})
                 elif found.status == "waiting":
                     waiting[record] = found
@@ -232,26 +232,26 @@ class SlotRunner:
         yield from waiting.values()
 
     def _skip_blocked(self, due: Sequence[SlotRecord]) -> dict[Slot, SlotOutcome]:
-        """Those that what they depend on holds back."""
+        """Skip the slots that their upstreams block."""
         if not any(self.registry.pipeline(record.slot.pipeline).spec.depends_on for record in due):
             return {}
         found = skip_blocked_slots(self, due, self.store.now(), UnendedSlots(self.store.unended()))
         return {slot: SlotOutcome(slot, "skipped", why) for slot, why in found.items()}
 
     def held_slots(self, pipelines: Collection[str]) -> list[SlotRecord]:
-        """The slots of these that are claimed now, and whose runs may still be at work.
+        """Return the claimed slots of these pipelines whose runs may still be at work.
 
-        Not those later than now: such a claim may last as long as a clock was ahead, and holds nothing back.
+        Slots later than now (a clock was ahead) are left out: such a claim may last long and blocks nothing.
         """
         now, found = self.store.now(), self.store.unended(list(pipelines))
         claimed = [record for record in found if record.status == "claimed" and record.slot.fire_time <= now]
         return [record for record in claimed if not record.is_due(now)]
 
     def _held_elsewhere(self, pipelines: Collection[str]) -> dict[str, SlotRecord]:
-        return {held.slot.pipeline: held for held in self.held_slots(pipelines)}
+        return {record.slot.pipeline: record for record in self.held_slots(pipelines)}
 
     def _released_by(self, waiting: dict[SlotRecord, SlotOutcome], ended: str) -> list[SlotRecord]:
-        """What may have waited for this pipeline: it is looked at again."""
+        """Return the slots that may have waited for this pipeline, to be checked again."""
         free = [
             record
             for record in waiting
@@ -264,9 +264,9 @@ class SlotRunner:
     def try_claim(
         self, record: SlotRecord, now: dt.datetime | None = None, unended: UnendedLookup | None = None
     ) -> Claim | SlotOutcome | None:
-        """Claim a slot that is due and may run; what becomes of it otherwise; None when it is another's.
+        """Claim a due slot that may run; otherwise return its outcome, or None if another process holds it.
 
-        Who picks many says what time it is and which slots have not ended, so that they are asked for once.
+        A caller that claims many slots passes ``now`` and ``unended``, so that the store is asked once.
         """
         spec, slot = self.registry.pipeline(record.slot.pipeline).spec, record.slot
         found = check_upstreams(
@@ -282,12 +282,12 @@ class SlotRunner:
         errors: list[FlowError] = []
 
         def tell(claim: Claim, ended: AttemptEnd) -> None:
-            died, made = RunsDied(ended.reason or ""), ended.attempts
+            died, attempts = RunsDied(ended.reason or ""), ended.attempts
             context = self.context(slot)
-            errors.append(record_unstarted_run(spec, context, died, attempts=made, fence=claim.fence))
+            errors.append(record_unstarted_run(spec, context, died, attempts=attempts, fence=claim.fence))
 
         def is_done() -> bool | None:
-            with use_registry(self.registry):  # it may know its connections by name
+            with use_registry(self.registry):  # the pipeline may name its connections
                 return slot_is_done(spec, slot.fire_time, open_connections(refuse_spark), self.run_log)
 
         claim = claim_slot(self.store, record, self.holder, self.lease_seconds, spec.retry, tell, is_done)
@@ -299,7 +299,7 @@ class SlotRunner:
         if claim is not None and unbegun is not None:
             record_unstarted_run(spec, self.context(slot), unbegun, attempts=0)
         if claim is not None and found.verdict == "skip":
-            if record.fence and is_done():  # what held it back came after an attempt of it
+            if record.fence and is_done():  # an attempt had loaded it before its upstream failed
                 ended = self.store.end(claim, "succeeded", ALREADY_LOADED)
                 return (
                     self._report_already_loaded(slot) if ended else SlotOutcome(slot, "lost", ALREADY_LOADED)
@@ -311,12 +311,12 @@ class SlotRunner:
         return claim
 
     def _record_skip(self, spec: PipelineSpec, slot: Slot, reason: str) -> None:
-        """Before the slot ends: who dies in between tells it twice, and never not at all."""
+        """Record the skip before the slot ends: a crash in between records it twice, and never loses it."""
         try:
             record_skipped_run(self.run_log, spec, reason, self.context(slot).trigger, slot.fire_time)
         except FlowError as error:
             _log.warning(
-                "that %s of %s is skipped was not recorded: %s", spec.name, slot.fire_time, error.what
+                "the run log did not record the skip of %s of %s: %s", spec.name, slot.fire_time, error.what
             )
 
     def _report_already_loaded(self, slot: Slot) -> SlotOutcome:
@@ -324,9 +324,9 @@ class SlotRunner:
         return SlotOutcome(slot, "succeeded", ALREADY_LOADED)
 
     def run_claimed(self, claim: Claim) -> SlotOutcome:
-        """Run a slot whose claim is held here, keep the claim meanwhile, and say how it ended.
+        """Run a claimed slot, renew the claim meanwhile, and return the outcome.
 
-        ``lost``, and nothing is run, when another run has begun under the claim or has taken it over.
+        The outcome is ``lost``, and nothing runs, if another run has begun under the claim or taken it over.
         """
         declared = self.registry.pipeline(claim.slot.pipeline)
         slot, result = claim.slot, None
@@ -336,12 +336,12 @@ class SlotRunner:
         with self._keep_claim_alive(claim):
             try:
                 with use_registry(self.registry):
-                    # attempts are counted in the store, so that they outlive this process
+                    # the store counts attempts, so that the count survives this process
                     context = replace(
                         self.context(slot), attempt=claim.failures + 1, retried_by_scheduler=True
                     )
                     result = run_pipeline(declared, context)
-                error = result.failure  # of some targets, where the others go on
+                error = result.failure  # of some targets, if the others go on
                 ended = AttemptEnd(error is None, error.what if error else result.reason)
             except Interrupted:
                 self._return_slot(claim)
@@ -354,8 +354,8 @@ class SlotRunner:
                 error = unexpected_error(failure)
                 error.__cause__ = failure
                 ended = AttemptEnd(False, error.what)
-            said = self._record_conclusion(claim, ended)
-        status: SlotOutcomeStatus = "lost" if said is None else said  # type: ignore[assignment]  # one of its words
+            conclusion = self._record_conclusion(claim, ended)
+        status: SlotOutcomeStatus = "lost" if conclusion is None else conclusion  # type: ignore[assignment]  # one of its words
         reason = ended.reason
         if status == "waiting" and not ended.locked:
             tried = f"attempt {claim.failures + 1} of {declared.spec.retry.max_attempts} failed"
@@ -363,7 +363,10 @@ class SlotRunner:
         return SlotOutcome(slot, status, reason, result, error)
 
     def _begin_claim(self, claim: Claim) -> bool:
-        """Whether this run has the claim. A store that does not answer is no reason to end the others."""
+        """Begin the run under the claim; False if it is lost.
+
+        A store that does not answer ends only this run.
+        """
         try:
             return self.store.begin(claim, self.lease_seconds, self.holder)
         except FlowError as error:
@@ -375,37 +378,36 @@ class SlotRunner:
     def _has_begun(self, claim: Claim) -> bool:
         try:
             known = self.store.get(claim.slot)
-        except FlowError:  # which is told of the first time
+        except FlowError:  # already logged by the caller
             return False
         is_ours = known is not None and (known.fence, known.holder) == (claim.fence, self.holder)
         return known is not None and known.begun and is_ours
 
     def _return_slot(self, claim: Claim) -> None:
-        """The slot of a run that was interrupted. When that fails its claim expires."""
+        """Return the slot of an interrupted run. If that fails, its claim expires."""
         try:
             self.store.retry_later(claim, 0.0, "interrupted", failed=False)
         except FlowError as error:
             _log.warning(
-                "%s of %s was not given back: %s", claim.slot.pipeline, claim.slot.fire_time, error.what
+                "%s of %s was not returned: %s", claim.slot.pipeline, claim.slot.fire_time, error.what
             )
 
     def _record_conclusion(self, claim: Claim, ended: AttemptEnd) -> str | None:
-        """What the slot was told; None if too late, or if the store does not hear it for a while."""
+        """Record how the attempt ended; None if the claim is lost or the store does not answer."""
         policy, slot = self.registry.pipeline(claim.slot.pipeline).spec.retry, claim.slot
         for pause in (*_STORE_RETRY_SECONDS, None):
             try:
-                said = conclude_attempt(self.store, claim, ended, policy, self.rng)
-                known = self.store.get(slot) if said is None else None
+                conclusion = conclude_attempt(self.store, claim, ended, policy, self.rng)
+                known = self.store.get(slot) if conclusion is None else None
                 if ended.succeeded and known is not None and known.status in ("gave_up", "skipped"):
-                    reopen_slots(
-                        self.store, self.registry, [known]
-                    )  # too early: its next run finds it loaded
-                # its answer may have been lost, the first time
-                return known.status if known is not None and known.fence == claim.fence else said
+                    # it was given up too early: its next run finds it loaded
+                    reopen_slots(self.store, self.registry, [known])
+                # the answer to the first request may have been lost
+                return known.status if known is not None and known.fence == claim.fence else conclusion
             except FlowError as error:
                 if pause is None:
                     _log.warning(
-                        "how %s of %s ended was not heard: %s", slot.pipeline, slot.fire_time, error.what
+                        "the end of %s of %s was not recorded: %s", slot.pipeline, slot.fire_time, error.what
                     )
                     return None
                 self.sleep(pause)
@@ -413,19 +415,19 @@ class SlotRunner:
 
     @contextmanager
     def _keep_claim_alive(self, claim: Claim) -> Iterator[None]:
-        """The claim is renewed while the block runs. Who loses it finishes: the ledger takes a slot once."""
-        over = threading.Event()
+        """Renew the claim while the block runs. A run that loses it goes on: the ledger takes a slot once."""
+        is_over = threading.Event()
 
         def renew() -> None:
-            while not over.wait(self.lease_seconds / 3):
+            while not is_over.wait(self.lease_seconds / 3):
                 try:
-                    if not self.store.renew(claim, self.lease_seconds) and not over.is_set():
+                    if not self.store.renew(claim, self.lease_seconds) and not is_over.is_set():
                         _log.warning(
                             "%s of %s was taken over by another", claim.slot.pipeline, claim.slot.fire_time
                         )
                         return
                 except FlowError as error:
-                    if over.is_set():
+                    if is_over.is_set():
                         return
                     _log.warning("the claim of %s was not renewed: %s", claim.slot.pipeline, error.what)
 
@@ -434,32 +436,32 @@ class SlotRunner:
         try:
             yield
         finally:
-            over.set()
-            thread.join(_JOIN_SECONDS)  # one that waits for the store does no harm: the claim has ended
+            is_over.set()
+            thread.join(_JOIN_SECONDS)  # a thread that still waits for the store does no harm
 
 
 def refuse_spark(_: Sequence[str]) -> SparkSession:
-    """Who looks for work starts no engine: a ledger that only Spark can read is one that cannot be asked."""
-    raise EngineError("no engine is started to look at a ledger")
+    """Refuse to start Spark: polling starts no engine, and does not read ledgers that need one."""
+    raise EngineError("no engine is started to read a ledger")
 
 
-def resolve_claim(store: SlotStore, pipeline: str, at: dt.datetime, said: str) -> Claim:
-    """The claim that ``fence:holder`` names, when it is still the newest of its slot."""
-    fence, _, holder = said.partition(":")
+def resolve_claim(store: SlotStore, pipeline: str, at: dt.datetime, claim_text: str) -> Claim:
+    """Return the claim that ``fence:holder`` names, if it is still the newest of its slot."""
+    fence, _, holder = claim_text.partition(":")
     record = store.get(Slot(pipeline, at))
     is_newest = record is not None and record.status == "claimed" and str(record.fence) == fence
     if record is None or not is_newest or (not record.begun and record.holder != holder):
         raise UsageError(
-            f"{pipeline!r} of {at.isoformat()} is not claimed by {holder!r} any more",
-            state="nothing was run; whoever has claimed it since runs it",
-            next_step=f"flow status {pipeline}  shows how it stands; if this comes again and again, runs "
-            "start more slowly than --lease-seconds allows",
+            f"{pipeline!r} of {at.isoformat()} is no longer claimed by {holder!r}",
+            state="nothing was run; the process that has claimed it since runs it",
+            next_step=f"flow status {pipeline}  shows its state; if this happens often, runs start more "
+            "slowly than --lease-seconds allows",
         )
     return Claim(record.slot, holder, record.fence, record.failures, record.deaths)
 
 
 def scheduled_pipelines(registry: Registry) -> Iterator[ScheduleEntry]:
-    """The pipelines that fire by themselves."""
+    """Yield the pipelines that have a schedule."""
     for declared in registry.pipelines.values():
         spec = declared.spec
         if spec.schedule is not None:

@@ -1,4 +1,4 @@
-"""What ``flow run-due`` would do now, found out without doing it: every run is taken to succeed."""
+"""Predicts what ``flow run-due`` would do now, without doing it: every run is assumed to succeed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ematix_flow.state.slots.dry_run import DryRunSlotStore
 
 @dataclass(frozen=True)
 class PredictedOutcome:
-    """What would become of a slot, and why; None for one that its schedule or workflow has just fired."""
+    """The predicted outcome of a slot. ``why`` is None if its schedule or workflow has just fired."""
 
     slot: Slot
     would: Literal["run", "wait", "succeed", "be skipped", "be given up"]
@@ -38,9 +38,9 @@ class PredictedOutcome:
 
 
 def predict_due_runs(runner: SlotRunner, interval: dt.timedelta) -> list[PredictedOutcome]:
-    """Of all slots that have not ended, and of those that would be opened now. Nothing is changed.
+    """Predict the outcome of all unended slots and of those that would be opened now. Changes nothing.
 
-    What workflows start once these have run is not among them.
+    Slots that workflows would open after these have run are left out.
     """
     store = DryRunSlotStore(runner.store)
     rehearsed = replace(runner, store=store)
@@ -65,16 +65,16 @@ class _Prediction:
         self._predicted_runs: dict[str, RunRecord] = {}
 
     def waiting_slots(self, due: Collection[Slot]) -> Iterator[PredictedOutcome]:
-        """What is not due yet, or another has."""
+        """Return the slots that are not due yet, or that another process holds."""
         for record in self._store.unended(list(self.runner.names)):
             if record.slot in due:
                 continue
             if record.status == "claimed":
                 yield PredictedOutcome(record.slot, "wait", describe_holder(record))
             else:
-                again = f"again at {format_utc(record.not_before, seconds=True)}"
+                next_attempt = f"again at {format_utc(record.not_before, seconds=True)}"
                 yield PredictedOutcome(
-                    record.slot, "wait", f"{self._attempts_so_far(record) or 'it waits'}; {again}"
+                    record.slot, "wait", f"{self._attempts_so_far(record) or 'it waits'}; {next_attempt}"
                 )
 
     def predict(self, record: SlotRecord) -> PredictedOutcome:
@@ -104,7 +104,7 @@ class _Prediction:
             return PredictedOutcome(slot, "succeed", ALREADY_LOADED)
         if isinstance(claim, AttemptEnd):
             return PredictedOutcome(slot, "be given up", claim.reason)
-        assert claim is not None  # nobody else has this store
+        assert claim is not None  # no other process uses this store
         if found.verdict == "skip" and record.fence and is_done():
             self._store.end(claim, "succeeded", ALREADY_LOADED)
             self._note_success(slot)
@@ -120,8 +120,8 @@ class _Prediction:
         self._store.end(claim, "succeeded")
         before = ", ".join(name for name in spec.depends_on if name in self._predicted_runs)
         self._note_success(record.slot)
-        told = [self._attempts_so_far(record), f"after {before}, if that succeeds" if before else ""]
-        return PredictedOutcome(record.slot, "run", "; ".join(filter(None, told)) or None)
+        reasons = [self._attempts_so_far(record), f"after {before}, if that succeeds" if before else ""]
+        return PredictedOutcome(record.slot, "run", "; ".join(filter(None, reasons)) or None)
 
     def _note_success(self, slot: Slot) -> None:
         name, now = slot.pipeline, self._now
@@ -130,10 +130,10 @@ class _Prediction:
         )
 
     def _attempts_so_far(self, record: SlotRecord) -> str:
-        """What became of it so far; empty when it has only just fired."""
+        """Describe the attempts so far; empty if the slot has just fired."""
         allowed = self.runner.registry.pipeline(record.slot.pipeline).spec.retry.max_attempts
         if record.status == "claimed" and record.expires_at is not None:
-            return f"{record.holder} was not heard of until {format_utc(record.expires_at, seconds=True)}"
+            return f"{record.holder} sent no heartbeat until {format_utc(record.expires_at, seconds=True)}"
         if record.failures:
             return f"attempt {record.failures} of {allowed} failed: {record.reason}"
         return record.reason or ""

@@ -1,7 +1,7 @@
-"""The scheduler: looks at the clock, claims what is due and hands it to an executor, until it is stopped.
+"""The scheduler: polls for due slots, claims them and hands them to an executor, until it is stopped.
 
-Any number may run against one store. One of them leads and looks; the others wait for its lease to end.
-Nothing depends on there being one leader only: a slot is claimed once whoever looks.
+Any number of schedulers may use one store. One of them leads and polls; the others wait for its lease to
+end. Correctness does not depend on a single leader: a slot is claimed once even if several poll.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ematix_flow.schedule.unstarted_runs import record_unstarted_run
 from ematix_flow.state.slots.base import ENDED, Claim, SchedulerLease, SlotStore
 
 POLL_SECONDS, LEADER_SECONDS, GRACE_SECONDS = 10.0, 60.0, 60.0
-MIN_LEASE_SECONDS = 5.0  # a run needs so long to start, and to say that it has begun
+MIN_LEASE_SECONDS = 5.0  # a run needs this long to start and to record that it has begun
 _EXECUTOR_POLL_SECONDS = 0.2
 _LEASE_NAME = "scheduler"
 _log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ Answer = TypeVar("Answer")
 
 @dataclass
 class Scheduler:
-    """``stop`` ends it between two looks."""
+    """Runs due slots through an executor. ``stop`` ends it between two polls."""
 
     runner: SlotRunner
     executor: Executor
@@ -48,7 +48,7 @@ class Scheduler:
     grace_seconds: float = GRACE_SECONDS
     restart_delay_seconds: float = RESTART_DELAY_SECONDS
     stop: threading.Event = field(default_factory=threading.Event)
-    environment: Mapping[str, str] = field(default_factory=dict)  # for the runs, beside what they inherit
+    environment: Mapping[str, str] = field(default_factory=dict)  # further variables for the runs
 
     def __post_init__(self) -> None:
         takeover = dt.timedelta(seconds=self.leader_seconds + 2 * self.poll_seconds)
@@ -65,9 +65,9 @@ class Scheduler:
         self._backlog: Backlog | None = None
 
     def run(self, looks: int | None = None) -> None:
-        """Until it is stopped, or for so many looks. One that fails is told, and the next one comes.
+        """Poll until stopped, or ``looks`` times. A failed poll is logged, and the next one follows.
 
-        Then the lease is given back, and runs may end; whatever interrupts that ends it at once.
+        At the end it releases the lease and waits for its runs; an interrupt ends that wait at once.
         """
         try:
             while not self.stop.is_set() and looks != 0:
@@ -77,14 +77,14 @@ class Scheduler:
                     self._wait_for_next_poll()
             self._release_lease()
             self.executor.close(self.grace_seconds)
-            self._log_failure("runs that ended were not looked after", self.check_runs)
+            self._log_failure("the ends of runs were not checked", self.check_runs)
         except BaseException:
             self.executor.abandon()
             self._release_lease()
             raise
 
     def _wait_for_next_poll(self) -> None:
-        """Until the next look, which comes early when a run ends: the next slot may wait for it."""
+        """Wait for the next poll, which comes early when a run ends: the next slot may wait for it."""
         until = time.monotonic() + self.poll_seconds
         while (left := until - time.monotonic()) > 0 and not self.stop.wait(
             min(left, _EXECUTOR_POLL_SECONDS)
@@ -93,11 +93,11 @@ class Scheduler:
                 return
 
     def _tick_and_report(self) -> None:
-        """One look, whatever becomes of it, told to who watches."""
+        """Poll once and report the tick to the observers, even if it failed."""
         began, self._lags = time.monotonic(), []
         self._refused = self._taken_over = 0
         self._backlog = None
-        started = self._log_failure("a look at the schedules failed", self.tick)
+        started = self._log_failure("a poll of the schedules failed", self.tick)
         self.runner.observers.scheduler_ticked(
             SchedulerTick(
                 time.monotonic() - began,
@@ -115,7 +115,7 @@ class Scheduler:
         )
 
     def tick(self) -> list[Claim]:
-        """One look; the slots whose runs were started."""
+        """Poll once and return the claims whose runs were started."""
         store = self.runner.store
         self._lease = store.lease(_LEASE_NAME, self.runner.holder, self.leader_seconds)
         if (self._lease is not None) != self._is_leader:
@@ -123,20 +123,20 @@ class Scheduler:
             _log.info("this scheduler %s", "leads" if self._is_leader else "waits: another one leads")
         self.check_runs()
         if self._lease is None:
-            self._backlog = NO_BACKLOG  # the one that leads knows it
+            self._backlog = NO_BACKLOG  # the leader reports it
             return []
         return self._start_due(store)
 
     def check_runs(self) -> None:
-        """Keep the claims of runs that have not begun, and let go of those whose runs died."""
-        seen = self.executor.poll_workers()
-        for claim in seen.starting:
+        """Renew the claims of runs that have not begun, and release those whose runs died."""
+        workers = self.executor.poll_workers()
+        for claim in workers.starting:
             self.runner.store.renew(claim, self.runner.lease_seconds)
-        for ending in seen.exits:
+        for ending in workers.exits:
             self._release_dead_run(ending)
 
     def _start_due(self, store: SlotStore) -> list[Claim]:
-        until = time.monotonic() + self.leader_seconds / 2  # then the lease is prolonged first
+        until = time.monotonic() + self.leader_seconds / 2  # then the lease must be renewed first
         due = self.runner.poll(self.due_calculator)
         started: list[Claim] = []
         if not due:
@@ -153,19 +153,21 @@ class Scheduler:
                 continue  # a pipeline runs one slot at a time
             room = self.executor.capacity()
             if self.stop.is_set() or (room is not None and room <= 0) or time.monotonic() > until:
-                break  # what is left is due at the next look, the oldest first
+                break  # the rest is due at the next poll, the oldest first
             found = self.runner.try_claim(record, now, unended.of_pipelines)
             if isinstance(found, SlotOutcome):
                 if found.status in ENDED:
                     unended.drop(found.slot)
                     del left[found.slot]
-                    became = f"{found.status.replace('_', ' ')}: {found.reason}"
+                    outcome = f"{found.status.replace('_', ' ')}: {found.reason}"
                     level = logging.INFO if found.status == "succeeded" else logging.WARNING
                     _log.log(
-                        level, "%s of %s %s", found.slot.pipeline, found.slot.fire_time.isoformat(), became
+                        level, "%s of %s %s", found.slot.pipeline, found.slot.fire_time.isoformat(), outcome
                     )
                 continue
-            unended.mark_claimed(record)  # also where another has it, or its run is refused: newer ones wait
+            unended.mark_claimed(
+                record
+            )  # also if another process holds it or its run is refused: newer ones wait
             if found is None:
                 del left[record.slot]
             elif self._start(found):
@@ -184,7 +186,7 @@ class Scheduler:
             self.executor.dispatch(job)
         except CannotDispatch as error:
             if not self.runner.store.begin(claim, self.restart_delay_seconds):
-                _log.info("%s, and yet it has begun", error.what)  # an answer was lost, not the request
+                _log.info("%s, but the run has begun", error.what)  # only the answer was lost
                 return True
             _log.error("%s", error.what)
             self._refused += 1
@@ -196,7 +198,10 @@ class Scheduler:
         return True
 
     def _release_dead_run(self, ending: WorkerExit) -> None:
-        """The claim ends early, unless the run has said how it ended; its attempt counts as a death."""
+        """End the claim of a dead run early, unless the run recorded its end.
+
+        The attempt counts as a death.
+        """
         store, claim = self.runner.store, ending.claim
         record = store.get(claim.slot)
         if record is None or record.status != "claimed" or record.fence != claim.fence:
@@ -204,14 +209,14 @@ class Scheduler:
         pause = min(self.restart_delay_seconds * 2**record.deaths, self.runner.lease_seconds)
         if ending.never_began:
             if store.begin(claim, pause) and store.retry_later(
-                claim, 0.0, "it was stopped as it began", failed=False
+                claim, 0.0, "it was stopped while it started", failed=False
             ):
-                _log.info("%s of %s is given back", claim.slot.pipeline, claim.slot.fire_time.isoformat())
+                _log.info("%s of %s is returned", claim.slot.pipeline, claim.slot.fire_time.isoformat())
             return
-        store.begin(claim, pause)  # one that ended before it had begun is dead as well
+        store.begin(claim, pause)  # a run that ended before it began is dead too
         if store.renew(claim, pause, ending.reason):
             _log.warning(
-                "the run of %s of %s died: %s. It is tried again in %g s",
+                "the run of %s of %s died: %s. The next attempt is in %g s",
                 claim.slot.pipeline,
                 claim.slot.fire_time.isoformat(),
                 ending.reason,
@@ -219,7 +224,7 @@ class Scheduler:
             )
 
     def _log_failure(self, failed: str, step: Callable[[], Answer]) -> Answer | None:
-        """Whatever goes wrong in one step is told, and None; the daemon goes on."""
+        """Run one step; log its error and return None if it fails. The scheduler goes on."""
         try:
             return step()
         except FlowError as error:
@@ -229,9 +234,9 @@ class Scheduler:
         return None
 
     def _release_lease(self) -> None:
-        """So that another need not wait for the lease to end."""
+        """Release the lease, so that another scheduler need not wait for it to end."""
         if self._lease is not None:
             try:
                 self.runner.store.release(self._lease)
             except FlowError as error:
-                _log.warning("the lease was not given back, and ends by itself: %s", error.what)
+                _log.warning("the lease was not released, and ends by itself: %s", error.what)

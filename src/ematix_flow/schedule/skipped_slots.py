@@ -1,7 +1,7 @@
-"""Slots that are skipped because of what they depend on: found together, and ended together.
+"""Skips slots because of their upstreams: finds all of them together, and ends them together.
 
-One look may find thousands of them behind one failure. They cost the stores a few transactions, however many
-they are. A slot that was tried before is none of these: whether it is loaded is asked first, one by one.
+One poll may find thousands of them behind one failure. They cost the stores only a few transactions. A slot
+with earlier attempts is left out here: each of those is first checked for whether it is loaded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class UnendedSlots:
-    """The slots that have not ended, by pipeline, as of one look."""
+    """The slots that have not ended, by pipeline, as of one poll."""
 
     def __init__(self, records: Iterable[SlotRecord]) -> None:
         self._records: dict[str, dict[Slot, SlotRecord]] = {}
@@ -38,15 +38,18 @@ class UnendedSlots:
         return [record for name in pipelines for record in self._records.get(name, {}).values()]
 
     def is_running(self, pipeline: str, now: dt.datetime) -> bool:
-        """A slot that is later than now, because a clock was ahead, holds no present one back."""
+        """Whether a slot of the pipeline is claimed.
+
+        A slot later than now (a clock was ahead) does not count.
+        """
         found = [
             record for record in self._records.get(pipeline, {}).values() if record.slot.fire_time <= now
         ]
         return any(record.status == "claimed" and not record.is_due(now) for record in found)
 
     def mark_claimed(self, record: SlotRecord) -> None:
-        held = replace(record, status="claimed", expires_at=None)
-        self._records.setdefault(record.slot.pipeline, {})[record.slot] = held
+        claimed = replace(record, status="claimed", expires_at=None)
+        self._records.setdefault(record.slot.pipeline, {})[record.slot] = claimed
 
     def drop(self, slot: Slot) -> None:
         self._records.get(slot.pipeline, {}).pop(slot, None)
@@ -55,9 +58,10 @@ class UnendedSlots:
 def skip_blocked_slots(
     runner: SlotRunner, due: Iterable[SlotRecord], now: dt.datetime, unended: UnendedSlots
 ) -> dict[Slot, str]:
-    """Skip those of the due slots that their upstreams hold back; why, by slot. They are no longer unended.
+    """Skip the due slots that their upstreams block, and return the reasons by slot.
 
-    What is skipped holds back what depends on it: so it goes on until nothing more is found.
+    They are no longer unended. A skipped slot blocks its downstreams, so this repeats until nothing more is
+    blocked.
     """
     specs = {name: runner.registry.pipeline(name).spec for name in {record.slot.pipeline for record in due}}
     left = [record for record in due if not record.fence and specs[record.slot.pipeline].depends_on]
@@ -86,20 +90,20 @@ def _blocked_slots(
     now: dt.datetime,
     unended: UnendedSlots,
 ) -> dict[SlotRecord, str]:
-    """Those that are to be skipped now, and why."""
+    """Return the slots to skip now, with the reasons."""
     known = _UpstreamCache(runner, records, specs)
     found: dict[SlotRecord, str] = {}
     for record in records:
         spec = specs[record.slot.pipeline]
         before = unended.of_pipelines(spec.depends_on)
-        said = check_upstreams(spec, record.slot, now, before, known.latest, known.last_success)
-        if said.verdict == "skip":
-            found[record] = said.reason or ""
+        gate = check_upstreams(spec, record.slot, now, before, known.latest, known.last_success)
+        if gate.verdict == "skip":
+            found[record] = gate.reason or ""
     return found
 
 
 class _UpstreamCache:
-    """How the upstreams of many slots stand, from a few questions."""
+    """The state of the upstreams of many slots, read by a few queries."""
 
     def __init__(
         self, runner: SlotRunner, records: Sequence[SlotRecord], specs: dict[str, PipelineSpec]
@@ -140,7 +144,7 @@ class _UpstreamCache:
 def _skip_slots(
     runner: SlotRunner, found: dict[SlotRecord, str], specs: dict[str, PipelineSpec]
 ) -> Collection[Slot]:
-    """Claimed, recorded, ended: who dies in between tells of them twice, and never not at all."""
+    """Claim, record and end the slots. A crash in between records them twice, and never loses them."""
     reasons = {record.slot: why for record, why in found.items()}
     claims = runner.store.claim_all(list(found), runner.holder, runner.lease_seconds)
     _record_skips(runner, claims, reasons, specs)
@@ -166,4 +170,6 @@ def _record_skips(
             ]
         )
     except FlowError as error:
-        _log.warning("that %s slots are skipped was not recorded: %s", f"{len(slots):,}", error.what)
+        _log.warning(
+            "the run log did not record that %s slots are skipped: %s", f"{len(slots):,}", error.what
+        )

@@ -1,8 +1,7 @@
-"""From a due slot to its end: claimed, run while the claim is kept, ended or tried again by policy.
+"""The life of a slot: polled when due, claimed, run while the claim is renewed, ended or retried by policy.
 
-Knows neither what a run does nor where: it is given both. Whatever dies here dies without harm. A claim
-that nobody keeps expires and is taken over; what two runs of one slot load is loaded once, because the
-slot names the batch.
+Does not know what a run does or where it runs. A crash at any point is harmless: a claim that is not
+renewed expires and is taken over, and two runs of one slot load once, because the slot is the batch key.
 """
 
 from __future__ import annotations
@@ -23,21 +22,19 @@ from ematix_flow.spec.pipelines import RetryPolicy
 from ematix_flow.state.process_liveness import format_holder, holder_is_dead
 from ematix_flow.state.slots.base import MAX_CLAIM, MAX_LEASE, Claim, Slot, SlotRecord, SlotStore
 
-LOCKED_SECONDS = 30.0  # until a pipeline that another run holds is tried again
-ALREADY_LOADED = "the ledger holds its batch, though no run has said how it ended"
-RESTART_DELAY_SECONDS = (
-    30.0  # after a run that could not be started, or that died; doubled for each that died
-)
-_ENDING_SECONDS = 60.0  # that the claim of who only says how a slot goes on may last
-_JITTER = 1.1  # by so much a pause is longer than asked for, at most
+LOCKED_SECONDS = 30.0  # before the next attempt at a pipeline that another run has locked
+ALREADY_LOADED = "the ledger holds its batch, although no run recorded its end"
+RESTART_DELAY_SECONDS = 30.0  # after a run that could not start or died; doubled for each death
+_ENDING_SECONDS = 60.0  # how long a claim lasts that only ends or reschedules a slot
+_JITTER = 1.1  # a retry delay is at most this much longer
 _CLOCK_STEP = dt.timedelta(minutes=1)
-MAX_DEATHS = 3  # attempts of a slot that end without a word before it is given up
+MAX_DEATHS = 3  # attempts of a slot that die before it is given up
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class AttemptEnd:
-    """What an attempt came to; one that found its pipeline ``locked`` is none."""
+    """How an attempt ended. One that found its pipeline ``locked`` does not count as an attempt."""
 
     succeeded: bool
     reason: str | None = None
@@ -54,11 +51,11 @@ def poll_slots(
     ahead: Callable[[Slot, dt.datetime], None] = lambda slot, now: None,
     longest_pause: Callable[[SlotRecord], dt.timedelta] = lambda record: MAX_LEASE,
 ) -> list[SlotRecord]:
-    """Open what has fired, and list what may be claimed now, the oldest first: of ``names``, if given.
+    """Open the slots that have fired, and return those that may be claimed now, oldest first.
 
-    What nobody saw in time, and catch-up does not ask for, is told as ``missed`` by who notes it. ``ahead``
-    is told of each slot that is later than now. A slot that waits for longer than its ``longest_pause`` does
-    so because a clock was ahead, and waits no longer.
+    ``names`` limits the result to these pipelines. ``missed`` is called for each missed slot that catch-up
+    ignores, by the process that records it; ``ahead`` for each slot later than now. A slot that would wait
+    longer than its ``longest_pause`` does so because a clock was ahead: its wait ends now.
     """
     if workflows is not None:
         workflows.advance(store)
@@ -72,12 +69,12 @@ def poll_slots(
         workflows.open_fired(store, due.to_run)
     elif due.to_run:
         store.open(due.to_run)
-    if workflows is not None:  # after the jobs' own fires, which look for what is newer than the newest
+    if workflows is not None:  # after the jobs' own fires, which are searched after the newest slot
         many = Counter(slot.pipeline for slot in due.to_run)
         workflows.open_jobs(
             store, now, [name for name, number in many.items() if number >= MAX_SLOTS_PER_POLL]
         )
-    now = store.now()  # later than what was just opened
+    now = store.now()  # later than the slots just opened
     found = [
         _cap_wait(store, record, now, longest_pause)
         for record in store.unended(list(agenda.entries if names is None else names))
@@ -91,9 +88,9 @@ def _cap_wait(
     now: dt.datetime,
     longest_pause: Callable[[SlotRecord], dt.timedelta],
 ) -> SlotRecord:
-    """The slot, without the time that a clock ahead of time has added to its pause or its claim.
+    """Return the slot without the time that a wrong clock has added to its wait or its claim.
 
-    A run that lives says so long before its claim ends, and then keeps it from now on.
+    A live run renews its claim long before it ends, and then holds it from the present time on.
     """
     if record.slot.fire_time > now:
         return record
@@ -109,10 +106,10 @@ def _cap_wait(
 def _last_fires(
     store: SlotStore, agenda: DueCalculator, now: dt.datetime, ahead: Callable[[Slot, dt.datetime], None]
 ) -> dict[str, dt.datetime]:
-    """When each schedule fired last, as of now.
+    """Return the last fire time of each schedule, as of now.
 
-    A slot that a clock ahead of time has opened stays as it is, and holds no earlier one back. One that was
-    noted as missed then, and whose time has come only now, is not missed.
+    A slot that was opened while a clock was ahead stays as it is and blocks no earlier one. If it was
+    recorded as missed and its fire time comes only now, it is not missed.
     """
     found = store.last_fires(list(agenda.entries))
     later = [name for name, at in found.items() if at > now]
@@ -130,7 +127,7 @@ def _last_fires(
 
 
 def _reopen_for_fire_time(store: SlotStore, record: SlotRecord, now: dt.datetime) -> None:
-    """Let a slot that was noted as missed by a clock ahead of time run when its time comes."""
+    """Let a slot that was recorded as missed while a clock was ahead run at its fire time."""
     if not store.reopen(record.slot) or record.slot.fire_time <= now:
         return
     waiting = store.get(record.slot)
@@ -142,23 +139,26 @@ def _reopen_for_fire_time(store: SlotStore, record: SlotRecord, now: dt.datetime
 
 
 def _note_missed(store: SlotStore, slots: Sequence[Slot], missed: Callable[[Slot], None]) -> None:
-    """All in one go. Another may look as well, and each is told once: by who has written its mark."""
+    """Record all missed slots at once.
+
+    If several processes poll, the one whose mark is stored reports a slot.
+    """
     mark = f"missed:{uuid.uuid4().hex}"
     new = store.open(slots, "skipped", MISSED, holder=mark)
     if new == len(slots):
-        mine = list(slots)
+        own = list(slots)
     elif new:
-        mine = [slot for slot, record in store.get_many(slots).items() if record.holder == mark]
+        own = [slot for slot, record in store.get_many(slots).items() if record.holder == mark]
     else:
-        mine = []
-    for slot in mine:
+        own = []
+    for slot in own:
         missed(slot)
 
 
 def _free_dead_claim(store: SlotStore, record: SlotRecord, now: dt.datetime) -> bool:
-    """Whether it may be claimed now, because its run has died on this machine and nobody has seen that.
+    """Free a claim whose run died on this machine unnoticed; True if it may be claimed now.
 
-    Who has seen it has left the claim no more than the pause before the next attempt.
+    A process that noticed the death leaves the claim no longer than the delay before the next attempt.
     """
     if record.status != "claimed" or not record.begun or record.expires_at is None or record.holder is None:
         return False
@@ -178,11 +178,11 @@ def claim_slot(
     tell: Callable[[Claim, AttemptEnd], None] = lambda claim, ended: None,
     is_done: Callable[[], bool | None] = lambda: False,
 ) -> Claim | AttemptEnd | None:
-    """Claim a slot; None when another was faster. One whose attempts die again and again is ended.
+    """Claim a slot; None if another process was faster. A slot whose attempts die repeatedly is ended.
 
-    It has succeeded when one of them had come so far that it ``is_done``. Where nobody can say (None), it is
-    tried once more: a run asks the ledger as well, and better. That it is given up is told first: who dies
-    in between tells it twice, and never not at all.
+    It has succeeded if one of them loaded it (``is_done``). If that is unknown (None), it gets one more
+    attempt: a run reads the ledger too, and better. ``tell`` is called before the slot is given up: a crash
+    in between reports it twice, and never loses it.
     """
     claim = store.claim(seen, holder, seconds)
     if claim is None:
@@ -194,8 +194,8 @@ def claim_slot(
             return claim
         if done:
             return AttemptEnd(True, ALREADY_LOADED) if store.end(claim, "succeeded", ALREADY_LOADED) else None
-        last = f"; what was heard last: {seen.reason}" if seen.reason else ""
-        reason = f"{claim.deaths} attempts ended without a word{last}"
+        last = f"; the last message: {seen.reason}" if seen.reason else ""
+        reason = f"{claim.deaths} attempts died without an error{last}"
         ended = AttemptEnd(False, reason, attempts=claim.deaths)
         tell(claim, ended)
         return ended if store.end(claim, "gave_up", reason) else None
@@ -205,7 +205,7 @@ def claim_slot(
 def conclude_attempt(
     store: SlotStore, claim: Claim, ended: AttemptEnd, policy: RetryPolicy, chance: random.Random
 ) -> str | None:
-    """Say how an attempt ended: ``succeeded``, ``waiting`` for the next, ``gave_up``; None if too late."""
+    """Record the end of an attempt: ``succeeded``, ``waiting``, ``gave_up``; None if the claim is lost."""
     if ended.succeeded:
         return "succeeded" if store.end(claim, "succeeded", ended.reason) else None
     if ended.locked:
@@ -219,12 +219,12 @@ def conclude_attempt(
 
 
 def retry_delay(policy: RetryPolicy, failures: int, chance: random.Random) -> float:
-    """Seconds before the next attempt, spread by a tenth so that many do not come back at once."""
+    """Return the seconds before the next attempt, spread by a tenth so that many do not start at once."""
     return policy.delay_seconds(failures) * chance.uniform(1.0, _JITTER)
 
 
 def longest_retry_delay(policy: RetryPolicy, record: SlotRecord) -> dt.timedelta:
-    """For how long a slot may wait from now on. One that was never tried waits for no time to come."""
+    """Return how long a slot may wait from now on. One without attempts has no reason to wait."""
     if not record.fence:
         return _CLOCK_STEP
     longest = max(policy.delay_seconds(1), policy.delay_seconds(policy.max_attempts))
@@ -232,7 +232,7 @@ def longest_retry_delay(policy: RetryPolicy, record: SlotRecord) -> dt.timedelta
 
 
 def describe_holder(record: SlotRecord) -> str:
-    """Who has a slot, and until when that is believed without a word of it."""
+    """Describe who holds a slot, and until when its claim lasts."""
     until = "" if record.expires_at is None else f" until {format_utc(record.expires_at, seconds=True)}"
     return (
         f"its slot of {format_utc(record.slot.fire_time)} is held by "
@@ -241,9 +241,9 @@ def describe_holder(record: SlotRecord) -> str:
 
 
 def describe_next_attempt(store: SlotStore, slot: Slot) -> str:
-    """When the next attempt comes, as the end of a sentence; empty when the store does not say."""
+    """Describe the time of the next attempt, as the end of a sentence; empty if the store does not answer."""
     try:
         known = store.get(slot)
-    except FlowError:  # whoever looks for work next asks it again, and tells of it
+    except FlowError:  # the next poll reports it
         return ""
     return f", the next is at {format_utc(known.not_before, seconds=True)}" if known is not None else ""

@@ -1,4 +1,4 @@
-"""How pipelines and workflows stand, from a few questions to the run log and the slots."""
+"""The status of pipelines and workflows, from a few queries to the run log and the slots."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from ematix_flow.state.run_records import RunRecord
 from ematix_flow.state.runlog.base import RunLog
 from ematix_flow.state.slots.base import ENDED, SlotRecord, SlotStore
 
-_UNPOLLED_AFTER = dt.timedelta(minutes=20)  # longer than the rarest look of those that ``flow init`` writes
+_UNPOLLED_AFTER = dt.timedelta(minutes=20)  # longer than any polling interval that ``flow init`` writes
 
 
 @dataclass(frozen=True)
 class PipelineStatus:
-    """One pipeline: its last run that found it free, the failures since the last success, and when it is due.
+    """The status of one pipeline: its last run, the failures since the last success, and its next fire time.
 
-    ``slot`` is the one that waits or runs, or else the last one, if it was given up or skipped and nothing
-    has succeeded since. ``unseen`` is a fire that nobody has looked at for long, though others were.
-    ``ahead`` is a slot later than now, which a clock ahead of time has opened. ``backlog`` are the slots that
-    are due and wait.
+    ``last_run`` is the last run that did not find the pipeline locked. ``slot`` is the one that waits or
+    runs, or else the last one, if it was given up or skipped and nothing has succeeded since.
+    ``unpolled_since`` is a fire that no scheduler has polled for a long time. ``slot_ahead`` is a slot later
+    than now, opened while a clock was ahead. ``backlog`` are the slots that are due and wait.
     """
 
     spec: PipelineSpec
@@ -45,16 +45,16 @@ class PipelineStatus:
 
     @property
     def why(self) -> str:
-        """What it waits for, or why it did not go well; empty when all is well."""
+        """What the pipeline waits for, or why it failed; empty if all is well."""
         if self.last_run is not None and run_is_dead(self.last_run):
             return (
-                f"its process {self.last_run.pid} is gone: the next run finds out from the "
-                "ledger what it left"
+                f"its process {self.last_run.pid} is gone: the next run reads from the ledger "
+                "what it committed"
             )
         if self.unpolled_since is not None:
             return (
                 f"due since {format_utc(self.unpolled_since)}: neither flow scheduler nor "
-                "flow run-due has looked"
+                "flow run-due has polled since"
             )
         if self.slot_ahead is not None:
             return (
@@ -96,7 +96,7 @@ class PipelineStatus:
 
 @dataclass(frozen=True)
 class WorkflowStatus:
-    """One workflow: its last slot, what its trigger still waits for, and when it is due."""
+    """The status of one workflow: its last slot, what its trigger waits for, and its next fire time."""
 
     spec: WorkflowSpec
     slot: SlotRecord | None
@@ -112,8 +112,8 @@ class WorkflowStatus:
     @property
     def why(self) -> str:
         failed = self.slot is not None and self.slot.status in ("gave_up", "skipped")
-        told = [self.slot.reason or ""] if failed and self.slot is not None else []
-        return "; ".join([*told, *self.waits_for])
+        reasons = [self.slot.reason or ""] if failed and self.slot is not None else []
+        return "; ".join([*reasons, *self.waits_for])
 
     def to_json(self) -> dict[str, Any]:
         trigger = self.spec.triggered_by
@@ -134,7 +134,7 @@ class WorkflowStatus:
 def pipeline_statuses(
     registry: Registry, only: Collection[str] | None, store: SlotStore, run_log: RunLog, now: dt.datetime
 ) -> list[PipelineStatus]:
-    """Of the pipelines that are asked for, all by default, in the order they are declared."""
+    """Return the status of the pipelines in ``only`` (all by default), in the order of their declaration."""
     names = [name for name in registry.pipelines if only is None or name in only]
     records = run_log.newest(names, LOOKBACK_RUNS)
     unended: dict[str, SlotRecord] = {}
@@ -192,7 +192,7 @@ def _pipeline_status(
 def workflow_statuses(
     registry: Registry, only: Collection[str] | None, store: SlotStore, run_log: RunLog, now: dt.datetime
 ) -> list[WorkflowStatus]:
-    """Of the workflows that run one of the pipelines that are asked for."""
+    """Return the status of the workflows that run one of the pipelines in ``only``."""
     specs = [
         spec for spec in registry.workflows.values() if only is None or set(only).intersection(spec.jobs)
     ]
@@ -214,7 +214,7 @@ def workflow_statuses(
 
 
 def next_fire_time(schedule: str | None, timezone: str | None, now: dt.datetime) -> dt.datetime | None:
-    """The next moment that a schedule names, in its own time zone; None when there is none."""
+    """Return the next fire time of a schedule in its time zone; None if there is none."""
     return None if schedule is None else Schedule(schedule, timezone or "UTC").next_fire_time(now)
 
 

@@ -1,4 +1,4 @@
-"""Whether a slot may run: what its pipeline depends on must have run before it, and well."""
+"""Decides whether a slot may run: the upstreams of its pipeline must have succeeded before it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LatestSlot = Callable[[str, dt.datetime], SlotRecord | None]
 
 @dataclass(frozen=True)
 class UpstreamGate:
-    """``wait``: look again later. ``skip``: this slot will not run."""
+    """The verdict on a slot. ``wait``: check again later. ``skip``: this slot does not run."""
 
     verdict: Literal["go", "wait", "skip"]
     reason: str | None = None
@@ -35,7 +35,7 @@ def check_upstreams(
     latest: LatestSlot,
     last_success: LastSuccess,
 ) -> UpstreamGate:
-    """What the upstreams of a slot say, the strictest first."""
+    """Return the strictest verdict of the slot's upstreams: skip, then wait, then go."""
     found = [
         _check_upstream(spec, name, slot, now, unended, latest, last_success) for name in spec.depends_on
     ]
@@ -68,14 +68,12 @@ def _check_upstream(
                 return UpstreamGate("wait", f"{late}, and makes up for {format_utc(before.slot.fire_time)}")
     if before is not None and is_unresolved(before, success):
         if before.status == "skipped":
-            return UpstreamGate(
-                "skip", before.reason
-            )  # the failure further up is what a person wants to know
+            return UpstreamGate("skip", before.reason)  # name the failure further upstream
         why = before.reason or "it failed"
         return UpstreamGate("skip", f"{upstream} of {format_utc(before.slot.fire_time)} was given up: {why}")
     oldest = spec.upstream_freshness_seconds
     if oldest is None and before is not None and before.status == "succeeded":
-        return GO  # also when its run could not be written to the run log
+        return GO  # also if its run could not be recorded
     if success is None:
         return UpstreamGate("skip", f"{upstream} has never succeeded")
     at = success.finished_at or success.started_at
@@ -87,12 +85,12 @@ def _check_upstream(
 
 
 def is_unresolved(record: SlotRecord, success: RunRecord | None) -> bool:
-    """Whether a slot did not succeed, and its pipeline's newest ``success`` does not make up for it."""
+    """Whether a slot did not succeed and the newest ``success`` of its pipeline does not make up for it."""
     return record.status in UNSUCCESSFUL and not is_missed(record) and not _makes_up_for(success, record)
 
 
 def _makes_up_for(success: RunRecord | None, record: SlotRecord) -> bool:
-    """One by hand does, as a rule, and one of a later slot: not the run of an older slot that came late."""
+    """A later manual run or the run of a later slot makes up for it; a late run of an older slot does not."""
     if success is None or success.started_at <= record.slot.fire_time:
         return False
     return success.slot is None or success.slot >= record.slot.fire_time

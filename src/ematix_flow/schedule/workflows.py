@@ -1,12 +1,13 @@
 """Workflows: what starts one, the slots of its jobs, and when it has ended.
 
-A workflow has slots like a pipeline. One is opened by its schedule, or when its trigger is satisfied; it
-opens a slot of every job at the same moment, and ends when all of them have ended: well, if all of them did.
+A workflow has slots like a pipeline. Its schedule opens one, or its trigger when it is satisfied. The slot
+opens a slot of every job with the same fire time, and ends when all of these have ended. It succeeds if all
+of them succeed.
 
-A trigger goes by how each upstream last ended. An end that is good and that no firing has used is new; when
-the tree of ``AllOf`` and ``AnyOf`` is satisfied by new ones, the workflow fires, and uses up all of them. A
-firing is one row, written once whoever writes it, and names what it used: so no end starts a workflow twice,
-and none is lost.
+A trigger depends on how each upstream last ended. A success that no firing has used is new. When new
+successes satisfy the tree of ``AllOf`` and ``AnyOf``, the workflow fires and uses all of them. A firing is
+one row, stored once even if several processes write it, and names the ends that it used: so no end starts
+a workflow twice, and none is lost.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from ematix_flow.state.slots.base import ENDED, Slot, SlotRecord, SlotStatus, Sl
 SLOT_NAME_PREFIX = "workflow:"
 _FIRINGS_SUFFIX = ":firings"
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
-_MAX_USED_ENDS = 20  # ends of each upstream that a firing remembers as used
+_MAX_USED_ENDS = 20  # of each upstream, that a firing keeps
 _ENDING_SECONDS = 60.0
 _LOOKBACK = 50
-MOST_UNENDED = 1_000  # slots of one workflow that may wait for their jobs at a time
+MOST_UNENDED = 1_000  # slots of one workflow that may wait for their jobs at once
 TOO_MANY_UNENDED = (
     f"{MOST_UNENDED:,} earlier slots of this workflow have not ended: its jobs do not end, or run less often "
     "than it fires"
@@ -47,7 +48,7 @@ LastEnds = Callable[[Sequence[str]], Mapping[str, LastEnd]]
 
 @dataclass(frozen=True)
 class WorkflowFiring:
-    """The newest time that a trigger was satisfied, and the ends that firings have used, by upstream."""
+    """The last time a trigger was satisfied, and the ends that firings have used, by upstream."""
 
     number: int = 0
     fired_at: dt.datetime | None = None
@@ -62,13 +63,13 @@ class WorkflowFiring:
     def from_record(cls, record: SlotRecord | None) -> WorkflowFiring:
         if record is None:
             return cls()
-        told = json.loads(record.reason or "{}")
+        stored = json.loads(record.reason or "{}")
         number = round((record.slot.fire_time - _EPOCH).total_seconds())
-        return cls(number, dt.datetime.fromisoformat(told["at"]), told["used"])
+        return cls(number, dt.datetime.fromisoformat(stored["at"]), stored["used"])
 
 
 class WorkflowSlots:
-    """``runs`` says how pipelines last ended."""
+    """Opens and ends the slots of workflows. ``runs`` returns how pipelines last ended."""
 
     def __init__(self, specs: Sequence[WorkflowSpec], runs: LastEnds) -> None:
         self.specs = {spec.name: spec for spec in specs}
@@ -84,26 +85,26 @@ class WorkflowSlots:
         return {job for spec in self.specs.values() for job in spec.jobs}
 
     def advance(self, store: SlotStore) -> None:
-        """End the slots whose jobs have ended, and open one for each trigger that is satisfied now."""
+        """End the slots whose jobs have ended, and open a slot for each trigger that is satisfied now."""
         now = store.now()
         unended = self._unended(store)
         known = _known_job_slots(store, unended)
         for spec, record in unended:
             jobs = (known.get(slot) for slot in job_slots(spec, record))
-            over = [each for each in jobs if each and each.status in ENDED and not is_missed(each)]
-            if len(over) < len(spec.jobs):
+            ended = [each for each in jobs if each and each.status in ENDED and not is_missed(each)]
+            if len(ended) < len(spec.jobs):
                 continue
             if not record.is_due(now) and not _end_wait_if_fired(store, record, now):
                 continue
             claim = store.claim(record, "workflow", _ENDING_SECONDS)
             if claim is not None:
-                store.end(claim, *_workflow_outcome(over))
+                store.end(claim, *_workflow_outcome(ended))
         self._fire_triggers(store)
 
     def open_fired(self, store: SlotStore, wanted: Iterable[Slot]) -> None:
-        """Open what has fired, workflows and pipelines, and of each workflow no more than may wait at a time.
+        """Open the fired slots of workflows and pipelines, up to the limit of unended slots per workflow.
 
-        What is too many is skipped, or comes at a later look where ``catchup`` asks for all.
+        Slots beyond the limit are skipped; with ``catchup="all"`` a later poll opens them.
         """
         specs = {slot_name(name): spec for name, spec in self.specs.items()}
         number = self._count_unended(store) if any(slot.pipeline in specs for slot in wanted) else Counter()
@@ -129,13 +130,14 @@ class WorkflowSlots:
                 )
 
     def _count_unended(self, store: SlotStore) -> Counter[str]:
-        """How many slots of each workflow have not ended."""
+        """Return the number of unended slots of each workflow."""
         return Counter(record.slot.pipeline for _, record in self._unended(store))
 
     def open_jobs(self, store: SlotStore, until: dt.datetime, not_yet: Collection[str] = ()) -> None:
-        """The slots of jobs, at the moment of their workflow's. ``not_yet``: pipelines with older fires.
+        """Open the slots of jobs, with the fire time of their workflow's slot, up to ``until``.
 
-        Up to the moment until which the jobs' own fires are opened: a later slot would hide one of them.
+        Until then the jobs' own fires are opened: a later slot would hide one of them. ``not_yet`` are
+        pipelines with older fires that are not opened yet.
         """
         unended = [
             (spec, record)
@@ -147,11 +149,11 @@ class WorkflowSlots:
         if new := [slot for slot in wanted if slot not in known]:
             store.open(new)
         for slot, job in known.items():
-            if is_missed(job):  # by its own schedule; here it is asked for
+            if is_missed(job):  # its own schedule missed it, but the workflow needs it
                 store.reopen(slot)
 
     def firings(self, store: SlotStore) -> dict[str, WorkflowFiring]:
-        """The newest firing of each workflow that has a trigger."""
+        """Return the newest firing of each workflow that has a trigger."""
         names = {
             name: slot_name(name) + _FIRINGS_SUFFIX for name, spec in self.specs.items() if spec.triggered_by
         }
@@ -159,7 +161,7 @@ class WorkflowSlots:
         return {name: WorkflowFiring.from_record(newest.get(key)) for name, key in names.items()}
 
     def last_ends(self, store: SlotStore) -> dict[str, LastEnd]:
-        """How everything that a trigger names last ended."""
+        """Return how each pipeline and workflow that a trigger names last ended."""
         triggers = [spec.triggered_by for spec in self.specs.values() if spec.triggered_by is not None]
         names = {name for trigger in triggers for name in trigger.names()}
         ends = dict(self._last_ends_of(sorted(names)))
@@ -171,7 +173,7 @@ class WorkflowSlots:
         return ends
 
     def waits_for(self, name: str, firing: WorkflowFiring, ends: Mapping[str, LastEnd]) -> list[str]:
-        """What holds a workflow's trigger back; empty when it is satisfied."""
+        """Describe what a workflow's trigger waits for; empty if it is satisfied."""
         trigger = self.specs[name].triggered_by
         assert trigger is not None
         missing = unsatisfied_part(trigger, new_ends(trigger, firing, ends))
@@ -199,25 +201,25 @@ class WorkflowSlots:
             at = store.now()
             if (
                 firing.fired_at is not None and firing.fired_at - at < _CLOCK_STEP
-            ):  # else that clock was ahead
+            ):  # otherwise a clock was ahead
                 at = max(at, firing.fired_at + dt.timedelta(microseconds=1))
             used = {upstream: [*firing.used_ends.get(upstream, ()), end] for upstream, end in new.items()}
             newest = {upstream: each[-_MAX_USED_ENDS:] for upstream, each in used.items()}
             following = WorkflowFiring(firing.number + 1, at, {**firing.used_ends, **newest})
             row = Slot(slot_name(name) + _FIRINGS_SUFFIX, _EPOCH + dt.timedelta(seconds=following.number))
             if store.open([row], "succeeded", following.to_text()) == 1:
-                told = f"after {', '.join(sorted(new))}"
+                cause = f"after {', '.join(sorted(new))}"
                 number = self._count_unended(store) if number is None else number
                 if number[slot_name(name)] >= MOST_UNENDED:
                     self._skip_slots(store, [Slot(slot_name(name), at)])
                     continue
-                store.open([Slot(slot_name(name), at)], reason=told)
-                _log.info("workflow %s fires %s", name, told)
+                store.open([Slot(slot_name(name), at)], reason=cause)
+                _log.info("workflow %s fires %s", name, cause)
 
     def _open_newest_firings(self, store: SlotStore, firings: Mapping[str, WorkflowFiring]) -> None:
-        """The slots of the newest firings: who wrote the row may have died before it opened the slot.
+        """Open the slots of the newest firings: the process that stored the firing may have died before.
 
-        Where a newer one is known, this one was opened in its time and has been forgotten since.
+        If a newer slot is known, this one was opened before and has been purged since.
         """
         slots = [
             Slot(slot_name(name), firing.fired_at) for name, firing in firings.items() if firing.fired_at
@@ -239,12 +241,12 @@ class WorkflowSlots:
 
 
 def slot_name(workflow: str) -> str:
-    """What a workflow's slots are kept under: no pipeline's name."""
+    """Return the name under which a workflow's slots are stored; no pipeline has such a name."""
     return SLOT_NAME_PREFIX + workflow
 
 
 def stored_names(specs: Iterable[WorkflowSpec]) -> Iterator[str]:
-    """All that the store keeps of workflows, by name: their slots and their firings."""
+    """Yield the names under which the store keeps workflows: their slots and their firings."""
     for spec in specs:
         yield slot_name(spec.name)
         yield slot_name(spec.name) + _FIRINGS_SUFFIX
@@ -255,20 +257,20 @@ def job_slots(spec: WorkflowSpec, record: SlotRecord) -> list[Slot]:
 
 
 def _end_wait_if_fired(store: SlotStore, record: SlotRecord, now: dt.datetime) -> bool:
-    """Whether a slot that a clock ahead of time has opened is due after all: its jobs have ended."""
+    """End the wait of a slot that was opened while a clock was ahead, if its fire time has come."""
     return record.status == "waiting" and record.slot.fire_time <= now and store.end_wait(record)
 
 
 def _known_job_slots(
     store: SlotStore, unended: Iterable[tuple[WorkflowSpec, SlotRecord]]
 ) -> dict[Slot, SlotRecord]:
-    """Of all their jobs, in one question."""
+    """Return the known slots of all their jobs, by one query."""
     wanted = dict.fromkeys(slot for spec, record in unended for slot in job_slots(spec, record))
     return store.get_many(list(wanted)) if wanted else {}
 
 
 def new_ends(trigger: Trigger, firing: WorkflowFiring, ends: Mapping[str, LastEnd]) -> dict[str, str]:
-    """The good ends that no firing has used, by upstream."""
+    """Return the successes that no firing has used, by upstream."""
     return {
         name: ends[name].event
         for name in trigger.names()
@@ -282,7 +284,7 @@ def is_satisfied(trigger: Trigger, new: Collection[str]) -> bool:
 
 
 def unsatisfied_part(trigger: Trigger, new: Collection[str]) -> Trigger | None:
-    """What is left of a trigger when all that these satisfy is left out; None when it is satisfied."""
+    """Return the part of a trigger that these do not satisfy; None if it is satisfied."""
     if is_satisfied(trigger, new):
         return None
     left: list[str | Trigger] = []
@@ -298,22 +300,22 @@ def _workflow_outcome(jobs: Sequence[SlotRecord]) -> tuple[SlotStatus, str | Non
     bad = [job for job in jobs if job.status != "succeeded"]
     if not bad:
         return "succeeded", None
-    first = min(bad, key=lambda job: job.status != "gave_up")  # what was skipped was so because of another
+    first = min(bad, key=lambda job: job.status != "gave_up")  # a skipped job was skipped because of another
     word = "was given up" if first.status == "gave_up" else "was skipped"
     reason = f"{first.slot.pipeline} {word}: {first.reason or 'no reason is known'}"
     return "gave_up", f"{len(bad)} of {len(jobs)} jobs did not succeed; {reason}"
 
 
 def _last_workflow_end(store: SlotStore, newest: SlotRecord) -> LastEnd | None:
-    """Of a workflow: its newest slot that has ended."""
+    """Return the end of a workflow's newest ended slot."""
     record: SlotRecord | None = newest
     for _ in range(_LOOKBACK):
         if record is None:
             return None
         if record.status in ENDED and not is_missed(record):
             well = record.status == "succeeded"
-            told = f"{record.status.replace('_', ' ')} at {format_utc(record.slot.fire_time)}"
+            summary = f"{record.status.replace('_', ' ')} at {format_utc(record.slot.fire_time)}"
             event = f"slot:{record.slot.fire_time.isoformat()}/{record.fence}"
-            return LastEnd(event, well, told)
+            return LastEnd(event, well, summary)
         record = store.latest(newest.slot.pipeline, record.slot.fire_time - dt.timedelta(microseconds=1))
     return None

@@ -87,7 +87,7 @@ def make_schema(connection: sa.Connection, schema: str | None) -> None:
 
 @contextmanager
 def exclusive_migration(connection: sa.Connection) -> Iterator[None]:
-    """While the block runs no other process makes or changes our tables in this database."""
+    """While the block runs, no other process creates or changes our tables in this database."""
     dialect = connection.dialect.name
     if dialect == "postgresql":  # until the transaction ends
         longest = sa.func.set_config("lock_timeout", f"{_LOCK_SECONDS}s", sa.true())
@@ -109,13 +109,16 @@ def exclusive_migration(connection: sa.Connection) -> Iterator[None]:
 
 
 class TableUpgrade:
-    """What an upgrade may do. Each step is left out where it was done: MySQL keeps half an upgrade."""
+    """The steps that an upgrade may use.
+
+    A step that was already done is skipped: MySQL keeps half an upgrade.
+    """
 
     def __init__(self, connection: sa.Connection, schema: str | None) -> None:
         self.connection, self._schema = connection, schema
 
     def add_column(self, name: str) -> None:
-        """A column of the runs as the table above declares it."""
+        """Add a column of the runs table as declared above."""
         there = runs.to_metadata(sa.MetaData(schema=self._schema))
         table = self.connection.dialect.identifier_preparer.format_table(there)
         if name not in self._columns(table):
@@ -166,14 +169,14 @@ RUNS_SINCE, SLOTS_SINCE = (
 
 
 def stored_version(connection: sa.Connection, schema: str | None = None) -> int:
-    """Which version the tables have; 0 when there are none."""
+    """Return the version of the tables; 0 if there are none."""
     if not sa.inspect(connection).has_table(version.name, schema):
         return 0
     return connection.scalar(sa.select(sa.func.max(version.c.version))) or 0
 
 
 def is_current(found: int, location: str, upgrades: Sequence[Upgrade] = UPGRADES) -> bool:
-    """Whether the tables are of this version. A log of a later version is refused, not guessed at."""
+    """Whether the tables have this version. Raises ConfigError for a run log of a later version."""
     newest = 1 + len(upgrades)
     if found > newest:
         raise ConfigError(
@@ -187,7 +190,7 @@ def is_current(found: int, location: str, upgrades: Sequence[Upgrade] = UPGRADES
 def tables_missing(location: str) -> ConfigError:
     return ConfigError(
         f"the run log {location} has no tables of this version, and create_tables=false forbids to make them",
-        next_step="open it once as a user who may, without create_tables=false",
+        next_step="open it once without create_tables=false, as a user who may create tables",
     )
 
 
@@ -200,9 +203,9 @@ def prepare_tables(
     create_tables: bool = True,
     looking: bool = False,
 ) -> int:
-    """Tables of this version are there, or are made by ``engine``, which may take its time; their version.
+    """Create or upgrade the tables with ``engine``, if needed, and return their version.
 
-    For one that is only ``looking`` they stay as they are.
+    With ``looking`` they stay as they are.
     """
     with open_connection(reader) as connection:
         found = stored_version(connection, schema)
@@ -216,7 +219,7 @@ def prepare_tables(
 
 
 def empty_memory_database() -> sa.Engine:
-    """Of a store that is not there yet, for one that only looks."""
+    """Return an empty database in memory, in place of a store that does not exist yet."""
     engine = memory_engine()
     with open_connection(engine.execution_options(writes=True)) as connection, connection.begin():
         migrate(connection, "memory://")
@@ -226,8 +229,8 @@ def empty_memory_database() -> sa.Engine:
 def version_too_old(found: int, location: str) -> ConfigError:
     return ConfigError(
         f"the run log {location} has version {found}, and this ematix-flow reads it from {RUNS_SINCE} on",
-        state="the run log is unchanged: what only looks at it does not upgrade it",
-        next_step="when all who share it have this version, upgrade it by the next  flow run,  flow run-due  "
+        state="the run log is unchanged: commands that only read it do not upgrade it",
+        next_step="when all its users have this version, upgrade it by the next  flow run,  flow run-due  "
         "or  flow scheduler",
     )
 
@@ -238,9 +241,9 @@ def migrate(
     upgrades: Sequence[Upgrade] = UPGRADES,
     schema: str | None = None,
 ) -> None:
-    """Make or upgrade the tables in the caller's transaction: all or nothing, where the database can.
+    """Create or upgrade the tables in the caller's transaction: all or nothing, if the database supports it.
 
-    Of several processes that do it at once one does; the others then find it done.
+    If several processes call this at once, one does the work and the others find it done.
     """
     with exclusive_migration(connection):
         make_schema(connection, schema)

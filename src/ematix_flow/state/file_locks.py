@@ -1,7 +1,7 @@
-"""The lock that keeps one pipeline from loading one target twice at the same time, on one machine.
+"""File locks: keep one pipeline from loading one target twice at the same time on one machine.
 
-A kernel lock on a file, so that it is free the moment its process dies, however it dies. A second file
-beside it says who holds it; it is for people, and nothing relies on it.
+The lock is a kernel lock on a file, so it is free as soon as its process dies. A second file next to it
+names the holder; it is for people, and nothing relies on it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ematix_flow.state.state_root import next_step_for, private_directory
 
 @dataclass(frozen=True)
 class PipelineLock:
-    """A held lock: whose it is and since when."""
+    """A held lock: its holder and since when."""
 
     pipeline: str
     target: str
@@ -64,14 +64,14 @@ class PipelineLock:
 def hold_file_lock(
     directory: Path, pipeline: str, target: str, run_id: str, *, database: str = ""
 ) -> Iterator[PipelineLock]:
-    """Hold the lock of this pipeline and target while the block runs; PipelineLocked if another does.
+    """Hold the lock of this pipeline and target while the block runs; raises PipelineLocked if it is taken.
 
-    ``database`` names which one it is, where several share the directory. It never waits, and it is not
-    re-entrant: a second holder is refused in the same thread too.
+    ``database`` identifies the database, if several share the directory. It never waits, and it is not
+    re-entrant: a second holder is refused even in the same thread.
     """
     path = private_directory(directory, tighten=True) / f"{_file_stem(pipeline, target, database)}.lock"
     holder_path = path.with_suffix(".holder.json")
-    # an instance of its own each time, not tied to a thread: only the kernel decides who holds the lock
+    # a new instance each time, not tied to a thread: only the kernel decides who holds the lock
     kernel_lock = FileLock(path, timeout=0, mode=0o600, thread_local=False, is_singleton=False)
     try:
         kernel_lock.acquire()
@@ -88,14 +88,14 @@ def hold_file_lock(
         try:
             yield lock
         finally:
-            with suppress(OSError):  # a holder file that stays is harmless, and the run has ended well
+            with suppress(OSError):  # a leftover holder file is harmless, and the run has ended well
                 holder_path.unlink()
     finally:
         kernel_lock.release()
 
 
 def _file_stem(pipeline: str, target: str, database: str) -> str:
-    """Readable, valid on every file system, and different for different names."""
+    """Return a readable file name that is valid on every file system and different for different names."""
     names = (pipeline, target, database) if database else (pipeline, target)
     return distinct_file_name(*names, default="pipeline", digits=20)
 
@@ -107,7 +107,7 @@ def _write_holder(path: Path, lock: PipelineLock) -> None:
 
 
 def _read_holder(path: Path) -> PipelineLock | None:
-    """Who holds the lock; None when nobody can say, or when the file is what a dead holder left."""
+    """Return the holder of the lock; None if unknown, or if a dead holder left the file."""
     try:
         lock = PipelineLock.from_json(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError):
@@ -117,21 +117,21 @@ def _read_holder(path: Path) -> PipelineLock | None:
 
 def process_is_alive(pid: int) -> bool:
     if os.name == "nt":
-        return True  # there, os.kill with 0 is no question but an event sent to the process
+        return True  # on Windows, os.kill with 0 sends an event to the process
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # it lives, as another user
+    except PermissionError:  # it is alive, as another user
         return True
     return True
 
 
 @functools.cache
 def machine_id() -> str:
-    """What tells this machine, since it was started, and its processes from all others; empty if unknown.
+    """Return an id of this machine since its boot and of its process namespace; empty if unknown.
 
-    Containers of one machine share its start, and may share its name, but not the numbers of processes.
+    Containers of one machine share its boot, and may share its host name, but not the process ids.
     """
     try:
         started = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -154,7 +154,10 @@ def _locked_error(pipeline: str, target: str, holder: PipelineLock | None) -> Pi
 
 
 def _unusable_lock_file(path: Path, error: OSError) -> FlowError:
-    """A full or broken disk is no wrong setting: the same run succeeds once there is room."""
+    """Return the error for a lock file.
+
+    A full or broken disk is no wrong setting: the run succeeds once fixed.
+    """
     kind = TargetFailed if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else ConfigError
     return kind(
         f"cannot lock {path}: {error.strerror or error}",

@@ -1,8 +1,8 @@
-"""What the run log and the slots need of an object store: small documents, changed under conditions.
+"""What the run log and the slots need from an object store: small documents with conditional writes.
 
-Free of any vendor's client: those implement `ObjectStore`. A document is JSON; beside it there are marks,
-objects without content whose name says all. A listing gives names in their byte order, so names are made
-so that what is wanted first comes first.
+Independent of any vendor's client: those implement `ObjectStore`. A document is JSON. A mark is an empty
+object whose name holds the information. Listings return names in byte order, so names are built so that
+what is needed first comes first.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from typing import Any, TypeVar
 from ematix_flow.errors import ConfigError
 from ematix_flow.state.run_records import aware_utc
 
-VERSION = 1  # of what run log and slots write
-PARALLEL_REQUESTS = 16  # requests of one question under way together
+VERSION = 1  # of the documents of run log and slots
+PARALLEL_REQUESTS = 16  # requests of one query at the same time
 _LAST_MICROSECOND = 10**17  # the year 5138
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _PLAIN = re.compile(r"[A-Za-z0-9_-]")
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class StoredDocument:
-    """A document as it was read, and the tag that only this version of it has."""
+    """A document as it was read, and the tag of this version."""
 
     value: dict[str, Any]
     tag: str
@@ -46,8 +46,8 @@ class StoredDocument:
 class ObjectStore(ABC):
     """A prefix of a bucket. Keys are relative to it. Every failure is a FlowError.
 
-    A client that repeats a write whose answer was lost is refused by its own condition: each document
-    carries the name of its write, so that this is seen.
+    If a client repeats a write because the answer was lost, its own first write breaks the condition. Each
+    document carries the id of its write, so that this case is recognised.
     """
 
     location: str
@@ -61,23 +61,23 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def fetch(self, key: str) -> tuple[bytes, str] | None:
-        """The content and its tag; None when there is none."""
+        """Return the content and its tag; None if the key does not exist."""
 
     @abstractmethod
     def store(self, key: str, content: bytes, *, new: bool = False, tag: str | None = None) -> bool:
-        """Write; False when a condition does not hold: that it is ``new``, or still has this ``tag``."""
+        """Write the object; False if a condition fails: that it is ``new``, or still has this ``tag``."""
 
     @abstractmethod
     def remove(self, keys: Sequence[str]) -> None:
-        """Those that are there. Of the others nothing is said."""
+        """Delete the objects that exist; the other keys are ignored."""
 
     @abstractmethod
     def names(self, prefix: str, after: str = "") -> Iterator[str]:
-        """The keys that begin so and come later than ``after``, in order, a page at a time."""
+        """Yield the keys with this prefix that come after ``after``, in order, read page by page."""
 
     @abstractmethod
     def server_time(self) -> dt.datetime:
-        """What the server's clock says."""
+        """Return the time of the server's clock."""
 
     def close(self) -> None:
         if self._pool is not None:
@@ -93,28 +93,28 @@ class ObjectStore(ABC):
     def read_all(
         self, keys: Iterable[str], at_once: int = PARALLEL_REQUESTS
     ) -> Iterator[StoredDocument | None]:
-        """In the order of the keys, so many at a time."""
+        """Yield the documents in the order of the keys, read ``at_once`` at a time."""
         left = iter(keys)
         while some := list(itertools.islice(left, max(1, min(at_once, PARALLEL_REQUESTS)))):
             yield from self.map_parallel(self.read, some)
 
     def create(self, key: str, value: Mapping[str, Any]) -> bool:
-        """False when there is one already."""
+        """Write a new document; False if it exists already."""
         return self._write_document(key, value, new=True)
 
     def replace(self, key: str, value: Mapping[str, Any], tag: str) -> bool:
-        """False when it is no longer the version with this tag."""
+        """Replace a document; False if it is no longer the version with this tag."""
         return self._write_document(key, value, tag=tag)
 
     def mark(self, key: str) -> None:
         self.store(key, b"")
 
     def first(self, prefix: str, after: str = "") -> str | None:
-        """The first key that begins so."""
+        """Return the first key with this prefix."""
         return next(iter(self.names(prefix, after)), None)
 
     def now(self) -> dt.datetime:
-        """The server's clock, asked now and then, and counted on by a clock that never jumps."""
+        """Return the server's time: read from time to time, and advanced by the monotonic clock."""
         if self._clock is None or time.monotonic() - self._clock[0] > _CLOCK_SECONDS:
             asked = time.monotonic()
             self._clock = asked, aware_utc("the server's time", self.server_time())
@@ -125,7 +125,7 @@ class ObjectStore(ABC):
         list(self.map_parallel(self.mark, list(keys)))
 
     def map_parallel(self, ask: Callable[[str], T], keys: Sequence[str]) -> Iterator[T]:
-        """What each of them answers, some at a time."""
+        """Call ``ask`` for each key, several at a time, and return the answers in order."""
         if len(keys) == 1:
             return iter([ask(keys[0])])
         with self._pool_lock:
@@ -143,7 +143,7 @@ class ObjectStore(ABC):
 
 
 def require_version(store: ObjectStore, *, looking: bool = False) -> None:
-    """ConfigError for what a later version of this package wrote: it is refused, not guessed at."""
+    """Raise ConfigError if a later version of this package wrote the run log."""
     found = store.read(_VERSION_KEY)
     if found is None and not looking:
         store.create(_VERSION_KEY, {"version": VERSION})
@@ -162,15 +162,15 @@ def require_version(store: ObjectStore, *, looking: bool = False) -> None:
 
 
 def key_part(text: str) -> str:
-    """A text as one part of a key: different texts differ, and no server mistakes a character."""
-    shown = "".join(c if _PLAIN.match(c) else "".join(f"~{byte:02x}" for byte in c.encode()) for c in text)
-    if len(shown) <= _LONGEST_NAME:
-        return shown
-    return f"{shown[:100]}~~{hashlib.sha256(text.encode()).hexdigest()}"
+    """Return a text as one part of a key: unique, and only of characters that every server accepts."""
+    encoded = "".join(c if _PLAIN.match(c) else "".join(f"~{byte:02x}" for byte in c.encode()) for c in text)
+    if len(encoded) <= _LONGEST_NAME:
+        return encoded
+    return f"{encoded[:100]}~~{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def newest_first_key(moment: dt.datetime) -> str:
-    """A moment so that later ones come first."""
+    """Return a key for a time; later times come first."""
     return f"{_LAST_MICROSECOND - _microseconds(moment):017d}"
 
 
@@ -179,12 +179,12 @@ def oldest_first_key(moment: dt.datetime) -> str:
 
 
 def newest_first_from_oldest_first(oldest: str) -> str:
-    """The name that comes newest first, of one that comes oldest first."""
+    """Return the newest-first key for an oldest-first key."""
     return f"{_LAST_MICROSECOND - int(oldest):017d}"
 
 
 def time_of_newest_first_key(newest: str) -> dt.datetime:
-    """The moment of a name that comes newest first."""
+    """Return the time of a newest-first key."""
     return _EPOCH + dt.timedelta(microseconds=_LAST_MICROSECOND - int(newest))
 
 

@@ -1,7 +1,7 @@
-"""Files and folders that hold state: logs, errors, positions, messages. They are for this user alone.
+"""Creates files and folders that hold state (logs, errors, positions, messages), readable by this user only.
 
-A stricter umask stays as it is. What an earlier version left open to others is closed when it is next used,
-if it belongs to this user.
+A stricter umask is respected. Files that an earlier version left readable by others are closed when they are
+used next, if they belong to this user.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _FOLDER, _FILE, _OTHERS, _WORLD, _GROUP_WRITES = 0o700, 0o600, 0o077, 0o007, 0o0
 
 
 def make_private_folders(path: Path, *, tighten: bool = False) -> None:
-    """The folder and all missing ones above it. ``tighten`` also closes one that is there to others: for
+    """Create the folder and its missing parents. ``tighten`` also closes an existing folder to others: for
     folders that we name, not for those that a user chose."""
     missing = []
     above = path
@@ -31,7 +31,7 @@ def make_private_folders(path: Path, *, tighten: bool = False) -> None:
 
 
 def open_private(path: Path, mode: str) -> IO[Any]:
-    """As `open` does, in UTF-8; a file that is made is readable by this user alone."""
+    """Open a file like `open`, in UTF-8; a new file is readable by this user only."""
 
     def opener(name: str, flags: int) -> int:
         descriptor = os.open(name, flags, _FILE)
@@ -47,11 +47,11 @@ def write_private(path: Path, text: str) -> None:
 
 
 def make_private_database(path: Path) -> None:
-    """A SQLite file, made empty if it is missing. SQLite gives its side files the same rights.
+    """Create an empty SQLite file if it is missing. SQLite gives its side files the same permissions.
 
-    It is never opened when it is there: to close a file ends all locks that this process has on it. What
-    cannot be made is left to SQLite, which says why. One that its group may write is shared with that group
-    on purpose: it is closed to everybody else.
+    An existing file is never opened: closing it would release all locks of this process on it. If the file
+    cannot be created, SQLite reports why. A file that its group may write is shared with that group on
+    purpose: it is closed to everybody else.
     """
     with suppress(OSError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, _FILE))
@@ -60,9 +60,9 @@ def make_private_database(path: Path) -> None:
 
 
 def close_to_others(path: Path, *, keep_shared: bool = False) -> None:
-    """Take all rights from others, where the path is this user's to change; else leave it as it is.
+    """Remove all permissions of others, if the path belongs to this user; otherwise leave it as it is.
 
-    With ``keep_shared`` a group that may write keeps its rights.
+    With ``keep_shared`` a group that may write keeps its permissions.
     """
     with suppress(OSError):
         facts = path.stat()

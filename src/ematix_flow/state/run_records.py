@@ -1,6 +1,6 @@
-"""One run as the run log keeps it: a frozen value, and the vocabulary of its status.
+"""The record of one run in the run log: a frozen value, and the values of its status.
 
-Knows nothing of where records are stored.
+Does not know where records are stored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def utc_now() -> dt.datetime:
 
 
 def new_run_id() -> str:
-    """Random rather than ordered by time, so that a few characters already name one run."""
+    """Return a random run id, so that a few characters are enough to name one run."""
     return uuid.uuid4().hex
 
 
@@ -44,27 +44,27 @@ def check_finished(status: str) -> None:
 
 
 def aware_utc(name: str, moment: dt.datetime) -> dt.datetime:
-    """The moment in UTC; a naive one is refused, because nobody can say which moment it means."""
+    """Return the time in UTC. Raises ValueError for a time without a time zone."""
     if moment.tzinfo is None:
         raise ValueError(f"{name} has no time zone: {moment.isoformat()}")
     return moment.astimezone(dt.timezone.utc)
 
 
 def bounded_text(text: str) -> str:
-    """A text as it may be stored and shown: without secrets, and of a bounded length."""
-    # half a surrogate pair, as an undecodable file name has it, fits no database
+    """Return a text as it may be stored and shown: without secrets, and of a bounded length."""
+    # no database stores half a surrogate pair, as in an undecodable file name
     masked = mask(text).encode("utf-8", "backslashreplace").decode("utf-8")
     return masked if len(masked) <= LONGEST_TEXT else masked[: LONGEST_TEXT - 1] + "…"
 
 
 def bounded_output(text: str) -> str:
-    """The end of what a run said, as it may be stored: without secrets, and of a bounded length."""
+    """Return the end of a run's output as it may be stored: without secrets, and of a bounded length."""
     masked = mask(text).encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\0")
     return masked if len(masked) <= LONGEST_OUTPUT else "…" + masked[1 - LONGEST_OUTPUT :]
 
 
 def mask_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """The metrics with every text in them masked, as JSON can hold them."""
+    """Return the metrics as JSON values, with secrets masked in every text."""
     return {mask(str(key)): _mask_value(value) for key, value in metrics.items()}
 
 
@@ -77,18 +77,17 @@ def _mask_value(value: Any) -> Any:
         return [_mask_value(item) for item in value]
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
-    return mask(str(value))  # a Decimal, a datetime, a NaN: JSON knows none of them
+    return mask(str(value))  # JSON has no Decimal, datetime or NaN
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One attempt to load one target. Counts are None where the path cannot know them.
+    """One attempt at a pipeline, as the run log stores it. Row counts are None if they are unknown.
 
-    All moments are aware and in UTC; ``slot`` is the fire time of a scheduled run. ``batch`` is the key
-    under which it loads, None before it has one; ``overdue`` are targets that earlier runs had left out,
-    too. Only a run that is over has ``finished_at``. ``error_where`` is the line of the declaration,
-    ``engine`` what computed it (``none`` when the databases did it alone), ``code_version`` that of this
-    package and of the project.
+    All times are aware and in UTC; ``slot`` is the fire time of a scheduled run. ``batch`` is the batch key,
+    None before it is chosen; ``overdue`` are targets that earlier runs had left out too. Only a finished run
+    has ``finished_at``. ``error_where`` is the line of the declaration, ``engine`` what computed the run
+    (``none`` if only the databases worked), ``code_version`` the version of this package and of the project.
     """
 
     run_id: str
@@ -140,26 +139,29 @@ class RunRecord:
 
     @property
     def duration(self) -> dt.timedelta | None:
-        """How long the run took; None while it runs."""
+        """The duration of the run; None while it runs."""
         return None if self.finished_at is None else self.finished_at - self.started_at
 
     @property
     def ended_well(self) -> bool:
-        """It loaded, or there was nothing new to load; one that was held back or found a lock did not."""
+        """Whether the run loaded, or found nothing new.
+
+        A run that was skipped or found a lock did not end well.
+        """
         return self.status == "succeeded" or (self.status == "skipped" and self.error_message is None)
 
     def to_json(self) -> dict[str, Any]:
-        """For ``--output json``: moments as ISO 8601, and the duration in seconds."""
-        shown = {
+        """Return the record for ``--output json``: times as ISO 8601, and the duration in seconds."""
+        values = {
             name: value.isoformat() if isinstance(value, dt.datetime) else value
             for name, value in asdict(self).items()
         }
-        shown["duration_seconds"] = None if self.duration is None else self.duration.total_seconds()
-        return shown
+        values["duration_seconds"] = None if self.duration is None else self.duration.total_seconds()
+        return values
 
     @classmethod
     def from_store(cls, values: Mapping[str, Any]) -> RunRecord:
-        """As a store gives it back, which took it checked and masked: a list of many need not do so again."""
+        """Return the record of stored values, which were checked and masked when written: this saves time."""
         record = object.__new__(cls)
         for name, value in values.items():
             object.__setattr__(record, name, value)
@@ -167,9 +169,9 @@ class RunRecord:
         return record
 
     @classmethod
-    def from_json(cls, shown: Mapping[str, Any]) -> RunRecord:
-        """What `to_json` gave; names that this version does not know are left out."""
-        known = {each.name: shown[each.name] for each in fields(cls) if each.name in shown}
+    def from_json(cls, document: Mapping[str, Any]) -> RunRecord:
+        """Return the record for the output of `to_json`; unknown names are ignored."""
+        known = {each.name: document[each.name] for each in fields(cls) if each.name in document}
         for name in MOMENTS:
             if known.get(name) is not None:
                 known[name] = dt.datetime.fromisoformat(known[name])

@@ -1,6 +1,6 @@
-"""The state root: the one folder on this machine where run log, locks and caches live.
+"""The state root: the folder on this machine for run log, locks and caches.
 
-Asking for it creates nothing; whoever writes there first creates it, for this user alone.
+Asking for it creates nothing; the first write creates it, readable by this user only.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ ENVIRONMENT = "EMATIX_FLOW_STATE"
 
 
 def state_root(env: Mapping[str, str]) -> Path:
-    """``EMATIX_FLOW_STATE`` or ``~/.ematix-flow``, absolute. It may not exist yet."""
-    given = env.get(ENVIRONMENT, "")
-    return absolute_path(given, env) if given else home_folder(env) / ".ematix-flow"
+    """Return ``EMATIX_FLOW_STATE`` or ``~/.ematix-flow`` as an absolute path. It may not exist yet."""
+    path = env.get(ENVIRONMENT, "")
+    return absolute_path(path, env) if path else home_folder(env) / ".ematix-flow"
 
 
 def private_directory(path: Path, *, chosen_by: str = ENVIRONMENT, tighten: bool = False) -> Path:
-    """The folder, made if it is missing, and then readable by this user alone.
+    """Return the folder; creates it if it is missing, readable by this user only.
 
-    ``chosen_by`` is the setting that says where it is, for the error. ``tighten`` closes one that is there
-    to others: for folders that we name.
+    ``chosen_by`` is the setting with its path, for the error. ``tighten`` closes an existing folder to
+    others: for folders that we name.
     """
     try:
         make_private_folders(path, tighten=tighten)
@@ -39,24 +39,24 @@ def private_directory(path: Path, *, chosen_by: str = ENVIRONMENT, tighten: bool
 
 
 def next_step_for(error: OSError, otherwise: str) -> str:
-    """What to do about a file that could not be written: a full disk wants room, not permissions."""
+    """Return the next step for a file that could not be written: a full disk needs space, not permissions."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "free some space on that disk, and run it again"
     return otherwise
 
 
 def absolute_path(path: str, env: Mapping[str, str]) -> Path:
-    """The path with ``~`` resolved, independent of later changes of the working directory."""
+    """Return the absolute path with ``~`` resolved."""
     if path == "~" or path.startswith(("~/", "~" + os.sep)):
         return home_folder(env) / path[2:]
     return Path(os.path.abspath(path))
 
 
 def home_folder(env: Mapping[str, str]) -> Path:
-    """The user's folder as this environment says, or as the system does."""
-    given = env.get("HOME") or env.get("USERPROFILE")
-    if given:
-        return Path(os.path.abspath(given))
+    """Return the user's home folder by the environment, or else by the system."""
+    path = env.get("HOME") or env.get("USERPROFILE")
+    if path:
+        return Path(os.path.abspath(path))
     try:
         return Path.home()
     except RuntimeError as error:

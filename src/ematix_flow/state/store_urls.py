@@ -1,4 +1,4 @@
-"""Options in the query of a store's URL, as in ``sqlite://run_log.db?create_tables=false``."""
+"""Parses options in a store's URL, such as ``sqlite://run_log.db?create_tables=false``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 def split_options(url: str, own: Collection[str], *, only: bool = False) -> tuple[str, dict[str, str]]:
-    """The URL without these options, and their values. With ``only`` any other option is refused."""
+    """Return the URL without these options, and their values. With ``only`` any other option is refused."""
     query = split_url(url).query
     if query is None:
         return url, {}
@@ -34,7 +34,7 @@ def split_options(url: str, own: Collection[str], *, only: bool = False) -> tupl
 
 
 def parse_flag(name: str, text: str | None, default: bool = True) -> bool:
-    """``true`` or ``false``, in one of the ways in which they are written."""
+    """Parse ``true`` or ``false`` in any of the usual spellings."""
     if text is None:
         return default
     if text.lower() not in (*_TRUE, *_FALSE):

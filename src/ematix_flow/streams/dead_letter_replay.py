@@ -1,4 +1,4 @@
-"""Replaying dead letters: lease them, run them through their stream in portions, note each one's fate."""
+"""Replays dead letters: leases them, runs them through their stream in portions, and records each outcome."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ematix_flow.state.dead_letters.base import (
 )
 from ematix_flow.state.run_records import utc_now
 
-# What became of each letter: None when it arrived, else why not. A letter that is not in it was not tried.
+# The outcome of each letter by id: None if it arrived, else the reason. No entry: it was not tried.
 RunLetters = Callable[[Sequence[DeadLetter]], Mapping[str, str | None]]
 
 _MAX_LISTED_FAILURES = 20
@@ -28,9 +28,9 @@ _MAX_LISTED_FAILURES = 20
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """How many letters were taken, and what became of them. ``failures`` are the first few, by id.
+    """How many letters were leased, and their outcomes. ``failures`` are the first few, by id.
 
-    ``lost`` arrived or failed, but the lease had ended before it could be noted.
+    ``lost`` letters arrived or failed, but the lease had ended before the outcome was recorded.
     """
 
     pipeline: str
@@ -56,24 +56,24 @@ class ReplayResult:
 
 
 def letter_runner(
-    declared: DeclaredStream, watched: Callable[[StartSpark], StartSpark] = lambda start: start
+    declared: DeclaredStream, wrap_spark_start: Callable[[StartSpark], StartSpark] = lambda start: start
 ) -> RunLetters:
-    """What runs letters through this stream once more: as one more batch of it, with a key of its own.
+    """Return a function that runs letters through this stream again, as one more batch with its own key.
 
-    ``watched`` is told how Spark is started.
+    ``watched`` wraps the function that starts Spark.
     """
     from ematix_flow.engine.streams.replay_loader import ReplayLoader
     from ematix_flow.engine.streams.stream_folder import stream_folder_for
     from ematix_flow.run.context import spark_starter
     from ematix_flow.run.pipeline import open_connections
 
-    again = ReplayLoader(
-        declared.spec, open_connections(watched(spark_starter())), stream_folder_for(declared.spec)
+    loader = ReplayLoader(
+        declared.spec, open_connections(wrap_spark_start(spark_starter())), stream_folder_for(declared.spec)
     )
 
     def run(letters: Sequence[DeadLetter]) -> Mapping[str, str | None]:
         attempt = " ".join(f"{letter.id}:{letter.attempt}" for letter in letters)
-        refused = again.load([_message(letter) for letter in letters], attempt)
+        refused = loader.load([_message(letter) for letter in letters], attempt)
         return {letter.id: refused.get(index) for index, letter in enumerate(letters)}
 
     return run
@@ -102,10 +102,10 @@ def replay_letters(
     lease_seconds: float = LEASE_SECONDS,
     stopping: Callable[[], bool] = lambda: False,
 ) -> ReplayResult:
-    """Run the chosen letters, oldest first, each at most once in this pass.
+    """Run the selected letters, oldest first, each at most once per call.
 
-    What ``run_one`` raises ends the replay: nothing of its portion is noted as failed, and all of it can
-    be taken again at once. A replay that dies leaves its letters to the next when their lease ends.
+    An error of ``run_one`` ends the replay: its portion is not recorded as failed and can be leased again at
+    once. If a replay dies, the next one can take its letters when the lease ends.
     """
     counted = _ReplayCounts()
     began = utc_now()
@@ -122,12 +122,12 @@ def replay_letters(
             with _keep_lease_alive(store, lease, lease_seconds):
                 fates = run_one(lease.letters)
         except BaseException:
-            with suppress(FlowError):  # the store is away too: the lease ends by itself
+            with suppress(FlowError):  # the store does not answer either: the lease ends by itself
                 store.release(lease)
             raise
         untried = _record_fates(store, lease, fates, counted)
         if untried:
-            break  # whoever runs them does not want more now
+            break  # run_one takes no more now
     return ReplayResult(
         pipeline_name,
         counted.taken,
@@ -154,7 +154,7 @@ class _ReplayCounts:
 def _record_fates(
     store: DeadLetterStore, lease: LetterLease, fates: Mapping[str, str | None], counted: _ReplayCounts
 ) -> Sequence[str]:
-    """Tell the store; the ids of which nothing was said, which are released."""
+    """Record the outcomes in the store. Returns the ids without an outcome, which are released."""
     ids = [letter.id for letter in lease.letters]
     arrived = [id for id in ids if id in fates and fates[id] is None]
     noted = store.mark_replayed(lease, arrived) if arrived else 0
@@ -180,20 +180,20 @@ def _record_fates(
 
 @contextmanager
 def _keep_lease_alive(store: DeadLetterStore, lease: LetterLease, seconds: float) -> Iterator[None]:
-    """Renew the lease while the block runs, so that it ends only when its process has died."""
-    over = threading.Event()
+    """Renew the lease while the block runs, so that it ends only if the process dies."""
+    is_over = threading.Event()
 
     def keep() -> None:
-        while not over.wait(max(seconds / 3, 0.05)):
+        while not is_over.wait(max(seconds / 3, 0.05)):
             try:
                 store.renew(lease, seconds)
             except FlowError:
-                continue  # the store is away: the next turn asks again, well before the lease ends
+                continue  # the store does not answer: the next renewal comes well before the lease ends
 
     thread = threading.Thread(target=keep, name="dead-letter-lease", daemon=True)
     thread.start()
     try:
         yield
     finally:
-        over.set()
+        is_over.set()
         thread.join()

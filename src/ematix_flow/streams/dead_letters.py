@@ -1,4 +1,4 @@
-"""A stream's way to its dead letters: what it cannot load becomes letters of the store that it declares."""
+"""Writes a stream's dead letters: messages that it cannot load go to the store that it declares."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ematix_flow.state.dead_letters.base import DeadLetter, DeadLetterStore, Sta
 
 
 class StreamDeadLetters:
-    """A stream's share of a store. To add a letter again does nothing: its id says what and where it is."""
+    """The dead letters of one stream in a store. Adding a letter twice does nothing: its id identifies it."""
 
     def __init__(self, spec: StreamSpec, store: DeadLetterStore, payload_format: str) -> None:
         self.spec, self.store, self.payload_format = spec, store, payload_format
@@ -47,7 +47,7 @@ class StreamDeadLetters:
 
 
 class BrokerDeadLetters:
-    """What is handed back to the broker as refused: where it lies in the spool, until that is settled."""
+    """Messages to reject at the broker: their segments and rows in the spool, until these are settled."""
 
     def __init__(self) -> None:
         self._rows: dict[int, set[int]] = {}
@@ -60,14 +60,14 @@ class BrokerDeadLetters:
                 self._rows.setdefault(segment, set()).add(row)
 
     def refused_in(self, segments: Iterable[int]) -> list[tuple[int, int]]:
-        """Segment and row of all that was refused in these, which are done with."""
+        """Return and forget the segment and row of each refused message in these settled segments."""
         with self._lock:
             return [(segment, row) for segment in segments for row in sorted(self._rows.pop(segment, ()))]
 
 
 @contextmanager
 def open_dead_letters(spec: StreamSpec) -> Iterator[StreamDeadLetters | BrokerDeadLetters | None]:
-    """The letters of a stream that puts some aside; None for one that does not."""
+    """Open the dead letters of a stream; None if it declares none."""
     if spec.on_error != "dlq":
         yield None
         return
@@ -84,5 +84,5 @@ def _bytes(value: Any) -> bytes | None:
 
 
 def _as_utc(moment: Any) -> Any:
-    """Spark hands over moments without their zone, which is UTC."""
+    """Add the time zone: Spark returns UTC times without it."""
     return moment.replace(tzinfo=dt.timezone.utc) if moment is not None and moment.tzinfo is None else moment

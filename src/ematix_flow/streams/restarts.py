@@ -1,4 +1,4 @@
-"""When a stream that failed is started again: the policy as a value, and the supervisor that follows it."""
+"""Restarts failed streams: the restart policy, and the supervisor that applies it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ematix_flow.spec.redaction import mask
 
 T = TypeVar("T")
 
-Wait = Callable[[float], bool]  # waits so many seconds; true when it was told to stop meanwhile
+Wait = Callable[[float], bool]  # waits this many seconds; true if it was stopped meanwhile
 
 
 @dataclass(frozen=True)
 class RestartPolicy:
-    """How long to wait before the next start, and how often to try.
+    """How long to wait before a restart, and how many restarts to allow.
 
-    The longest wait doubles with each failure in a row up to ``max_backoff_ms``; with ``jitter`` the wait
-    is anything up to it, so that streams which one server's fall broke do not all come back at once. A run
-    of ``reset_backoff_after_seconds`` or more counts as good: the next failure is a first one again.
-    ``max_restarts`` limits the restarts in a row; None means for ever.
+    The longest wait doubles with each consecutive failure up to ``max_backoff_ms``. With ``jitter`` the wait
+    is random up to that, so that streams that failed together do not restart together. A run of at least
+    ``reset_backoff_after_seconds`` resets the count of failures. ``max_restarts`` limits consecutive
+    restarts; None means no limit.
     """
 
     initial_backoff_ms: int = 1_000
@@ -47,23 +47,23 @@ class RestartPolicy:
             raise ConfigError(f"the restart policy cannot be: {wrong}")
 
     def longest_delay(self, consecutive: int) -> float:
-        """Seconds, for the failure that is so many-th in a row, from 1."""
-        doublings = min(max(consecutive, 1) - 1, 63)  # beyond, the number only grows in digits
+        """Return the longest wait in seconds after this many consecutive failures, from 1."""
+        doublings = min(max(consecutive, 1) - 1, 63)  # more doublings only make the number longer
         return min(self.initial_backoff_ms << doublings, self.max_backoff_ms) / 1000
 
     def delay(self, consecutive: int, rng: random.Random) -> float:
-        """Seconds to wait before the next start."""
+        """Return the seconds to wait before the next start."""
         longest = self.longest_delay(consecutive)
         return rng.uniform(0, longest) if self.jitter else longest
 
     def allows(self, consecutive: int) -> bool:
-        """Whether there is another start after so many failures in a row."""
+        """Whether another start follows after this many consecutive failures."""
         return self.max_restarts is None or consecutive <= self.max_restarts
 
 
 @dataclass(frozen=True)
 class RestartNotice:
-    """One restart: the failure before it, how many there were in a row, and the wait in seconds."""
+    """One restart: the failure before it, the count of consecutive failures, and the wait in seconds."""
 
     error: FlowError
     consecutive: int
@@ -77,10 +77,10 @@ class RestartNotice:
 
 
 class RestartSupervisor(Generic[T]):
-    """Runs what should not end again and again, until it ends well, is stopped, or cannot be cured.
+    """Runs an attempt again after each failure, until it ends well, is stopped, or fails for good.
 
-    ``stop`` ends a wait at once; an attempt is expected to look at the same event. ``wait`` is for tests
-    with a clock of their own. ``note`` and ``on_restart`` hear of each restart before the wait.
+    ``stop`` ends a wait at once; an attempt must check the same event. ``wait`` is for tests with their own
+    clock. ``note`` and ``on_restart`` are called for each restart, before the wait.
     """
 
     def __init__(
@@ -103,10 +103,10 @@ class RestartSupervisor(Generic[T]):
         self._note = note
 
     def run(self, attempt: Callable[[], T], is_final: Callable[[FlowError], bool]) -> T | None:
-        """What the attempt that ended well returned; None when it was to stop before or between attempts.
+        """Return the result of the attempt that ended well; None if stopped before or between attempts.
 
-        An error that is final is raised at once; one that comes while it is to stop, or after the last
-        restart that the policy allows, too. Errors that are none of ours are bugs, and are raised.
+        Final errors are raised at once. So are errors that occur after ``stop`` is set or after the last
+        allowed restart. Errors that are not a FlowError are bugs, and are raised too.
         """
         consecutive = 0
         while not self.stop.is_set():
@@ -137,5 +137,5 @@ class RestartSupervisor(Generic[T]):
 
 def _note_given_up(error: FlowError, restarts: int) -> None:
     if restarts:
-        said = f"given up after {restarts} restart{'' if restarts == 1 else 's'} in a row"
-        error.state = f"{error.state}; {said}" if error.state else said
+        given_up = f"given up after {restarts} restart{'' if restarts == 1 else 's'} in a row"
+        error.state = f"{error.state}; {given_up}" if error.state else given_up

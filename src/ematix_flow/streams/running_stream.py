@@ -1,4 +1,4 @@
-"""Running a stream: in a thread of its own, supervised, measured, recorded, stopped between two batches."""
+"""Runs a stream in its own thread: restarts it, measures it, records it, and stops it between two batches."""
 
 from __future__ import annotations
 
@@ -72,16 +72,16 @@ _NOT_RESTARTED = (
 
 @dataclass(frozen=True)
 class StreamResult:
-    """What a stream did until it ended. Also reads like a mapping, ``result["total_rows"]``."""
+    """What a stream did until it ended. It also works as a mapping: ``result["total_rows"]``."""
 
     name: str
-    total_rows: int  # written to targets, counted once a target
+    total_rows: int  # written to targets, counted once per target
     rows_read: int
     iterations: int
     shutdown_triggered: bool
     dead_letters: int
-    dropped: int  # unreadable messages that transform_on_error="drop" left out
-    empty: int  # messages without a payload, which give no row
+    dropped: int  # unreadable messages that transform_on_error="drop" ignored
+    empty: int  # messages without a payload, which produce no row
     restarts: int
     seconds: float
 
@@ -96,7 +96,7 @@ class StreamResult:
 
 
 class RunningStream:
-    """A stream at work in this process."""
+    """A stream that runs in this process."""
 
     def __init__(self, name: str, run: Callable[[RunningStream], None], watch: StreamListener) -> None:
         self.name, self.watch = name, watch
@@ -126,14 +126,14 @@ class RunningStream:
         return self._thread.is_alive()
 
     def stop(self) -> None:
-        """End it after the batch at hand. Returns at once; `wait` waits."""
+        """Stop the stream after the current batch. Returns at once; call `wait` to wait for the end."""
         self._was_stopped = self._was_stopped or self.is_running
         self._stop.set()
 
     def wait(self, timeout: float | None = None, *, handle_signals: bool = False) -> StreamResult:
-        """Until it has ended, or so many seconds; raises what it failed of.
+        """Wait until the stream has ended, or for ``timeout`` seconds. Raises the error that ended it.
 
-        With ``handle_signals`` SIGTERM and Ctrl-C stop it after the batch at hand; a second one at once.
+        With ``handle_signals`` SIGTERM and Ctrl-C stop it after the current batch; a second one at once.
         """
         with _stop_on_signals(self) if handle_signals else _nothing():
             deadline = None if timeout is None else time.monotonic() + timeout
@@ -144,7 +144,7 @@ class RunningStream:
         return self.result()
 
     def result(self) -> StreamResult:
-        """What it has done so far."""
+        """Return what the stream has done so far."""
         seconds = self._seconds if self._seconds is not None else time.monotonic() - self._started
         return StreamResult(
             name=self.name, shutdown_triggered=self._was_stopped, seconds=seconds, **self._counts
@@ -158,7 +158,7 @@ class RunningStream:
 def plan_stream(
     spec: StreamSpec, registry: Registry, *, engine: str | EngineSettings | None = None
 ) -> StreamPlan:
-    """What a stream would do now. Changes nothing."""
+    """Return the plan of a stream. Changes nothing."""
     with use_registry(registry):
         return build_stream_plan(spec, open_connections(spark_starter(engine)), stream_folder_for(spec))
 
@@ -181,10 +181,10 @@ def start_stream(
     observers: Observers | None = None,
     together_with: Iterable[StreamSpec] = (),
 ) -> RunningStream:
-    """Start it in a thread of its own.
+    """Start the stream in its own thread.
 
-    ``metrics`` and ``observers`` are shared by streams that one process runs together. Spark is started
-    with the jars of this stream and of those that run ``together_with`` it.
+    Streams that run together in one process share ``metrics`` and ``observers``. Spark starts with the jars
+    of this stream and of the streams in ``together_with``.
     """
     policy = RestartPolicy(
         initial_backoff_ms=min(initial_backoff_ms, max_backoff_ms),
@@ -192,25 +192,25 @@ def start_stream(
         max_restarts=max_restarts if restart_on_error else 0,
         reset_backoff_after_seconds=reset_backoff_after_secs,
     )
-    seen = watch or StreamListener()
-    measured = metrics or StreamMetrics()
+    listener = watch or StreamListener()
+    stream_metrics = metrics or StreamMetrics()
     if observers is None:
         Observability.resolve(os.environ).check()
-    server = measured.serve(metrics_port) if metrics_port is not None else None
+    server = stream_metrics.serve(metrics_port) if metrics_port is not None else None
 
     def run(running: RunningStream) -> None:
         with (
             _close_server_after(server),
             use_registry(registry),
             open_run_log(run_log or project_run_log(os.environ), env=os.environ) as log,
-            _open_observers(observers, log, measured) as told,
+            _open_observers(observers, log, stream_metrics) as run_observers,
         ):
             jars = stream_jar_groups(registry, together_with)
-            _SupervisedStream(spec, running, seen, measured, log, engine, once, told, jars).run_supervised(
-                policy
-            )
+            _SupervisedStream(
+                spec, running, listener, stream_metrics, log, engine, once, run_observers, jars
+            ).run_supervised(policy)
 
-    return RunningStream(spec.name, run, seen)
+    return RunningStream(spec.name, run, listener)
 
 
 class _SupervisedStream:
@@ -231,10 +231,10 @@ class _SupervisedStream:
         self.jar_groups = jar_groups  # of other streams of this process
         self.spec, self.running, self.watch, self.metrics = spec, running, watch, metrics
         self.log, self.engine, self.once, self.observers = log, engine, once, observers
-        self._record: RunRecord | None = None  # of the attempt that is made, or was
+        self._record: RunRecord | None = None  # of the current or last attempt
         self._healthy_after = dt.timedelta()
         self._is_healthy = False
-        self._has_followed = False  # whether its source and its targets were there in one of the attempts
+        self._has_followed = False  # whether its source and targets existed in an earlier attempt
 
     def run_supervised(self, policy: RestartPolicy) -> None:
         self._healthy_after = dt.timedelta(seconds=policy.reset_backoff_after_seconds)
@@ -251,16 +251,16 @@ class _SupervisedStream:
         self.watch.stopped(self.spec.name)
 
     def _is_final(self, error: FlowError) -> bool:
-        """Whether another start would meet the same.
+        """Whether another start would fail in the same way.
 
-        A source or a broker's target that is missing from the beginning is a mistake that no restart fixes.
-        One that vanished under the stream may come back, as a table does that somebody makes again.
+        A source or target that is missing from the start is a mistake that no restart fixes. One that
+        disappeared while the stream ran may come back, such as a table that is created again.
         """
         is_missing = isinstance(error, SourceMissing | TargetMissing)
         return isinstance(error, _NOT_RESTARTED) or (is_missing and not self._has_followed)
 
     def attempt(self) -> None:
-        """One start, recorded in the run log."""
+        """Run the stream once, recorded in the run log."""
         self.metrics.set_state(self.spec.name, "starting")
         record = RunRecord(
             run_id=str(uuid.uuid4()),
@@ -332,7 +332,7 @@ class _SupervisedStream:
         self.watch.lag_changed(self.spec.name, lag, unit)
 
     def _report_healthy(self) -> None:
-        """A batch is loaded, or it runs for long enough without one: a failure before is over."""
+        """Report that the stream is healthy: it loaded a batch, or ran long enough without one."""
         if self._record is not None and not self._is_healthy:
             self._is_healthy = True
             self.observers.run_is_well(self._record)
@@ -340,7 +340,10 @@ class _SupervisedStream:
     def _notify_run_finished(
         self, error: BaseException | None, most: int | None = None, *, again: bool = False
     ) -> None:
-        """The attempt is over; one that failed may be followed by another, ``most`` so often."""
+        """Notify the observers that the attempt is over.
+
+        ``most`` is the limit of restarts, ``again`` a retry.
+        """
         if self._record is not None and self._record.finished_at is not None:
             self.observers.run_finished(self._record, RunEnd((most or 0) + 1, again, error))
 
@@ -407,7 +410,7 @@ class _SupervisedStream:
 
 @contextmanager
 def _open_observers(given: Observers | None, log: RunLog, metrics: StreamMetrics) -> Iterator[Observers]:
-    """Those that are given, else this stream's own, by the settings."""
+    """Return the given observers, or else open this stream's own from the settings."""
     if given is not None:
         yield given
         return
@@ -426,7 +429,7 @@ def _close_server_after(server: MetricsServer | None) -> Iterator[None]:
 
 @contextmanager
 def _stop_on_signals(running: RunningStream) -> Iterator[None]:
-    """In the main thread only: no other may handle signals."""
+    """Stop the stream on signals. Only in the main thread: no other thread may handle signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

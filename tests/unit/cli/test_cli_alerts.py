@@ -109,7 +109,7 @@ def test_a_server_that_misbehaves_does_not_change_what_becomes_of_a_run(
         url = f"webhook+http://{server.host}/sesame99"
         failed = flow("run", "orders", "--alerter", url, "--alerter", "stdout://", "--output", "json")
     assert (failed.code, failed.json[0]["status"], alerts(failed)) == (1, "failed", [("failed", "orders")])
-    assert f"warning: webhook at {server.host} could not be told of a run" in failed.err
+    assert f"warning: webhook at {server.host} could not report a run" in failed.err
     assert "sesame99" not in failed.err
 
 

@@ -227,7 +227,7 @@ def test_a_pipeline_that_is_running_ends_with_4(flow, shop):
 def test_a_run_whose_claim_is_gone_says_where_it_belongs_and_what_to_do(flow, shop):
     late = flow("run-slot", "orders", "--slot=2026-01-01T00:00:00+00:00", "--claim=1:me")
     assert late.code == 2
-    assert "not claimed by 'me' any more" in late.err
+    assert "no longer claimed by 'me'" in late.err
     assert "where: " in late.err and "next: " in late.err and "--lease-seconds" in late.err
 
 

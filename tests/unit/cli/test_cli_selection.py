@@ -237,7 +237,7 @@ def test_where_it_is_required_run_due_runs_nothing_without_its_store(flow, tmp_p
     (tmp_path / "log.db").write_text("not a database, but a poem " * 99)
     damaged = flow("run-due", "--require-run-log", "--run-log", "log.db")
     assert damaged.code == 2 and "state: nothing was run; the file is damaged" in damaged.err
-    assert "put a backup in its place, or move it away" in damaged.err
+    assert "restore a backup, or move it away" in damaged.err
 
 
 def foretold(flow):
@@ -287,7 +287,7 @@ def test_a_dry_run_tells_what_would_be_skipped_and_given_up(flow):
             store.begin(store.claim(store.get(slot), "host/1", 0), 0)
     told = foretold(flow)
     assert told["daily"][0] == "be_skipped" and told["daily"][1].endswith("was given up: broken")
-    assert told["apart"] == ("be_given_up", "3 attempts ended without a word")
+    assert told["apart"] == ("be_given_up", "3 attempts died without an error")
     assert flow("runs").err.startswith("no matching run")
 
 

@@ -46,7 +46,7 @@ def log() -> RunLog:
     [
         ("prometheus+psh://x", "Did you mean 'prometheus+push'?"),
         ("stdout", "there is no metrics sink"),
-        ("prometheus://:99999", "cannot be understood"),
+        ("prometheus://:99999", "is invalid"),
         ("prometheus://203.0.113.1:9464", "metrics cannot be shown at 203.0.113.1:9464"),
         ("otlp://collector?insecur=1", "Did you mean 'insecure'?"),
         ("otlp://collector?insecure=perhaps", "insecure= takes 1 or 0"),
@@ -191,7 +191,7 @@ def test_a_file_that_holds_something_else_is_left_alone(
     file.write_text("this is {no metric\n")
     watched(tmp_path, monkeypatch, f"prometheus+file://{file}")
     assert file.read_text() == "this is {no metric\n"
-    assert "could not be told of a run" in caplog.text
+    assert "could not report a run" in caplog.text
     assert loaded(tmp_path) == 7
 
 
@@ -291,7 +291,7 @@ def test_a_pipeline_that_has_failed_for_long_still_tells_its_last_success(log: R
 def test_a_slot_of_which_the_scheduler_tells_itself_is_counted_once(log: RunLog) -> None:
     observer = CountingObserver("test", log)
     observer.scheduler_ticked(SchedulerTick(0.1, max_attempts={"dies": 1}))
-    told = _unstarted(log, "dies", RunsDied("3 attempts ended without a word"), attempt=3)
+    told = _unstarted(log, "dies", RunsDied("3 attempts died without an error"), attempt=3)
     observer.run_finished(told, RunEnd(3))
     observer.scheduler_ticked(SchedulerTick(0.1, max_attempts={"dies": 1}))
     assert observer.metrics.value("pipeline_runs_total", pipeline="dies", outcome="failure") == 1

@@ -109,7 +109,7 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
         everyone.run_started(RECORD)
     everyone.close(0.1)
     for_ever.set()
-    assert "events wait to be sent" in caplog.text
+    assert "events are waiting to be sent" in caplog.text
 
 
 def test_without_events_no_thread_is_started() -> None:

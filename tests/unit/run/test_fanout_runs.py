@@ -208,7 +208,7 @@ def test_a_dead_run_is_finished_and_not_doubled_when_a_target_cannot_be_reached_
     result = declare(**options).sync()
     assert [t.status for t in result.targets] == ["skipped", "failed"]
     assert count(database, "loose") == 2
-    assert "committed to shop:mart.loose; second:mart.third cannot be asked now" in result.notes[0]
+    assert "committed to shop:mart.loose; second:mart.third cannot be reached now" in result.notes[0]
     with open_run_log(env=os.environ, reading=True) as log:
         assert [record.status for record in log.list("both")] == ["failed", "interrupted"]
     register_connection(back)
@@ -250,11 +250,11 @@ def test_what_is_missing_is_finished_once_and_then_nothing_waits_for_it(database
         with pytest.raises(LoadError) as raised:
             load.sync()
         told.append(str(raised.value.next_step).partition("  ")[2])
-    assert told == ["loads only what is missing", *["loads all targets anew"] * 3]
+    assert told == ["loads only what is missing", *["loads all targets again"] * 3]
     assert counts(database) == (6, 0)  # by the first run, the third and the fourth
     execute(database, "UPDATE people SET name = 'Grace' WHERE id = 2")
     (note,) = load.sync().notes
-    assert note.endswith("as the run before it: this run loads all targets anew")
+    assert note.endswith("like the run before it: this run loads all targets again")
     assert counts(database) == (8, 2)
     # all have succeeded: the next failure is finished again
     execute(database, "UPDATE people SET name = NULL WHERE id = 2")

@@ -108,7 +108,7 @@ def test_a_run_log_that_breaks_meanwhile_stops_no_run(database: Path) -> None:
         execute(Path(context.run_log.location.removeprefix("sqlite://")), "DROP TABLE run_log")
         (outcome,) = run_dag(current_registry(), [load.name], context)
     assert outcome.status == "succeeded" and outcome.result is not None
-    assert "whether an earlier run was interrupted is not known" in outcome.result.notes[0]
+    assert "it is not known whether an earlier run was interrupted" in outcome.result.notes[0]
 
 
 @pytest.mark.parametrize("mode", ["append", "truncate", "merge", "scd2"])

@@ -155,7 +155,7 @@ def test_a_slot_whose_runs_die_one_after_the_other_is_told_and_recorded(
     outcome = die(runner, slot)
     heard(runner)
     assert isinstance(outcome, SlotOutcome)
-    assert (outcome.status, outcome.reason) == ("gave_up", "3 attempts ended without a word")
+    assert (outcome.status, outcome.reason) == ("gave_up", "3 attempts died without an error")
     (event,) = hears.events
     assert (event.kind, event.error_type, event.slot) == ("gave_up", "RunsDied", NOON)
     (recorded,) = log.list("orders")
@@ -215,7 +215,7 @@ def test_a_slot_whose_ledger_cannot_be_asked_is_tried_once_more_and_then_given_u
     runner.store.open([slot])
     orders.sync(run_log=f"sqlite://{tmp_path}/log.db", slot=NOON)
     (tmp_path / "db.sqlite").write_bytes(b"this is no database" * 100)
-    assert isinstance(die(runner, slot), Claim) and "could not be asked" in caplog.text
+    assert isinstance(die(runner, slot), Claim) and "could not be read" in caplog.text
     outcome = die(runner, slot, 1)
     assert isinstance(outcome, SlotOutcome) and outcome.status == "gave_up"
 

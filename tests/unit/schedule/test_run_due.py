@@ -781,7 +781,7 @@ def test_a_slot_is_skipped_though_the_run_log_does_not_take_it(
         monkeypatch.setattr(here.run_log, "start_all", away)
         assert names(here.run_due(MINUTE)) == [("orders", "skipped")]
     assert status_of(slot)[0] == "skipped"
-    assert "was not recorded: the run log is not there" in caplog.text
+    assert "slots are skipped: the run log is not there" in caplog.text
 
 
 def test_a_store_that_stays_away_loses_the_slot_and_leaves_the_others_at_work(

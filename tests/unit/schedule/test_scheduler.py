@@ -241,7 +241,7 @@ def test_a_run_that_died_is_tried_again_soon_and_given_up_with_what_was_heard(de
     scheduler.tick()
     record = desk.store.get(slot)
     assert record is not None and record.status == "gave_up"
-    assert record.reason == "3 attempts ended without a word; what was heard last: OOMKilled"
+    assert record.reason == "3 attempts died without an error; the last message: OOMKilled"
 
 
 def test_a_run_that_was_stopped_before_it_began_gives_its_slot_back_and_is_no_death(desk: Desk) -> None:

@@ -1,4 +1,4 @@
-"""The observer that turns what becomes of runs into alerts, and tells none of them twice."""
+"""The observer that turns the outcomes of runs into alerts, and sends none of them twice."""
 
 from __future__ import annotations
 
@@ -19,15 +19,18 @@ from ematix_flow.state.run_records import RunRecord
 from ematix_flow.state.runlog.base import RunLog
 
 _MAX_UNLOGGED = 20
-_DIED = "the process of the run ended without a word"
+_DIED = "the process of the run died"
 
 
 class AlertObserver(Observer):
-    """Tells one receiver. An alert that could not be sent is not noted, so that the next failure is told."""
+    """Alerts one receiver.
+
+    An alert that could not be sent is not recorded, so that the next failure alerts again.
+    """
 
     def __init__(self, address: AlertSubscription, run_log: RunLog) -> None:
         self._address, self._run_log = address, run_log
-        self._unlogged: dict[str, list[SentAlert]] = {}  # by pipeline: what the run log would not note
+        self._unlogged: dict[str, list[SentAlert]] = {}  # by pipeline: alerts that the run log did not record
         self.name = address.alerter.name
 
     def run_finished(self, record: RunRecord, ending: RunEnd) -> None:
@@ -37,10 +40,10 @@ class AlertObserver(Observer):
             self.run_is_well(record)
 
     def run_is_well(self, record: RunRecord) -> None:
-        out = self._open_alerts(record, past_well=True)
-        if not out or "recovered" not in self._address.kinds:
+        alerts = self._open_alerts(record, past_well=True)
+        if not alerts or "recovered" not in self._address.kinds:
             return
-        first = min(sent.sent_at for sent in out)
+        first = min(sent.sent_at for sent in alerts)
         event = AlertEvent(
             "recovered",
             record.pipeline.removeprefix(FRESHNESS),
@@ -50,15 +53,15 @@ class AlertObserver(Observer):
         )
         send_with_timeout(self._address.alerter, event)
         self._unlogged.pop(record.pipeline, None)
-        # with the run that failed: this one may go on, and its own end would write over the note
-        over = SentAlert(self._address.key, event.kind, "", event.timestamp, out[0].run_id)
-        self._record_alerts(record.pipeline, over.run_id, [over])
+        # recorded with the failed run: this one may go on, and its end would overwrite the record
+        recovery = SentAlert(self._address.key, event.kind, "", event.timestamp, alerts[0].run_id)
+        self._record_alerts(record.pipeline, recovery.run_id, [recovery])
 
     def _alert_failure(self, record: RunRecord, ending: RunEnd) -> None:
         event = failure_event(record, ending)
         if event.kind not in self._address.kinds:
             return
-        stale = event.kind == "sla_breached"  # one matter, however the words about it change
+        stale = event.kind == "sla_breached"  # the same alert, however its message changes
         what = "" if stale else failure_signature(event.error_type, event.error_message)
         out = self._open_alerts(record)
         known = [sent for sent in out if (sent.kind, sent.signature) == (event.kind, what)]
@@ -72,7 +75,7 @@ class AlertObserver(Observer):
     def _record_alerts(self, pipeline: str, run_id: str, alerts: list[SentAlert]) -> None:
         try:
             record_sent_alerts(self._run_log, run_id, alerts)
-        except FlowError:  # a log that cannot be used has said so
+        except FlowError:  # the run log has already warned
             if alerts[0].kind != "recovered":
                 self._unlogged[pipeline] = alerts[:_MAX_UNLOGGED]
 
@@ -85,7 +88,7 @@ class AlertObserver(Observer):
 
 
 def failure_event(record: RunRecord, ending: RunEnd) -> AlertEvent:
-    """What is told of a run that failed or died."""
+    """Return the alert for a run that failed or died."""
     error = ending.error
     gave_up = not ending.will_retry and ending.max_attempts > 1 and record.attempt >= ending.max_attempts
     kind: AlertKind = "gave_up" if gave_up else "failed"
@@ -109,6 +112,6 @@ def failure_event(record: RunRecord, ending: RunEnd) -> AlertEvent:
         event,
         error_message=error.what,
         where=str(error.where or ""),
-        state=error.state or ("it is tried again" if ending.will_retry else ""),
+        state=error.state or ("another attempt follows" if ending.will_retry else ""),
         next_step=error.next_step or "",
     )

@@ -1,4 +1,4 @@
-"""What an alerter is, and that none may take long: a message is sent within a few seconds, or not."""
+"""The contract of an alerter: a message is sent within a few seconds, or not at all."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from abc import ABC, abstractmethod
 from ematix_flow.errors import ConfigError, FlowError
 from ematix_flow.observe.alerts.event import AlertEvent
 
-SEND_SECONDS = 4.0  # for one message, with all that it takes: less than what a process may wait at its end
+SEND_SECONDS = 4.0  # for one message; less than a process waits at its end
 
 
 _unfinished_sends: dict[int, threading.Thread] = {}
 
 
 class AlertNotSent(FlowError):
-    """The receiver did not take the message."""
+    """The receiver did not accept the message."""
 
 
 def require_texts(alerter: str, **given: object) -> None:
-    """ConfigError unless each option is text. The value is not shown: it may be a secret."""
+    """Raise ConfigError unless each option is text. The value is not shown: it may be a secret."""
     for option, value in given.items():
         if not isinstance(value, str):
             raise ConfigError(
@@ -29,25 +29,25 @@ def require_texts(alerter: str, **given: object) -> None:
 
 
 class Alerter(ABC):
-    """Someone to be told. Subclass it and pass it to ``register_alerter`` to tell whomever you like."""
+    """A receiver of alerts. Subclass it and pass it to ``register_alerter`` to send alerts anywhere."""
 
     name = "alerter"  # for messages about it; without secrets
 
     @abstractmethod
     def send(self, event: AlertEvent) -> None:
-        """Tell it, or raise. It has `SEND_SECONDS`; what takes longer is left behind."""
+        """Send the alert, or raise an error. After `SEND_SECONDS` it is abandoned."""
 
 
 def send_with_timeout(alerter: Alerter, event: AlertEvent, seconds: float = SEND_SECONDS) -> None:
-    """Raises AlertNotSent when it is not sent, for whatever reason, at the latest after so many seconds.
+    """Send an alert; raises AlertNotSent if that fails, at the latest after ``seconds``.
 
-    Timeouts of sockets count single reads: a server that sends a byte now and then outlasts them. So the
-    sending has a thread of its own, which nobody waits for any longer. While there is one that was left
-    behind, the alerter is given nothing more.
+    Socket timeouts apply to single reads: a server that sends a byte now and then outlasts them. So its own
+    thread sends the alert and is abandoned after the timeout. While an abandoned thread is still alive, the
+    alerter gets no further alerts.
     """
-    left = _unfinished_sends.get(id(alerter))  # whose thread keeps it, so that no other has its id
+    left = _unfinished_sends.get(id(alerter))  # the thread keeps the alerter alive, so its id stays unique
     if left is not None and left.is_alive():
-        raise AlertNotSent("it still has not taken an earlier message")
+        raise AlertNotSent("it has not accepted an earlier message yet")
     raised: list[BaseException] = []
 
     def send() -> None:

@@ -1,4 +1,4 @@
-"""The alerters of this process: those of its settings, and those that a program has registered."""
+"""The alerters of this process: from its settings, and registered by a program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _lock = threading.Lock()
 
 
 def register_alerter(alerter: Alerter) -> None:
-    """Tell it of every run that this process starts from now on, beside those of the settings."""
+    """Alert it of every run that this process starts from now on, besides the alerters of the settings."""
     if not callable(getattr(alerter, "send", None)):
         raise ConfigError(
             f"{alerter!r} is no alerter: it has no method send(event)",
@@ -27,25 +27,25 @@ def register_alerter(alerter: Alerter) -> None:
 
 
 def active_alerters() -> tuple[Alerter, ...]:
-    """Those that were registered, in that order."""
+    """Return the registered alerters in the order of their registration."""
     with _lock:
         return tuple(_registered)
 
 
 def clear_alerters() -> None:
-    """Forget those that were registered."""
+    """Remove all registered alerters."""
     with _lock:
         _registered.clear()
 
 
 def from_url(url: str) -> Alerter:
-    """The alerter at a URL; ConfigError when it cannot be understood."""
+    """Return the alerter at a URL. Raises ConfigError if the URL is invalid."""
     require_texts("from_url", url=url)
     return open_alerter(url).alerter
 
 
 def alert_observers(urls: Sequence[str], run_log: RunLog) -> Iterator[AlertObserver]:
-    """An observer for each alerter, once."""
+    """Yield one observer for each alerter."""
     for url in dict.fromkeys(urls):
         yield AlertObserver(open_alerter(url), run_log)
     for alerter in active_alerters():

@@ -1,4 +1,4 @@
-"""Alerters by URL. A URL is checked before anything runs, and no message shows more of it than its host."""
+"""Opens alerters from URLs. A URL is checked before anything runs; messages show only its host."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 
 @dataclass(frozen=True)
 class AlertSubscription:
-    """An alerter, what it is told of, and how often of a failure that lasts (None: once).
+    """An alerter, the kinds of alerts it gets, and how often a lasting failure is repeated (None: once).
 
-    ``key`` tells it from others in the notes about what was sent.
+    ``key`` identifies it in the records of sent alerts.
     """
 
     alerter: Alerter
@@ -47,19 +47,19 @@ class AlertSubscription:
 
 
 def open_alerter(url: str) -> AlertSubscription:
-    """The alerter at a URL, whose ``${…}`` references are replaced now. Connects to nothing."""
-    given = _AlerterUrl(_expand_references(url))
-    remind, kinds = given.take_remind(), given.take_kinds()
-    opened = _OPENERS.get(given.scheme, _open_apprise)(given)
-    # of the URL as it was given: the same when a secret behind a reference changes
+    """Open the alerter at a URL and replace its ``${…}`` references. Makes no connection."""
+    parsed = _AlerterUrl(_expand_references(url))
+    remind, kinds = parsed.take_remind(), parsed.take_kinds()
+    opened = _OPENERS.get(parsed.scheme, _open_apprise)(parsed)
+    # of the URL as given: the key stays the same if a referenced secret changes
     key = f"{opened.name} {hashlib.sha256(url.encode()).hexdigest()[:8]}"
     return AlertSubscription(opened, key, remind, kinds)
 
 
 def _expand_references(url: str) -> str:
-    """What a reference stands for is text of the place where it stands, whatever characters it has.
+    """Replace references and quote their values for their place in the URL.
 
-    A URL that is one reference and nothing else is what the reference says.
+    A URL that consists of one reference is replaced by its value.
     """
     url = url.strip()
     if REFERENCE.fullmatch(url):
@@ -77,14 +77,14 @@ def _expand_references(url: str) -> str:
 
 
 class _AlerterUrl:
-    """The pieces of an alerter's URL. Options are taken out one by one; what is left was not understood."""
+    """The parts of an alerter's URL. Options are taken out one by one; those left over are unknown."""
 
     def __init__(self, text: str) -> None:
         found = _SCHEME.fullmatch(text)
         if found is None or re.search(r"\s", text):
             wrong = "has no scheme" if found is None else "has blanks in it"
             raise ConfigError(
-                f"an alerter is a URL, as scheme://…, and one of those given {wrong}",  # it may be a secret
+                f"an alerter is a URL such as scheme://…, and one of them {wrong}",  # it may be a secret
                 next_step="write stdout://, slack://hooks.slack.com/services/…, email://host?to=…",
             )
         self.scheme = found[1].lower()
@@ -94,13 +94,13 @@ class _AlerterUrl:
 
     @property
     def masked(self) -> str:
-        """As it may be shown: a host where there is one, nothing of what follows."""
+        """The URL as it may be shown: the host, if there is one, and nothing that follows."""
         host = self.place.rpartition("@")[2].partition("/")[0]
         is_host = self.scheme in _WITH_HOST and ("." in host or host.startswith("localhost"))
         return f"{self.scheme}://{host}/…" if is_host else f"{self.scheme}://…"
 
     def take_option(self, name: str) -> str | None:
-        """An option's value, which nobody sees afterwards; None when it is not given."""
+        """Take an option out and return its value; None if it is not given."""
         values = [part for part in self._query if unquote_plus(part.partition("=")[0]) == name]
         if not values:
             return None
@@ -135,12 +135,12 @@ class _AlerterUrl:
         return frozenset([*wanted, "test"])
 
     def http_address(self, scheme: str) -> str:
-        """The HTTP address that it means, with what is left of the query as it was written."""
+        """Return the HTTP address, with the remaining query as it was written."""
         query = "&".join(self._query)
         return f"{scheme}://{self.place}{'?' if query else ''}{query}"
 
     def refuse_other_options(self, *known: str) -> None:
-        """Refuse what was not taken: a misspelt option would be an alert that nobody gets."""
+        """Raise an error for remaining options: with a misspelt option alerts could get lost."""
         for part in self._query:
             name = unquote_plus(part.partition("=")[0])
             raise self.url_error(f"has no option {name!r}.{did_you_mean(name, {'remind', 'on', *known})}")
@@ -224,13 +224,13 @@ def _open_pagerduty(url: _AlerterUrl) -> Alerter:
             "has no routing key",
             "write pagerduty://ROUTING_KEY?service=…; for Apprise's own form write apprise+pagerduty://…",
         )
-    given = {name: url.take_option(name) for name in ("severity", "service", "endpoint")}
-    url.refuse_other_options(*given)
+    options = {name: url.take_option(name) for name in ("severity", "service", "endpoint")}
+    url.refuse_other_options(*options)
     return PagerDutyAlerter(
         key,
-        severity=given["severity"] or "error",
-        service=given["service"] or "ematix-flow",
-        endpoint=given["endpoint"] or PAGERDUTY_URL,
+        severity=options["severity"] or "error",
+        service=options["service"] or "ematix-flow",
+        endpoint=options["endpoint"] or PAGERDUTY_URL,
     )
 
 
@@ -239,7 +239,7 @@ def _open_apprise(url: _AlerterUrl) -> Alerter:
     if url.scheme == scheme and scheme not in known_schemes():
         missing = "" if is_installed() else f"; what Apprise knows needs  {INSTALL}"
         meant = closest_name(scheme, _OPENERS)
-        if meant is None and len(scheme) > 4:  # Apprise has so many that a short word is near to one of them
+        if meant is None and len(scheme) > 4:  # Apprise has so many that every short word resembles one
             meant = closest_name(scheme, known_schemes())
         hint = f"Did you mean '{meant}'?" if meant else f"There are {', '.join(sorted(_OPENERS))}."
         raise ConfigError(

@@ -50,11 +50,11 @@ class AppriseAlerter(Alerter):
         import apprise
 
         kind = {"recovered": "success", "test": "info"}.get(event.kind, "failure")
-        with apprise.LogCapture(level=apprise.logging.WARNING, fmt="%(message)s") as said:
+        with apprise.LogCapture(level=apprise.logging.WARNING, fmt="%(message)s") as message:
             sent = self._service.notify(
                 title=event.summary[:200], body=event.text, notify_type=apprise.NotifyType(kind)
             )
-            words = " ".join(said.getvalue().split())
+            words = " ".join(message.getvalue().split())
         if not sent:
             raise AlertNotSent(words[:500] or "the service did not take it")
 

@@ -1,4 +1,4 @@
-"""Alerters that need no library: this terminal, Slack and what speaks its form, webhooks, PagerDuty."""
+"""Alerters that need no library: the terminal, Slack and compatible services, webhooks, PagerDuty."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ SEVERITIES = ("critical", "error", "warning", "info")
 
 
 def host_and_port(url: str) -> str:
-    """Host and port, which are no secret."""
+    """Return host and port of a URL, which are no secret."""
     parts = urlsplit(url)
     return f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
 
 
 class StdoutAlerter(Alerter):
-    """Lines on stderr, so that what a command prints on stdout stays data."""
+    """Writes lines to stderr, so that stdout holds only data."""
 
     name = "stdout"
 
     def send(self, event: AlertEvent) -> None:
-        told = [f"[ALERT] {event.timestamp.isoformat(timespec='seconds')} {event.kind}: {event.summary}"]
-        told += [f"  {label}: {value}" for label, value in event.details if label != "at"]
-        sys.stderr.write("\n".join(told) + "\n")
+        lines = [f"[ALERT] {event.timestamp.isoformat(timespec='seconds')} {event.kind}: {event.summary}"]
+        lines += [f"  {label}: {value}" for label, value in event.details if label != "at"]
+        sys.stderr.write("\n".join(lines) + "\n")
         sys.stderr.flush()
 
 
 class SlackAlerter(Alerter):
-    """A message ``{"text": …}`` to an incoming webhook of Slack, or of what understands the same."""
+    """Posts ``{"text": …}`` to an incoming webhook of Slack or of a compatible service."""
 
     def __init__(self, url: str, *, insecure: bool = False) -> None:
         require_texts("SlackAlerter", url=url)
@@ -56,7 +56,7 @@ class SlackAlerter(Alerter):
 
 
 class WebhookAlerter(Alerter):
-    """The event as JSON, signed by the rules of Standard Webhooks when there is a secret."""
+    """Posts the event as JSON, signed by the rules of Standard Webhooks if there is a secret."""
 
     def __init__(self, url: str, *, secret: str | None = None, insecure: bool = False) -> None:
         require_texts("WebhookAlerter", url=url, **({} if secret is None else {"secret": secret}))
@@ -77,7 +77,7 @@ class WebhookAlerter(Alerter):
 
 
 class PagerDutyAlerter(Alerter):
-    """An incident for each pipeline, by version 2 of the Events API; a recovery resolves it."""
+    """Opens an incident for each pipeline by version 2 of the Events API; a recovery resolves it."""
 
     name = "pagerduty"
 
@@ -103,16 +103,16 @@ class PagerDutyAlerter(Alerter):
             return
         self._enqueue("trigger", event)
         if event.kind == "test":
-            self._enqueue("resolve", event)  # nobody should have to close it
+            self._enqueue("resolve", event)  # so that nobody has to close it
 
     def _enqueue(self, action: str, event: AlertEvent) -> None:
-        told: dict[str, Any] = {
+        body: dict[str, Any] = {
             "routing_key": self._routing_key,
             "event_action": action,
             "dedup_key": f"{self._service}:{event.pipeline}"[-255:],
         }
         if action == "trigger":
-            told["payload"] = {
+            body["payload"] = {
                 "summary": event.summary[:1024],
                 "source": event.host,
                 "severity": {"gave_up": "critical", "test": "info"}.get(event.kind, self._severity),
@@ -121,11 +121,11 @@ class PagerDutyAlerter(Alerter):
                 "class": event.kind,
                 "custom_details": dict(event.details),
             }
-        post_json(self._endpoint, _json_bytes(told))
+        post_json(self._endpoint, _json_bytes(body))
 
 
 def _check_and_hide(url: str, insecure: bool) -> str:
-    """The address, checked. Whoever knows it may write there, so it is a secret."""
+    """Check the URL and mask it in all output: everyone who knows it may post there."""
     pieces = urlsplit(url)
     check_address(url, f"{pieces.scheme}://{pieces.hostname or ''}/…", insecure=insecure)
     for secret in (url, pieces.path.strip("/"), pieces.query):
@@ -135,7 +135,7 @@ def _check_and_hide(url: str, insecure: bool) -> str:
 
 
 def _signing_key(secret: str) -> bytes:
-    """``whsec_`` and base64, as that standard has it; any other text is the key itself."""
+    """Return the key: ``whsec_`` and base64 by the standard; any other text is the key itself."""
     remember_secret(secret)
     if not secret.startswith("whsec_"):
         return secret.encode()

@@ -20,7 +20,7 @@ _SECONDS = 3.0  # for one answer of the server
 
 
 class EmailAlerter(Alerter):
-    """One message to all addresses."""
+    """Sends one message to all addresses."""
 
     def __init__(
         self,
@@ -113,8 +113,8 @@ class EmailAlerter(Alerter):
         if isinstance(error, ssl.SSLError) and self._implicit_tls:
             return f"it does not speak TLS from the start ({error.reason}). Where it has STARTTLS, write email://…"
         if isinstance(error, smtplib.SMTPResponseException):
-            said = error.smtp_error
-            words = said.decode("utf-8", "replace") if isinstance(said, bytes) else said
+            answer = error.smtp_error
+            words = answer.decode("utf-8", "replace") if isinstance(answer, bytes) else answer
             return f"it answers {error.smtp_code} {words}"
         if isinstance(error, smtplib.SMTPNotSupportedError) and "STARTTLS" in str(error):
             return f"{error} Where that is meant, append starttls=0"

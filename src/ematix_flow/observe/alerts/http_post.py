@@ -1,4 +1,4 @@
-"""JSON to an HTTP address: verified TLS, no redirects, one more try, and no word of the address's secrets."""
+"""Posts JSON to an HTTP address: verified TLS, no redirects, one retry, no secrets of the URL in errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def is_local(host: str) -> bool:
 
 
 def check_address(url: str, shown: str, *, insecure: bool = False) -> None:
-    """An HTTP address that may be sent to; plain HTTP only to this machine, unless that is asked for."""
+    """Raise ConfigError unless alerts may go to this URL: HTTP only on this machine or with ``insecure``."""
     pieces = urlsplit(url)
     try:
         port = pieces.port
@@ -48,10 +48,17 @@ def check_address(url: str, shown: str, *, insecure: bool = False) -> None:
 
 
 def post_json(url: str, body: bytes, headers: Mapping[str, str] | None = None) -> None:
-    """Raises AlertNotSent unless the server took it. Tries twice where that may help, in the same time."""
+    """Post the body; raises AlertNotSent unless the server accepts it.
+
+    Retries once if that may help, in the same time.
+    """
     deadline = time.monotonic() + SEND_SECONDS
-    told = {"Content-Type": "application/json", "User-Agent": f"ematix-flow/{__version__}", **(headers or {})}
-    request = urllib.request.Request(url, data=body, headers=told, method="POST")
+    all_headers = {
+        "Content-Type": "application/json",
+        "User-Agent": f"ematix-flow/{__version__}",
+        **(headers or {}),
+    }
+    request = urllib.request.Request(url, data=body, headers=all_headers, method="POST")
     problem = _try_post(request, deadline)
     if problem is not None and problem.may_retry and deadline - time.monotonic() > 2 * _PAUSE_SECONDS:
         time.sleep(_PAUSE_SECONDS)
@@ -66,7 +73,7 @@ class _PostProblem:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """An address that was checked must not lead to one that was not."""
+    """Refuses redirects: a checked address must not lead to an unchecked one."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
@@ -78,12 +85,14 @@ _opener = urllib.request.build_opener(_NoRedirects)
 def _try_post(request: urllib.request.Request, deadline: float) -> _PostProblem | None:
     seconds = max(0.1, deadline - time.monotonic())
     try:
-        with _opener.open(request, timeout=seconds):  # what it answers beside the status is not read
+        with _opener.open(request, timeout=seconds):  # only the status of the answer matters
             return None
     except urllib.error.HTTPError as error:
         with error:
-            said = _answer_text(error)
-        return _PostProblem(f"it answers {error.code} {error.reason}{said}", error.code in _RETRIED_STATUSES)
+            answer = _answer_text(error)
+        return _PostProblem(
+            f"it answers {error.code} {error.reason}{answer}", error.code in _RETRIED_STATUSES
+        )
     except urllib.error.URLError as error:
         timed_out = isinstance(error.reason, TimeoutError)
         return _PostProblem("no answer in time" if timed_out else f"{error.reason}", not timed_out)

@@ -1,7 +1,7 @@
-"""Which alerts of a pipeline are out, read from the runs in the run log: no store of its own.
+"""Finds the open alerts of a pipeline in the run log; there is no separate store.
 
-An alert that was sent is noted with the run that it was about. A run that succeeded ends the matter, and
-so does a recovery that was told.
+A sent alert is recorded with the run that it was about. A successful run closes it, and so does a sent
+recovery.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from ematix_flow.state.runlog.base import RunLog
 
 METRICS_KEY = "alerts"  # in a run's metrics
 RECOVERED = "recovered"
-_LOOKBACK_RUNS = (5, 50)  # runs; between two that failed may be some that found the pipeline locked
+_LOOKBACK_RUNS = (5, 50)  # first few, then more: runs that found the pipeline locked may lie between failures
 _MAX_RECORDED = 50
 _VARYING = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f]{4,})*|\d+")
 
-_recording_lock = threading.Lock()  # a run is noted by one process alone, but by a thread for each alerter
+_recording_lock = threading.Lock()  # one process records for a run, but with one thread per alerter
 
 
 @dataclass(frozen=True)
 class SentAlert:
-    """An alert that is out: to whom, of what, and about which run."""
+    """A sent alert: its receiver, its kind, and its run."""
 
     receiver: str
     kind: str
@@ -37,15 +37,15 @@ class SentAlert:
 
 
 def failure_signature(error_type: str | None, message: str | None) -> str:
-    """Equal for failures that a person would call the same: numbers and ids in them differ."""
+    """Return a signature that is equal for the same kind of failure: numbers and ids are ignored."""
     first = (message or "").split("\n", 1)[0]
     return _VARYING.sub("#", f"{error_type or ''}: {first}")[:300]
 
 
 def open_alerts(run_log: RunLog, record: RunRecord, to: str, *, past_well: bool = False) -> list[SentAlert]:
-    """The alerts to this receiver since the pipeline was last well, the newest first, each once.
+    """Return the alerts to this receiver since the last success of the pipeline, newest first, each once.
 
-    With ``past_well`` also older ones whose recovery was not told.
+    With ``past_well`` also older ones whose recovery was not sent.
     """
     for most in _LOOKBACK_RUNS:
         runs = run_log.list(record.pipeline, limit=most)
@@ -58,12 +58,12 @@ def open_alerts(run_log: RunLog, record: RunRecord, to: str, *, past_well: bool 
 def _unresolved(
     runs: Sequence[RunRecord], record: RunRecord, to: str, past_well: bool
 ) -> tuple[list[SentAlert], bool]:
-    """Those among these runs, and whether older ones do not matter."""
+    """Return the open alerts among these runs, and whether older runs do not matter."""
     found: dict[tuple[str, str], SentAlert] = {}
     ended = False
     for run in runs:
         if run.started_at > record.started_at:
-            continue  # runs go on while this one is told of
+            continue  # a later run
         if run.ended_well and run.run_id != record.run_id:
             ended = True
             if not past_well:
@@ -80,7 +80,7 @@ def _unresolved(
 
 
 def record_sent_alerts(run_log: RunLog, run_id: str, alerts: Sequence[SentAlert]) -> None:
-    """Remember with a run which alerts are out, the newest first: the next run need not look further back."""
+    """Record the open alerts with a run, newest first, so that the next run need not read older runs."""
     entries = [
         {"to": sent.receiver, "kind": sent.kind, "signature": sent.signature, "at": sent.sent_at.isoformat()}
         for sent in reversed(alerts)

@@ -1,6 +1,6 @@
-"""``lambda://``: each run an invocation of a function of AWS Lambda, whose handler is ours.
+"""``lambda://``: each run is an invocation of an AWS Lambda function with our handler.
 
-What becomes of an invocation cannot be asked for: one that dies is noticed when its claim expires.
+Lambda does not report the outcome of an invocation: a run that dies is noticed when its claim expires.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class LambdaExecutor(Executor):
-    """The run log's URL is a variable of the function: it is never sent."""
+    """Runs slots as invocations. The run log's URL is a variable of the function and is never sent."""
 
     def __init__(self, function: str, qualifier: str | None = None, region: str | None = None) -> None:
         self.function, self.qualifier = function, qualifier
@@ -35,13 +35,13 @@ class LambdaExecutor(Executor):
 
     def check_alerts(self) -> None:
         _log.warning(
-            "runs of lambda:// are not told of alerters: set %s as a variable of the function %s as well",
+            "runs of lambda:// do not get the scheduler's alerters: set %s as a variable of the function %s",
             ALERTERS_VARIABLE,
             self.function,
         )
 
     def capacity(self) -> None:
-        """The function's own limit counts; what it throttles Lambda keeps and tries again."""
+        """No limit here: the function has its own, and Lambda retries throttled invocations."""
         return
 
     def dispatch(self, job: RunDispatch) -> None:
@@ -71,7 +71,7 @@ class LambdaExecutor(Executor):
         """Invocations go on by themselves."""
 
     def abandon(self) -> None:
-        """Likewise."""
+        """Nothing to do."""
 
 
 def _open_client(region: str | None) -> Any:

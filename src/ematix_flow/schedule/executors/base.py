@@ -1,7 +1,7 @@
-"""The contract of executors: start a slot's run somewhere, and tell when one ends without a word.
+"""The contract of executors: start the run of a slot somewhere, and report runs that die.
 
-The run itself keeps its claim and says how it ended, in the store. So an executor that loses sight of a run
-loses nothing: a claim that is not kept expires. What an executor sees only makes that quicker.
+The run itself renews its claim and records its end in the store. So an executor that loses track of a run
+loses nothing: a claim that is not renewed expires. What an executor sees only makes that quicker.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ ENGINE_VARIABLE = "EMATIX_FLOW_ENGINE"
 
 @dataclass(frozen=True)
 class RunDispatch:
-    """One run: what ``flow run-slot`` is called with. Secrets are in its variables, never in words."""
+    """One run: the call of ``flow run-slot``. Secrets are in its variables, never in its arguments."""
 
     claim: Claim
     module: str
     lease_seconds: float
     run_log: str | None = None
     engine: str | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)  # what else a process here is told
+    environment: Mapping[str, str] = field(
+        default_factory=dict
+    )  # further variables for a process of this machine
 
     def arguments(self) -> list[str]:
-        """After the name of the program."""
+        """Return the arguments that follow the name of the program."""
         claim = self.claim
         return [
             "run-slot",
@@ -44,15 +46,15 @@ class RunDispatch:
         ]
 
     def variables(self) -> dict[str, str]:
-        told = {RUN_LOG_VARIABLE: self.run_log, ENGINE_VARIABLE: self.engine}
-        return {**self.environment, **{name: value for name, value in told.items() if value}}
+        settings = {RUN_LOG_VARIABLE: self.run_log, ENGINE_VARIABLE: self.engine}
+        return {**self.environment, **{name: value for name, value in settings.items() if value}}
 
 
 @dataclass(frozen=True)
 class WorkerExit:
-    """A run that is over. Whether its slot has heard of it, the store knows.
+    """A run whose worker has ended. The store knows whether the run recorded its end.
 
-    ``unbegun``: it was asked to stop before it could even say that it was.
+    ``never_began``: it was stopped before it could record its start.
     """
 
     claim: Claim
@@ -62,9 +64,9 @@ class WorkerExit:
 
 @dataclass(frozen=True)
 class WorkerState:
-    """What an executor sees of its runs: which have ended badly, and which have not begun.
+    """What an executor sees of its runs: which workers have failed, and which have not begun.
 
-    One that has not begun cannot keep its claim; whoever started it does. An ending is told once.
+    A run that has not begun cannot renew its claim; the scheduler does. An exit is reported once.
     """
 
     exits: Sequence[WorkerExit] = ()
@@ -72,43 +74,43 @@ class WorkerState:
 
 
 class CannotDispatch(ConfigError):
-    """The run was not started; the slot waits and is tried again."""
+    """The run was not started; the slot waits for the next attempt."""
 
 
 class Executor(ABC):
-    """Open until it is closed. Used by one thread."""
+    """Starts runs until it is closed. Used by one thread."""
 
     @abstractmethod
     def check(self, run_log: str, engine: str | None = None) -> None:
-        """UsageError when its runs could not reach this store, or this engine but by a secret."""
+        """Raise UsageError if its runs cannot reach this run log, or need a secret to reach this engine."""
 
     def check_alerts(self) -> None:
-        """UsageError when its runs cannot learn of the scheduler's alerters; a warning when they may not."""
+        """Raise UsageError if its runs cannot get the scheduler's alerters; warn if they may not get them."""
         return None
 
     @abstractmethod
     def capacity(self) -> int | None:
-        """How many more runs it takes now; None when it sets no limit."""
+        """Return how many more runs it can start now; None if there is no limit."""
 
     @abstractmethod
     def dispatch(self, job: RunDispatch) -> None:
-        """Start it, and come back at once. CannotDispatch when that fails."""
+        """Start the run and return at once. Raises CannotDispatch if that fails."""
 
     def poll_workers(self) -> WorkerState:
-        """How its runs are; nothing where that cannot be seen."""
+        """Return the state of its workers; empty if the executor cannot see them."""
         return WorkerState()
 
     def has_freed_worker(self) -> bool:
-        """Whether a run has ended since this was last asked. Cheap; False where only `watch` can tell."""
+        """Whether a run has ended since the last call. Cheap; False if only `poll_workers` knows."""
         return False
 
     @abstractmethod
     def close(self, grace: float) -> None:
-        """No more runs. Those that are ours to end may go on for so many seconds, and are asked to stop."""
+        """Start no more runs. Runs that it can stop may go on for ``grace`` seconds; then it stops them."""
 
     @abstractmethod
     def abandon(self) -> None:
-        """No more runs, at once: those that are ours to end are asked to stop, and not waited for."""
+        """Start no more runs, and stop the runs that it can stop, without waiting for them."""
 
 
 def has_secret(text: str) -> bool:
@@ -116,7 +118,7 @@ def has_secret(text: str) -> bool:
 
 
 def require_engine_without_secret(executor: str, engine: str | None, place: str) -> None:
-    """UsageError for an engine with a password or token, where others can read how a run is started."""
+    """Raise UsageError for an engine with a password or token, if others can read how a run is started."""
     if engine is not None and has_secret(engine):
         raise UsageError(
             f"--engine holds a secret, and how {executor} starts a run is no place for it",
@@ -125,7 +127,7 @@ def require_engine_without_secret(executor: str, engine: str | None, place: str)
 
 
 def require_shared_run_log(executor: str, run_log: str) -> None:
-    """UsageError for a run log in a file or in memory, where the runs of this executor are elsewhere."""
+    """Raise UsageError for a run log in a file or in memory, which runs on other machines cannot reach."""
     scheme, separator, _ = run_log.partition("://")
     if not separator or scheme in ("sqlite", "duckdb", "memory", "file"):
         raise UsageError(

@@ -1,4 +1,4 @@
-"""An executor by its URL: where runs go, and options after a question mark."""
+"""Opens an executor from its URL: where runs go, with options after a question mark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ALIASES = {"subprocess+python": "subprocess"}
 
 
 def open_executor(url: str) -> Executor:
-    """The executor that a URL names. UsageError when it names none, or with an option that it has not."""
+    """Open the executor that a URL names. Raises UsageError if it names none or has an unknown option."""
     parts = urlsplit(url)
     kind = _ALIASES.get(parts.scheme, parts.scheme)
     if kind not in EXAMPLES or "://" not in url:
@@ -95,11 +95,11 @@ def _parse_options(
     kind: str, parts: SplitResult, known: Sequence[str], aliases: Mapping[str, str] = {}
 ) -> dict[str, str]:
     found: dict[str, str] = {}
-    for given, value in parse_qsl(parts.query, keep_blank_values=True):
-        name = aliases.get(given, given)
+    for option, value in parse_qsl(parts.query, keep_blank_values=True):
+        name = aliases.get(option, option)
         if name not in known:
             raise UsageError(
-                f"{kind}:// has no option {given!r}.{did_you_mean(given, [*known, *aliases])}",
+                f"{kind}:// has no option {option!r}.{did_you_mean(option, [*known, *aliases])}",
                 next_step=f"its options are: {', '.join(known)}",
             )
         if name in found:

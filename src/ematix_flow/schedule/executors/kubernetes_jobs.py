@@ -1,7 +1,7 @@
-"""``k8s://``: each run a Job of a Kubernetes cluster. The image's entry point is ``flow``.
+"""``k8s://``: each run is a Job of a Kubernetes cluster. The image's entry point is ``flow``.
 
-Nothing is kept here that the cluster does not know: a Job carries its claim, so that whichever scheduler
-looks sees how every run is, its own or those of one that died.
+The cluster holds all state: a Job carries its claim, so that any scheduler sees the state of every run, even
+of runs that another scheduler started.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from ematix_flow.state.slots.base import Claim
 KubernetesObject = Mapping[str, Any]  # as the cluster writes it
 _TIMEOUT = (5.0, 30.0)  # to connect, to answer
 _PAGE = 500
-_HOPELESS_START_SECONDS = 60.0  # a registry or a Secret may be a moment late
+_HOPELESS_START_SECONDS = 60.0  # a registry or a Secret may become available late
 
 
 class KubernetesExecutor(Executor):
-    """``workers`` is how many Jobs there are at once; without it the cluster's quotas decide."""
+    """Runs slots as Jobs. ``workers`` limits the Jobs at once; without it the cluster's quotas decide."""
 
     def __init__(
         self, options: PodOptions, *, workers: int | None = None, context: str | None = None
@@ -69,7 +69,7 @@ class KubernetesExecutor(Executor):
             )
 
     def check_alerts(self) -> None:
-        """Addresses of alerts are secrets: without a Secret the pods would tell nobody that a run failed."""
+        """Alerter URLs are secrets: without a Secret the pods could not send alerts."""
         if self.options.secret is None:
             wanted = (RUN_LOG_VARIABLE, ALERTERS_VARIABLE)
             raise UsageError(
@@ -78,8 +78,8 @@ class KubernetesExecutor(Executor):
             )
 
     def _secret_advice(self, content: str) -> str:
-        made = f"kubectl create secret generic flow --namespace {self.options.namespace} {content}"
-        return f"{made}  and add  &env-from=flow  to the executor"
+        command = f"kubectl create secret generic flow --namespace {self.options.namespace} {content}"
+        return f"{command}  and add  &env-from=flow  to the executor"
 
     def capacity(self) -> int | None:
         return None if self.workers is None else self.workers - self._unfinished
@@ -94,7 +94,7 @@ class KubernetesExecutor(Executor):
                 self.options.namespace, job_manifest(job, self.options), _request_timeout=_TIMEOUT
             )
         except ApiException as error:
-            if error.status != 409:  # that one was made before, by a request whose answer was lost
+            if error.status != 409:  # an earlier request made it, and only its answer was lost
                 raise CannotDispatch(
                     f"the cluster refused the Job of {name!r}: {_server_message(error)}",
                     next_step=f"look at what the scheduler may do in namespace {self.options.namespace!r}",
@@ -112,7 +112,7 @@ class KubernetesExecutor(Executor):
         waits: dict[str, float] = {}
         unfinished = 0
         pods: dict[str, KubernetesObject] | None = None
-        told: set[str] = set()
+        reported: set[str] = set()
         for job in self._list_all(self._jobs.list_namespaced_job):
             claim, uid = claim_of_job(job), job["metadata"]["uid"]
             if claim is None or true_condition(job, "Complete"):
@@ -121,7 +121,7 @@ class KubernetesExecutor(Executor):
                 if uid not in self._reported_jobs:
                     pods = self._unhealthy_pods() if pods is None else pods
                     ended.append(WorkerExit(claim, failure_reason(job, pods.get(uid))))
-                told.add(uid)
+                reported.add(uid)
                 continue
             unfinished += 1
             if job.get("status", {}).get("ready"):
@@ -139,19 +139,19 @@ class KubernetesExecutor(Executor):
             else:
                 self._delete_job(job)
                 ended.append(WorkerExit(claim, f"it did not start in {limit:g} s: {reason}"))
-        self._reported_jobs, self._waits_since, self._unfinished = told, waits, unfinished
+        self._reported_jobs, self._waits_since, self._unfinished = reported, waits, unfinished
         return WorkerState(ended, starting)
 
     def close(self, grace: float) -> None:
         """Jobs go on by themselves."""
 
     def abandon(self) -> None:
-        """Likewise."""
+        """Nothing to do."""
 
     # ------------------------------------------------------------------ the cluster
 
     def _unhealthy_pods(self) -> dict[str, KubernetesObject]:
-        """Pods that wait or have failed, by the uid of their Job."""
+        """Return pods that wait or have failed, by the uid of their Job."""
         neither = "status.phase!=Running,status.phase!=Succeeded"
         found: dict[str, KubernetesObject] = {}
         for pod in self._list_all(self._pods.list_namespaced_pod, field_selector=neither):
@@ -160,7 +160,7 @@ class KubernetesExecutor(Executor):
         return found
 
     def _list_all(self, listing: Callable[..., Any], **more: str) -> Iterator[KubernetesObject]:
-        """Page by page, and as plain JSON: thousands of them as objects of the client take seconds."""
+        """Yield all objects page by page, as plain JSON: thousands of client objects take seconds."""
         after: str | None = None
         while True:
             page = partial(listing, self.options.namespace, label_selector=OUR_LABEL, limit=_PAGE, **more)
@@ -174,7 +174,7 @@ class KubernetesExecutor(Executor):
                 return
 
     def _delete_job(self, job: KubernetesObject) -> None:
-        """Its pod as well. That somebody else was faster does not matter."""
+        """Delete the Job and its pod. It does not matter if it is already deleted."""
         from kubernetes.client.exceptions import ApiException
 
         def delete() -> Any:
@@ -206,7 +206,7 @@ class KubernetesExecutor(Executor):
 
 
 def open_client(context: str | None) -> Any:
-    """By the pod that the scheduler runs in, else by the kubeconfig and its context."""
+    """Return the client for the cluster that the scheduler runs in, else for the kubeconfig."""
     try:
         from kubernetes import client, config
     except ImportError as error:
@@ -219,8 +219,8 @@ def open_client(context: str | None) -> Any:
         if context is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
             loading.load_incluster_config(client_configuration=configuration)
         else:
-            named = os.environ.get("KUBECONFIG")  # the client itself reads it when it is imported
-            loading.load_kube_config(named, context=context, client_configuration=configuration)
+            kubeconfig = os.environ.get("KUBECONFIG")  # the client itself reads it when it is imported
+            loading.load_kube_config(kubeconfig, context=context, client_configuration=configuration)
     except (config.ConfigException, OSError) as error:
         raise ConfigError(
             f"no cluster can be found for k8s://: {error}",
@@ -230,7 +230,7 @@ def open_client(context: str | None) -> Any:
 
 
 def _server_message(error: Exception) -> str:
-    """The server's own words, or the client's."""
+    """Return the message of the server, or else of the client."""
     body = getattr(error, "body", None)
     if body:
         try:

@@ -1,4 +1,4 @@
-"""The Job of a run: its name, labels and pod. And back: which claim a Job is for, and why its pod ended."""
+"""Builds the Job of a run: its name, labels and pod. Reads from a Job its claim and why its pod ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ematix_flow.state.slots.base import Claim, Slot
 OUR_LABEL = "app.kubernetes.io/managed-by=ematix-flow"
 _PREFIX = "ematix-flow/"
 _VARIABLES_WITHOUT_SECRET = (METRICS_VARIABLE, "EMATIX_FLOW_LOG_FORMAT")  # hold no secret
-# why a container waits that will not start by waiting
+# reasons of a waiting container that will never start
 HOPELESS_REASONS = frozenset(
     {
         "CreateContainerConfigError",
@@ -33,7 +33,7 @@ HOPELESS_REASONS = frozenset(
 
 @dataclass(frozen=True)
 class PodOptions:
-    """What every pod of an executor has in common. ``secret`` names a Secret whose keys are variables."""
+    """The options of every pod of an executor. ``secret`` names a Secret whose keys are variables."""
 
     namespace: str
     image: str
@@ -46,7 +46,7 @@ class PodOptions:
 
 
 def job_manifest(job: RunDispatch, options: PodOptions) -> dict[str, Any]:
-    """The Job of one claim. Nothing of the run log's URL is in it when a Secret is named."""
+    """Return the Job of one claim. If a Secret is named, the Job does not contain the run log's URL."""
     labels = {
         "app.kubernetes.io/managed-by": "ematix-flow",
         "app.kubernetes.io/component": "run",
@@ -62,7 +62,7 @@ def job_manifest(job: RunDispatch, options: PodOptions) -> dict[str, Any]:
             "annotations": {f"{_PREFIX}claim": _claim_to_text(job.claim)},
         },
         "spec": {
-            "backoffLimit": 0,  # the slot's own policy says how often it is tried
+            "backoffLimit": 0,  # the slot's own policy retries
             "ttlSecondsAfterFinished": options.ttl_seconds,
             "template": {"metadata": {"labels": labels}, "spec": _pod_spec(job, options)},
         },
@@ -74,14 +74,14 @@ def _pod_spec(job: RunDispatch, options: PodOptions) -> dict[str, Any]:
         "name": "flow",
         "image": options.image,
         "args": job.arguments(),
-        "terminationMessagePolicy": "FallbackToLogsOnError",  # so that its last words are in its status
+        "terminationMessagePolicy": "FallbackToLogsOnError",  # so that its last lines are in its status
     }
     container["env"] = [
         {"name": name, "value": value} for name, value in _plain_variables(job, options).items()
     ]
     if options.secret:
         container["envFrom"] = [{"secretRef": {"name": options.secret}}]
-        # by name, too: a pod that would not find them does not start, and its Job says why
+        # by name too: a pod that does not find them does not start, and its Job has the reason
         for name in (RUN_LOG_VARIABLE, *(name for name in (ALERTERS_VARIABLE,) if name in job.environment)):
             reference = {"name": options.secret, "key": name}
             container["env"] += [{"name": name, "valueFrom": {"secretKeyRef": reference}}]
@@ -96,21 +96,21 @@ def _pod_spec(job: RunDispatch, options: PodOptions) -> dict[str, Any]:
 
 
 def _plain_variables(job: RunDispatch, options: PodOptions) -> dict[str, str]:
-    """What everyone may read who may read the Job. Addresses of alerts and traces come with the Secret."""
-    told = {} if options.secret or job.run_log is None else {RUN_LOG_VARIABLE: job.run_log}
-    return told | {
+    """Return the variables that readers of the Job may see. Alerter and trace URLs come with the Secret."""
+    run_log = {} if options.secret or job.run_log is None else {RUN_LOG_VARIABLE: job.run_log}
+    return run_log | {
         name: value for name, value in job.environment.items() if name in _VARIABLES_WITHOUT_SECRET
     }
 
 
 def job_name(claim: Claim) -> str:
-    """The same for the same claim, so that a Job is made once; a name by DNS's rules for any pipeline."""
+    """Return the Job's name: unique for a claim, so that a Job is made once, and valid as a DNS label."""
     slug = re.sub(r"[^a-z0-9]+", "-", claim.slot.pipeline.lower())[:40].strip("-")
     return f"flow-{slug}-{_digest(claim)}" if slug else f"flow-{_digest(claim)}"
 
 
 def _label(text: str) -> str:
-    """What of a name may be the value of a label; the whole of it is in the annotation."""
+    """Return the part of a name that a label may hold; the whole name is in the annotation."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)[:63].strip("-_.")
 
 
@@ -123,7 +123,7 @@ def _claim_to_text(claim: Claim) -> str:
 
 
 def claim_of_job(job: Mapping[str, Any]) -> Claim | None:
-    """The claim that a Job is for; None when somebody else made it."""
+    """Return the claim of a Job; None if the Job is not ours."""
     try:
         text = job["metadata"]["annotations"][f"{_PREFIX}claim"]
         pipeline, at, fence, holder = json.loads(text)
@@ -133,13 +133,13 @@ def claim_of_job(job: Mapping[str, Any]) -> Claim | None:
 
 
 def true_condition(thing: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
-    """A condition of a Job or pod that holds."""
+    """Return the condition of a Job or pod, if it is true."""
     conditions = thing.get("status", {}).get("conditions") or []
     return next((c for c in conditions if c.get("type") == kind and c.get("status") == "True"), None)
 
 
 def waiting_reason(pod: Mapping[str, Any] | None) -> tuple[str, bool]:
-    """Why a pod has not begun, and whether that is hopeless."""
+    """Return why a pod has not started, and whether it never will."""
     if pod is None:
         return "no pod was made for it", False
     for container in pod.get("status", {}).get("containerStatuses") or []:
@@ -153,19 +153,19 @@ def waiting_reason(pod: Mapping[str, Any] | None) -> tuple[str, bool]:
 
 
 def failure_reason(job: Mapping[str, Any], pod: Mapping[str, Any] | None) -> str:
-    """Why a Job failed: by its container, its pod or its own condition, whichever knows most."""
+    """Return why a Job failed: from its container, its pod or its own condition, in this order."""
     status = (pod or {}).get("status", {})
     for container in status.get("containerStatuses") or []:
         ended = (container.get("state") or {}).get("terminated")
         if ended:
             return f"{_reason_text(ended)} (exit code {ended.get('exitCode')})"
-    if status.get("reason"):  # as of one that was evicted
+    if status.get("reason"):  # such as Evicted
         return _reason_text(status)
     return _reason_text(true_condition(job, "Failed") or {"reason": "the Job failed"})
 
 
-def _reason_text(told: Mapping[str, Any]) -> str:
-    """A reason, and the last line of what was said about it."""
-    lines = str(told.get("message") or "").strip().splitlines()
-    reason = str(told.get("reason") or "unknown")
+def _reason_text(status: Mapping[str, Any]) -> str:
+    """Return a reason with the last line of its message."""
+    lines = str(status.get("message") or "").strip().splitlines()
+    reason = str(status.get("reason") or "unknown")
     return f"{reason}: {lines[-1].strip()[:300]}" if lines else reason

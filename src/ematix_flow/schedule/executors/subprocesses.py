@@ -1,4 +1,4 @@
-"""``subprocess://``: each run a process of this machine, in a group of its own."""
+"""``subprocess://``: each run is a process of this machine, in its own process group."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import time
 from ematix_flow.errors import UsageError
 from ematix_flow.schedule.executors.base import CannotDispatch, Executor, RunDispatch, WorkerExit, WorkerState
 
-STOP_SECONDS = 30.0  # for a run that was asked to stop, to roll its load back
+STOP_SECONDS = 30.0  # for a stopped run to roll its load back
 _log = logging.getLogger(__name__)
 
 
 class SubprocessExecutor(Executor):
-    """``workers`` is how many run at once; their output is the scheduler's."""
+    """Runs slots as processes, at most ``workers`` at once. They share the scheduler's output."""
 
     def __init__(self, workers: int | None = None) -> None:
         self.workers = workers or max(1, os.cpu_count() or 1)
@@ -26,7 +26,7 @@ class SubprocessExecutor(Executor):
         self._has_freed = self._is_stopping = False
 
     def check(self, run_log: str, engine: str | None = None) -> None:
-        """Its runs see what the scheduler sees, but for its memory."""
+        """Its runs reach everything that the scheduler reaches, except its memory."""
         if run_log.startswith("memory://"):
             raise UsageError(
                 f"runs of subprocess:// are other processes, and cannot reach the run log {run_log}",
@@ -44,7 +44,7 @@ class SubprocessExecutor(Executor):
                 command,
                 env={**os.environ, **job.variables()},
                 stdin=subprocess.DEVNULL,
-                start_new_session=True,  # a Ctrl-C for the scheduler is not one for its runs
+                start_new_session=True,  # Ctrl-C for the scheduler does not reach its runs
             )
         except (OSError, ValueError) as error:
             raise CannotDispatch(
@@ -65,10 +65,10 @@ class SubprocessExecutor(Executor):
         return freed
 
     def close(self, grace: float) -> None:
-        """Wait for those at work; who is not done in time is asked to stop, which rolls its load back."""
+        """Wait for running processes; stop those that do not end in time, which rolls their loads back."""
         self._wait(grace)
         for _, job in self._running.values():
-            _log.warning("%s is still at work, and is asked to stop", job.claim.slot.pipeline)
+            _log.warning("%s is still running and is stopped now", job.claim.slot.pipeline)
         self.abandon()
         self._wait(STOP_SECONDS)
         for process, _ in self._running.values():
@@ -96,7 +96,9 @@ class SubprocessExecutor(Executor):
             del self._running[pid]
             self._has_freed = True
             if code != 0:
-                unbegun = self._is_stopping and code == -signal.SIGTERM  # who has begun handles it
+                unbegun = (
+                    self._is_stopping and code == -signal.SIGTERM
+                )  # a run that has begun handles SIGTERM
                 self._ended.append(WorkerExit(job.claim, _exit_reason(code), unbegun))
 
 

@@ -1,7 +1,7 @@
-"""Dead letters: what a stream could not decode, transform or write, kept to be looked at and replayed.
+"""Dead letters: messages that a stream could not decode, transform or write, kept for inspection and replay.
 
-Owns the value, the choice of letters and the contract of a store. How letters are stored is the subject
-of `dead_letters_sql` and of the backends; replaying them is `schedule.dead_letters`'.
+Owns the value, the selection of letters and the contract of a store. `dead_letters.sql` and the backends
+store them; `streams.dead_letter_replay` replays them.
 """
 
 from __future__ import annotations
@@ -39,24 +39,25 @@ def letter_id(
     ordinal: int = 0,
     payload: bytes = b"",
 ) -> str:
-    """The same for the same failure of the same message, so that a batch that runs again adds nothing.
+    """Return the id of a letter: the same for the same failure of the same message.
 
-    ``ordinal`` tells apart several rows of one position. Without a position the payload stands in.
+    So a batch that runs again adds no letters.
+    ``ordinal`` distinguishes several rows of one position. Without a position the payload identifies it.
     """
     where: object = position
     if position is None:
         where = [hashlib.blake2b(payload, digest_size=16).hexdigest()]
-    named = json.dumps([pipeline, stage, source, partition, where, target, ordinal])
-    return hashlib.blake2b(named.encode("ascii"), digest_size=16).hexdigest()
+    identity = json.dumps([pipeline, stage, source, partition, where, target, ordinal])
+    return hashlib.blake2b(identity.encode("ascii"), digest_size=16).hexdigest()
 
 
 def storable_text(text: str) -> str:
-    """The text as every database takes it: without NUL and without half surrogate pairs."""
+    """Return the text as every database accepts it: without NUL and without half surrogate pairs."""
     return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def bounded_reason(text: str) -> str:
-    """A reason as it may be stored: without secrets, and of a bounded length."""
+    """Return a reason as it may be stored: without secrets, and of a bounded length."""
     masked = storable_text(mask(text))
     encoded = masked.encode("utf-8")
     if len(encoded) <= MAX_REASON_BYTES:
@@ -66,11 +67,11 @@ def bounded_reason(text: str) -> str:
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """One message, or one row of it, that a pipeline could not take. Make it with `DeadLetter.of`.
+    """One message, or one row of it, that a pipeline could not load. Make it with `DeadLetter.create`.
 
-    ``payload`` is the message as it came, or the row as JSON where there was none. ``target`` is set when
-    one target refused the row and the others have it. ``batch`` is the batch in which it failed. When the
-    payload was too long for the store, ``whole`` is false, and the letter cannot be replayed.
+    ``payload`` is the message as it came, or the row as JSON if there was none. ``target`` is set if one
+    target refused the row and the others have it. ``batch`` is the batch in which it failed. If the payload
+    was too long for the store, ``whole`` is false and the letter cannot be replayed.
     """
 
     id: str
@@ -87,7 +88,7 @@ class DeadLetter:
     attempt: int = 1
     payload: bytes = b""
     payload_format: str = "json"
-    payload_size: int = -1  # of the whole; found out when not given
+    payload_size: int = -1  # of the whole payload; computed if not given
     whole: bool = True
     key: bytes | None = None
     headers: str | None = None  # a JSON object of texts
@@ -133,7 +134,7 @@ class DeadLetter:
         headers: str | None = None,
         failed_at: dt.datetime | None = None,
     ) -> DeadLetter:
-        """A letter of a first failure, with the id that the same failure always gets."""
+        """Return the letter of a first failure; the same failure always gets the same id."""
         return cls(
             letter_id(
                 pipeline,
@@ -162,14 +163,14 @@ class DeadLetter:
         )
 
     def with_payload_cut_to(self, longest: int) -> DeadLetter:
-        """The letter as it fits into a store; a payload that had to be cut parks it."""
+        """Return the letter as it fits into a store; a letter whose payload is cut is parked."""
         if len(self.payload) <= longest:
             return self
-        said = f"{self.reason} (kept are {longest:,} of {len(self.payload):,} bytes: it cannot be replayed)"
-        return replace(self, payload=self.payload[:longest], whole=False, status="parked", reason=said)
+        reason = f"{self.reason} (kept are {longest:,} of {len(self.payload):,} bytes: it cannot be replayed)"
+        return replace(self, payload=self.payload[:longest], whole=False, status="parked", reason=reason)
 
     def to_json(self) -> dict[str, Any]:
-        """Without payload and key, which may be anything."""
+        """Return the letter as JSON, without payload and key, which may be any bytes."""
         return {
             "id": self.id,
             "pipeline": self.pipeline,
@@ -193,10 +194,10 @@ class DeadLetter:
 
 @dataclass(frozen=True)
 class LetterSelection:
-    """Which letters of a pipeline are meant: those that fulfil all that is given, oldest first.
+    """Selects letters of a pipeline that match all given conditions, oldest first.
 
-    ``all`` must be said when nothing else is. ``reason`` is part of the reason; the case of ASCII letters
-    does not matter. ``first`` counts after the rest has chosen.
+    ``all`` must be set if nothing else is. ``reason`` is a part of the reason; the case of ASCII letters
+    does not matter. ``first`` limits the result of the other conditions.
     """
 
     all: bool = False
@@ -207,8 +208,8 @@ class LetterSelection:
     status: LetterStatus | None = None
 
     def __post_init__(self) -> None:
-        given = (self.first, self.ids, self.stage, self.reason, self.status)
-        if not self.all and all(part is None for part in given):
+        conditions = (self.first, self.ids, self.stage, self.reason, self.status)
+        if not self.all and all(part is None for part in conditions):
             raise UsageError("no dead letters are chosen", next_step="give --all, --first N or their ids")
         if self.first is not None and self.first < 1:
             raise UsageError(f"--first {self.first} chooses no dead letter", next_step="give 1 or more")
@@ -220,7 +221,7 @@ class LetterSelection:
             object.__setattr__(self, "ids", tuple(dict.fromkeys(self.ids)))
 
     def replayable_statuses(self) -> tuple[LetterStatus, ...]:
-        """The statuses that a replay of this selection takes: parked ones only when they are named."""
+        """Return the statuses that a replay of this selection takes: parked ones only if named."""
         if self.status is not None:
             return (self.status,) if self.status != "replayed" else ()
         return ("pending", "parked") if self.ids is not None else ("pending",)
@@ -228,7 +229,7 @@ class LetterSelection:
 
 @dataclass(frozen=True)
 class LetterCount:
-    """How many letters a pipeline has of one stage and status, and when the first and last failed."""
+    """The number of letters of a pipeline by stage and status, and when the first and the last failed."""
 
     pipeline: str
     stage: Stage
@@ -240,7 +241,7 @@ class LetterCount:
 
 @dataclass(frozen=True)
 class LetterLease:
-    """Letters that are one replay's alone until a moment; ``token`` proves whose they are."""
+    """Letters that only one replay may use until ``until``; ``token`` proves the ownership."""
 
     token: str
     until: dt.datetime
@@ -248,11 +249,11 @@ class LetterLease:
 
 
 class DeadLetterStore(ABC):
-    """Where dead letters are kept. Several processes and threads may use one at the same time.
+    """Stores dead letters. Several processes and threads may use one store at the same time.
 
-    A store that cannot be reached or refuses is CannotConnect or TargetFailed: letters are never lost in
-    silence. Every call handles its letters in bounded portions; what a crash leaves half done is done by
-    the same call again.
+    Raises CannotConnect or TargetFailed if the store cannot be reached or refuses: no letter is lost in
+    silence. Every call handles its letters in bounded portions; repeating a call completes what a crash
+    interrupted.
     """
 
     location: str
@@ -261,9 +262,9 @@ class DeadLetterStore(ABC):
 
     @abstractmethod
     def add(self, letters: Sequence[DeadLetter]) -> int:
-        """Keep these for good; how many were new. One whose id is there already is not added.
+        """Store the letters and return how many were new. A letter whose id is known is not added.
 
-        One that is there as replayed, but from another batch, is pending again: it was read anew.
+        A letter that is known as replayed, but from another batch, is pending again: it was read again.
         """
 
     @abstractmethod
@@ -276,15 +277,15 @@ class DeadLetterStore(ABC):
         limit: int = 20,
         offset: int = 0,
     ) -> builtins.list[DeadLetter]:
-        """The oldest first, without their payloads and keys."""
+        """Return letters, oldest first, without their payloads and keys."""
 
     @abstractmethod
     def counts(self, pipeline: str | None = None) -> builtins.list[LetterCount]:
-        """By pipeline, stage and status."""
+        """Return the counts by pipeline, stage and status."""
 
     @abstractmethod
     def get(self, pipeline: str | None, id_or_prefix: str) -> DeadLetter:
-        """The letter with this id, or whose id alone begins so. UsageError when none or several do."""
+        """Return the letter with this id or unique prefix. Raises UsageError if none or several match."""
 
     @abstractmethod
     def lease(
@@ -296,35 +297,38 @@ class DeadLetterStore(ABC):
         limit: int = 500,
         before: dt.datetime | None = None,
     ) -> LetterLease:
-        """Lease letters for a replay, oldest first: at most ``limit``, fewer when they are large.
+        """Lease letters for a replay, oldest first: at most ``limit``, fewer if they are large.
 
-        Those that another replay holds, that are cut, or that failed at ``before`` or later are left out;
-        parked ones too, unless the selection names them. A lease ends by itself.
+        Letters that another replay holds, that are cut, or that failed at ``before`` or later are left out;
+        so are parked ones, unless the selection names them. A lease ends by itself.
         """
 
     @abstractmethod
     def renew(self, lease: LetterLease, lease_seconds: float = LEASE_SECONDS) -> LetterLease:
-        """The same letters for longer; those that are no longer the lease's are not in it."""
+        """Extend the lease. The result leaves out letters that the lease no longer holds."""
 
     @abstractmethod
     def mark_replayed(self, lease: LetterLease, ids: Sequence[str]) -> int:
-        """These are replayed. How many were still the lease's."""
+        """Mark these letters as replayed. Returns how many the lease still held."""
 
     @abstractmethod
     def mark_failed(self, lease: LetterLease, id: str, reason: str) -> LetterStatus | None:
-        """This failed again: what it is now, parked after ``max_attempts``. None: not the lease's."""
+        """Record another failure of a letter and return its status: parked after ``max_attempts``.
+
+        None if the lease no longer holds the letter.
+        """
 
     @abstractmethod
     def release(self, lease: LetterLease, ids: Sequence[str] | None = None) -> int:
-        """Let others have these, or all that are left, as if they had not been taken."""
+        """Release these letters, or all that the lease still holds, as if they had not been leased."""
 
     @abstractmethod
     def park(self, pipeline: str, selection: LetterSelection) -> int:
-        """Leave these out of further replays, unless one names them. Leased ones are skipped."""
+        """Exclude these letters from replays that do not name them. Leased letters are left as they are."""
 
     @abstractmethod
     def purge(self, pipeline: str, selection: LetterSelection) -> int:
-        """Forget these for good. Leased ones are skipped."""
+        """Delete these letters. Leased letters are left as they are."""
 
     @abstractmethod
     def close(self) -> None: ...

@@ -56,9 +56,9 @@ Page = list[tuple[int, str]]  # seq and id
 
 
 class SqlDeadLetterStore(DeadLetterStore):
-    """Letters in one table of the database behind ``engine``, which is made or migrated at once.
+    """Stores letters in one table of the database behind ``engine``; creates or migrates the table at once.
 
-    ``reader`` is the engine for questions, where those are opened in another way.
+    ``reader`` is the engine for queries, if they use another one.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class SqlDeadLetterStore(DeadLetterStore):
 
     def _add(self, connection: sa.Connection, letters: Sequence[DeadLetter]) -> int:
         table = self._letters
-        there = {
+        known = {
             row.id: row
             for row in connection.execute(
                 sa.select(table.c.id, table.c.status, table.c.batch).where(
@@ -102,7 +102,7 @@ class SqlDeadLetterStore(DeadLetterStore):
                 )
             )
         }
-        new = [letter for letter in letters if letter.id not in there]
+        new = [letter for letter in letters if letter.id not in known]
         first = time.time_ns()
         rows = [
             {name: getattr(letter, name) for name in _FIELDS} | {"seq": first + number}
@@ -110,19 +110,19 @@ class SqlDeadLetterStore(DeadLetterStore):
         ]
         if rows:
             connection.execute(sa.insert(table), rows)
-        again = [
+        reopened = [
             letter
             for letter in letters
-            if letter.id in there
-            and there[letter.id].status == "replayed"
-            and there[letter.id].batch != letter.batch
+            if letter.id in known
+            and known[letter.id].status == "replayed"
+            and known[letter.id].batch != letter.batch
         ]
-        for number, letter in enumerate(again, start=len(rows)):
+        for number, letter in enumerate(reopened, start=len(rows)):
             values = {name: getattr(letter, name) for name in _FIELDS if name != "id"}
             connection.execute(
                 sa.update(table).where(table.c.id == letter.id).values(values | {"seq": first + number})
             )
-        return len(new) + len(again)
+        return len(new) + len(reopened)
 
     # ------------------------------------------------------------------ looking
 
@@ -198,12 +198,10 @@ class SqlDeadLetterStore(DeadLetterStore):
                 return LetterLease(token, until)
             conditions = [table.c.id.in_(ids), table.c.status.in_(statuses), self._not_leased()]
             change = sa.update(table).where(*conditions).values(lease=token, leased_until=until)
-            if self._execute_change(
-                change
-            ):  # none: another replay was quicker, and what comes next may be ours
+            if self._execute_change(change):  # 0: another replay was faster, so try the next letters
                 break
-        mine = sa.select(table.c.id).where(table.c.lease == token, table.c.id.in_(ids))
-        taken = [row.id for row in self._rows(mine.order_by(table.c.seq, table.c.id))]
+        leased = sa.select(table.c.id).where(table.c.lease == token, table.c.id.in_(ids))
+        taken = [row.id for row in self._rows(leased.order_by(table.c.seq, table.c.id))]
         return LetterLease(token, until, tuple(self._whole_letters(taken)))
 
     def renew(self, lease: LetterLease, lease_seconds: float = LEASE_SECONDS) -> LetterLease:
@@ -212,9 +210,9 @@ class SqlDeadLetterStore(DeadLetterStore):
         ids = [letter.id for letter in lease.letters]
         still: set[str] = set()
         for part in _id_portions(ids):
-            mine = [table.c.id.in_(part), table.c.lease == lease.token]
-            self._execute_change(sa.update(table).where(*mine).values(leased_until=until))
-            still.update(row.id for row in self._rows(sa.select(table.c.id).where(*mine)))
+            owned = [table.c.id.in_(part), table.c.lease == lease.token]
+            self._execute_change(sa.update(table).where(*owned).values(leased_until=until))
+            still.update(row.id for row in self._rows(sa.select(table.c.id).where(*owned)))
         return LetterLease(
             lease.token, until, tuple(letter for letter in lease.letters if letter.id in still)
         )
@@ -230,7 +228,7 @@ class SqlDeadLetterStore(DeadLetterStore):
             sa.update(table)
             .where(table.c.id == id, table.c.lease == lease.token)
             .ordered_values(
-                (table.c.status, status),  # before the attempt: MySQL would see the one it has just set
+                (table.c.status, status),  # before the attempt: MySQL reads values that it has just set
                 (table.c.attempt, attempt),
                 (table.c.reason, bounded_reason(reason)),
                 (table.c.failed_at, self._clock()),
@@ -292,7 +290,7 @@ class SqlDeadLetterStore(DeadLetterStore):
         also: Sequence[sa.ColumnElement[bool]],
         most: int | None,
     ) -> Iterator[Page]:
-        """The chosen letters that nobody holds, oldest first, page by page."""
+        """Yield the selected letters that are not leased, oldest first, page by page."""
         table = self._letters
         query = sa.select(table.c.seq, table.c.id).order_by(table.c.seq, table.c.id)
         query = query.where(table.c.pipeline == storable_text(pipeline), self._not_leased(), *also)
@@ -321,7 +319,7 @@ class SqlDeadLetterStore(DeadLetterStore):
                 yield found
 
     def _ids_within_byte_limit(self, page: Page) -> builtins.list[str]:
-        """The first ids of a page whose payloads fit into memory together; always one."""
+        """Return the first ids of a page whose payloads together stay under the byte limit; at least one."""
         table = self._letters
         query = sa.select(table.c.id, table.c.payload_size).where(table.c.id.in_([id for _, id in page]))
         sizes = {row.id: row.payload_size for row in self._rows(query)}
@@ -347,7 +345,7 @@ class SqlDeadLetterStore(DeadLetterStore):
         except SQLAlchemyError as error:
             if not is_conflict(error):
                 raise self._unavailable(error) from error
-            current = False  # another makes them at this moment
+            current = False  # another process is creating them
         if not current:
             self._run_in_transaction(lambda connection: migrate(connection, self._tables, self.location))
 
@@ -370,7 +368,7 @@ class SqlDeadLetterStore(DeadLetterStore):
         return self._run_in_transaction(lambda connection: connection.execute(change).rowcount)
 
     def _run_in_transaction(self, work: Callable[[sa.Connection], R]) -> R:
-        """Work in one transaction, again when another session only got in its way."""
+        """Run the work in one transaction; retry if another session caused a conflict."""
         for left in reversed(range(_MAX_TRIES)):
             try:
                 with self._transaction() as connection:
@@ -389,15 +387,15 @@ class SqlDeadLetterStore(DeadLetterStore):
     def _unavailable(self, error: SQLAlchemyError) -> TargetFailed:
         return TargetFailed(
             f"the dead letters in {self.location} cannot be used: {database_message(error)}",
-            state="what had been kept is unchanged",
-            next_step="see that the database can be reached and written to, or name another store",
+            state="stored letters are unchanged",
+            next_step="check that the database can be reached and written to, or name another store",
         )
 
 
 def open_dead_letter_file(
     path: Path, *, table: str | None = None, max_attempts: int = MAX_ATTEMPTS
 ) -> SqlDeadLetterStore:
-    """The letters in a SQLite file, which is made at need, for this user alone."""
+    """Open the letters in a SQLite file; creates the file if needed, readable by this user only."""
     private_directory(path.parent)
     return SqlDeadLetterStore(
         sqlite_engine(path), f"sqlite://{path}", table=table or TABLE, max_attempts=max_attempts
@@ -410,7 +408,7 @@ def _id_portions(ids: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _letter_portions(letters: Sequence[DeadLetter]) -> Iterator[Sequence[DeadLetter]]:
-    """Letters that fit into one statement together."""
+    """Yield portions of letters that fit into one statement."""
     portion: list[DeadLetter] = []
     size = 0
     for letter in letters:

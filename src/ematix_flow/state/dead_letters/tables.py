@@ -1,7 +1,7 @@
-"""The tables of the dead letters and the upgrades that bring older ones up to this version.
+"""The tables of the dead letters, and the upgrades of older ones to this version.
 
-Free of any particular database; a user may choose the name. A change of the table here goes with a new
-upgrade at the end of `UPGRADES`; a new one is made as the table says, without them.
+Independent of any particular database; a user may choose the table's name. A change of the table needs a new
+upgrade at the end of `UPGRADES`. New tables are created in their current form, without upgrades.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ SCHEMA = "ematix_flow"
 TABLE = "dead_letters"
 
 _MYSQL = ("mysql", "mariadb")
-# an index of DuckDB's would only slow it down, and keep it from updating what is in one
+# in DuckDB an index would slow it down and block updates of indexed columns
 _INDEXED = ("sqlite", "postgresql", *_MYSQL)
 
 
 @dataclass(frozen=True)
 class LetterTables:
-    """``seq`` orders the letters by arrival; ``lease`` is whose replay has one until ``leased_until``."""
+    """``seq`` orders letters by arrival; ``lease`` is the token of its replay, until ``leased_until``."""
 
     metadata: sa.MetaData
     letters: sa.Table
@@ -92,14 +92,14 @@ def _is_indexed(*_: Any, dialect: sa.Dialect, **__: Any) -> bool:
 
 
 def stored_version(connection: sa.Connection, tables: LetterTables) -> int:
-    """Which version the tables have; 0 when there are none."""
+    """Return the version of the tables; 0 if there are none."""
     if not sa.inspect(connection).has_table(tables.version.name, schema=tables.version.schema):
         return 0
     return connection.scalar(sa.select(sa.func.max(tables.version.c.version))) or 0
 
 
 def is_current(found: int, location: str, upgrades: Sequence[Upgrade] = UPGRADES) -> bool:
-    """Whether the tables are of this version. Those of a later version are refused, not guessed at."""
+    """Whether the tables have this version. Raises ConfigError for a later version."""
     newest = 1 + len(upgrades)
     if found > newest:
         raise ConfigError(
@@ -113,7 +113,7 @@ def is_current(found: int, location: str, upgrades: Sequence[Upgrade] = UPGRADES
 def migrate(
     connection: sa.Connection, tables: LetterTables, location: str, upgrades: Sequence[Upgrade] = UPGRADES
 ) -> None:
-    """Make or upgrade the tables. Where DDL commits by itself, what was made is found and kept."""
+    """Create or upgrade the tables. If DDL commits by itself, tables of an earlier try are kept."""
     found = stored_version(connection, tables)
     if is_current(found, location, upgrades):
         return

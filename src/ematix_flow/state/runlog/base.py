@@ -1,8 +1,8 @@
 """The run log: which runs there were, and how each ended.
 
-Owns the contract, where the log lies, and what happens when it cannot be written: a run warns once and
-goes on, a command that reads the log fails. How records are stored is `runlog_sql`'s subject, which is
-imported only when a log is opened.
+Owns the contract, the location of the log, and what happens if it cannot be written: a run warns once and
+goes on, a command that reads the log fails. `runlog.sql` stores the records; it is imported only when a log
+is opened.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _warned_lock = threading.Lock()
 
 
 class RunLog(ABC):
-    """One run log, open. Writing never stops a run: what cannot be written is warned about, once.
+    """An open run log. Writing never stops a run: a failed write is one warning.
 
-    Several processes and threads may use one log at the same time. What `start` wrote survives the
-    death of the process.
+    Several processes and threads may use one log at the same time. What `start` wrote survives the death of
+    the process.
     """
 
     location: str
@@ -67,14 +67,14 @@ class RunLog(ABC):
 
     @abstractmethod
     def record_batch(self, run_id: str, batch: str, overdue: Sequence[str] = ()) -> None:
-        """Record the key under which a run, whose locks are held now, is going to load.
+        """Record the batch key under which a run, whose locks are held now, is going to load.
 
-        For the targets that are ``overdue`` the next run does not hold the others back.
+        The next run does not wait for targets that are ``overdue``.
         """
 
     @abstractmethod
     def record_engine(self, run_id: str, engine: str) -> None:
-        """Record what computes a run that has just started it."""
+        """Record the engine that a run has just started."""
 
     def finish(
         self,
@@ -95,14 +95,13 @@ class RunLog(ABC):
         metrics: Mapping[str, Any] | None = None,
         finished_at: dt.datetime | None = None,
     ) -> bool:
-        """The run's own word on how it ended; what is None stays as it was started.
+        """Record how a run ended, called by the run itself; values that are None stay as they were.
 
-        An ``error`` that does not say itself where it belongs is one of the declaration ``where``.
-        True when it was written. A run that another process had settled as interrupted may still say
-        so; a run that had finished stays as it is.
+        ``where`` is the declaration, for an ``error`` without its own location. True if it was written. A run
+        that another process had settled as interrupted may still finish; a finished run stays as it is.
         """
         check_finished(status)
-        told: dict[str, Any] = {
+        optional: dict[str, Any] = {
             "path": path,
             "rows_read": rows_read,
             "rows_inserted": rows_inserted,
@@ -114,8 +113,8 @@ class RunLog(ABC):
             "engine": engine,
             "metrics": None if metrics is None else mask_metrics(metrics),
         }
-        values = {name: value for name, value in told.items() if value is not None}
-        # all of these always: an earlier guess of someone who settled this run must not remain
+        values = {name: value for name, value in optional.items() if value is not None}
+        # always all of these: nothing of a process that settled this run may remain
         values["finished_at"] = aware_utc("finished_at", finished_at or utc_now())
         values |= error_values(error, where)
         faults.point("runlog.before_finish")
@@ -124,7 +123,7 @@ class RunLog(ABC):
     def settle(
         self, run_id: str, status: RunStatus, reason: str, counts: Mapping[str, Any] | None = None
     ) -> bool:
-        """Someone else's word on a run that died: true when it still was ``running`` and now is not.
+        """Record the end of a dead run, called by another process: true if it was still ``running``.
 
         ``counts`` are fields of its record, as far as a ledger knows them.
         """
@@ -136,15 +135,15 @@ class RunLog(ABC):
     def _end(
         self, run_id: str, status: RunStatus, values: Mapping[str, Any], from_status: Sequence[str]
     ) -> bool:
-        """Change a run that has one of these statuses; true when it was changed."""
+        """End a run that has one of these statuses; true if it was changed."""
 
     @abstractmethod
     def add_metrics(self, run_id: str, metrics: Mapping[str, Any]) -> None:
-        """Add to what a run has told, in the place of what is there under the same keys."""
+        """Add metrics to a run; existing keys are replaced."""
 
     @abstractmethod
     def get(self, run_id: str) -> RunRecord:
-        """The run with this id, or whose id alone begins so. UsageError when none or several do."""
+        """Return the run with this id or unique prefix. Raises UsageError if none or several match."""
 
     @abstractmethod
     def list(
@@ -154,50 +153,50 @@ class RunLog(ABC):
         limit: int = 20,
         since: dt.datetime | None = None,
     ) -> tuple[RunRecord, ...]:
-        """The newest runs first, at most ``limit``, started at ``since`` or later."""
+        """Return runs, newest first: at most ``limit``, started at ``since`` or later."""
 
     @abstractmethod
     def running(self, pipeline: str, target: str | None = None) -> tuple[RunRecord, ...]:
-        """Runs without an end, newest first, at most 100: alive, or killed before they could say.
+        """Return runs without an end, newest first, at most 100: alive, or killed.
 
-        Asked by a run that holds the pipeline's lock, it lists the ones to settle.
+        For a run that holds the pipeline's lock, these are the runs to settle.
         """
 
     @abstractmethod
     def last_batch(self, pipeline: str) -> RunRecord | None:
-        """The newest run of a pipeline that got as far as having a batch."""
+        """Return the newest run of a pipeline that has a batch key."""
 
     @abstractmethod
     def newest(self, pipelines: Sequence[str], each: int = 1) -> dict[str, tuple[RunRecord, ...]]:
-        """The newest runs of each pipeline, newest first: at most so many, and none before its last success.
+        """Return the newest runs of each pipeline, newest first: at most ``each``, down to its last success.
 
-        Who never ran is left out. However many are asked for, it is one question.
+        Pipelines that never ran are left out. It is one query, however many pipelines are given.
         """
 
     @abstractmethod
     def save_output(self, run_id: str, text: str) -> None:
-        """Keep the end of what a run logged and noted, instead of what was kept of it before."""
+        """Store the end of a run's output, in place of what was stored before."""
 
     @abstractmethod
     def output(self, run_id: str) -> str | None:
-        """What was kept of it; None when nothing was."""
+        """Return the stored output of a run; None if there is none."""
 
     @abstractmethod
     def purge(
         self, before: dt.datetime, *, keep: int = 1, pipeline: str | None = None, most: int | None = None
     ) -> int:
-        """Forget runs that started earlier, at most so many of them; how many it were.
+        """Delete runs that started before ``before``, at most ``most``, and return how many.
 
-        What runs still need stays: of each pipeline the newest ``keep`` runs, the newest success, the
-        newest batch, and whatever has not ended.
+        Runs that are still needed stay: of each pipeline the newest ``keep`` runs, the newest success, the
+        newest batch, and every run that has not ended.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the store. The log can be opened again."""
+        """Close the store. The log can be opened again."""
 
     def last(self, pipeline: str) -> RunRecord | None:
-        """The newest run of a pipeline, however it ended."""
+        """Return the newest run of a pipeline, whatever its outcome."""
         newest = self.list(pipeline, limit=1)
         return newest[0] if newest else None
 
@@ -209,10 +208,9 @@ class RunLog(ABC):
 
 
 class NullRunLog(RunLog):
-    """Stands in for a log that cannot be opened: forgets what is written, refuses to be read.
+    """Replaces a log that cannot be opened: ignores writes and refuses reads.
 
-    A starting run may ask what is ``running`` and which batch was the last, and hears nothing, so that
-    the run goes on.
+    A starting run may ask for ``running`` runs and the last batch, and gets nothing, so that it goes on.
     """
 
     def __init__(self, location: str, reason: FlowError) -> None:
@@ -274,7 +272,7 @@ class NullRunLog(RunLog):
 
 @dataclass(frozen=True)
 class RunLogLocation:
-    """Where a run log lies. For memory ``path`` is None and ``name`` tells one log from another."""
+    """The location of a run log. For memory ``path`` is None and ``name`` distinguishes the logs."""
 
     kind: Literal["sqlite", "memory"]
     path: Path | None = None
@@ -290,10 +288,10 @@ class RunLogLocation:
 def open_run_log(
     url: str | None = None, *, env: Mapping[str, str], reading: bool = False, looking: bool = False
 ) -> RunLog:
-    """The run log at ``url``, else where the environment says, else in the state root.
+    """Open the run log at ``url``, else by the environment, else in the state root.
 
-    A log that cannot be opened is one warning and a `NullRunLog`; with ``reading``, an error. One that is
-    only ``looking`` makes and upgrades nothing.
+    If it cannot be opened: one warning and a `NullRunLog`, or with ``reading`` an error. With ``looking`` it
+    creates and upgrades nothing.
     """
     from ematix_flow.state.runlog.sql import open_store
 
@@ -308,14 +306,14 @@ def open_run_log(
 
 
 def project_run_log(env: Mapping[str, str]) -> str | None:
-    """``[run_log] url`` of the project's file, for when neither an option nor the environment says."""
+    """Return ``[run_log] url`` of the project's file, if the environment does not set it."""
     if env.get(URL_VARIABLE) or env.get(PATH_VARIABLE):
         return None
     return text_setting("run_log", "url", env=env)
 
 
 def run_retention() -> dt.timedelta | None:
-    """``[run_log] keep`` of the project's file, as ``90d``: how long runs are remembered; None: for ever."""
+    """Return ``[run_log] keep`` of the project's file, such as ``90d``; None: runs are kept for ever."""
     text = text_setting("run_log", "keep")
     found = None if text is None else try_parse_duration(text)
     if text is not None and not found:
@@ -326,7 +324,7 @@ def run_retention() -> dt.timedelta | None:
 
 
 def run_log_location(url: str | None, env: Mapping[str, str]) -> RunLogLocation:
-    """``sqlite://path`` (absolute when the path begins with a slash), a bare path, or ``memory://``."""
+    """Parse ``sqlite://path`` (absolute if the path begins with a slash), a bare path, or ``memory://``."""
     given = url or env.get(URL_VARIABLE)
     if not given:
         path = env.get(PATH_VARIABLE)
@@ -354,7 +352,7 @@ def run_log_location(url: str | None, env: Mapping[str, str]) -> RunLogLocation:
 
 
 def error_values(error: BaseException | None, where: SourceLocation | None = None) -> dict[str, str | None]:
-    """What a record says of an error, without its secrets; all None when there was none."""
+    """Return the fields of a record for an error, without secrets; all None if there is none."""
     if error is None:
         return {"error_type": None, "error_message": None, "error_where": None}
     place = getattr(error, "where", None) or where
@@ -366,7 +364,7 @@ def error_values(error: BaseException | None, where: SourceLocation | None = Non
 
 
 def take_until_success(records: Iterable[RunRecord], most: int) -> tuple[RunRecord, ...]:
-    """The first of them, at most so many, up to one that succeeded."""
+    """Return the first records, at most ``most``, up to the first success."""
     found: list[RunRecord] = []
     for record in itertools.islice(records, most):
         found.append(record)
@@ -380,7 +378,7 @@ def no_such_run(run_id: str) -> UsageError:
 
 
 def warn_once(location: str, message: str) -> None:
-    """One warning per place and process, however many runs it hits."""
+    """Log one warning per location and process, however many runs it concerns."""
     with _warned_lock:
         if location in _warned:
             return

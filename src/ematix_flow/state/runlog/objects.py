@@ -43,7 +43,10 @@ _PURGE_PORTION = 500
 
 @dataclass(frozen=True)
 class _RunMark:
-    """A run as a name tells it. The status is what it was when the name was made."""
+    """A run as the name of its mark describes it.
+
+    The status is that of the time when the mark was written.
+    """
 
     order: str  # newest first
     run_id: str  # as a part of a key, and so is the pipeline
@@ -80,10 +83,10 @@ class ObjectRunLog(RunLog):
         by_id = {record.run_id: record for record in records}
         marks = [mark for record in records for mark in _start_marks(record)]
         try:
-            made = self._store.map_parallel(
+            created = self._store.map_parallel(
                 lambda run_id: self._store.create(_run_key(run_id), by_id[run_id].to_json()), list(by_id)
             )
-            known = [run_id for run_id, is_new in zip(by_id, made, strict=True) if not is_new]
+            known = [run_id for run_id, is_new in zip(by_id, created, strict=True) if not is_new]
             self._store.mark_all(marks)
         except FlowError as error:
             self._warn(f"the start of {len(records):,} runs", error)
@@ -149,7 +152,7 @@ class ObjectRunLog(RunLog):
     def _change(
         self, run_id: str, change: Callable[[RunRecord], RunRecord | None]
     ) -> tuple[RunRecord, RunRecord] | None:
-        """The run before and after; None when there is none, or nothing to change."""
+        """Change a run and return it before and after; None if it does not exist or nothing changes."""
         for _ in range(_MAX_TRIES):
             found = self._store.read(_run_key(run_id))
             before = None if found is None else RunRecord.from_json(found.value)
@@ -190,7 +193,7 @@ class ObjectRunLog(RunLog):
         last = None if since is None else newest_first_key(since)
         found = self._newest_marks(pipeline, only_running=status == "running")
         marks = itertools.takewhile(lambda mark: last is None or mark.order <= last, found)
-        # one that ran when its name was made may have ended since: the run itself says
+        # a run that was running when its mark was written may have ended since: read the run
         wanted = _without_repeats(m for m in marks if status is None or m.status in (status, "running"))
         records = (
             record
@@ -201,7 +204,7 @@ class ObjectRunLog(RunLog):
         return tuple(itertools.islice(records, max(limit, 0)))
 
     def running(self, pipeline: str, target: str | None = None) -> tuple[RunRecord, ...]:
-        """Marks that a crash left of runs that had ended are put right on the way."""
+        """Also corrects marks of ended runs that a crash left behind."""
         found: list[RunRecord] = []
         for record in self._read(mark.run_id for mark in self._running_marks(pipeline)):
             if record.status != "running":
@@ -219,7 +222,7 @@ class ObjectRunLog(RunLog):
         return None
 
     def newest(self, pipelines: Sequence[str], each: int = 1) -> dict[str, tuple[RunRecord, ...]]:
-        """From the names of the newest runs of all; who is not settled by those is asked for singly."""
+        """Read the marks of the newest runs of all pipelines; query the remaining pipelines one by one."""
         wanted = {key_part(name): name for name in pipelines}
         found: dict[str, Any] = {part: [] for part in wanted}
         unsettled = set(wanted)
@@ -239,7 +242,7 @@ class ObjectRunLog(RunLog):
         return {name: take_until_success(its, each) for name, its in runs.items()}
 
     def _newest_marks_of_pipeline(self, part: str, most: int) -> Sequence[_RunMark]:
-        """The newest of one pipeline, up to one that succeeded."""
+        """Return the newest marks of one pipeline, up to the first success."""
         found: list[_RunMark] = []
         running = tuple(map(_parse_running_mark, self._store.names(f"running/{part}/")))
         ended = map(_parse_pipeline_mark, self._store.names(f"pipelines/{part}/"))
@@ -268,7 +271,7 @@ class ObjectRunLog(RunLog):
         return done
 
     def _pipelines(self) -> Iterator[str]:
-        """Each pipeline that has ended runs, by one question each."""
+        """Yield each pipeline that has ended runs, by one query each."""
         key = self._store.first("pipelines/")
         while key is not None:
             part = key.split("/")[1]
@@ -276,7 +279,7 @@ class ObjectRunLog(RunLog):
             key = self._store.first("pipelines/", after=f"pipelines/{part}0")  # "0" comes right after "/"
 
     def _purge(self, part: str, before: str, keep: int, most: int | None) -> int:
-        """Newest first, as the names come: what a broken-off purge leaves is the older part."""
+        """Delete newest first, in the order of the names: an interrupted purge leaves the older part."""
         prefix = f"pipelines/{part}/"
         newest = itertools.islice(
             _without_repeats(map(_parse_pipeline_mark, self._store.names(prefix))), keep
@@ -310,7 +313,7 @@ class ObjectRunLog(RunLog):
                 return
 
     def _delete_runs(self, marks: Sequence[_RunMark]) -> None:
-        """The run first: a name without a run is passed over, and goes with the next purge."""
+        """Delete the run first: a mark without a run is ignored, and deleted by the next purge."""
         self._store.remove([f"{kind}/{mark.run_id}" for mark in marks for kind in ("runs", "output")])
         names: list[str] = []
         for mark in marks:
@@ -325,7 +328,7 @@ class ObjectRunLog(RunLog):
     # ------------------------------------------------------------------ names and runs
 
     def _newest_marks(self, pipeline: str | None, *, only_running: bool = False) -> Iterator[_RunMark]:
-        """The newest first. A run that just ended, or changed how it did, may come twice in a row."""
+        """Yield marks, newest first. A run whose status just changed may come twice in a row."""
         running = self._running_marks(pipeline)
         ended: Iterator[_RunMark] = iter(())
         if not only_running and pipeline is None:
@@ -339,14 +342,14 @@ class ObjectRunLog(RunLog):
         return tuple(map(_parse_running_mark, self._store.names(prefix)))
 
     def _read(self, parts: Iterator[str], at_once: int = PARALLEL_REQUESTS) -> Iterator[RunRecord]:
-        """The runs of these names, those that are there: a name may be left of one that is forgotten."""
+        """Yield the runs with these names that exist: a mark of a deleted run may remain."""
         found = self._store.read_all((f"runs/{part}" for part in parts), at_once)
         return (RunRecord.from_json(document.value) for document in found if document is not None)
 
     # ------------------------------------------------------------------ the store
 
     def _may_write(self) -> bool:
-        """A store that hangs holds a run up once, not at every step."""
+        """A store that hangs delays a run once, not at every step."""
         return time.monotonic() >= self._away_until
 
     def _warn(self, lost: str, error: FlowError) -> None:
@@ -414,7 +417,7 @@ def _merge_marks(running: Sequence[_RunMark], ended: Iterator[_RunMark]) -> Iter
 
 
 def _without_repeats(marks: Iterator[_RunMark]) -> Iterator[_RunMark]:
-    """A run that changed its status may have two names, one after the other."""
+    """Drop repeated marks: a run whose status changed may have two marks in a row."""
     last = ""
     for mark in marks:
         if mark.run_id != last:

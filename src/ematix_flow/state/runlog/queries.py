@@ -1,6 +1,6 @@
-"""Questions to the run log's tables that are about many pipelines at once, or about what may be forgotten.
+"""SQL statements of the run log about many pipelines at once, and about runs that may be deleted.
 
-Statements only: who runs them, and where, is `runlog_sql`'s subject.
+Only builds statements; `runlog.sql` runs them.
 """
 
 from __future__ import annotations
@@ -35,26 +35,27 @@ def newest_runs_statements(
 
 @functools.lru_cache(maxsize=8)
 def newest_runs_statement(names: int | None, each: int) -> sa.Select[Any]:
-    """The newest runs of so many pipelines, each down to its newest success. None: they come as one array.
+    """Return the statement for the newest runs of ``names`` pipelines, each down to its newest success.
 
-    Searches of an index, whatever the log holds. Of runs that began at one moment there may be more than
-    ``each``. To write the statement takes longer than to run it, so that it is written once.
+    ``names`` None: the names come as one array. It searches an index, whatever the size of the log. It may
+    return more than ``each`` runs if several started at the same time. Building the statement takes longer
+    than running it, so it is cached.
     """
-    asked = _names_array() if names is None else _names_table(names)
+    names_table = _names_array() if names is None else _names_table(names)
     inner, good = runs.alias("inner_run"), runs.alias("good")
     nth = (
         sa.select(inner.c.started_at)
-        .where(inner.c.pipeline == asked.c.pipeline)
+        .where(inner.c.pipeline == names_table.c.pipeline)
         .order_by(inner.c.started_at.desc(), inner.c.run_id.desc())
         .limit(1)
         .offset(each - 1)
     )
     success = sa.select(sa.func.max(good.c.started_at)).where(
-        good.c.pipeline == asked.c.pipeline, good.c.status == "succeeded"
+        good.c.pipeline == names_table.c.pipeline, good.c.status == "succeeded"
     )
     always = sa.literal(_LONG_AGO, UtcDateTime)
     since = sa.select(
-        asked.c.pipeline,
+        names_table.c.pipeline,
         sa.func.coalesce(nth.scalar_subquery(), always).label("nth"),
         sa.func.coalesce(success.scalar_subquery(), always).label("success"),
     ).subquery("since")
@@ -64,22 +65,22 @@ def newest_runs_statement(names: int | None, each: int) -> sa.Select[Any]:
 
 
 def next_pipeline_statement(name: str | None) -> sa.Select[Any]:
-    """The next pipeline by name, from the index alone."""
+    """Return the statement for the next pipeline by name; it reads only the index."""
     query = sa.select(sa.func.min(runs.c.pipeline))
     return query if name is None else query.where(runs.c.pipeline > name)
 
 
 def needed_runs_statements(pipeline: str) -> tuple[sa.Select[Any], ...]:
-    """The runs of a pipeline that are never forgotten: the newest success and the newest batch."""
-    mine = sa.select(runs.c.run_id).where(runs.c.pipeline == pipeline)
+    """Return the statements for runs that are never deleted: the newest success and the newest batch."""
+    own = sa.select(runs.c.run_id).where(runs.c.pipeline == pipeline)
     return tuple(
-        mine.where(condition).order_by(*NEWEST_FIRST).limit(1)
+        own.where(condition).order_by(*NEWEST_FIRST).limit(1)
         for condition in (runs.c.status == "succeeded", runs.c.batch.is_not(None))
     )
 
 
 def keep_boundary_statement(pipeline: str, keep: int) -> sa.Select[Any]:
-    """When the newest run started of those beyond the newest ``keep``."""
+    """Return the statement for the start time of the newest run after the newest ``keep`` runs."""
     query = sa.select(runs.c.started_at).where(runs.c.pipeline == pipeline)
     return query.order_by(*NEWEST_FIRST).offset(keep).limit(1)
 
@@ -87,7 +88,7 @@ def keep_boundary_statement(pipeline: str, keep: int) -> sa.Select[Any]:
 def purgeable_runs_statement(
     pipeline: str, before: dt.datetime, until: dt.datetime, needed: Sequence[str], most: int
 ) -> sa.Select[Any]:
-    """The oldest runs of a pipeline that may be forgotten."""
+    """Return the statement for the oldest runs of a pipeline that may be deleted."""
     return (
         sa.select(runs.c.run_id)
         .where(
@@ -103,7 +104,7 @@ def purgeable_runs_statement(
 
 
 def _names_table(count: int) -> sa.Subquery:
-    """The names as a table; every database knows a union, and not the same list of values."""
+    """Return the names as a table; every database supports a union, but not the same list of values."""
     kind = ExactText(512)
     rows = " UNION ALL ".join(f"SELECT :name_{n} AS pipeline" for n in range(count))
     parameters = (sa.bindparam(f"name_{n}", type_=kind) for n in range(count))

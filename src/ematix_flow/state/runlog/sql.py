@@ -72,7 +72,7 @@ _in_memory_lock = threading.Lock()
 
 
 class SqlRunLog(RunLog):
-    """A run log in the database behind ``engine``, whose tables are made or migrated at once."""
+    """A run log in the database behind ``engine``; creates or migrates its tables at once."""
 
     def __init__(
         self,
@@ -85,21 +85,25 @@ class SqlRunLog(RunLog):
         create_tables: bool = True,
         looking: bool = False,
     ) -> None:
-        """``schema`` is where the tables are; ``reader`` the engine for questions, where that is another.
+        """``schema`` holds the tables; ``reader`` is the engine for queries, if it is another one.
 
-        ``maker`` makes and upgrades them, where that is another. Without ``create_tables`` they must be
-        there, as another user made them. One that is only ``looking`` leaves the tables as they are: a log
-        without any is an empty one.
+        ``maker`` creates and upgrades the tables, if it is another engine. Without ``create_tables`` they
+        must exist. With ``looking`` the tables stay as they are: a log without tables is empty.
         """
         self.location = location
-        named = {None: schema}
-        self._engine = engine.execution_options(schema_translate_map=named, writes=True)
-        self._reader = (reader or engine).execution_options(schema_translate_map=named)
+        schemas = {None: schema}
+        self._engine = engine.execution_options(schema_translate_map=schemas, writes=True)
+        self._reader = (reader or engine).execution_options(schema_translate_map=schemas)
         self._away_until = 0.0
-        making = (maker or engine).execution_options(schema_translate_map=named, writes=True)
+        maker_engine = (maker or engine).execution_options(schema_translate_map=schemas, writes=True)
         try:
             found = prepare_tables(
-                making, self._reader, location, schema=schema, create_tables=create_tables, looking=looking
+                maker_engine,
+                self._reader,
+                location,
+                schema=schema,
+                create_tables=create_tables,
+                looking=looking,
             )
         except SQLAlchemyError as error:
             raise run_log_unavailable(location, error) from error
@@ -147,8 +151,8 @@ class SqlRunLog(RunLog):
         this = runs.c.run_id == run_id
         try:
             with self._transaction() as connection:
-                there = connection.execute(sa.select(runs.c.metrics).where(this)).scalar()
-                merged = {**(there or {}), **mask_metrics(metrics)}
+                known = connection.execute(sa.select(runs.c.metrics).where(this)).scalar()
+                merged = {**(known or {}), **mask_metrics(metrics)}
                 connection.execute(sa.update(runs).where(this).values(metrics=merged))
         except SQLAlchemyError as error:
             self._warn(f"a note on run {run_id}", error)
@@ -209,11 +213,11 @@ class SqlRunLog(RunLog):
     def save_output(self, run_id: str, text: str) -> None:
         if not self._may_write():
             return
-        kept = bounded_output(text)
+        output = bounded_output(text)
         try:
             with self._transaction() as connection:
                 connection.execute(sa.delete(outputs).where(outputs.c.run_id == run_id))
-                connection.execute(sa.insert(outputs).values(run_id=run_id, text=kept))
+                connection.execute(sa.insert(outputs).values(run_id=run_id, text=output))
         except SQLAlchemyError as error:
             self._warn(f"what run {run_id} logged", error)
 
@@ -267,7 +271,7 @@ class SqlRunLog(RunLog):
 
     def close(self) -> None:
         if self.location.startswith("memory://"):
-            return  # disposing of the engine would forget what another handle still reads
+            return  # disposing of the engine would delete the log that others still read
         self._dispose()
 
     def _dispose(self) -> None:
@@ -307,7 +311,7 @@ class SqlRunLog(RunLog):
             yield connection
 
     def _may_write(self) -> bool:
-        """A database that hangs holds a run up once, not at every step."""
+        """A database that hangs delays a run once, not at every step."""
         return time.monotonic() >= self._away_until
 
     def _warn(self, lost: str, error: SQLAlchemyError) -> None:
@@ -320,7 +324,7 @@ class SqlRunLog(RunLog):
 
 
 def open_store(location: RunLogLocation, *, looking: bool = False) -> SqlRunLog:
-    """The log at this place. ConfigError when it cannot be opened. ``looking`` makes no file."""
+    """Open the run log at this location. Raises ConfigError if that fails. ``looking`` creates no file."""
     if location.path is None:
         with _in_memory_lock:
             engine = _in_memory.get(location.name)
@@ -335,7 +339,7 @@ def open_store(location: RunLogLocation, *, looking: bool = False) -> SqlRunLog:
 
 
 def open_slots_file(location: RunLogLocation, *, looking: bool = False) -> SlotStore:
-    """The slots that lie in the same place as the log. ``looking`` makes no file."""
+    """Open the slots at the location of the run log. ``looking`` creates no file."""
     if location.path is None:
         with _in_memory_lock:
             return _slots_in_memory.setdefault(location.name, MemorySlotStore())

@@ -1,8 +1,8 @@
-"""Slots: which fire of which pipeline is whose, how often it was tried, and when it may be tried again.
+"""Slots: who runs which fire of which pipeline, how often it was tried, and when the next attempt may start.
 
 A slot is a pipeline and a fire time. It is opened once, claimed by one holder at a time, and ended once.
-Each claim has a number that only grows, the fence: what a holder says later counts while its number is the
-newest. Moments are those of the store's own clock, so that no holder's clock matters.
+Each claim has a growing number, the fence: a request of a holder counts only while its fence is the newest.
+Times come from the store's own clock, so that the clocks of holders do not matter.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ SlotStatus = Literal["waiting", "claimed", "succeeded", "gave_up", "skipped"]
 UNENDED: tuple[SlotStatus, ...] = ("waiting", "claimed")
 UNSUCCESSFUL: tuple[SlotStatus, ...] = ("gave_up", "skipped")
 ENDED: tuple[SlotStatus, ...] = ("succeeded", *UNSUCCESSFUL)
-MAX_LEASE = dt.timedelta(minutes=10)  # schedulers take theirs for one minute
-MAX_CLAIM = dt.timedelta(hours=1)  # of a run that nobody hears of any more, whatever its claim says
+MAX_LEASE = dt.timedelta(minutes=10)  # schedulers take leases of one minute
+MAX_CLAIM = dt.timedelta(hours=1)  # limit for a run without heartbeat, whatever its claim says
 
 
 @dataclass(frozen=True)
@@ -32,21 +32,23 @@ class Slot:
 
 @dataclass(frozen=True)
 class SlotRecord:
-    """What the store knows of a slot."""
+    """A slot as the store knows it."""
 
     slot: Slot
     status: SlotStatus
-    fence: int  # claims so far, whatever became of them
-    failures: int  # of them those that said that they failed
+    fence: int  # number of claims so far
+    failures: int  # attempts that recorded a failure
     not_before: dt.datetime
     holder: str | None = None
     expires_at: dt.datetime | None = None  # of the claim
     reason: str | None = None
-    deaths: int = 0  # claims that were taken over from a run that had begun and was not heard of again
-    begun: bool = False  # whether a run uses the claim; who made it may have handed it to one elsewhere
+    deaths: int = 0  # claims taken over from a run that had begun and stopped its heartbeat
+    begun: bool = (
+        False  # whether a run has begun under the claim, perhaps in another process than the claimer
+    )
 
     def is_due(self, now: dt.datetime) -> bool:
-        """Whether it may be claimed: it waits no longer, or its holder was not heard of in time."""
+        """Whether it may be claimed: its wait is over, or its claim has expired."""
         if self.status == "waiting":
             return self.not_before <= now
         return self.status == "claimed" and self.expires_at is not None and self.expires_at <= now
@@ -60,12 +62,12 @@ class Claim:
     holder: str
     fence: int
     failures: int  # before this attempt
-    deaths: int = 0  # likewise
+    deaths: int = 0  # before this attempt
 
 
 @dataclass(frozen=True)
 class SchedulerLease:
-    """The right to look for work, so that not everyone does. Nothing depends on it alone."""
+    """The right to poll for due slots, so that only one scheduler does. Correctness does not depend on it."""
 
     name: str
     holder: str
@@ -73,10 +75,13 @@ class SchedulerLease:
 
 
 class SlotStore(ABC):
-    """Each call is one transaction. A call that fails may have happened or not: the next look tells."""
+    """Stores slots.
+
+    Each call is one transaction. A failed call may have taken effect: the next poll shows it.
+    """
 
     def close(self) -> None:
-        """Let go of the store. It can be opened again."""
+        """Close the store. It can be opened again."""
         return
 
     def __enter__(self) -> SlotStore:
@@ -87,7 +92,7 @@ class SlotStore(ABC):
 
     @abstractmethod
     def now(self) -> dt.datetime:
-        """The store's clock."""
+        """Return the time of the store's clock."""
 
     @abstractmethod
     def open(
@@ -98,9 +103,9 @@ class SlotStore(ABC):
         *,
         holder: str | None = None,
     ) -> int:
-        """Those that are not known yet begin to wait, or are ended at once; how many are new.
+        """Open the slots that are not known yet, waiting or already ended, and return how many are new.
 
-        ``holder`` is kept with the new ones, so that who opens many can tell which they were.
+        ``holder`` is stored with the new ones, so that the caller can recognise them.
         """
 
     @abstractmethod
@@ -108,92 +113,96 @@ class SlotStore(ABC):
 
     @abstractmethod
     def unended(self, pipelines: Sequence[str] | None = None) -> list[SlotRecord]:
-        """Every slot that waits or is claimed, the oldest first."""
+        """Return every slot that waits or is claimed, oldest first."""
 
     @abstractmethod
     def newest(self, pipelines: Sequence[str]) -> dict[str, SlotRecord]:
-        """The newest slot that was ever opened of each pipeline."""
+        """Return the newest slot of each pipeline, whatever its status."""
 
     def last_fires(self, pipelines: Sequence[str]) -> dict[str, dt.datetime]:
-        """When the newest slot of each fired."""
+        """Return the fire time of the newest slot of each pipeline."""
         return {name: record.slot.fire_time for name, record in self.newest(pipelines).items()}
 
     @abstractmethod
     def latest(self, pipeline: str, until: dt.datetime) -> SlotRecord | None:
-        """The newest slot of a pipeline that fires then or before."""
+        """Return the newest slot of a pipeline with a fire time up to ``until``."""
 
     def get_many(self, wanted: Sequence[Slot]) -> dict[Slot, SlotRecord]:
-        """Those of them that are known."""
+        """Return the slots that are known."""
         found = ((slot, self.get(slot)) for slot in wanted)
         return {slot: record for slot, record in found if record is not None}
 
     @abstractmethod
     def unsuccessful(self, pipelines: Sequence[str], since: dt.datetime) -> list[SlotRecord]:
-        """Every slot of theirs that fires then or later and was given up or skipped, the oldest first."""
+        """Return every slot that fired at ``since`` or later and was given up or skipped, oldest first."""
 
     @abstractmethod
     def claim(self, seen: SlotRecord, holder: str, seconds: float) -> Claim | None:
-        """Claim a slot that is due as it was ``seen``; None when it is not due or another was faster."""
+        """Claim a due slot that is still as it was ``seen``; None if it is not due or another was faster."""
 
     def claim_all(self, seen: Sequence[SlotRecord], holder: str, seconds: float) -> list[Claim]:
-        """Claim all at once; those that are not due, or that another was faster with, are left out."""
+        """Claim all at once; slots that are not due, or that another process claimed first, are left out."""
         found = (self.claim(record, holder, seconds) for record in seen)
         return [claim for claim in found if claim is not None]
 
     @abstractmethod
     def begin(self, claim: Claim, seconds: float, holder: str | None = None) -> bool:
-        """A run begins, and holds the claim for so long from now. False when it is lost, or another has.
+        """Begin a run, which holds the claim for ``seconds`` from now.
 
-        ``holder`` is its name, where it is not who made the claim. So of two that were started for one claim
-        one runs. A claim that expires before its run begins is no death.
+        False if the claim is lost or already begun: if two runs are started for one claim, only one runs.
+        ``holder`` is the name of the run, if it did not make the claim itself. A claim that expires before
+        its run begins does not count as a death.
         """
 
     @abstractmethod
     def renew(self, claim: Claim, seconds: float, reason: str | None = None) -> bool:
-        """Hold it for so long from now, and note why. False when it is lost: whoever hears that stops."""
+        """Extend the claim to ``seconds`` from now, and store the reason. False if the claim is lost."""
 
     @abstractmethod
     def end(self, claim: Claim, status: SlotStatus, reason: str | None = None) -> bool:
-        """The slot has ended. False when the claim is not the newest."""
+        """End the slot. False if the claim is not the newest."""
 
     def end_all(self, reasons: Mapping[Claim, str | None], status: SlotStatus) -> set[Slot]:
-        """End all of them at once, each with its reason; those whose claim was the newest."""
+        """End all slots at once, each with its reason. Returns the slots whose claim was the newest."""
         return {claim.slot for claim, reason in reasons.items() if self.end(claim, status, reason)}
 
     @abstractmethod
     def retry_later(
         self, claim: Claim, seconds: float, reason: str | None = None, *, failed: bool = True
     ) -> bool:
-        """The next attempt may come in so long; one that ``failed`` counts. False when it is too late."""
+        """Let the next attempt start in ``seconds``; ``failed`` counts this one as a failure.
+
+        False if too late.
+        """
 
     @abstractmethod
     def end_wait(self, seen: SlotRecord) -> bool:
-        """A slot that waits as it was ``seen`` waits no longer: a clock ahead of time had set how long."""
+        """End the wait of a slot that is still as it was ``seen``: a wrong clock had set it."""
 
     @abstractmethod
     def reopen(self, slot: Slot) -> bool:
-        """By hand: a slot that was given up or skipped waits again, as if it had never been tried."""
+        """Reopen a slot that was given up or skipped: it waits again, without earlier attempts."""
 
     @abstractmethod
     def lease(self, name: str, holder: str, seconds: float) -> SchedulerLease | None:
-        """Take or prolong a lease; None while another holds it.
+        """Take or renew a lease; None while another holder has it.
 
-        A lease that ends later than ``LONGEST_LEASE`` from now counts as ended: it was taken while a clock
-        was ahead.
+        A lease that ends later than ``MAX_LEASE`` from now counts as ended: it was taken while a clock was
+        ahead.
         """
 
     @abstractmethod
     def release(self, lease: SchedulerLease) -> None: ...
 
     def require_writable(self) -> None:
-        """Raise what a write raises, before anything depends on one."""
+        """Raise the error of a failed write now, before anything depends on a write."""
         lease = self.lease("write check", str(uuid.uuid4()), 1)
         if lease is not None:
             self.release(lease)
 
     @abstractmethod
     def purge(self, before: dt.datetime, pipeline: str | None = None) -> int:
-        """Forget ended slots that fired earlier, of one pipeline or all, but never its newest; how many.
+        """Delete ended slots that fired before ``before``, but never the newest of a pipeline; how many.
 
-        One of a moment at which another has not ended stays: it may be a job that its workflow asks for.
+        A slot stays if another one with the same fire time has not ended: it may be a job of its workflow.
         """

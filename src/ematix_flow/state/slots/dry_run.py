@@ -1,4 +1,4 @@
-"""Slots as a store has them, with changes that nobody else ever sees: to find out what would happen."""
+"""Slots for a dry run: reads from a store and keeps changes in memory, to predict what would happen."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ematix_flow.state.slots.memory import MemorySlotStore
 
 
 class DryRunSlotStore(MemorySlotStore):
-    """Reads from ``store``, as of one moment; what is changed is kept here. Leases are its own."""
+    """Reads from ``store`` as of one time and keeps changes here. It has its own leases."""
 
     def __init__(self, store: SlotStore) -> None:
         now = store.now()
@@ -40,8 +40,8 @@ class DryRunSlotStore(MemorySlotStore):
         return _in_order([*self._unchanged(self._store.unended(pipelines)), *super().unended(pipelines)])
 
     def unsuccessful(self, pipelines: Sequence[str], since: dt.datetime) -> list[SlotRecord]:
-        there = self._store.unsuccessful(pipelines, since)
-        return _in_order([*self._unchanged(there), *super().unsuccessful(pipelines, since)])
+        stored = self._store.unsuccessful(pipelines, since)
+        return _in_order([*self._unchanged(stored), *super().unsuccessful(pipelines, since)])
 
     def newest(self, pipelines: Sequence[str]) -> dict[str, SlotRecord]:
         found = self._store.newest(pipelines)
@@ -51,11 +51,11 @@ class DryRunSlotStore(MemorySlotStore):
         return found
 
     def latest(self, pipeline: str, until: dt.datetime) -> SlotRecord | None:
-        there, here = self._store.latest(pipeline, until), super().latest(pipeline, until)
+        stored, own = self._store.latest(pipeline, until), super().latest(pipeline, until)
         return (
-            here
-            if there is None or (here is not None and here.slot.fire_time >= there.slot.fire_time)
-            else there
+            own
+            if stored is None or (own is not None and own.slot.fire_time >= stored.slot.fire_time)
+            else stored
         )
 
     def claim(self, seen: SlotRecord, holder: str, seconds: float) -> Claim | None:
@@ -75,14 +75,14 @@ class DryRunSlotStore(MemorySlotStore):
         return super().reopen(slot)
 
     def changed_records(self) -> list[SlotRecord]:
-        """What the store does not know, or not so."""
+        """Return the records that are new or differ from the store."""
         return _in_order(self._slots.values())
 
     def _unchanged(self, records: Iterable[SlotRecord]) -> list[SlotRecord]:
         return [record for record in records if record.slot not in self._slots]
 
     def _fetch(self, slot: Slot) -> None:
-        """Whatever is changed is first had from the store; claims that were not made here are another's."""
+        """Copy the record from the store before it is changed here."""
         record = self.get(slot)
         if record is not None:
             self._slots.setdefault(slot, record)

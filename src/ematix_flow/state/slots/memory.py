@@ -22,7 +22,7 @@ from ematix_flow.state.slots.base import (
 
 
 class MemorySlotStore(SlotStore):
-    """``known`` and ``leases`` are what is there from the start; a lease with the moment at which it ends."""
+    """Slots in memory. ``known`` and ``leases`` are the initial content; each lease with its end time."""
 
     def __init__(
         self,
@@ -177,26 +177,26 @@ class MemorySlotStore(SlotStore):
         with self._lock:
             now = self._clock()
             until = now + dt.timedelta(seconds=seconds)
-            held = self._leases.get(name)
-            if held is not None and held[0].holder != holder and now < held[1] <= now + MAX_LEASE:
+            current = self._leases.get(name)
+            if current is not None and current[0].holder != holder and now < current[1] <= now + MAX_LEASE:
                 return None
-            same = held is not None and held[0].holder == holder and held[1] > now
+            same = current is not None and current[0].holder == holder and current[1] > now
             lease = (
-                held[0]
-                if held is not None and same
-                else SchedulerLease(name, holder, held[0].fence + 1 if held else 1)
+                current[0]
+                if current is not None and same
+                else SchedulerLease(name, holder, current[0].fence + 1 if current else 1)
             )
             self._leases[name] = (lease, until)
             return lease
 
     def release(self, lease: SchedulerLease) -> None:
         with self._lock:
-            held = self._leases.get(lease.name)
-            if held is not None and held[0] == lease:
+            current = self._leases.get(lease.name)
+            if current is not None and current[0] == lease:
                 self._leases[lease.name] = (lease, self._clock())
 
     def leases(self) -> dict[str, tuple[SchedulerLease, dt.datetime]]:
-        """Every lease that was ever taken, with the moment at which it ends."""
+        """Return every lease that was ever taken, with its end time."""
         with self._lock:
             return dict(self._leases)
 
@@ -217,7 +217,10 @@ class MemorySlotStore(SlotStore):
         return len(old)
 
     def _record_of_claim(self, claim: Claim) -> SlotRecord | None:
-        """The record, while this claim is its newest. An expired one that nobody took over still counts."""
+        """Return the record while this claim is its newest.
+
+        An expired claim that was not taken over still counts.
+        """
         known = self._slots.get(claim.slot)
         return (
             known if known is not None and known.status == "claimed" and known.fence == claim.fence else None

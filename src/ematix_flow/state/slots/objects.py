@@ -48,7 +48,7 @@ _MOMENTS = ("not_before", "expires_at")
 
 
 class ObjectSlotStore(SlotStore):
-    """``clock`` is for tests; without one the server's own counts."""
+    """Slots in an object store. ``clock`` is for tests; the default is the server's clock."""
 
     def __init__(
         self, store: ObjectStore, clock: Callable[[], dt.datetime] | None = None, *, looking: bool = False
@@ -70,7 +70,7 @@ class ObjectSlotStore(SlotStore):
         return None if found is None else _record(found.value)
 
     def unended(self, pipelines: Sequence[str] | None = None) -> list[SlotRecord]:
-        """A mark that a crash left of a slot that had ended stays until the slot is forgotten."""
+        """A mark of an ended slot that a crash left behind stays until the slot is purged."""
         parts = None if pipelines is None else {key_part(name) for name in pipelines}
         marks = self._store.names("unended/")
         found = self._unended_records(
@@ -79,7 +79,7 @@ class ObjectSlotStore(SlotStore):
         return sorted(found, key=lambda record: (record.slot.fire_time, record.slot.pipeline))
 
     def _unended_records(self, marks: Iterable[str]) -> Iterator[SlotRecord]:
-        """Those of the slots with these marks that have not ended."""
+        """Yield the slots with these marks that have not ended."""
         names = (mark.split("/")[1:] for mark in marks)
         keys = (f"slots/{part}/{newest_first_from_oldest_first(at)}" for at, part in names)
         found = (_record(document.value) for document in self._store.read_all(keys) if document is not None)
@@ -91,7 +91,7 @@ class ObjectSlotStore(SlotStore):
         return {record.slot.pipeline: record for record in found}
 
     def last_fires(self, pipelines: Sequence[str]) -> dict[str, dt.datetime]:
-        """From names alone, which are few: each pipeline has one, or two for a moment."""
+        """Read only names, which are few: each pipeline has one, or briefly two."""
         wanted = {key_part(name): name for name in pipelines}
         found: dict[str, dt.datetime] = {}
         for key in self._store.names("heads/"):
@@ -173,7 +173,9 @@ class ObjectSlotStore(SlotStore):
             self._store.remove([_unended_mark(by_key[key].slot) for key in ended])
             for document in self._store.read_all(ended):
                 now = None if document is None else _record(document.value)
-                if now is not None and now.status not in ENDED:  # reopened meanwhile, and its mark is gone
+                if (
+                    now is not None and now.status not in ENDED
+                ):  # reopened meanwhile, and its mark was removed
                     self._store.mark(_unended_mark(now.slot))
         return {by_key[key].slot for key in ended}
 
@@ -215,33 +217,33 @@ class ObjectSlotStore(SlotStore):
         return done
 
     def _may_be_removed(self, found: StoredDocument) -> bool:
-        """Whether it has ended and nobody can reopen it any more, so that it may be removed."""
+        """Whether the slot has ended and can no longer be reopened, so that it may be removed."""
         record = _record(found.value)
         if record.status not in UNSUCCESSFUL:
             return record.status in ENDED
         return self._store.replace(_slot_key(record.slot), {**found.value, _BEING_REMOVED: True}, found.tag)
 
     def _move_head(self, slot: Slot) -> None:
-        folder, mine = f"heads/{key_part(slot.pipeline)}/", newest_first_key(slot.fire_time)
+        folder, own = f"heads/{key_part(slot.pipeline)}/", newest_first_key(slot.fire_time)
         known = [key.rpartition("/")[2] for key in self._store.names(folder)]
-        if not known or mine < min(known):
-            self._store.mark(f"{folder}{mine}")
+        if not known or own < min(known):
+            self._store.mark(f"{folder}{own}")
             self._store.remove([f"{folder}{older}" for older in known])
 
     def _change(self, slot: Slot, change: Callable[[MemorySlotStore], T]) -> T | None:
-        """What the change says when it was made to the slot as it is, and was written."""
+        """Apply a change to the current slot, write it, and return the answer of the change."""
         for _ in range(_MAX_TRIES):
             found = self._store.read(_slot_key(slot))
             if found is None or _BEING_REMOVED in found.value:
                 return None
             before = _record(found.value)
             one = MemorySlotStore(self._clock, [before])
-            said = change(one)
+            answer = change(one)
             after = one.get(slot)
             if after is None or after == before:
-                return said
+                return answer
             if self._store.replace(_slot_key(slot), _document(after), found.tag):
-                return said
+                return answer
         raise self._too_many_conflicts(f"the slot {slot.fire_time.isoformat()} of {slot.pipeline}")
 
     # ------------------------------------------------------------------ leases
@@ -258,10 +260,10 @@ class ObjectSlotStore(SlotStore):
             found = self._store.read(key)
             before = None if found is None else _lease(found.value)
             one = MemorySlotStore(self._clock, leases=[] if before is None else [before])
-            said = change(one)
+            answer = change(one)
             after = one.leases().get(name)
             if after is None or after == before:
-                return said
+                return answer
             lease, until = after
             value = {"name": name, "holder": lease.holder, "fence": lease.fence, "until": until.isoformat()}
             written = (
@@ -270,7 +272,7 @@ class ObjectSlotStore(SlotStore):
                 else self._store.replace(key, value, found.tag)
             )
             if written:
-                return said
+                return answer
         raise self._too_many_conflicts(f"the lease {name!r}")
 
     def _too_many_conflicts(self, what: str) -> ConfigError:
@@ -294,7 +296,7 @@ def _document(record: SlotRecord) -> dict[str, Any]:
 
 
 def _record(document: dict[str, Any]) -> SlotRecord:
-    """Names that this version does not know are left out."""
+    """Return the record of a document; unknown names are ignored."""
     values = {each.name: document[each.name] for each in fields(SlotRecord) if each.name in document}
     for name in _MOMENTS:
         if values[name] is not None:

@@ -46,9 +46,10 @@ _CLOCKS = {"postgresql": "SELECT clock_timestamp()", "mysql": "SELECT UTC_TIMEST
 
 
 class SqlSlotStore(SlotStore):
-    """``clock`` is for tests; without one a server's own clock counts, and a file's is this machine's.
+    """Slots in a SQL database.
 
-    One that is only ``looking`` leaves the tables as they are: where there are none, there are no slots.
+    ``clock`` is for tests; the default is the server's clock, or this machine's for a file. With ``looking``
+    the tables stay as they are: without tables there are no slots.
     """
 
     def __init__(
@@ -64,13 +65,18 @@ class SqlSlotStore(SlotStore):
         looking: bool = False,
     ) -> None:
         self.location = location
-        named = {None: schema}
-        self._engine = engine.execution_options(schema_translate_map=named, writes=True)
-        self._reader = (reader or engine).execution_options(schema_translate_map=named)
-        making = (maker or engine).execution_options(schema_translate_map=named, writes=True)
+        schemas = {None: schema}
+        self._engine = engine.execution_options(schema_translate_map=schemas, writes=True)
+        self._reader = (reader or engine).execution_options(schema_translate_map=schemas)
+        maker_engine = (maker or engine).execution_options(schema_translate_map=schemas, writes=True)
         try:
             found = prepare_tables(
-                making, self._reader, location, schema=schema, create_tables=create_tables, looking=looking
+                maker_engine,
+                self._reader,
+                location,
+                schema=schema,
+                create_tables=create_tables,
+                looking=looking,
             )
         except SQLAlchemyError as error:
             raise run_log_unavailable(location, error) from error
@@ -128,8 +134,8 @@ class SqlSlotStore(SlotStore):
             return {name: at for name, at in found if name in wanted}
 
     def _last_of_each(self) -> sa.Subquery:
-        """The last fire of each pipeline, in a time that does not grow with how many there were."""
-        if self._dialect not in ("postgresql", "sqlite"):  # MySQL leaps through the index by itself
+        """Return a query for the last fire of each pipeline; it stays fast with many slots."""
+        if self._dialect not in ("postgresql", "sqlite"):  # MySQL skips through the index by itself
             last = sa.select(slots.c.pipeline, sa.func.max(slots.c.fires_at).label("fires_at"))
             return last.group_by(slots.c.pipeline).subquery()
         names = sa.select(sa.func.min(slots.c.pipeline).label("pipeline")).cte("names", recursive=True)
@@ -190,9 +196,9 @@ class SqlSlotStore(SlotStore):
         return new
 
     def _insert(self, connection: sa.Connection, rows: list[dict[str, Any]]) -> int:
-        """How many were not there yet."""
+        """Insert the rows that do not exist yet, and return how many."""
         insert = self._insert_new(slots)
-        if self._dialect == "duckdb":  # a statement a row would take it long, and go uncounted
+        if self._dialect == "duckdb":  # one statement per row would be slow, and not counted
             return connection.execute(insert.values(rows)).rowcount
         return connection.execute(insert, rows).rowcount
 
@@ -222,14 +228,14 @@ class SqlSlotStore(SlotStore):
 
     def begin(self, claim: Claim, seconds: float, holder: str | None = None) -> bool:
         def begun(now: dt.datetime) -> dict[str, Any]:
-            named = {} if holder is None else {"holder": holder}
-            return {"begun": True, "expires_at": now + dt.timedelta(seconds=seconds), **named}
+            new_holder = {} if holder is None else {"holder": holder}
+            return {"begun": True, "expires_at": now + dt.timedelta(seconds=seconds), **new_holder}
 
         return self._change(claim, begun, sa.not_(slots.c.begun))
 
     def renew(self, claim: Claim, seconds: float, reason: str | None = None) -> bool:
-        told = {} if reason is None else {"reason": bounded_text(reason)}
-        return self._change(claim, lambda now: {"expires_at": now + dt.timedelta(seconds=seconds), **told})
+        values = {} if reason is None else {"reason": bounded_text(reason)}
+        return self._change(claim, lambda now: {"expires_at": now + dt.timedelta(seconds=seconds), **values})
 
     def end(self, claim: Claim, status: SlotStatus, reason: str | None = None) -> bool:
         return self._change(claim, lambda now: {"status": status, **released_values(reason)})
@@ -242,12 +248,12 @@ class SqlSlotStore(SlotStore):
             .where(*matches_bound_slot(), slots.c.status == "claimed")
             .values(status=status, holder=None, expires_at=None, reason=sa.bindparam("told"))
         )
-        given = [
+        parameters = [
             {**bound_slot_values(claim.slot, claim.fence), "told": None if why is None else bounded_text(why)}
             for claim, why in reasons.items()
         ]
         with self._transaction() as connection:
-            connection.execute(change, given)
+            connection.execute(change, parameters)
             now = read_many(connection, [claim.slot for claim in reasons])
         fences = {claim.slot: claim.fence for claim in reasons}
         return {
@@ -288,7 +294,10 @@ class SqlSlotStore(SlotStore):
     def _change(
         self, claim: Claim, values: Callable[[dt.datetime], dict[str, Any]], *also: sa.ColumnElement[bool]
     ) -> bool:
-        """While the claim is the newest. An expired one that nobody took over still counts."""
+        """Change the slot while the claim is the newest.
+
+        An expired claim that was not taken over still counts.
+        """
         with self._transaction() as connection:
             change = (
                 sa.update(slots)
@@ -308,21 +317,21 @@ class SqlSlotStore(SlotStore):
         with self._transaction() as connection:
             now = self._now(connection)
             until = now + dt.timedelta(seconds=seconds)
-            held = connection.execute(sa.select(leases).where(leases.c.name == name)).one_or_none()
-            if held is None:
+            current = connection.execute(sa.select(leases).where(leases.c.name == name)).one_or_none()
+            if current is None:
                 row = {"name": name, "holder": holder, "fence": 1, "expires_at": until}
-                made = connection.execute(self._insert_new(leases).values(row)).rowcount == 1
-                return SchedulerLease(name, holder, 1) if made else None
+                is_new = connection.execute(self._insert_new(leases).values(row)).rowcount == 1
+                return SchedulerLease(name, holder, 1) if is_new else None
             ahead = now + MAX_LEASE
-            if now < held.expires_at <= ahead and held.holder != holder:
+            if now < current.expires_at <= ahead and current.holder != holder:
                 return None
-            same = held.holder == holder and held.expires_at > now
-            fence = int(held.fence) + (0 if same else 1)
+            same = current.holder == holder and current.expires_at > now
+            fence = int(current.fence) + (0 if same else 1)
             taken = connection.execute(
                 sa.update(leases)
                 .where(
                     leases.c.name == name,
-                    leases.c.fence == held.fence,
+                    leases.c.fence == current.fence,
                     sa.or_(
                         leases.c.expires_at <= now, leases.c.expires_at > ahead, leases.c.holder == holder
                     ),
@@ -340,22 +349,22 @@ class SqlSlotStore(SlotStore):
             )
 
     def purge(self, before: dt.datetime, pipeline: str | None = None) -> int:
-        """A portion a transaction: who claims at the same time waits for none of it long."""
+        """Delete in portions, each in its own transaction, so that concurrent claims do not wait long."""
         later, beside = slots.alias("later"), slots.alias("beside")
         newer = sa.exists().where(later.c.pipeline == slots.c.pipeline, later.c.fires_at > slots.c.fires_at)
         awaited = sa.exists().where(beside.c.fires_at == slots.c.fires_at, beside.c.status.in_(UNENDED))
-        mine = sa.true() if pipeline is None else slots.c.pipeline == pipeline
+        of_pipeline = sa.true() if pipeline is None else slots.c.pipeline == pipeline
         ended = slots.c.status.in_(ENDED)
         query = (
             sa.select(slots.c.pipeline, slots.c.fires_at)
-            .where(slots.c.fires_at < before, ended, newer, sa.not_(awaited), mine)
+            .where(slots.c.fires_at < before, ended, newer, sa.not_(awaited), of_pipeline)
             .limit(SLOTS_PER_STATEMENT)
         )
         done = 0
         while True:
             with self._transaction() as connection:
                 old = [Slot(row.pipeline, row.fires_at) for row in connection.execute(query)]
-                for slot in old:  # one that was reopened since it was found stays
+                for slot in old:  # a slot that was reopened meanwhile stays
                     done += connection.execute(sa.delete(slots).where(*matches_slot(slot), ended)).rowcount
             if len(old) < SLOTS_PER_STATEMENT:
                 return done
@@ -369,14 +378,14 @@ class SqlSlotStore(SlotStore):
         return found.astimezone(dt.timezone.utc) if found.tzinfo else found.replace(tzinfo=dt.timezone.utc)
 
     def _insert_new(self, table: sa.Table) -> Any:
-        """An insert that does nothing where the key is there, and says so by its count of rows."""
+        """Return an insert that does nothing if the key exists; its row count shows that."""
         insert: Any
         if self._dialect == "mysql":
             insert = sa.insert(table).prefix_with("IGNORE")
         elif self._dialect in ("sqlite", "duckdb"):
             insert = sa.insert(table).prefix_with("OR IGNORE")
         else:
-            from sqlalchemy.dialects import postgresql  # only where it is used: its import takes a while
+            from sqlalchemy.dialects import postgresql  # imported only here: the import is slow
 
             insert = postgresql.insert(table).on_conflict_do_nothing()
         return insert.execution_options(preserve_rowcount=True)

@@ -1,4 +1,4 @@
-"""The statements about slots in a SQL database: how a slot is named, claimed and read."""
+"""SQL statements for slots: how a slot is identified, claimed and read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def matches_slot(slot: Slot) -> tuple[Any, Any]:
 
 
 def matches_bound_slot() -> tuple[Any, Any, Any]:
-    """The slot and the fence that `slot_values` gives a statement."""
+    """Return conditions on the slot and fence that `bound_slot_values` binds."""
     return (
         slots.c.pipeline == sa.bindparam("of_pipeline"),
         slots.c.fires_at == sa.bindparam("of_moment"),
@@ -33,7 +33,7 @@ def bound_slot_values(slot: Slot, fence: int) -> dict[str, Any]:
 
 
 def claim_statement(now: dt.datetime, holder: str, seconds: float) -> sa.Update:
-    """The statement that claims a slot which is due, as `slot_values` names it."""
+    """Return the statement that claims a due slot, bound by `bound_slot_values`."""
     due = sa.or_(
         sa.and_(slots.c.status == "waiting", slots.c.not_before <= now),
         sa.and_(slots.c.status == "claimed", slots.c.expires_at <= now),
@@ -42,7 +42,7 @@ def claim_statement(now: dt.datetime, holder: str, seconds: float) -> sa.Update:
     return (
         sa.update(slots)
         .where(*matches_bound_slot(), due)
-        .ordered_values(  # deaths first: MySQL would show it the new values
+        .ordered_values(  # deaths first: MySQL reads values that it has just set
             (slots.c.deaths, slots.c.deaths + sa.case((died, 1), else_=0)),
             (slots.c.begun, False),
             (slots.c.status, "claimed"),
@@ -55,7 +55,7 @@ def claim_statement(now: dt.datetime, holder: str, seconds: float) -> sa.Update:
 
 def read_many(connection: sa.Connection, wanted: Sequence[Slot]) -> dict[Slot, SlotRecord]:
     found: dict[Slot, SlotRecord] = {}
-    asked = set(wanted)
+    slots_wanted = set(wanted)
     for first in range(0, len(wanted), SLOTS_PER_STATEMENT):
         part = wanted[first : first + SLOTS_PER_STATEMENT]
         query = sa.select(slots).where(
@@ -63,7 +63,7 @@ def read_many(connection: sa.Connection, wanted: Sequence[Slot]) -> dict[Slot, S
             slots.c.fires_at.in_({slot.fire_time for slot in part}),
         )
         records = [slot_record(row) for row in connection.execute(query)]
-        found |= {record.slot: record for record in records if record.slot in asked}
+        found |= {record.slot: record for record in records if record.slot in slots_wanted}
     return found
 
 
@@ -72,7 +72,7 @@ def released_values(reason: str | None) -> dict[str, Any]:
 
 
 def slot_record(row: Any) -> SlotRecord:
-    """A row of the table, its columns in their order."""
+    """Return the record of a table row, with its columns in order."""
     pipeline, at, status, fence, failures, deaths, begun, not_before, holder, expires_at, reason = row
     return SlotRecord(
         slot=Slot(pipeline, at),

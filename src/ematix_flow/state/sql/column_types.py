@@ -1,4 +1,4 @@
-"""Column types of the tables below the state root and in the users' databases that mean the same on each."""
+"""Column types of our tables that mean the same in every database."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ematix_flow.state.run_records import aware_utc
 
 
 class UtcDateTime(sa.types.TypeDecorator[dt.datetime]):
-    """An aware UTC datetime to the microsecond, also where the database knows no time zones."""
+    """An aware UTC datetime to the microsecond, even if the database has no time zones."""
 
     impl = sa.DateTime(timezone=True)
     cache_ok = True
 
     def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
         if dialect.name in ("mysql", "mariadb"):
-            from sqlalchemy.dialects import mysql  # only where it is used: its import takes a while
+            from sqlalchemy.dialects import mysql  # imported only here: the import is slow
 
             return dialect.type_descriptor(mysql.DATETIME(fsp=6))
         return dialect.type_descriptor(sa.DateTime(timezone=True))
@@ -32,12 +32,12 @@ class UtcDateTime(sa.types.TypeDecorator[dt.datetime]):
     def process_result_value(self, value: dt.datetime | None, dialect: sa.Dialect) -> dt.datetime | None:
         if value is None:
             return None
-        # the driver gave a naive moment where the database knows no zones; what we stored there was UTC
+        # if the database has no time zones, the driver returns a naive time; we stored UTC
         return value.astimezone(dt.timezone.utc) if value.tzinfo else value.replace(tzinfo=dt.timezone.utc)
 
 
 class ExactText(sa.types.TypeDecorator[str]):
-    """A short text that is equal to itself alone: MySQL's own would ignore case, accents or spaces."""
+    """A short text that is compared exactly: MySQL's own types ignore case, accents or spaces."""
 
     impl = sa.String
     cache_ok = True

@@ -1,4 +1,4 @@
-"""What a database's error means for who keeps tables of ours in it through SQLAlchemy."""
+"""What a database error means for our tables, and how it is reported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from ematix_flow.errors import CannotConnect, ConfigError, FlowError
 
-RUN_LOG = "run_log"  # what the connection of a run log is called, though nothing declares it
+RUN_LOG = "run_log"  # the connection name of a run log, which nothing declares
 
 _POSTGRES_CONFLICTS = ("42P06", "42P07", "42710", "40001", "40P01")
 _MYSQL_CONFLICTS = (1007, 1050, 1061, 1205, 1213, 1684)
@@ -20,7 +20,7 @@ _DAMAGE_MESSAGES = ("file is not a database", "disk image is malformed")
 
 
 class DatabaseNotReached(SQLAlchemyError):
-    """A connection that could not be made, for those who expect errors of SQLAlchemy."""
+    """A connection could not be opened; a SQLAlchemyError, as callers expect."""
 
     def __init__(self, reason: CannotConnect) -> None:
         super().__init__(reason.what)
@@ -29,7 +29,7 @@ class DatabaseNotReached(SQLAlchemyError):
 
 @contextmanager
 def open_connection(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """A connection. Whatever goes wrong, also on the way to the server, is a SQLAlchemyError."""
+    """Open a connection. Every failure, also of the network, is a SQLAlchemyError."""
     try:
         connection = engine.connect()
     except CannotConnect as error:
@@ -39,7 +39,7 @@ def open_connection(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 
 def is_conflict(error: SQLAlchemyError) -> bool:
-    """Whether another session only got in the way: a row or table just made, a deadlock."""
+    """Whether another session caused the error: a row or table just created, or a deadlock."""
     if isinstance(error, IntegrityError):
         return True
     cause = error.orig if isinstance(error, DBAPIError) else None
@@ -48,7 +48,7 @@ def is_conflict(error: SQLAlchemyError) -> bool:
 
 
 def is_timeout(error: SQLAlchemyError) -> bool:
-    """Whether an answer was waited for in vain: something is locked, or the server does not answer."""
+    """Whether the error is a timeout: something is locked, or the server does not answer."""
     cause = error.orig if isinstance(error, DBAPIError) else None
     if getattr(cause, "sqlstate", None) in _POSTGRES_TIMEOUTS:
         return True
@@ -56,16 +56,16 @@ def is_timeout(error: SQLAlchemyError) -> bool:
 
 
 def database_message(error: SQLAlchemyError) -> str:
-    """What the database itself says, without the statement."""
+    """Return the message of the database, without the statement."""
     return (str(error.orig) if isinstance(error, DBAPIError) else str(error)).strip()
 
 
 def run_log_unavailable(location: str, error: SQLAlchemyError) -> FlowError:
-    """Of the run log, or of the slots beside it: CannotConnect when its server is away."""
+    """Return the error for a run log or its slots: CannotConnect if its server cannot be reached."""
     another = "name another with --run-log or EMATIX_FLOW_RUN_LOG_URL"
     if isinstance(error, DatabaseNotReached):
         reason = error.reason.what.replace(f"connection {RUN_LOG!r}", f"the run log {location}")
-        # nobody can check a connection that nothing declares
+        # a connection that is not declared cannot be checked
         advice = (error.reason.next_step or "").partition("flow connections check")[0]
         advice = advice.strip().removesuffix("then").strip(" ,")
         return CannotConnect(reason, next_step=f"{advice}, or {another}" if advice else another)
@@ -74,13 +74,13 @@ def run_log_unavailable(location: str, error: SQLAlchemyError) -> FlowError:
         return ConfigError(
             what,
             state="the file is damaged, or never was a run log",
-            next_step="put a backup in its place, or move it away: a new one begins without history, and "
-            f"schedules anew; or {another}",
+            next_step="restore a backup, or move it away: a new one starts without history, and schedules "
+            f"start over; or {another}",
         )
     if is_timeout(error):
-        return ConfigError(what, next_step=f"see who holds its tables locked, or its server up; or {another}")
+        return ConfigError(what, next_step=f"check what locks its tables or blocks its server; or {another}")
     if not location.startswith("sqlite:"):
         return ConfigError(
-            what, next_step=f"see that its user may create, read and write tables there, or {another}"
+            what, next_step=f"check that its user may create, read and write tables there, or {another}"
         )
     return ConfigError(what, next_step=f"make it readable and writable, or {another}")

@@ -1,4 +1,4 @@
-"""A SQLite file that several processes write to: write-ahead log, full sync, and transactions of ours."""
+"""SQLite engines for files that several processes write: write-ahead log, full sync, own transactions."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ BUSY_SECONDS = 15.0
 
 
 def sqlite_engine(path: Path) -> sa.Engine:
-    """The option ``writes`` makes its transaction take the write lock at once."""
+    """Return an engine for the file.
+
+    The option ``writes`` makes a transaction take the write lock at once.
+    """
     make_private_database(path)
-    # no pool: nothing stays open between two statements, so a fork or a second log cannot share a handle
+    # no pool: nothing stays open between two statements, so that a fork or a second log shares no handle
     engine = sa.create_engine(
         sa.URL.create("sqlite", database=str(path)),
         poolclass=sa.pool.NullPool,
@@ -32,8 +35,8 @@ def sqlite_engine(path: Path) -> sa.Engine:
 
 
 def memory_engine() -> sa.Engine:
-    """A database of this process, gone with the engine."""
-    # one connection, which is the database; a thread that wants it waits for the pool to have it back
+    """Return an engine for a database in memory, which ends with the engine."""
+    # one connection, which is the database; other threads wait until the pool has it back
     engine = sa.create_engine(
         "sqlite://",
         poolclass=sa.pool.QueuePool,
@@ -49,18 +52,18 @@ def memory_engine() -> sa.Engine:
 
 
 def disable_driver_transactions(connection: sqlite3.Connection, _: object) -> None:
-    # the driver would begin late, and never before DDL
+    # the driver would begin a transaction late, and never before DDL
     connection.isolation_level = None
 
 
 def begin_transaction(connection: sa.Connection) -> None:
-    # a writer takes the write lock at once: a lock that is upgraded later fails instead of waiting
+    # a writer takes the write lock at once: upgrading a lock later fails instead of waiting
     writes = connection.get_execution_options().get("writes", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
 def _use_write_ahead_log(connection: sqlite3.Connection, _: object) -> None:
-    # readers then never wait for a writer; full sync makes a commit outlive the machine's power
+    # readers never wait for a writer; with full sync a commit survives a power loss
     connection.execute("PRAGMA synchronous=FULL")
     deadline = time.monotonic() + BUSY_SECONDS
     while connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
@@ -68,7 +71,7 @@ def _use_write_ahead_log(connection: sqlite3.Connection, _: object) -> None:
             connection.execute("PRAGMA journal_mode=WAL")
             return
         except sqlite3.OperationalError as error:
-            # two processes that create one log at once: SQLite fails one of them without waiting
+            # if two processes create one log at once, SQLite fails one of them without waiting
             if "locked" not in str(error) or time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
