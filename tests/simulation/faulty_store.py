@@ -224,7 +224,7 @@ class Books:
                     f"{slot} was given up after {self.failed[slot]} failures, {self.deaths[slot]} deaths"
                 )
 
-    def wait(
+    def retry_later(
         self, done: bool, claim: Claim, seconds: float, reason: str | None = None, *, failed: bool = True
     ) -> None:
         if not done:

@@ -172,16 +172,16 @@ class World:
                 (run_due, "threading", threading),
                 (run_due, "time", time),
                 (run_due, "run_pipeline", self.load),
-                (run_due, "open_world", lambda spark: Target(self)),
+                (run_due, "open_connections", lambda spark: Target(self)),
                 (run_due, "slot_is_done", self.is_done),
                 (run_due, "Schedule", schedule),
                 (workflows, "Schedule", schedule),
-                (due, "MOST_AT_ONCE", few),
-                (slot_lifecycle, "MOST_AT_ONCE", few),
-                (slot_lifecycle, "AGAIN_SECONDS", AGAIN),
+                (due, "MAX_SLOTS_PER_POLL", few),
+                (slot_lifecycle, "MAX_SLOTS_PER_POLL", few),
+                (slot_lifecycle, "RESTART_DELAY_SECONDS", AGAIN),
                 (slot_lifecycle, "holder_is_dead", self.holder_is_dead),
                 (scheduler, "time", time),
-                (scheduler, "_GLANCE_SECONDS", POLL / 2),
+                (scheduler, "_EXECUTOR_POLL_SECONDS", POLL / 2),
             ):
                 patches.enter_context(mock.patch.object(module, name, value, create=name == "time"))
             yield

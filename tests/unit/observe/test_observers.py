@@ -62,7 +62,7 @@ def test_one_that_breaks_is_told_of_once_and_hears_the_rest(caplog: pytest.LogCa
     assert broken.heard == ["orders skipped: upstream", "closed"]
     assert len(well.heard) == 4
     (warning,) = [record.getMessage() for record in caplog.records]
-    assert "could not be told" in warning
+    assert "could not report" in warning
     assert "hunter22" not in warning
 
 

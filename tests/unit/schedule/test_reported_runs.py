@@ -399,7 +399,7 @@ def test_a_stream_that_is_restarted_is_told_once_and_recovers_with_its_first_bat
     script = Script([[lost], ["wait", lost], ["batch", "batch", lost], ["batch"]])
     follow(script, log, monkeypatch, restarts=None)
     assert hears.kinds == ["failed", "recovered", "failed", "recovered"]
-    assert hears.events[0].state == "it is tried again"
+    assert hears.events[0].state == "another attempt follows"
 
 
 def test_a_stream_that_is_out_of_restarts_has_given_up(

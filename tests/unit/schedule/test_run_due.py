@@ -271,7 +271,7 @@ def test_the_status_names_a_fire_that_nobody_has_looked_at() -> None:
             registry, None, here.store, here.run_log, hour - dt.timedelta(minutes=115)
         )
     assert orders.unpolled_since == hour - dt.timedelta(hours=2)
-    assert orders.why.startswith("due since ") and orders.why.endswith("has looked")
+    assert orders.why.startswith("due since ") and orders.why.endswith("has polled since")
     assert (fresh.unpolled_since, fresh.why) == (None, "")
     assert early.unpolled_since is None
 
