@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from ematix_flow.errors import PipelineLocked
 from ematix_flow.graph.registry import Registry
 from ematix_flow.run.recording import with_code_version
-from ematix_flow.schedule.upstream_gate import format_utc
 from ematix_flow.spec.pipelines import PipelineSpec
-from ematix_flow.state.run_records import RunRecord, new_run_id, utc_now
+from ematix_flow.state.run_records import RunRecord, new_run_id
 from ematix_flow.state.runlog.base import RunLog
+from ematix_flow.state.times import format_utc, utc_now
 
 LOOKBACK_RUNS = 20
 

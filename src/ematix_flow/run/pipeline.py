@@ -44,7 +44,7 @@ from ematix_flow.run.loading import BEFORE_COMMIT, LoadAttempt, lock_targets, re
 from ematix_flow.run.post_transforms import run_post_transforms
 from ematix_flow.run.recording import RunRecording
 from ematix_flow.run.recovery import committed_targets, settle_interrupted_runs, slot_batch_key
-from ematix_flow.schedule.slot_lifecycle import retry_delay
+from ematix_flow.run.retries import retry_delay
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.state.run_records import RunRecord, RunStatus
 from ematix_flow.state.runlog.base import RunLog

@@ -35,13 +35,14 @@ from ematix_flow.schedule.slot_lifecycle import (
     poll_slots,
 )
 from ematix_flow.schedule.unstarted_runs import RunsDied, never_began_error, record_unstarted_run
-from ematix_flow.schedule.upstream_gate import check_upstreams, format_utc
+from ematix_flow.schedule.upstream_gate import check_upstreams
 from ematix_flow.schedule.workflows import WorkflowSlots
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.spec.schedules import Schedule
 from ematix_flow.state.process_liveness import new_holder
 from ematix_flow.state.runlog.base import RunLog
-from ematix_flow.state.slots.base import Claim, Slot, SlotRecord, SlotStore
+from ematix_flow.state.slots.base import CLOCK_STEP, Claim, Slot, SlotRecord, SlotStore
+from ematix_flow.state.times import format_utc
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 LEASE_SECONDS = 300.0
 _STORE_RETRY_SECONDS = (1.0, 4.0, 15.0)  # between attempts to record the end of a run
 _JOIN_SECONDS = 5.0
-_CLOCK_STEP = dt.timedelta(minutes=1)
 _log = logging.getLogger(__name__)
 
 UnendedLookup = Callable[[Sequence[str]], Sequence[SlotRecord]]
@@ -128,7 +128,7 @@ class SlotRunner:
 
     def _warn_clock_ahead(self, slot: Slot, now: dt.datetime) -> None:
         """Warn once per slot that a clock was ahead. A few seconds are normal clock adjustment."""
-        if slot not in self._warned_ahead and slot.fire_time - now > _CLOCK_STEP:
+        if slot not in self._warned_ahead and slot.fire_time - now > CLOCK_STEP:
             self._warned_ahead.add(slot)
             _log.warning(
                 "%s has a slot of %s, and it is %s now: a clock was ahead. Its present slots fire as usual, "

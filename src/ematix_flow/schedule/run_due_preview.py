@@ -13,11 +13,12 @@ from ematix_flow.run.recovery import slot_is_done
 from ematix_flow.schedule.due import is_missed
 from ematix_flow.schedule.run_due import SlotRunner, refuse_spark
 from ematix_flow.schedule.slot_lifecycle import ALREADY_LOADED, AttemptEnd, claim_slot, describe_holder
-from ematix_flow.schedule.upstream_gate import check_upstreams, format_utc
+from ematix_flow.schedule.upstream_gate import check_upstreams
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.state.run_records import RunRecord
 from ematix_flow.state.slots.base import Claim, Slot, SlotRecord
 from ematix_flow.state.slots.dry_run import DryRunSlotStore
+from ematix_flow.state.times import format_utc
 
 
 @dataclass(frozen=True)

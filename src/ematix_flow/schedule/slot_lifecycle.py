@@ -15,19 +15,26 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from ematix_flow.errors import FlowError
+from ematix_flow.run.retries import MAX_JITTER, retry_delay
 from ematix_flow.schedule.due import BEFORE_FIRST_POLL, MAX_SLOTS_PER_POLL, MISSED, DueCalculator, is_missed
-from ematix_flow.schedule.upstream_gate import format_utc
 from ematix_flow.schedule.workflows import WorkflowSlots
 from ematix_flow.spec.pipelines import RetryPolicy
 from ematix_flow.state.process_liveness import format_holder, holder_is_dead
-from ematix_flow.state.slots.base import MAX_CLAIM, MAX_LEASE, Claim, Slot, SlotRecord, SlotStore
+from ematix_flow.state.slots.base import (
+    CLOCK_STEP,
+    ENDING_CLAIM_SECONDS,
+    MAX_CLAIM,
+    MAX_LEASE,
+    Claim,
+    Slot,
+    SlotRecord,
+    SlotStore,
+)
+from ematix_flow.state.times import format_utc
 
 LOCKED_SECONDS = 30.0  # before the next attempt at a pipeline that another run has locked
 ALREADY_LOADED = "the ledger holds its batch, although no run recorded its end"
 RESTART_DELAY_SECONDS = 30.0  # after a run that could not start or died; doubled for each death
-_ENDING_SECONDS = 60.0  # how long a claim lasts that only ends or reschedules a slot
-_JITTER = 1.1  # a retry delay is at most this much longer
-_CLOCK_STEP = dt.timedelta(minutes=1)
 MAX_DEATHS = 3  # attempts of a slot that die before it is given up
 _log = logging.getLogger(__name__)
 
@@ -131,7 +138,7 @@ def _reopen_for_fire_time(store: SlotStore, record: SlotRecord, now: dt.datetime
     if not store.reopen(record.slot) or record.slot.fire_time <= now:
         return
     waiting = store.get(record.slot)
-    claim = None if waiting is None else store.claim(waiting, "clock", _ENDING_SECONDS)
+    claim = None if waiting is None else store.claim(waiting, "clock", ENDING_CLAIM_SECONDS)
     if claim is not None:
         store.retry_later(
             claim, (record.slot.fire_time - now).total_seconds(), "a clock was ahead", failed=False
@@ -218,17 +225,12 @@ def conclude_attempt(
     )
 
 
-def retry_delay(policy: RetryPolicy, failures: int, chance: random.Random) -> float:
-    """Return the seconds before the next attempt, spread by a tenth so that many do not start at once."""
-    return policy.delay_seconds(failures) * chance.uniform(1.0, _JITTER)
-
-
 def longest_retry_delay(policy: RetryPolicy, record: SlotRecord) -> dt.timedelta:
     """Return how long a slot may wait from now on. One without attempts has no reason to wait."""
     if not record.fence:
-        return _CLOCK_STEP
+        return CLOCK_STEP
     longest = max(policy.delay_seconds(1), policy.delay_seconds(policy.max_attempts))
-    return max(MAX_LEASE, dt.timedelta(seconds=_JITTER * longest))
+    return max(MAX_LEASE, dt.timedelta(seconds=MAX_JITTER * longest))
 
 
 def describe_holder(record: SlotRecord) -> str:

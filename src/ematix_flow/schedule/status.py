@@ -11,7 +11,7 @@ from ematix_flow.graph.registry import Registry
 from ematix_flow.run.last_runs import LOOKBACK_RUNS, has_ended, last_ends, was_locked
 from ematix_flow.schedule.backlog import NO_BACKLOG, Backlog, measure_backlog
 from ematix_flow.schedule.due import is_before_first_poll
-from ematix_flow.schedule.upstream_gate import format_utc, is_unresolved
+from ematix_flow.schedule.upstream_gate import is_unresolved
 from ematix_flow.schedule.workflows import WorkflowSlots, slot_name
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.spec.schedules import Schedule
@@ -20,6 +20,7 @@ from ematix_flow.state.process_liveness import run_is_dead
 from ematix_flow.state.run_records import RunRecord
 from ematix_flow.state.runlog.base import RunLog
 from ematix_flow.state.slots.base import ENDED, SlotRecord, SlotStore
+from ematix_flow.state.times import format_utc
 
 _UNPOLLED_AFTER = dt.timedelta(minutes=20)  # longer than any polling interval that ``flow init`` writes
 

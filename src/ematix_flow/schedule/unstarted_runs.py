@@ -12,8 +12,8 @@ from ematix_flow.run.pipeline import RunContext
 from ematix_flow.schedule.executors.base import CannotDispatch
 from ematix_flow.schedule.slot_lifecycle import MAX_DEATHS
 from ematix_flow.spec.pipelines import PipelineSpec
-from ematix_flow.state.run_records import utc_now
 from ematix_flow.state.slots.base import SlotRecord
+from ematix_flow.state.times import utc_now
 
 _NAMES = uuid.UUID("6f2c1a52-6a0e-4f5f-9a43-0f3f6f1b7c3e")
 

@@ -11,6 +11,7 @@ from ematix_flow.schedule.due import is_missed
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.state.run_records import RunRecord
 from ematix_flow.state.slots.base import UNSUCCESSFUL, Slot, SlotRecord
+from ematix_flow.state.times import format_utc
 
 LastSuccess = Callable[[str], RunRecord | None]
 LatestSlot = Callable[[str, dt.datetime], SlotRecord | None]
@@ -94,8 +95,3 @@ def _makes_up_for(success: RunRecord | None, record: SlotRecord) -> bool:
     if success is None or success.started_at <= record.slot.fire_time:
         return False
     return success.slot is None or success.slot >= record.slot.fire_time
-
-
-def format_utc(moment: dt.datetime, *, seconds: bool = False) -> str:
-    form = "%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M"
-    return f"{moment.astimezone(dt.timezone.utc):{form}} UTC"

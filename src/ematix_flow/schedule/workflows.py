@@ -21,25 +21,29 @@ from dataclasses import dataclass, field
 
 from ematix_flow.run.last_runs import LastEnd
 from ematix_flow.schedule.due import ScheduleEntry, is_missed
-from ematix_flow.schedule.upstream_gate import format_utc
 from ematix_flow.spec.schedules import Schedule
 from ematix_flow.spec.workflows import Trigger, WorkflowSpec
-from ematix_flow.state.slots.base import ENDED, Slot, SlotRecord, SlotStatus, SlotStore
+from ematix_flow.state.slots.base import (
+    CLOCK_STEP,
+    ENDED,
+    ENDING_CLAIM_SECONDS,
+    Slot,
+    SlotRecord,
+    SlotStatus,
+    SlotStore,
+)
+from ematix_flow.state.times import format_utc
 
 SLOT_NAME_PREFIX = "workflow:"
 _FIRINGS_SUFFIX = ":firings"
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _MAX_USED_ENDS = 20  # of each upstream, that a firing keeps
-_ENDING_SECONDS = 60.0
 _LOOKBACK = 50
 MOST_UNENDED = 1_000  # slots of one workflow that may wait for their jobs at once
 TOO_MANY_UNENDED = (
     f"{MOST_UNENDED:,} earlier slots of this workflow have not ended: its jobs do not end, or run less often "
     "than it fires"
 )
-_CLOCK_STEP = dt.timedelta(
-    minutes=1
-)  # by so much a clock is set; what is later was made by one ahead of time
 
 _log = logging.getLogger(__name__)
 
@@ -96,7 +100,7 @@ class WorkflowSlots:
                 continue
             if not record.is_due(now) and not _end_wait_if_fired(store, record, now):
                 continue
-            claim = store.claim(record, "workflow", _ENDING_SECONDS)
+            claim = store.claim(record, "workflow", ENDING_CLAIM_SECONDS)
             if claim is not None:
                 store.end(claim, *_workflow_outcome(ended))
         self._fire_triggers(store)
@@ -200,7 +204,7 @@ class WorkflowSlots:
                 continue
             at = store.now()
             if (
-                firing.fired_at is not None and firing.fired_at - at < _CLOCK_STEP
+                firing.fired_at is not None and firing.fired_at - at < CLOCK_STEP
             ):  # otherwise a clock was ahead
                 at = max(at, firing.fired_at + dt.timedelta(microseconds=1))
             used = {upstream: [*firing.used_ends.get(upstream, ()), end] for upstream, end in new.items()}
@@ -229,7 +233,7 @@ class WorkflowSlots:
         if unknown:
             last, now = store.last_fires(list(unknown)), store.now()
             never = dt.datetime.min.replace(tzinfo=dt.timezone.utc)
-            known_until = {name: at for name, at in last.items() if at - now < _CLOCK_STEP}
+            known_until = {name: at for name, at in last.items() if at - now < CLOCK_STEP}
             store.open(
                 [slot for name, slot in unknown.items() if known_until.get(name, never) < slot.fire_time]
             )

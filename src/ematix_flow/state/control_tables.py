@@ -12,12 +12,13 @@ from contextlib import contextmanager
 import sqlalchemy as sa
 
 from ematix_flow.errors import ConfigError
-from ematix_flow.state.run_records import LONGEST_OUTPUT, utc_now
+from ematix_flow.state.run_records import LONGEST_OUTPUT
 from ematix_flow.state.slots.tables import leases, slots
 from ematix_flow.state.slots.tables import metadata as slots_metadata
 from ematix_flow.state.sql.column_types import ExactText, UtcDateTime
 from ematix_flow.state.sql.failures import open_connection
 from ematix_flow.state.sql.sqlite import memory_engine
+from ematix_flow.state.times import utc_now
 
 Upgrade = Callable[["TableUpgrade"], None]
 

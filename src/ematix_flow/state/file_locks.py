@@ -23,8 +23,8 @@ from filelock import FileLock, Timeout
 from ematix_flow.errors import ConfigError, FlowError, PipelineLocked, TargetFailed
 from ematix_flow.spec.generated_names import distinct_file_name
 from ematix_flow.state.private_files import write_private
-from ematix_flow.state.run_records import utc_now
 from ematix_flow.state.state_root import next_step_for, private_directory
+from ematix_flow.state.times import utc_now
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ematix_flow.errors import ConfigError
-from ematix_flow.state.run_records import aware_utc
+from ematix_flow.state.times import aware_utc
 
 VERSION = 1  # of the documents of run log and slots
 PARALLEL_REQUESTS = 16  # requests of one query at the same time

@@ -15,16 +15,13 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from ematix_flow.spec.redaction import mask
+from ematix_flow.state.times import aware_utc, utc_now
 
 RunStatus = Literal["running", "succeeded", "skipped", "locked", "failed", "interrupted", "cancelled"]
 
 LONGEST_TEXT = 10_000
 LONGEST_OUTPUT = 200_000
 MOMENTS = ("slot", "started_at", "finished_at")
-
-
-def utc_now() -> dt.datetime:
-    return dt.datetime.now(dt.timezone.utc)
 
 
 def new_run_id() -> str:
@@ -41,13 +38,6 @@ def check_finished(status: str) -> None:
     check_status(status)
     if status == "running":
         raise ValueError("a run cannot end with the status 'running'")
-
-
-def aware_utc(name: str, moment: dt.datetime) -> dt.datetime:
-    """Return the time in UTC. Raises ValueError for a time without a time zone."""
-    if moment.tzinfo is None:
-        raise ValueError(f"{name} has no time zone: {moment.isoformat()}")
-    return moment.astimezone(dt.timezone.utc)
 
 
 def bounded_text(text: str) -> str:

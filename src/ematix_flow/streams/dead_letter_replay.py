@@ -18,7 +18,7 @@ from ematix_flow.state.dead_letters.base import (
     LetterLease,
     LetterSelection,
 )
-from ematix_flow.state.run_records import utc_now
+from ematix_flow.state.times import utc_now
 
 # The outcome of each letter by id: None if it arrived, else the reason. No entry: it was not tried.
 RunLetters = Callable[[Sequence[DeadLetter]], Mapping[str, str | None]]

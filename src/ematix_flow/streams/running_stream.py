@@ -46,8 +46,9 @@ from ematix_flow.run.pipeline import open_connections
 from ematix_flow.run.recording import RunRecording
 from ematix_flow.run.worker_pool import stream_jar_groups
 from ematix_flow.spec.streams import StreamSpec
-from ematix_flow.state.run_records import RunRecord, RunStatus, utc_now
+from ematix_flow.state.run_records import RunRecord, RunStatus
 from ematix_flow.state.runlog.base import RunLog, project_run_log
+from ematix_flow.state.times import utc_now
 from ematix_flow.streams.dead_letters import open_dead_letters
 from ematix_flow.streams.restarts import RestartNotice, RestartPolicy, RestartSupervisor
 

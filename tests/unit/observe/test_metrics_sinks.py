@@ -19,8 +19,9 @@ from ematix_flow.observe.sink_urls import parse_sink_url
 from ematix_flow.observe.traces import open_traces
 from ematix_flow.schedule.executors.base import CannotDispatch
 from ematix_flow.schedule.unstarted_runs import RunsDied
-from ematix_flow.state.run_records import RunRecord, utc_now
+from ematix_flow.state.run_records import RunRecord
 from ematix_flow.state.runlog.base import NullRunLog, RunLog, open_run_log
+from ematix_flow.state.times import utc_now
 from tests.services.process import free_port
 from tests.watched_runs import loaded, orders_pipeline
 

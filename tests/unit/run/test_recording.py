@@ -19,7 +19,8 @@ from ematix_flow.backends.state_stores.run_logs import open_run_log
 from ematix_flow.errors import ConfigError, FlowError
 from ematix_flow.run.context import run_context
 from ematix_flow.run.recording import RunRecording, record_command
-from ematix_flow.state.run_records import RunRecord, utc_now
+from ematix_flow.state.run_records import RunRecord
+from ematix_flow.state.times import utc_now
 
 LOG = logging.getLogger("users.own")
 

@@ -49,10 +49,10 @@ from ematix_flow.schedule.slot_lifecycle import ALREADY_LOADED
 from ematix_flow.schedule.status import pipeline_statuses, workflow_statuses
 from ematix_flow.schedule.workflows import slot_name
 from ematix_flow.state.process_liveness import holder_is_dead, new_holder
-from ematix_flow.state.run_records import utc_now
 from ematix_flow.state.runlog.base import run_log_location
 from ematix_flow.state.runlog.sql import open_slots_file
 from ematix_flow.state.slots.base import Claim, Slot, SlotRecord, SlotStore
+from ematix_flow.state.times import utc_now
 
 MINUTE = dt.timedelta(minutes=1)
 LOG = "sqlite://log.db"

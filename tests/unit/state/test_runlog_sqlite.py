@@ -18,13 +18,14 @@ import sqlalchemy as sa
 
 from ematix_flow.errors import CannotConnect, ConfigError, UsageError
 from ematix_flow.state.control_tables import UPGRADES, TableUpgrade, migrate, stored_version
-from ematix_flow.state.run_records import RunRecord, utc_now
+from ematix_flow.state.run_records import RunRecord
 from ematix_flow.state.runlog import base
 from ematix_flow.state.runlog.base import NullRunLog, open_run_log
 from ematix_flow.state.runlog.queries import newest_runs_statement
 from ematix_flow.state.runlog.sql import SqlRunLog
 from ematix_flow.state.slots.base import Slot
 from ematix_flow.state.slots.sql import SqlSlotStore
+from ematix_flow.state.times import utc_now
 
 # the processes part after the imports, so that they begin at the same moment
 CHILD = """

@@ -35,7 +35,7 @@ from ematix_flow.state.dead_letters.base import (
     no_such_letter,
     storable_text,
 )
-from ematix_flow.state.run_records import utc_now
+from ematix_flow.state.times import utc_now
 
 MAX_LEASED_LETTERS = 500
 MAX_LEASED_BYTES = 8 * 1024 * 1024

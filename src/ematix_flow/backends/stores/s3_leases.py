@@ -31,7 +31,7 @@ from ematix_flow.backends.stores.s3_failures import (
 from ematix_flow.errors import FlowError, TargetFailed
 from ematix_flow.spec.connections.lakes import S3Connection
 from ematix_flow.state.file_locks import machine_id, process_is_alive
-from ematix_flow.state.run_records import utc_now
+from ematix_flow.state.times import utc_now
 
 LEASE_SECONDS = 60.0
 HEARTBEAT_SECONDS = 15.0

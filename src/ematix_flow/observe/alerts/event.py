@@ -9,7 +9,8 @@ import uuid
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
-from ematix_flow.state.run_records import aware_utc, bounded_text, utc_now
+from ematix_flow.state.run_records import bounded_text
+from ematix_flow.state.times import aware_utc, utc_now
 
 AlertKind = Literal["failed", "gave_up", "recovered", "quality_failed", "sla_breached", "test"]
 FRESHNESS = "freshness:"  # before a pipeline's name, of the records that it is stale

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 
 from ematix_flow.errors import UsageError
 from ematix_flow.spec.redaction import mask
-from ematix_flow.state.run_records import aware_utc, utc_now
+from ematix_flow.state.times import aware_utc, utc_now
 
 Stage = Literal["decode", "transform", "write", "late_data"]
 LetterStatus = Literal["pending", "parked", "replayed"]

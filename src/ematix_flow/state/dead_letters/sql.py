@@ -38,10 +38,10 @@ from ematix_flow.state.dead_letters.base import (
     storable_text,
 )
 from ematix_flow.state.dead_letters.tables import TABLE, is_current, letter_tables, migrate, stored_version
-from ematix_flow.state.run_records import utc_now
 from ematix_flow.state.sql.failures import database_message, is_conflict
 from ematix_flow.state.sql.sqlite import sqlite_engine
 from ematix_flow.state.state_root import private_directory
+from ematix_flow.state.times import utc_now
 
 LETTERS_PER_STATEMENT = 500  # in one statement
 BYTES_PER_STATEMENT = 8 * 1024 * 1024  # of payloads in one statement, and in one lease

@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
 from ematix_flow.errors import ConfigError
-from ematix_flow.state.run_records import utc_now
 from ematix_flow.state.sql.column_types import ExactText, UtcDateTime
+from ematix_flow.state.times import utc_now
 
 SCHEMA = "ematix_flow"
 TABLE = "dead_letters"

@@ -25,17 +25,10 @@ from ematix_flow.spec.connections.urls import mask_url
 from ematix_flow.spec.durations import try_parse_duration
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.redaction import mask
-from ematix_flow.state.run_records import (
-    RunRecord,
-    RunStatus,
-    aware_utc,
-    bounded_text,
-    check_finished,
-    mask_metrics,
-    utc_now,
-)
+from ematix_flow.state.run_records import RunRecord, RunStatus, bounded_text, check_finished, mask_metrics
 from ematix_flow.state.state_root import absolute_path, state_root
 from ematix_flow.state.store_urls import parse_flag, split_options
+from ematix_flow.state.times import aware_utc, utc_now
 
 URL_VARIABLE = "EMATIX_FLOW_RUN_LOG_URL"
 PATH_VARIABLE = "EMATIX_FLOW_RUN_LOG_PATH"

@@ -31,8 +31,9 @@ from ematix_flow.state.object_store import (
     newest_first_key,
     require_version,
 )
-from ematix_flow.state.run_records import RunRecord, RunStatus, aware_utc, bounded_output
+from ematix_flow.state.run_records import RunRecord, RunStatus, bounded_output
 from ematix_flow.state.runlog.base import RunLog, no_such_run, take_until_success, warn_once
+from ematix_flow.state.times import aware_utc
 
 MOST_RUNNING = 100
 _MAX_TRIES = 20

@@ -27,14 +27,7 @@ from ematix_flow.state.control_tables import (
     runs,
     version_too_old,
 )
-from ematix_flow.state.run_records import (
-    RunRecord,
-    RunStatus,
-    aware_utc,
-    bounded_output,
-    bounded_text,
-    mask_metrics,
-)
+from ematix_flow.state.run_records import RunRecord, RunStatus, bounded_output, bounded_text, mask_metrics
 from ematix_flow.state.runlog.base import (
     RunLog,
     RunLogLocation,
@@ -56,6 +49,7 @@ from ematix_flow.state.slots.sql import SqlSlotStore
 from ematix_flow.state.sql.failures import database_message, is_timeout, open_connection, run_log_unavailable
 from ematix_flow.state.sql.sqlite import memory_engine, sqlite_engine
 from ematix_flow.state.state_root import private_directory
+from ematix_flow.state.times import aware_utc
 
 MOST_RUNNING = 100
 _PURGE_PORTION = 500

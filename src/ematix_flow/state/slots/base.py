@@ -18,6 +18,8 @@ SlotStatus = Literal["waiting", "claimed", "succeeded", "gave_up", "skipped"]
 UNENDED: tuple[SlotStatus, ...] = ("waiting", "claimed")
 UNSUCCESSFUL: tuple[SlotStatus, ...] = ("gave_up", "skipped")
 ENDED: tuple[SlotStatus, ...] = ("succeeded", *UNSUCCESSFUL)
+CLOCK_STEP = dt.timedelta(minutes=1)  # clocks are adjusted by up to this; a later slot: a clock was ahead
+ENDING_CLAIM_SECONDS = 60.0  # how long a claim lasts that only ends or reschedules a slot
 MAX_LEASE = dt.timedelta(minutes=10)  # schedulers take leases of one minute
 MAX_CLAIM = dt.timedelta(hours=1)  # limit for a run without heartbeat, whatever its claim says
 

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from ematix_flow.state.run_records import utc_now
 from ematix_flow.state.slots.base import (
     ENDED,
     MAX_LEASE,
@@ -19,6 +18,7 @@ from ematix_flow.state.slots.base import (
     SlotStatus,
     SlotStore,
 )
+from ematix_flow.state.times import utc_now
 
 
 class MemorySlotStore(SlotStore):

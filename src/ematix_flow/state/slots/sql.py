@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from ematix_flow.state.control_tables import SLOTS_SINCE, empty_memory_database, prepare_tables
-from ematix_flow.state.run_records import bounded_text, utc_now
+from ematix_flow.state.run_records import bounded_text
 from ematix_flow.state.slots.base import (
     ENDED,
     MAX_LEASE,
@@ -41,6 +41,7 @@ from ematix_flow.state.slots.statements import (
 )
 from ematix_flow.state.slots.tables import leases, slots
 from ematix_flow.state.sql.failures import open_connection, run_log_unavailable
+from ematix_flow.state.times import utc_now
 
 _CLOCKS = {"postgresql": "SELECT clock_timestamp()", "mysql": "SELECT UTC_TIMESTAMP(6)"}
 

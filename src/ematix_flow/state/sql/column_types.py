@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from ematix_flow.state.run_records import aware_utc
+from ematix_flow.state.times import aware_utc
 
 
 class UtcDateTime(sa.types.TypeDecorator[dt.datetime]):
