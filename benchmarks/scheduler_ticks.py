@@ -204,7 +204,7 @@ class _World:
         self.store = SqlSlotStore(tables.engine, tables.location, self.clock, schema=tables.schema)
 
     def scheduler(self, module: Path) -> Scheduler:
-        from ematix_flow.run.pipeline import RunContext
+        from ematix_flow.run.run_context import RunContext
         from ematix_flow.schedule.run_due import SlotRunner, refuse_spark
         from ematix_flow.schedule.scheduler import Scheduler
 

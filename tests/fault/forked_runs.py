@@ -145,7 +145,8 @@ def run_here(
     """The whole run in this process; without Spark, unless a session is given."""
     from ematix_flow import faults
     from ematix_flow.graph.registry import Registry, use_registry
-    from ematix_flow.run.pipeline import RunContext, run_pipeline
+    from ematix_flow.run.pipeline import run_pipeline
+    from ematix_flow.run.run_context import RunContext
     from ematix_flow.state.runlog.base import open_run_log, project_run_log
 
     with ExitStack() as stack:

@@ -20,7 +20,7 @@ import pytest
 
 from ematix_flow import faults
 from ematix_flow.graph.registry import Registry, use_registry
-from ematix_flow.run.pipeline import RunContext
+from ematix_flow.run.run_context import RunContext
 from ematix_flow.schedule.run_due import SlotOutcome, SlotRunner, refuse_spark
 from ematix_flow.schedule.slot_lifecycle import ALREADY_LOADED, MAX_DEATHS
 from ematix_flow.state.runlog.base import open_run_log, project_run_log

@@ -25,8 +25,8 @@ from ematix_flow.errors import (
 )
 from ematix_flow.graph.registry import DeclaredPipeline
 from ematix_flow.plan.results import RunResult
-from ematix_flow.run.pipeline import RunContext
 from ematix_flow.run.recovery import slot_batch_key, slot_is_done, slot_load
+from ematix_flow.run.run_context import RunContext
 from ematix_flow.schedule import clearing, due, run_due, scheduler, slot_lifecycle, workflows
 from ematix_flow.schedule.executors.base import CannotDispatch, Executor, RunDispatch, WorkerExit, WorkerState
 from ematix_flow.schedule.run_due import SlotRunner, resolve_claim

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ematix_flow.graph.registry import Registry
     from ematix_flow.observe.listener import Listener
     from ematix_flow.observe.settings import Observability
-    from ematix_flow.run.pipeline import RunContext
+    from ematix_flow.run.run_context import RunContext
     from ematix_flow.schedule.run_due import SlotRunner
     from ematix_flow.state.slots.base import Slot, SlotStore
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass
+import time
+import uuid
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,13 +15,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt at running a pipeline."""
+    """One attempt at running a pipeline; the run log stores it as a `RunRecord`.
+
+    All attempts of a run share the batch key, so that the ledger knows what an earlier one committed.
+    """
 
     pipeline: str
     run_id: str
     number: int = 1
     slot: dt.datetime | None = None
     trigger: str = "sync"
+    batch_key: str = ""
+    earlier_run_ids: tuple[str, ...] = ()  # of the earlier attempts of this run
+    started: float = field(default_factory=time.monotonic, compare=False)  # by the monotonic clock
+
+    def next_attempt(self) -> Attempt:
+        """Return the attempt that follows this one, which failed."""
+        return replace(
+            self,
+            run_id=str(uuid.uuid4()),
+            number=self.number + 1,
+            earlier_run_ids=(*self.earlier_run_ids, self.run_id),
+            started=time.monotonic(),
+        )
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from ematix_flow.engine.spark.settings import EngineSettings, check_engine
 from ematix_flow.observe.listener import Listener
 from ematix_flow.observe.run_logging import LoggingListener
 from ematix_flow.observe.settings import Observability, open_observers
-from ematix_flow.run.pipeline import RunContext
+from ematix_flow.run.run_context import RunContext
 from ematix_flow.state.runlog.base import project_run_log, run_retention
 
 if TYPE_CHECKING:

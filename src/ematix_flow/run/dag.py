@@ -13,7 +13,8 @@ from ematix_flow.graph.registry import Registry, use_registry
 from ematix_flow.observe.observer import RunEnd
 from ematix_flow.plan.results import RunResult, unexpected_error
 from ematix_flow.run.last_runs import record_skipped_run
-from ematix_flow.run.pipeline import RunContext, run_pipeline
+from ematix_flow.run.pipeline import run_pipeline
+from ematix_flow.run.run_context import RunContext
 from ematix_flow.run.worker_pool import WorkerPool, pipeline_jar_groups, with_jar_groups
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from ematix_flow.engine.connections import Connections
 from ematix_flow.engine.execution.execute import ALREADY_APPLIED, execute_target
@@ -21,34 +19,19 @@ from ematix_flow.errors import (
     ShrinkRefused,
     SourceFailed,
 )
+from ematix_flow.observe.listener import Attempt
 from ematix_flow.plan.definition import Plan
 from ematix_flow.plan.results import TargetResult, failed_result
 from ematix_flow.run.recovery import committed_targets, ledger_holds, slot_load
+from ematix_flow.run.run_context import RunContext
 from ematix_flow.spec.pipelines import PipelineSpec, TargetSpec
-
-if TYPE_CHECKING:
-    from ematix_flow.run.pipeline import RunContext
 
 # errors that can only occur before anything is committed
 BEFORE_COMMIT = (SourceFailed, RowRejected, ShrinkRefused, EngineError)
 
 
-@dataclass(frozen=True)
-class LoadAttempt:
-    """One attempt.
-
-    All attempts of a run share the batch key, so the ledger knows what an earlier one committed.
-    """
-
-    batch_key: str
-    number: int
-    earlier_run_ids: tuple[str, ...] = ()
-    run_id: uuid.UUID = field(default_factory=uuid.uuid4)
-    started: float = field(default_factory=time.monotonic)
-
-
 def results_if_loaded(
-    spec: PipelineSpec, world: Connections, context: RunContext, attempt: LoadAttempt
+    spec: PipelineSpec, world: Connections, context: RunContext, attempt: Attempt
 ) -> list[TargetResult]:
     """Return the results of a slot that every target holds already; the source is not read.
 
@@ -86,12 +69,12 @@ def run_targets(
     plan: Plan,
     world: Connections,
     context: RunContext,
-    attempt: LoadAttempt,
+    attempt: Attempt,
     batch: str,
     unreachable: Mapping[str, FlowError],
 ) -> list[TargetResult]:
     """Load all targets in order. With several targets, a failure becomes a result and the policy decides."""
-    run_id, listener = attempt.run_id, context.listener
+    run_id, listener = uuid.UUID(attempt.run_id), context.listener
     if plan.shared is None:
         only = plan.targets[0]
         try:
@@ -136,7 +119,7 @@ def _recheck_failed_commit(
     return TargetResult(result.target, result.mode, result.path, "succeeded", reason)
 
 
-def _explain_already_applied(result: TargetResult, attempt: LoadAttempt, batch: str) -> TargetResult:
+def _explain_already_applied(result: TargetResult, attempt: Attempt, batch: str) -> TargetResult:
     """If the ledger holds the batch already, give the reason: which run had committed it."""
     if result.reason != ALREADY_APPLIED:
         return result

@@ -5,7 +5,6 @@ Decorator, CLI and ``.sync()`` all end here. Every run is recorded in the run lo
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 import random
 import sys
@@ -13,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from ematix_flow.engine.connections import Connections, StartSpark
@@ -35,19 +34,19 @@ from ematix_flow.errors import (
     ShrinkRefused,
 )
 from ematix_flow.graph.registry import DeclaredPipeline
-from ematix_flow.observe.listener import Attempt, Listener
-from ematix_flow.observe.observer import Observers, RunEnd
+from ematix_flow.observe.listener import Attempt
+from ematix_flow.observe.observer import RunEnd
 from ematix_flow.plan.definition import Plan
 from ematix_flow.plan.results import RunResult, Status, TargetResult
 from ematix_flow.run.batches import RunBatch, choose_batch
-from ematix_flow.run.loading import BEFORE_COMMIT, LoadAttempt, lock_targets, results_if_loaded, run_targets
+from ematix_flow.run.loading import BEFORE_COMMIT, lock_targets, results_if_loaded, run_targets
 from ematix_flow.run.post_transforms import run_post_transforms
 from ematix_flow.run.recording import RunRecording
 from ematix_flow.run.recovery import committed_targets, settle_interrupted_runs, slot_batch_key
 from ematix_flow.run.retries import retry_delay
+from ematix_flow.run.run_context import RunContext
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.state.run_records import RunRecord, RunStatus
-from ematix_flow.state.runlog.base import RunLog
 
 # errors that the next attempt would meet again
 _NOT_RETRIED = (
@@ -64,33 +63,15 @@ _NOT_RETRIED = (
 _RANDOM = random.Random()
 
 
-@dataclass(frozen=True)
-class RunContext:
-    """What a run needs from outside: the engine, the run log, the listener and observers, the trigger.
-
-    A run that is ``tried_elsewhere`` is one attempt, the ``attempt``-th: whoever keeps its slot tries again.
-    Runs that are older than ``keep`` are forgotten.
-    """
-
-    run_log: RunLog
-    spark: StartSpark
-    listener: Listener = field(default_factory=Listener)
-    trigger: str = "sync"
-    slot: dt.datetime | None = None
-    attempt: int = 1
-    retried_by_scheduler: bool = False
-    observers: Observers = field(default_factory=Observers)
-    keep_runs_for: dt.timedelta | None = None
-    sleep: Callable[[float], None] = time.sleep
-
-
 def run_pipeline(declared: DeclaredPipeline, context: RunContext) -> RunResult:
     """Run the pipeline and retry by its policy. Raises the last error if all attempts fail."""
     policy = declared.spec.retry
     batch = slot_batch_key(context.slot) if context.slot else f"run:{uuid.uuid4()}"
-    attempt = LoadAttempt(batch, context.attempt)
+    attempt = Attempt(
+        declared.spec.name, str(uuid.uuid4()), context.attempt, context.slot, context.trigger, batch
+    )
     while True:
-        listener = context.listener.run_started(_attempt_for_listener(declared.spec, context, attempt))
+        listener = context.listener.run_started(attempt)
         try:
             return _run_and_notify(declared, replace(context, listener=listener), attempt)
         except FlowError as error:
@@ -103,7 +84,7 @@ def run_pipeline(declared: DeclaredPipeline, context: RunContext) -> RunResult:
                 f"attempt {number} of {policy.max_attempts} failed ({error.what}); the next in {delay:.3g} s"
             )
             context.sleep(delay)
-            attempt = LoadAttempt(batch, number + 1, (*attempt.earlier_run_ids, str(attempt.run_id)))
+            attempt = attempt.next_attempt()
 
 
 def _will_retry(spec: PipelineSpec, context: RunContext, number: int, error: object) -> bool:
@@ -129,7 +110,7 @@ def open_connections(spark: StartSpark) -> Connections:
     )
 
 
-def _run_and_notify(declared: DeclaredPipeline, context: RunContext, attempt: LoadAttempt) -> RunResult:
+def _run_and_notify(declared: DeclaredPipeline, context: RunContext, attempt: Attempt) -> RunResult:
     """Run the attempt and notify the listener of its end."""
     try:
         result = _run_recorded(declared, context, attempt)
@@ -140,7 +121,7 @@ def _run_and_notify(declared: DeclaredPipeline, context: RunContext, attempt: Lo
     return result
 
 
-def _run_recorded(declared: DeclaredPipeline, context: RunContext, attempt: LoadAttempt) -> RunResult:
+def _run_recorded(declared: DeclaredPipeline, context: RunContext, attempt: Attempt) -> RunResult:
     spec = declared.spec
     before = sys.exc_info()[1]  # the caller may be handling another error
     recorded = _AttemptRecording(spec, context, _new_record(spec, context, attempt))
@@ -242,10 +223,10 @@ def _partial_failure(spec: PipelineSpec, result: RunResult, batch: RunBatch) -> 
 
 
 def _run_with_locks(
-    declared: DeclaredPipeline, context: RunContext, attempt: LoadAttempt
+    declared: DeclaredPipeline, context: RunContext, attempt: Attempt
 ) -> tuple[RunResult, RunBatch]:
     spec, world, listener = declared.spec, open_connections(context.spark), context.listener
-    run_id = attempt.run_id
+    run_id = uuid.UUID(attempt.run_id)
     notes: list[str] = []
 
     def note(text: str) -> None:
@@ -283,7 +264,7 @@ def _plan_and_load(
     declared: DeclaredPipeline,
     world: Connections,
     context: RunContext,
-    attempt: LoadAttempt,
+    attempt: Attempt,
     batch: RunBatch,
     unreachable: Mapping[str, FlowError],
     note: Callable[[str], None],
@@ -291,7 +272,7 @@ def _plan_and_load(
     spec, listener = declared.spec, context.listener
     plan, unplanned = _plan_available_targets(declared, world, unreachable)
     if len(spec.targets) > 1:  # only now: a run that fails before it loads leaves everything to the next run
-        context.run_log.record_batch(str(attempt.run_id), batch.key, batch.overdue)
+        context.run_log.record_batch(attempt.run_id, batch.key, batch.overdue)
     listener.planned(plan)
     for warning in dict.fromkeys(text for target in plan.targets for text in target.warnings):
         note(warning)
@@ -333,13 +314,9 @@ def _status(results: list[TargetResult]) -> Status:
     return "skipped" if statuses == {"skipped"} else "succeeded"
 
 
-def _attempt_for_listener(spec: PipelineSpec, context: RunContext, attempt: LoadAttempt) -> Attempt:
-    return Attempt(spec.name, str(attempt.run_id), attempt.number, context.slot, context.trigger)
-
-
-def _new_record(spec: PipelineSpec, context: RunContext, attempt: LoadAttempt) -> RunRecord:
+def _new_record(spec: PipelineSpec, context: RunContext, attempt: Attempt) -> RunRecord:
     return RunRecord(
-        run_id=str(attempt.run_id),
+        run_id=attempt.run_id,
         pipeline=spec.name,
         target=", ".join(t.label for t in spec.targets),
         mode=", ".join(dict.fromkeys(t.mode for t in spec.targets)),

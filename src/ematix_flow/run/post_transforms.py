@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ematix_flow.engine.connections import Connections
 from ematix_flow.engine.live_connection import LiveConnection
@@ -13,11 +13,9 @@ from ematix_flow.errors import FlowError, PostTransformFailed
 from ematix_flow.graph.registry import DeclaredPipeline, current_registry
 from ematix_flow.plan.results import RunResult
 from ematix_flow.plan.stages import RunPostTransform
+from ematix_flow.run.run_context import RunContext
 
-if TYPE_CHECKING:
-    from ematix_flow.run.pipeline import RunContext
-
-PipelineRunner = Callable[[DeclaredPipeline, "RunContext"], RunResult]
+PipelineRunner = Callable[[DeclaredPipeline, RunContext], RunResult]
 
 
 @dataclass(frozen=True)

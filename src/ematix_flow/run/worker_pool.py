@@ -19,7 +19,7 @@ from ematix_flow.engine.spark.session import cancel_jobs
 from ematix_flow.errors import FlowError, Interrupted
 from ematix_flow.graph.connections import resolve_for_use
 from ematix_flow.graph.registry import Registry, use_registry
-from ematix_flow.run.pipeline import RunContext
+from ematix_flow.run.run_context import RunContext
 from ematix_flow.spec.pipelines import ConnectionRef
 from ematix_flow.spec.streams import StreamSpec
 

@@ -18,8 +18,9 @@ from ematix_flow.graph.registry import Registry, use_registry
 from ematix_flow.observe.observer import Observers
 from ematix_flow.plan.results import RunResult, unexpected_error
 from ematix_flow.run.last_runs import last_ends, last_success, record_skipped_run
-from ematix_flow.run.pipeline import RunContext, open_connections, run_pipeline
+from ematix_flow.run.pipeline import open_connections, run_pipeline
 from ematix_flow.run.recovery import slot_is_done
+from ematix_flow.run.run_context import RunContext
 from ematix_flow.run.worker_pool import WorkerPool, pipeline_jar_groups, with_jar_groups
 from ematix_flow.schedule.clearing import reopen_slots
 from ematix_flow.schedule.due import MISSED, DueCalculator, ScheduleEntry

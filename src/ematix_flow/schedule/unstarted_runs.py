@@ -8,7 +8,7 @@ from dataclasses import replace
 from ematix_flow.errors import FlowError, LoadError, UsageError
 from ematix_flow.observe.observer import RunEnd
 from ematix_flow.run.last_runs import unstarted_run_record
-from ematix_flow.run.pipeline import RunContext
+from ematix_flow.run.run_context import RunContext
 from ematix_flow.schedule.executors.base import CannotDispatch
 from ematix_flow.schedule.slot_lifecycle import MAX_DEATHS
 from ematix_flow.spec.pipelines import PipelineSpec

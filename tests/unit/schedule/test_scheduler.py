@@ -16,7 +16,7 @@ from ematix_flow.errors import ConfigError
 from ematix_flow.graph.registry import current_registry
 from ematix_flow.observe.metrics import CountingObserver
 from ematix_flow.observe.observer import Observer, Observers, SchedulerTick
-from ematix_flow.run.pipeline import RunContext
+from ematix_flow.run.run_context import RunContext
 from ematix_flow.schedule.executors.base import CannotDispatch, Executor, RunDispatch, WorkerExit, WorkerState
 from ematix_flow.schedule.run_due import SlotRunner
 from ematix_flow.schedule.scheduler import Scheduler
