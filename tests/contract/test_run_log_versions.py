@@ -149,9 +149,9 @@ def test_a_log_of_the_first_version_gets_slots_whoever_opens_it_first(old: str) 
 
 def test_one_that_only_looks_upgrades_nothing(old: str) -> None:
     with pytest.raises(ConfigError, match="has version 1") as refused:
-        open_run_log(old, env={}, looking=True, reading=True)
+        open_run_log(old, env={}, read_only=True, reading=True)
     assert "flow run" in (refused.value.next_step or "")
-    with open_slots(old, env={}, looking=True) as slots:
+    with open_slots(old, env={}, read_only=True) as slots:
         assert slots.unended() == [] and slots.last_fires(["orders"]) == {}
     assert version_of(old) == 1
     open_run_log(old, env={}, reading=True).close()
@@ -162,9 +162,9 @@ def test_one_that_only_looks_upgrades_nothing(old: str) -> None:
         for table in ("flow_slots", "flow_leases"):
             name = table if tables.schema is None else f"{tables.schema}.{table}"
             connection.execute(sa.text(f"DROP TABLE {name}"))
-    with open_run_log(old, env={}, looking=True, reading=True) as log:
+    with open_run_log(old, env={}, read_only=True, reading=True) as log:
         assert log.get("old").rows_inserted == 12
-    with open_slots(old, env={}, looking=True) as slots:
+    with open_slots(old, env={}, read_only=True) as slots:
         assert slots.newest(["orders"]) == {}
     assert version_of(old) == 4
 

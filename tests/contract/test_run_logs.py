@@ -210,9 +210,9 @@ def test_a_run_ends_once(log: RunLog) -> None:
 
 def test_one_that_only_looks_makes_nothing_and_finds_it_empty(url: str, tmp_path: Path) -> None:
     before = sorted(tmp_path.iterdir())
-    with open_run_log(url, env={}, reading=True, looking=True) as log:
+    with open_run_log(url, env={}, reading=True, read_only=True) as log:
         assert log.list() == () and log.newest(["orders"]) == {} and log.location
-    with open_slots(url, env={}, looking=True) as slots:
+    with open_slots(url, env={}, read_only=True) as slots:
         assert slots.unended() == [] and slots.newest(["orders"]) == {} and slots.now()
     assert sorted(tmp_path.iterdir()) == before
     if not url.startswith(("memory", "sqlite", "duckdb", "s3", "gs", "azure")):

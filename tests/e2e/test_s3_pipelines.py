@@ -20,7 +20,7 @@ from ematix_flow.errors import FlowError
 from ematix_flow.spec.connections import ObjectStoreS3Connection
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
-from ematix_flow.state.runlog.base import open_run_log
+from ematix_flow.state.local_stores import open_run_log
 from tests.contract.s3_files import S3Lake
 from tests.services.s3 import S3Server
 

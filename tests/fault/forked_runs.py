@@ -147,7 +147,8 @@ def run_here(
     from ematix_flow.graph.registry import Registry, use_registry
     from ematix_flow.run.pipeline import run_pipeline
     from ematix_flow.run.run_context import RunContext
-    from ematix_flow.state.runlog.base import open_run_log, project_run_log
+    from ematix_flow.state.local_stores import open_run_log
+    from ematix_flow.state.runlog.base import project_run_log
 
     with ExitStack() as stack:
         if before_apply is not None:

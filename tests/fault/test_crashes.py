@@ -26,7 +26,7 @@ from ematix_flow import (
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
-from ematix_flow.state.runlog.base import open_run_log
+from ematix_flow.state.local_stores import open_run_log
 from tests.fault.forked_runs import MODULE as FORKED_MODULE
 from tests.fault.forked_runs import ForkedRuns, forked_runs
 from tests.reading import read_table

@@ -23,7 +23,8 @@ from ematix_flow.graph.registry import Registry, use_registry
 from ematix_flow.run.run_context import RunContext
 from ematix_flow.schedule.run_due import SlotOutcome, SlotRunner, refuse_spark
 from ematix_flow.schedule.slot_lifecycle import ALREADY_LOADED, MAX_DEATHS
-from ematix_flow.state.runlog.base import open_run_log, project_run_log
+from ematix_flow.state.local_stores import open_run_log
+from ematix_flow.state.runlog.base import project_run_log
 from ematix_flow.state.slots.base import Slot
 from ematix_flow.state.slots.memory import MemorySlotStore
 from tests.fault.databases import Database, file_database

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow.state.runlog.base import open_run_log
+from ematix_flow.state.local_stores import open_run_log
 from tests.fault.databases import Database, file_database
 from tests.fault.forked_runs import MODULE, ForkedRuns, forked_runs
 from tests.fault.histories import BY_NAME, History

@@ -113,15 +113,15 @@ def resolve_streams(registry: Registry, names: Sequence[str], *, everything: boo
     return list(dict.fromkeys(wanted))
 
 
-def read_run_log(url: str | None, *, looking: bool = True) -> RunLog:
+def read_run_log(url: str | None, *, read_only: bool = True) -> RunLog:
     """Open the run log for a command that shows it. Raises an error if it cannot be opened.
 
-    A command that also changes the run log passes ``looking=False``: it is then created or upgraded first.
+    A command that also changes the run log passes ``read_only=False``: it is then created or upgraded first.
     """
     from ematix_flow.backends.state_stores.run_logs import open_run_log
     from ematix_flow.state.runlog.base import project_run_log
 
-    return open_run_log(url or project_run_log(os.environ), env=os.environ, reading=True, looking=looking)
+    return open_run_log(url or project_run_log(os.environ), env=os.environ, reading=True, read_only=read_only)
 
 
 def complete_pipelines(ctx: Any, args: list[str], incomplete: str) -> list[str]:

@@ -99,17 +99,17 @@ def dry_run_slot_runner(registry: Registry, run_log: str | None) -> Iterator[Slo
     def refused(slot: Slot) -> RunContext:
         raise AssertionError(f"{slot} must not run in a dry run")
 
-    with _open_required_slots(run_log, looking=True) as store, read_run_log(run_log) as log:
+    with _open_required_slots(run_log, read_only=True) as store, read_run_log(run_log) as log:
         yield SlotRunner(registry, store, log, refused)
 
 
-def _open_required_slots(run_log: str | None, *, kept: bool = False, looking: bool = False) -> SlotStore:
+def _open_required_slots(run_log: str | None, *, kept: bool = False, read_only: bool = False) -> SlotStore:
     """Open the slots. Unlike the run log they are required: without them, slots could run twice."""
     from ematix_flow.backends.state_stores.run_logs import open_slots
     from ematix_flow.errors import FlowError
 
     try:
-        return open_slots(slots_url(run_log), env=os.environ, kept=kept, looking=looking)
+        return open_slots(slots_url(run_log), env=os.environ, kept=kept, read_only=read_only)
     except FlowError as error:
         error.state = "; ".join(filter(None, ("nothing was run", error.state)))
         raise

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.registry import Collector
 
 from ematix_flow.observe.metric_families import MetricFamilies, MetricFamily
-from ematix_flow.observe.metrics import SendingObserver
+from ematix_flow.observe.metrics_observers import SendingObserver
 from ematix_flow.observe.otlp import (
     EXPORT_SECONDS,
     SCOPE,

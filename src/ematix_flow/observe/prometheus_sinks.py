@@ -31,7 +31,7 @@ from ematix_flow.observe.metric_families import (
     merge_families,
     parse_families,
 )
-from ematix_flow.observe.metrics import SendingObserver
+from ematix_flow.observe.metrics_observers import SendingObserver
 from ematix_flow.observe.sink_urls import parse_sink_url
 
 if TYPE_CHECKING:

@@ -53,7 +53,7 @@ class UnfinishedBatch:
 
 def choose_batch(
     spec: PipelineSpec,
-    world: Connections,
+    connections: Connections,
     run_log: RunLog,
     own: str,
     earlier_attempts: Collection[str],
@@ -79,7 +79,7 @@ def choose_batch(
         return RunBatch(own)
     if last is not None and last.batch is not None and last.run_id in earlier_attempts:
         return RunBatch(last.batch, last.overdue)
-    left = unfinished_batch(spec, world, last, unreachable)
+    left = unfinished_batch(spec, connections, last, unreachable)
     if left is None:
         return RunBatch(own)
     note(str(left))
@@ -89,7 +89,7 @@ def choose_batch(
 
 
 def unfinished_batch(
-    spec: PipelineSpec, world: Connections, last: RunRecord | None, unreachable: Collection[str]
+    spec: PipelineSpec, connections: Connections, last: RunRecord | None, unreachable: Collection[str]
 ) -> UnfinishedBatch | None:
     """Return the batch that the last run left unfinished, if any.
 
@@ -101,6 +101,6 @@ def unfinished_batch(
         return None
     if spec.source.watermark_column is not None:
         return None
-    committed = committed_targets(spec, world, last.run_id, last.batch, unreachable)
+    committed = committed_targets(spec, connections, last.run_id, last.batch, unreachable)
     missing = tuple(t.label for t in spec.targets if t.label not in committed)
     return UnfinishedBatch(last.batch, last, tuple(committed), missing) if committed and missing else None

@@ -31,7 +31,7 @@ BEFORE_COMMIT = (SourceFailed, RowRejected, ShrinkRefused, EngineError)
 
 
 def results_if_loaded(
-    spec: PipelineSpec, world: Connections, context: RunContext, attempt: Attempt
+    spec: PipelineSpec, connections: Connections, context: RunContext, attempt: Attempt
 ) -> list[TargetResult]:
     """Return the results of a slot that every target holds already; the source is not read.
 
@@ -40,7 +40,7 @@ def results_if_loaded(
     """
     if context.slot is None:
         return []
-    found = slot_load(spec, context.slot, world, context.run_log)
+    found = slot_load(spec, context.slot, connections, context.run_log)
     if not found.loaded:
         return []
     results = [TargetResult(each.label, each.mode, "", "skipped", ALREADY_APPLIED) for each in spec.targets]
@@ -51,13 +51,13 @@ def results_if_loaded(
 
 
 def lock_targets(
-    spec: PipelineSpec, world: Connections, run_id: uuid.UUID, locks: ExitStack
+    spec: PipelineSpec, connections: Connections, run_id: uuid.UUID, locks: ExitStack
 ) -> dict[str, FlowError]:
     """Lock every target. Returns the targets that cannot be reached, if the others may go on without them."""
     unreachable: dict[str, FlowError] = {}
     for target in spec.targets:
         try:
-            locks.enter_context(world.target(target.connection).lock(spec.name, target.label, run_id))
+            locks.enter_context(connections.target(target.connection).lock(spec.name, target.label, run_id))
         except CannotConnect as error:
             unreachable[target.label] = error
             if not spec.continue_on_target_failure or len(unreachable) == len(spec.targets):
@@ -67,7 +67,7 @@ def lock_targets(
 
 def run_targets(
     plan: Plan,
-    world: Connections,
+    connections: Connections,
     context: RunContext,
     attempt: Attempt,
     batch: str,
@@ -78,26 +78,29 @@ def run_targets(
     if plan.shared is None:
         only = plan.targets[0]
         try:
-            result = execute_target(plan, only, world, run_id=run_id, batch_key=batch, listener=listener)
+            result = execute_target(
+                plan, only, connections, run_id=run_id, batch_key=batch, listener=listener
+            )
         except FlowError as error:
             if isinstance(error, (*BEFORE_COMMIT, Interrupted)):
                 raise
             unsure = failed_result(only.target.label, only.target.mode, only.path.value, error)
-            result = _recheck_failed_commit(plan.pipeline, only.target, unsure, world, run_id)
+            result = _recheck_failed_commit(plan.pipeline, only.target, unsure, connections, run_id)
             if result.status == "failed":
                 raise
         return [_explain_already_applied(result, attempt, batch)]
     is_new = attempt.number == 1 and batch == attempt.batch_key and context.slot is None
     committed: list[str] = []
     if not is_new and plan.targets[0].range is None:
-        committed = committed_targets(plan.pipeline, world, None, batch, unreachable)
+        committed = committed_targets(plan.pipeline, connections, None, batch, unreachable)
     results = execute_targets(
-        plan, world, run_id=run_id, batch_key=batch, listener=listener, committed=committed
+        plan, connections, run_id=run_id, batch_key=batch, listener=listener, committed=committed
     )
     specs = {target.label: target for target in plan.pipeline.targets}
     if len(results) == len(plan.targets):  # a failure that stopped the other targets stays a failure
         results = [
-            _recheck_failed_commit(plan.pipeline, specs[each.target], each, world, run_id) for each in results
+            _recheck_failed_commit(plan.pipeline, specs[each.target], each, connections, run_id)
+            for each in results
         ]
     found = {result.target: _explain_already_applied(result, attempt, batch) for result in results}
     for target in plan.pipeline.targets:
@@ -107,11 +110,11 @@ def run_targets(
 
 
 def _recheck_failed_commit(
-    spec: PipelineSpec, target: TargetSpec, result: TargetResult, world: Connections, run_id: uuid.UUID
+    spec: PipelineSpec, target: TargetSpec, result: TargetResult, connections: Connections, run_id: uuid.UUID
 ) -> TargetResult:
     """Return the result. A failed one becomes a success if the ledger shows that only the answer was lost."""
     try:
-        if result.status != "failed" or not ledger_holds(spec, target, world, str(run_id)):
+        if result.status != "failed" or not ledger_holds(spec, target, connections, str(run_id)):
             return result
     except FlowError:
         return result  # the target cannot be reached: keep the recorded failure

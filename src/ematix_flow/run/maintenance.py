@@ -46,10 +46,12 @@ class MaintenanceOutcome:
 
 def require_lakes(pipelines: Sequence[DeclaredPipeline], spark: StartSpark) -> None:
     """Raise UsageError if one of the pipelines loads no lake table."""
-    world = open_connections(spark)
+    connections = open_connections(spark)
     for declared in pipelines:
-        if not _lake_targets(declared.spec, world):
-            into = ", ".join(f"{t.label} ({world.backend(t.connection).kind})" for t in declared.spec.targets)
+        if not _lake_targets(declared.spec, connections):
+            into = ", ".join(
+                f"{t.label} ({connections.backend(t.connection).kind})" for t in declared.spec.targets
+            )
             raise UsageError(
                 f"pipeline {declared.spec.name!r} loads no lake table, only {into}",
                 next_step="name a pipeline that loads Delta Lake or Iceberg, or give --all",
@@ -76,12 +78,12 @@ def maintain_pipelines(
         engine = engine_name(session)
         return session
 
-    world = open_connections(start)
+    connections = open_connections(start)
     done: set[tuple[str, str]] = set()
     found = [
         (declared.spec, target)
         for declared in pipelines
-        for target in _targets_to_maintain(declared.spec, world)
+        for target in _targets_to_maintain(declared.spec, connections)
     ]
     for spec, target in found:
         if isinstance(target, MaintenanceOutcome):
@@ -89,19 +91,21 @@ def maintain_pipelines(
             continue
         before(target.label)
         if upkeep.dry_run:
-            yield _maintain_target(spec, target, world, upkeep, done)
+            yield _maintain_target(spec, target, connections, upkeep, done)
             continue
         with record_command(spec.name, target.label, "maintain", run_log, spec.where) as recording:
-            outcome = _maintain_target(spec, target, world, upkeep, done)
+            outcome = _maintain_target(spec, target, connections, upkeep, done)
             status: RunStatus = "failed" if outcome.error else "succeeded" if outcome.tables else "skipped"
             recording.finish(status, outcome.error, engine=engine, metrics=outcome.to_json())
         yield outcome
 
 
-def _targets_to_maintain(spec: PipelineSpec, world: Connections) -> list[TargetSpec | MaintenanceOutcome]:
+def _targets_to_maintain(
+    spec: PipelineSpec, connections: Connections
+) -> list[TargetSpec | MaintenanceOutcome]:
     """Return the lake targets. All are opened before Spark starts, so that it has the jars of all of them."""
     try:
-        return [*_lake_targets(spec, world)]
+        return [*_lake_targets(spec, connections)]
     except FlowError as error:
         return [
             MaintenanceOutcome(
@@ -110,25 +114,27 @@ def _targets_to_maintain(spec: PipelineSpec, world: Connections) -> list[TargetS
         ]
 
 
-def _lake_targets(spec: PipelineSpec, world: Connections) -> list[TargetSpec]:
-    return [t for t in spec.targets if isinstance(world.backend(t.connection).target(), MaintainableTarget)]
+def _lake_targets(spec: PipelineSpec, connections: Connections) -> list[TargetSpec]:
+    return [
+        t for t in spec.targets if isinstance(connections.backend(t.connection).target(), MaintainableTarget)
+    ]
 
 
 def _maintain_target(
     spec: PipelineSpec,
     target: TargetSpec,
-    world: Connections,
+    connections: Connections,
     upkeep: MaintenanceOptions,
     done: set[tuple[str, str]],
 ) -> MaintenanceOutcome:
     assert target.table is not None
-    key = (world.backend(target.connection).identity(), target.table.label)
+    key = (connections.backend(target.connection).identity(), target.table.label)
     if key in done:
         return MaintenanceOutcome(spec.name, target.label, reason="done for the pipeline before")
     done.add(key)
     try:
         table, _ = resolve_matching(spec, target, target.table)
-        sink = world.target(target.connection)
+        sink = connections.target(target.connection)
         assert isinstance(sink, MaintainableTarget)
         tables = tuple(sink.maintain(table, upkeep))
     except FlowError as error:

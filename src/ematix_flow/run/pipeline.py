@@ -225,7 +225,7 @@ def _partial_failure(spec: PipelineSpec, result: RunResult, batch: RunBatch) -> 
 def _run_with_locks(
     declared: DeclaredPipeline, context: RunContext, attempt: Attempt
 ) -> tuple[RunResult, RunBatch]:
-    spec, world, listener = declared.spec, open_connections(context.spark), context.listener
+    spec, connections, listener = declared.spec, open_connections(context.spark), context.listener
     run_id = uuid.UUID(attempt.run_id)
     notes: list[str] = []
 
@@ -234,35 +234,41 @@ def _run_with_locks(
         listener.note(text)
 
     with ExitStack() as locks:
-        unreachable = lock_targets(spec, world, run_id, locks)
+        unreachable = lock_targets(spec, connections, run_id, locks)
         settle_interrupted_runs(
-            spec, world, context.run_log, str(run_id), unreachable, note, context.observers
+            spec, connections, context.run_log, str(run_id), unreachable, note, context.observers
         )
         for target in spec.targets:
             if target.label not in unreachable:
-                for left in world.target(target.connection).sweep_staging(spec.name, target.label):
+                for left in connections.target(target.connection).sweep_staging(spec.name, target.label):
                     note(f"removed staging that an interrupted run had left: {left}")
         batch = RunBatch(attempt.batch_key)
         if context.slot is None:
             batch = choose_batch(
-                spec, world, context.run_log, attempt.batch_key, attempt.earlier_run_ids, unreachable, note
+                spec,
+                connections,
+                context.run_log,
+                attempt.batch_key,
+                attempt.earlier_run_ids,
+                unreachable,
+                note,
             )
-        results = [] if unreachable else results_if_loaded(spec, world, context, attempt)
+        results = [] if unreachable else results_if_loaded(spec, connections, context, attempt)
         if not results:
-            results = _plan_and_load(declared, world, context, attempt, batch, unreachable, note)
+            results = _plan_and_load(declared, connections, context, attempt, batch, unreachable, note)
         for each in results:
             if each.rows_outranked:
                 note(_outranked_note(each))
         seconds = time.monotonic() - attempt.started
         loaded = RunResult(spec.name, str(run_id), _status(results), tuple(results), seconds, attempt.number)
-        post = run_post_transforms(declared, world, loaded, context, run_pipeline)
+        post = run_post_transforms(declared, connections, loaded, context, run_pipeline)
     seconds = time.monotonic() - attempt.started
     return replace(loaded, seconds=seconds, post=tuple(post), notes=tuple(notes)), batch
 
 
 def _plan_and_load(
     declared: DeclaredPipeline,
-    world: Connections,
+    connections: Connections,
     context: RunContext,
     attempt: Attempt,
     batch: RunBatch,
@@ -270,17 +276,17 @@ def _plan_and_load(
     note: Callable[[str], None],
 ) -> list[TargetResult]:
     spec, listener = declared.spec, context.listener
-    plan, unplanned = _plan_available_targets(declared, world, unreachable)
+    plan, unplanned = _plan_available_targets(declared, connections, unreachable)
     if len(spec.targets) > 1:  # only now: a run that fails before it loads leaves everything to the next run
         context.run_log.record_batch(attempt.run_id, batch.key, batch.overdue)
     listener.planned(plan)
     for warning in dict.fromkeys(text for target in plan.targets for text in target.warnings):
         note(warning)
-    return run_targets(plan, world, context, attempt, batch.key, unplanned)
+    return run_targets(plan, connections, context, attempt, batch.key, unplanned)
 
 
 def _plan_available_targets(
-    declared: DeclaredPipeline, world: Connections, unreachable: Mapping[str, FlowError]
+    declared: DeclaredPipeline, connections: Connections, unreachable: Mapping[str, FlowError]
 ) -> tuple[Plan, Mapping[str, FlowError]]:
     """Return the plan, and the targets that it leaves out with their errors.
 
@@ -289,7 +295,7 @@ def _plan_available_targets(
     spec, left_out = declared.spec, dict(unreachable)
     while True:
         try:
-            return build_plan(declared, world, without=left_out), left_out
+            return build_plan(declared, connections, without=left_out), left_out
         except FlowError as error:
             if error.target is None or not spec.continue_on_target_failure or isinstance(error, Interrupted):
                 raise

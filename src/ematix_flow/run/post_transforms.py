@@ -31,7 +31,7 @@ class ParentContext:
 
 def run_post_transforms(
     declared: DeclaredPipeline,
-    world: Connections,
+    connections: Connections,
     result: RunResult,
     context: RunContext,
     run_pipeline: PipelineRunner,
@@ -40,7 +40,7 @@ def run_post_transforms(
     if result.status != "succeeded":
         return []
     spec = declared.spec
-    connection = LiveConnection(world, spec.targets[0].connection)
+    connection = LiveConnection(connections, spec.targets[0].connection)
     parent = ParentContext(
         spec.name,
         result.run_id,

@@ -69,24 +69,24 @@ class Validation:
 
 
 def preview(declared: DeclaredPipeline, spark: StartSpark, rows: int) -> Preview:
-    world = open_connections(spark)
-    plan = build_plan(declared, world)
+    connections = open_connections(spark)
+    plan = build_plan(declared, connections)
     reference = source_reference(declared.spec)
-    source = source_reader(declared.spec, world)
+    source = source_reader(declared.spec, connections)
     if isinstance(source, SparkSource):
-        with world.spark_errors(f"the source SQL of {declared.spec.name!r}"):
-            frame = source.frame(world.spark(), plan.source_sql).limit(rows)
+        with connections.spark_errors(f"the source SQL of {declared.spec.name!r}"):
+            frame = source.frame(connections.spark(), plan.source_sql).limit(rows)
             return Preview(plan, tuple(frame.columns), tuple(tuple(row) for row in frame.collect()))
-    names, sample = world.backend(reference).query(plan.source_sql, rows)
+    names, sample = connections.backend(reference).query(plan.source_sql, rows)
     return Preview(plan, tuple(names), tuple(sample))
 
 
 def validate(declared: DeclaredPipeline, spark: StartSpark) -> Validation:
     """Run EXPLAIN at the source, then build the whole plan. Returns an error instead of raising it."""
-    world = open_connections(spark)
+    connections = open_connections(spark)
     try:
-        plan = build_plan(declared, world)
-        source = world.source(source_reference(declared.spec))
+        plan = build_plan(declared, connections)
+        source = connections.source(source_reference(declared.spec))
         explained = source.explain(plan.source_sql) if isinstance(source, BatchSource) else ""
     except FlowError as error:
         return Validation(declared.spec.name, False, error)
@@ -113,13 +113,13 @@ def _dry_run(
     declared: DeclaredPipeline, spark: StartSpark, run_id: uuid.UUID, listener: Listener
 ) -> RunResult:
     started = time.monotonic()
-    world = open_connections(spark)
-    plan = build_plan(declared, world)
+    connections = open_connections(spark)
+    plan = build_plan(declared, connections)
     results = tuple(
         execute_target(
             plan,
             t,
-            world,
+            connections,
             run_id=run_id,
             batch_key=f"run:{run_id}",
             listener=listener,

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 def settle_interrupted_runs(
     spec: PipelineSpec,
-    world: Connections,
+    connections: Connections,
     run_log: RunLog,
     own_run_id: str,
     unreachable: Collection[str],
@@ -49,7 +49,7 @@ def settle_interrupted_runs(
     for record in unended:
         if record.run_id == own_run_id or _is_process_alive(record):
             continue
-        entries = committed_entries(spec, world, record.run_id, record.batch, unreachable)
+        entries = committed_entries(spec, connections, record.run_id, record.batch, unreachable)
         committed, counts = list(entries), _committed_counts(spec, entries, record)
         if len(committed) == len(spec.targets) and not spec.transforms_post:
             reason = COMMITTED
@@ -77,39 +77,43 @@ def _interrupted_reason(spec: PipelineSpec, committed: Collection[str], unreacha
 
 def committed_targets(
     spec: PipelineSpec,
-    world: Connections,
+    connections: Connections,
     run_id: str | None,
     batch: str | None = None,
     unreachable: Collection[str] = (),
 ) -> list[str]:
     """Return the targets whose ledger holds this batch, or an entry of this run."""
-    return list(committed_entries(spec, world, run_id, batch, unreachable))
+    return list(committed_entries(spec, connections, run_id, batch, unreachable))
 
 
 def committed_entries(
     spec: PipelineSpec,
-    world: Connections,
+    connections: Connections,
     run_id: str | None,
     batch: str | None = None,
     unreachable: Collection[str] = (),
 ) -> dict[str, LedgerEntry]:
     """Return, by target, the ledger entry of this run, or else of this batch."""
     reachable = [target for target in spec.targets if target.label not in unreachable]
-    found = {target.label: _ledger_entry(spec, target, world, run_id, batch) for target in reachable}
+    found = {target.label: _ledger_entry(spec, target, connections, run_id, batch) for target in reachable}
     return {label: entry for label, entry in found.items() if entry is not None}
 
 
 def ledger_holds(
-    spec: PipelineSpec, target: TargetSpec, world: Connections, run_id: str | None, batch: str | None = None
+    spec: PipelineSpec,
+    target: TargetSpec,
+    connections: Connections,
+    run_id: str | None,
+    batch: str | None = None,
 ) -> bool:
     """Whether the target's ledger holds this batch, or an entry of this run."""
-    return _ledger_entry(spec, target, world, run_id, batch) is not None
+    return _ledger_entry(spec, target, connections, run_id, batch) is not None
 
 
 def _ledger_entry(
-    spec: PipelineSpec, target: TargetSpec, world: Connections, run_id: str | None, batch: str | None
+    spec: PipelineSpec, target: TargetSpec, connections: Connections, run_id: str | None, batch: str | None
 ) -> LedgerEntry | None:
-    sink = world.target(target.connection)
+    sink = connections.target(target.connection)
     own = sink.ledger(spec.name, target.label, run_id=run_id, limit=1) if run_id is not None else []
     if own:
         return own[0]
@@ -165,7 +169,7 @@ class SlotLoad:
     done: bool = False
 
 
-def slot_load(spec: PipelineSpec, slot: dt.datetime, world: Connections, run_log: RunLog) -> SlotLoad:
+def slot_load(spec: PipelineSpec, slot: dt.datetime, connections: Connections, run_log: RunLog) -> SlotLoad:
     """Ask the ledgers and the run log. An incremental load is known by its run, any other by its batch."""
     try:
         runs = [run for run in run_log.list(spec.name, limit=_LOOKBACK) if run.slot == slot]
@@ -173,7 +177,7 @@ def slot_load(spec: PipelineSpec, slot: dt.datetime, world: Connections, run_log
         runs = []  # a run log that cannot be read stops no run
     ids, batch = {run.run_id for run in runs}, slot_batch_key(slot)
     for target in spec.targets:
-        entries = world.target(target.connection).ledger(spec.name, target.label, limit=_LOOKBACK)
+        entries = connections.target(target.connection).ledger(spec.name, target.label, limit=_LOOKBACK)
         if not any(entry.batch_key == batch or entry.run_id in ids for entry in entries):
             return SlotLoad()
     is_recorded = any(run.status == "succeeded" and run.error_message is None for run in runs)
@@ -181,14 +185,19 @@ def slot_load(spec: PipelineSpec, slot: dt.datetime, world: Connections, run_log
 
 
 def slot_is_done(
-    spec: PipelineSpec, slot: dt.datetime, world: Connections, run_log: RunLog, *, only_asked: bool = False
+    spec: PipelineSpec,
+    slot: dt.datetime,
+    connections: Connections,
+    run_log: RunLog,
+    *,
+    only_asked: bool = False,
 ) -> bool | None:
     """Whether a slot whose runs did not record their end is done; if so, its runs are recorded as succeeded.
 
     With ``only_asked`` nothing is recorded. None if a ledger cannot be read.
     """
     try:
-        done = slot_load(spec, slot, world, run_log).done
+        done = slot_load(spec, slot, connections, run_log).done
     except Exception as error:  # a driver may raise anything, and the slot has to end
         problem = error.what if isinstance(error, FlowError) else f"{type(error).__name__}: {error}"
         _log.warning("the ledger of %s could not be read for its slot %s: %s", spec.name, slot, problem)
@@ -198,7 +207,7 @@ def slot_is_done(
     try:
         for record in run_log.running(spec.name) if done else ():
             if record.slot == slot and not _is_process_alive(record):  # a live one records its own end
-                counts = _committed_counts(spec, committed_entries(spec, world, record.run_id), record)
+                counts = _committed_counts(spec, committed_entries(spec, connections, record.run_id), record)
                 run_log.settle(record.run_id, "succeeded", COMMITTED, counts)
     except FlowError as error:
         _log.warning(

@@ -56,7 +56,7 @@ class Freshness:
 
 
 def check_freshness(
-    spec: PipelineSpec, run_log: RunLog, now: dt.datetime, world: Connections | None = None
+    spec: PipelineSpec, run_log: RunLog, now: dt.datetime, connections: Connections | None = None
 ) -> Freshness | None:
     """Return the freshness of a pipeline; None if it declares no ``freshness_sla``.
 
@@ -68,11 +68,14 @@ def check_freshness(
         return None
     if spec.freshness_column is None:
         since, missing = _last_success_time(spec.name, run_log), "it never succeeded"
-    elif world is None:
-        raise ValueError("a freshness_column is asked for in the target: give a world")
+    elif connections is None:
+        raise ValueError("a freshness_column is read from the target: give the connections")
     else:
         try:
-            since, missing = _newest_value(spec, world), f"{spec.freshness_column} has no value in the target"
+            since, missing = (
+                _newest_value(spec, connections),
+                f"{spec.freshness_column} has no value in the target",
+            )
         except FlowError as error:
             advice = f" ({error.next_step})" if error.next_step else ""
             since, missing = None, f"the target does not tell: {error.what}{advice}"
@@ -95,10 +98,10 @@ def _last_success_time(pipeline: str, run_log: RunLog) -> dt.datetime | None:
     return max((run.finished_at or run.started_at for run in found), default=None)
 
 
-def _newest_value(spec: PipelineSpec, world: Connections) -> dt.datetime | None:
+def _newest_value(spec: PipelineSpec, connections: Connections) -> dt.datetime | None:
     """Return the highest value of the freshness column in the target, by one query."""
     target = spec.targets[0]
-    backend = world.backend(target.connection)
+    backend = connections.backend(target.connection)
     source = backend.source()
     if not isinstance(source, BatchSource) or target.table is None or spec.freshness_column is None:
         raise Unsupported(

@@ -89,8 +89,8 @@ class _Prediction:
             return PredictedOutcome(slot, "wait", found.reason)
 
         def is_done() -> bool | None:
-            world = open_connections(refuse_spark)
-            return slot_is_done(spec, slot.fire_time, world, self.runner.run_log, only_asked=True)
+            connections = open_connections(refuse_spark)
+            return slot_is_done(spec, slot.fire_time, connections, self.runner.run_log, only_asked=True)
 
         claim = claim_slot(
             self._store,

@@ -8,22 +8,48 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ematix_flow.errors import FlowError
+from ematix_flow.graph.registry import Registry
+from ematix_flow.observe.observer import Observers
 from ematix_flow.run.last_runs import last_successes, skipped_run_record
+from ematix_flow.run.run_context import RunContext
 from ematix_flow.schedule.upstream_gate import check_upstreams
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.state.run_records import RunRecord
+from ematix_flow.state.runlog.base import RunLog
 from ematix_flow.state.slots.base import Claim, Slot, SlotRecord, SlotStore
 
-if TYPE_CHECKING:
-    from ematix_flow.schedule.run_due import SlotRunner
-
 _log = logging.getLogger(__name__)
+
+
+class SlotSkipper(Protocol):
+    """What `skip_blocked_slots` needs of the process that polls: its stores, its name and its observers."""
+
+    @property
+    def registry(self) -> Registry: ...
+
+    @property
+    def store(self) -> SlotStore: ...
+
+    @property
+    def run_log(self) -> RunLog: ...
+
+    @property
+    def context(self) -> Callable[[Slot], RunContext]: ...
+
+    @property
+    def holder(self) -> str: ...
+
+    @property
+    def lease_seconds(self) -> float: ...
+
+    @property
+    def observers(self) -> Observers: ...
 
 
 class UnendedSlots:
@@ -56,7 +82,7 @@ class UnendedSlots:
 
 
 def skip_blocked_slots(
-    runner: SlotRunner, due: Iterable[SlotRecord], now: dt.datetime, unended: UnendedSlots
+    runner: SlotSkipper, due: Iterable[SlotRecord], now: dt.datetime, unended: UnendedSlots
 ) -> dict[Slot, str]:
     """Skip the due slots that their upstreams block, and return the reasons by slot.
 
@@ -84,7 +110,7 @@ def skip_blocked_slots(
 
 
 def _blocked_slots(
-    runner: SlotRunner,
+    runner: SlotSkipper,
     records: Sequence[SlotRecord],
     specs: dict[str, PipelineSpec],
     now: dt.datetime,
@@ -106,7 +132,7 @@ class _UpstreamCache:
     """The state of the upstreams of many slots, read by a few queries."""
 
     def __init__(
-        self, runner: SlotRunner, records: Sequence[SlotRecord], specs: dict[str, PipelineSpec]
+        self, runner: SlotSkipper, records: Sequence[SlotRecord], specs: dict[str, PipelineSpec]
     ) -> None:
         wanted = {Slot(name, r.slot.fire_time) for r in records for name in specs[r.slot.pipeline].depends_on}
         self._wanted = sorted(wanted, key=lambda slot: (slot.fire_time, slot.pipeline))
@@ -142,7 +168,7 @@ class _UpstreamCache:
 
 
 def _skip_slots(
-    runner: SlotRunner, found: dict[SlotRecord, str], specs: dict[str, PipelineSpec]
+    runner: SlotSkipper, found: dict[SlotRecord, str], specs: dict[str, PipelineSpec]
 ) -> Collection[Slot]:
     """Claim, record and end the slots. A crash in between records them twice, and never loses them."""
     reasons = {record.slot: why for record, why in found.items()}
@@ -157,7 +183,7 @@ def _skip_slots(
 
 
 def _record_skips(
-    runner: SlotRunner, claims: Sequence[Claim], reasons: dict[Slot, str], specs: dict[str, PipelineSpec]
+    runner: SlotSkipper, claims: Sequence[Claim], reasons: dict[Slot, str], specs: dict[str, PipelineSpec]
 ) -> None:
     slots = [claim.slot for claim in claims]
     try:

@@ -202,15 +202,15 @@ def prepare_tables(
     *,
     schema: str | None = None,
     create_tables: bool = True,
-    looking: bool = False,
+    read_only: bool = False,
 ) -> int:
     """Create or upgrade the tables with ``engine``, if needed, and return their version.
 
-    With ``looking`` they stay as they are.
+    With ``read_only`` they stay as they are.
     """
     with open_connection(reader) as connection:
         found = stored_version(connection, schema)
-    if is_current(found, location) or looking:
+    if is_current(found, location) or read_only:
         return found
     if not create_tables:
         raise tables_missing(location)

@@ -142,10 +142,10 @@ class ObjectStore(ABC):
         return found is not None and found.value.get(_WRITE) == write
 
 
-def require_version(store: ObjectStore, *, looking: bool = False) -> None:
+def require_version(store: ObjectStore, *, read_only: bool = False) -> None:
     """Raise ConfigError if a later version of this package wrote the run log."""
     found = store.read(_VERSION_KEY)
-    if found is None and not looking:
+    if found is None and not read_only:
         store.create(_VERSION_KEY, {"version": VERSION})
         found = store.read(_VERSION_KEY)
     version = VERSION if found is None else found.value["version"]

@@ -304,10 +304,12 @@ class _SupervisedStream:
             recording.output.add_text(text)
 
         with open_dead_letters(self.spec) as letters:
-            world = open_connections(recording.wrap_spark_start(spark_starter(self.engine, self.jar_groups)))
+            connections = open_connections(
+                recording.wrap_spark_start(spark_starter(self.engine, self.jar_groups))
+            )
             stream = StreamRunner(
                 self.spec,
-                world,
+                connections,
                 stream_folder_for(self.spec),
                 once=self.once,
                 letters=letters,

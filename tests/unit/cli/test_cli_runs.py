@@ -13,8 +13,8 @@ from ematix_flow.cli.local_time import format_duration, format_time_until, parse
 from ematix_flow.errors import LoadError, UsageError
 from ematix_flow.schedule.status import next_fire_time
 from ematix_flow.spec.location import SourceLocation
+from ematix_flow.state.local_stores import open_run_log
 from ematix_flow.state.run_records import RunRecord
-from ematix_flow.state.runlog.base import open_run_log
 
 NOW = dt.datetime(2026, 3, 28, 12, 0, tzinfo=dt.timezone.utc)
 

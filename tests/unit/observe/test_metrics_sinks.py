@@ -11,7 +11,8 @@ import pytest
 
 from ematix_flow.errors import ConfigError
 from ematix_flow.observe.metric_families import parse_families
-from ematix_flow.observe.metrics import CountingObserver, open_metrics
+from ematix_flow.observe.metrics import open_metrics
+from ematix_flow.observe.metrics_observers import CountingObserver
 from ematix_flow.observe.observer import RunEnd, SchedulerTick
 from ematix_flow.observe.run_follower import OVERLAP, RunFollower
 from ematix_flow.observe.settings import METRICS_VARIABLE, Observability
@@ -19,8 +20,9 @@ from ematix_flow.observe.sink_urls import parse_sink_url
 from ematix_flow.observe.traces import open_traces
 from ematix_flow.schedule.executors.base import CannotDispatch
 from ematix_flow.schedule.unstarted_runs import RunsDied
+from ematix_flow.state.local_stores import open_run_log
 from ematix_flow.state.run_records import RunRecord
-from ematix_flow.state.runlog.base import NullRunLog, RunLog, open_run_log
+from ematix_flow.state.runlog.base import NullRunLog, RunLog
 from ematix_flow.state.times import utc_now
 from tests.services.process import free_port
 from tests.watched_runs import loaded, orders_pipeline

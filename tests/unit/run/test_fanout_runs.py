@@ -29,7 +29,7 @@ from ematix_flow.run.context import run_context
 from ematix_flow.run.pipeline import run_pipeline
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange, Watermark
-from ematix_flow.state.runlog.base import open_run_log
+from ematix_flow.state.local_stores import open_run_log
 from ematix_flow.state.runlog.sql import SqlRunLog
 
 

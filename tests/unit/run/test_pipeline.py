@@ -49,7 +49,7 @@ from ematix_flow.run.context import run_context
 from ematix_flow.run.dag import run_dag
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
-from ematix_flow.state.runlog.base import open_run_log
+from ematix_flow.state.local_stores import open_run_log
 
 
 @ematix.table(schema="analytics")

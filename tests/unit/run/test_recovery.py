@@ -22,8 +22,8 @@ from ematix_flow import (
     pk,
     register_connection,
 )
+from ematix_flow.state.local_stores import open_run_log
 from ematix_flow.state.run_records import RunRecord
-from ematix_flow.state.runlog.base import open_run_log
 
 COUNTS = ("rows_read", "rows_inserted", "rows_updated", "rows_deleted", "rows_unchanged")
 BOUNDS = ("source_from", "source_to")

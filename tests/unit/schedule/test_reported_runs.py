@@ -19,7 +19,7 @@ from ematix_flow.alerters import Alerter, AlertEvent, clear_alerters, register_a
 from ematix_flow.backends.state_stores.run_logs import open_run_log
 from ematix_flow.errors import CannotConnect, ConfigError, FlowError, RowRejected, TargetFailed
 from ematix_flow.graph.registry import current_registry
-from ematix_flow.observe.metrics import CountingObserver
+from ematix_flow.observe.metrics_observers import CountingObserver
 from ematix_flow.observe.observer import Observers, SchedulerTick
 from ematix_flow.observe.settings import Observability, open_observers
 from ematix_flow.run.context import run_context

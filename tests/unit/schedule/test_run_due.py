@@ -48,9 +48,9 @@ from ematix_flow.schedule.run_due_preview import predict_due_runs
 from ematix_flow.schedule.slot_lifecycle import ALREADY_LOADED
 from ematix_flow.schedule.status import pipeline_statuses, workflow_statuses
 from ematix_flow.schedule.workflows import slot_name
+from ematix_flow.state.local_stores import open_slots_file
 from ematix_flow.state.process_liveness import holder_is_dead, new_holder
 from ematix_flow.state.runlog.base import run_log_location
-from ematix_flow.state.runlog.sql import open_slots_file
 from ematix_flow.state.slots.base import Claim, Slot, SlotRecord, SlotStore
 from ematix_flow.state.times import utc_now
 

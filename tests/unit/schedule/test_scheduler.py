@@ -14,7 +14,7 @@ import pytest
 from ematix_flow import BigInt, ManagedTable, SQLiteConnection, ematix
 from ematix_flow.errors import ConfigError
 from ematix_flow.graph.registry import current_registry
-from ematix_flow.observe.metrics import CountingObserver
+from ematix_flow.observe.metrics_observers import CountingObserver
 from ematix_flow.observe.observer import Observer, Observers, SchedulerTick
 from ematix_flow.run.run_context import RunContext
 from ematix_flow.schedule.executors.base import CannotDispatch, Executor, RunDispatch, WorkerExit, WorkerState

@@ -12,8 +12,9 @@ import pytest
 
 from ematix_flow import faults
 from ematix_flow.errors import UsageError
+from ematix_flow.state.local_stores import open_run_log
 from ematix_flow.state.run_records import RunRecord
-from ematix_flow.state.runlog.base import RunLog, open_run_log
+from ematix_flow.state.runlog.base import RunLog
 from ematix_flow.state.times import utc_now
 
 NOON = dt.datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=dt.timezone.utc)

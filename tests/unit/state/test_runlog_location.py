@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from ematix_flow.errors import ConfigError
-from ematix_flow.state.runlog.base import open_run_log, project_run_log, run_log_location
+from ematix_flow.state.local_stores import open_run_log
+from ematix_flow.state.runlog.base import project_run_log, run_log_location
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,10 @@ import sqlalchemy as sa
 
 from ematix_flow.errors import CannotConnect, ConfigError, UsageError
 from ematix_flow.state.control_tables import UPGRADES, TableUpgrade, migrate, stored_version
+from ematix_flow.state.local_stores import open_run_log
 from ematix_flow.state.run_records import RunRecord
 from ematix_flow.state.runlog import base
-from ematix_flow.state.runlog.base import NullRunLog, open_run_log
+from ematix_flow.state.runlog.base import NullRunLog
 from ematix_flow.state.runlog.queries import newest_runs_statement
 from ematix_flow.state.runlog.sql import SqlRunLog
 from ematix_flow.state.slots.base import Slot
@@ -32,7 +33,7 @@ CHILD = """
 import os, sys
 import ematix_flow.state.runlog.sql
 from ematix_flow.state.run_records import RunRecord
-from ematix_flow.state.runlog.base import open_run_log
+from ematix_flow.state.local_stores import open_run_log
 url, processes, turns = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 others = []
 while len(others) < processes - 1:

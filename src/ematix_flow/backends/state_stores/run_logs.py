@@ -20,9 +20,10 @@ from ematix_flow.spec.connections import (
     connection_from_mapping,
     mask_url,
 )
-from ematix_flow.state.runlog import base
-from ematix_flow.state.runlog.base import NullRunLog, RunLog, run_log_location, warn_once
-from ematix_flow.state.runlog.sql import SqlRunLog, open_slots_file
+from ematix_flow.state import local_stores
+from ematix_flow.state.local_stores import open_slots_file
+from ematix_flow.state.runlog.base import URL_VARIABLE, NullRunLog, RunLog, run_log_location, warn_once
+from ematix_flow.state.runlog.sql import SqlRunLog
 from ematix_flow.state.slots.base import SlotStore
 from ematix_flow.state.slots.sql import SqlSlotStore
 from ematix_flow.state.sql.failures import RUN_LOG
@@ -49,8 +50,8 @@ class SqlTables:
     maker: sa.Engine | None = None  # for creating and upgrading the tables, which may take longer
     create_tables: bool = True
 
-    def open_store(self, kind: Callable[..., T], *, looking: bool = False) -> T:
-        """Open a run log or slots in these tables; with ``looking`` no table is created or upgraded.
+    def open_store(self, kind: Callable[..., T], *, read_only: bool = False) -> T:
+        """Open a run log or slots in these tables; with ``read_only`` no table is created or upgraded.
 
         No connection stays open when they cannot be used.
         """
@@ -62,7 +63,7 @@ class SqlTables:
                 reader=self.reader,
                 maker=self.maker,
                 create_tables=self.create_tables,
-                looking=looking,
+                read_only=read_only,
             )
         except BaseException:
             self.engine.dispose()
@@ -70,25 +71,25 @@ class SqlTables:
 
 
 def open_run_log(
-    url: str | None = None, *, env: Mapping[str, str], reading: bool = False, looking: bool = False
+    url: str | None = None, *, env: Mapping[str, str], reading: bool = False, read_only: bool = False
 ) -> RunLog:
     """The run log at ``url``, else where the environment says, else in the state root.
 
     A log that cannot be opened gives one warning and a log that records nothing; with ``reading``, an error.
     A reader sends several queries, so it keeps its connection to a server open.
 
-    With ``looking`` nothing is created or upgraded, and a missing log is empty.
+    With ``read_only`` nothing is created or upgraded, and a missing log is empty.
     """
-    given = url or env.get(base.URL_VARIABLE)
+    given = url or env.get(URL_VARIABLE)
     if given is None or not is_server(given):
-        return base.open_run_log(url, env=env, reading=reading, looking=looking)
+        return local_stores.open_run_log(url, env=env, reading=reading, read_only=read_only)
     try:
         if _is_object_store(given):
             from ematix_flow.backends.stores.object_urls import open_object_store
             from ematix_flow.state.runlog.objects import ObjectRunLog
 
-            return ObjectRunLog(open_object_store(given), looking=looking)
-        return sql_tables(given, kept=reading, looking=looking).open_store(SqlRunLog, looking=looking)
+            return ObjectRunLog(open_object_store(given), read_only=read_only)
+        return sql_tables(given, kept=reading, read_only=read_only).open_store(SqlRunLog, read_only=read_only)
     except FlowError as error:
         if reading:
             raise
@@ -97,22 +98,22 @@ def open_run_log(
 
 
 def open_slots(
-    url: str | None = None, *, env: Mapping[str, str], kept: bool = False, looking: bool = False
+    url: str | None = None, *, env: Mapping[str, str], kept: bool = False, read_only: bool = False
 ) -> SlotStore:
     """The slots next to the run log. An error when they cannot be opened: scheduling needs them.
 
-    With ``kept`` the connection to a server stays open between calls. With ``looking`` nothing is created or
-    upgraded, and missing slots are empty.
+    With ``kept`` the connection to a server stays open between calls. With ``read_only`` nothing is created
+    or upgraded, and missing slots are empty.
     """
-    given = url or env.get(base.URL_VARIABLE)
+    given = url or env.get(URL_VARIABLE)
     if given is None or not is_server(given):
-        return open_slots_file(run_log_location(url, env), looking=looking)
+        return open_slots_file(run_log_location(url, env), read_only=read_only)
     if _is_object_store(given):
         from ematix_flow.backends.stores.object_urls import open_object_store
         from ematix_flow.state.slots.objects import ObjectSlotStore
 
-        return ObjectSlotStore(open_object_store(given), looking=looking)
-    return sql_tables(given, kept=kept, looking=looking).open_store(SqlSlotStore, looking=looking)
+        return ObjectSlotStore(open_object_store(given), read_only=read_only)
+    return sql_tables(given, kept=kept, read_only=read_only).open_store(SqlSlotStore, read_only=read_only)
 
 
 def is_server(url: str) -> bool:
@@ -120,7 +121,7 @@ def is_server(url: str) -> bool:
     return _scheme(url) in SERVER_SCHEMES
 
 
-def sql_tables(url: str, *, kept: bool = False, looking: bool = False) -> SqlTables:
+def sql_tables(url: str, *, kept: bool = False, read_only: bool = False) -> SqlTables:
     """The tables behind a URL. Its own options are ``create_tables`` and, where there are any, ``schema``."""
     scheme = _scheme(url)
     if scheme == "sqlite":
@@ -154,7 +155,7 @@ def sql_tables(url: str, *, kept: bool = False, looking: bool = False) -> SqlTab
     assert isinstance(connection, DuckDBConnection)
     file = DatabaseFile.of("DuckDB", connection.name, connection.path)
     file.require_shared("run log")
-    if looking and not file.exists:
+    if read_only and not file.exists:
         return SqlTables(location, memory_engine())
     file.require_folder()
     reader = duckdb_engine(file, write=False)

@@ -55,7 +55,7 @@ def _check_run_log(url: str | None) -> DoctorFinding:
     from ematix_flow.errors import ConfigError
 
     try:
-        with read_run_log(url, looking=False) as log:
+        with read_run_log(url, read_only=False) as log:
             return DoctorFinding("run log", "ok", log.location)
     except ConfigError as error:
         return DoctorFinding("run log", "warn", error.what, error.next_step)

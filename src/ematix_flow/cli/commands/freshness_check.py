@@ -57,7 +57,7 @@ def freshness_check(
     now = dt.datetime.now(dt.timezone.utc)
     found: list[Freshness] = []
     with (
-        read_run_log(run_log, looking=False) as log,
+        read_run_log(run_log, read_only=False) as log,
         open_observers(alerting, log) as observers,
         use_registry(registry),
     ):

@@ -150,7 +150,7 @@ def purge_runs(
     from ematix_flow.cli.slot_runners import slots_url
 
     age = parse_duration("--older-than", older_than)
-    with read_run_log(run_log, looking=False) as log:
+    with read_run_log(run_log, read_only=False) as log:
         before = dt.datetime.now(dt.timezone.utc) - age
         purged = log.purge(before, keep=keep, pipeline=pipeline, most=most)
         place = log.location

@@ -124,7 +124,7 @@ class SqlDeadLetterStore(DeadLetterStore):
             )
         return len(new) + len(reopened)
 
-    # ------------------------------------------------------------------ looking
+    # ------------------------------------------------------------------ reading
 
     def list(
         self,

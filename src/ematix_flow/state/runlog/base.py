@@ -1,8 +1,8 @@
 """The run log: which runs there were, and how each ended.
 
 Owns the contract, the location of the log, and what happens if it cannot be written: a run warns once and
-goes on, a command that reads the log fails. `runlog.sql` stores the records; it is imported only when a log
-is opened.
+goes on, a command that reads the log fails. `runlog.sql` and `runlog.objects` store the records;
+`state.local_stores` opens a log of this machine.
 """
 
 from __future__ import annotations
@@ -276,26 +276,6 @@ class RunLogLocation:
         if self.kind == "memory":
             return f"memory://{self.name}"
         return f"sqlite://{self.path}{'' if self.create_tables else '?create_tables=false'}"
-
-
-def open_run_log(
-    url: str | None = None, *, env: Mapping[str, str], reading: bool = False, looking: bool = False
-) -> RunLog:
-    """Open the run log at ``url``, else by the environment, else in the state root.
-
-    If it cannot be opened: one warning and a `NullRunLog`, or with ``reading`` an error. With ``looking`` it
-    creates and upgrades nothing.
-    """
-    from ematix_flow.state.runlog.sql import open_store
-
-    location = run_log_location(url, env)
-    try:
-        return open_store(location, looking=looking)
-    except FlowError as unavailable:
-        if reading:
-            raise
-        warn_once(str(location), f"{unavailable.what}. Runs go on, but are not recorded")
-        return NullRunLog(str(location), unavailable)
 
 
 def project_run_log(env: Mapping[str, str]) -> str | None:

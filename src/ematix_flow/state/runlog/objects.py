@@ -58,10 +58,10 @@ class _RunMark:
 class ObjectRunLog(RunLog):
     """A run log below the store's prefix."""
 
-    def __init__(self, store: ObjectStore, *, looking: bool = False) -> None:
+    def __init__(self, store: ObjectStore, *, read_only: bool = False) -> None:
         self.location, self._store = store.location, store
         self._away_until = 0.0
-        require_version(store, looking=looking)
+        require_version(store, read_only=read_only)
 
     # ------------------------------------------------------------------ writing
 

@@ -1,14 +1,13 @@
 """The run log in a SQL database, through SQLAlchemy Core.
 
-`SqlRunLog` knows no particular database: what differs between them is the engine that `open_store`
-makes. Transactions are one statement long, so that many processes share a log.
+`SqlRunLog` knows no particular database: what differs between them is the engine that it is
+given. Transactions are one statement long, so that many processes share a log.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import itertools
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,7 +29,6 @@ from ematix_flow.state.control_tables import (
 from ematix_flow.state.run_records import RunRecord, RunStatus, bounded_output, bounded_text, mask_metrics
 from ematix_flow.state.runlog.base import (
     RunLog,
-    RunLogLocation,
     no_such_run,
     take_until_success,
     warn_once,
@@ -43,12 +41,7 @@ from ematix_flow.state.runlog.queries import (
     next_pipeline_statement,
     purgeable_runs_statement,
 )
-from ematix_flow.state.slots.base import SlotStore
-from ematix_flow.state.slots.memory import MemorySlotStore
-from ematix_flow.state.slots.sql import SqlSlotStore
 from ematix_flow.state.sql.failures import database_message, is_timeout, open_connection, run_log_unavailable
-from ematix_flow.state.sql.sqlite import memory_engine, sqlite_engine
-from ematix_flow.state.state_root import private_directory
 from ematix_flow.state.times import aware_utc
 
 MOST_RUNNING = 100
@@ -59,10 +52,6 @@ _AWAY_SECONDS = (
 _LAST_CHARACTER = "\U0010ffff"
 
 _FIELDS = tuple(field.name for field in fields(RunRecord))
-
-_in_memory: dict[str, sa.Engine] = {}
-_slots_in_memory: dict[str, SlotStore] = {}
-_in_memory_lock = threading.Lock()
 
 
 class SqlRunLog(RunLog):
@@ -77,12 +66,12 @@ class SqlRunLog(RunLog):
         reader: sa.Engine | None = None,
         maker: sa.Engine | None = None,
         create_tables: bool = True,
-        looking: bool = False,
+        read_only: bool = False,
     ) -> None:
         """``schema`` holds the tables; ``reader`` is the engine for queries, if it is another one.
 
         ``maker`` creates and upgrades the tables, if it is another engine. Without ``create_tables`` they
-        must exist. With ``looking`` the tables stay as they are: a log without tables is empty.
+        must exist. With ``read_only`` the tables stay as they are: a log without tables is empty.
         """
         self.location = location
         schemas = {None: schema}
@@ -97,7 +86,7 @@ class SqlRunLog(RunLog):
                 location,
                 schema=schema,
                 create_tables=create_tables,
-                looking=looking,
+                read_only=read_only,
             )
         except SQLAlchemyError as error:
             raise run_log_unavailable(location, error) from error
@@ -315,33 +304,6 @@ class SqlRunLog(RunLog):
             f"the run log {self.location} did not take {lost}: {database_message(error)}. The run goes on"
         )
         warn_once(self.location, message)
-
-
-def open_store(location: RunLogLocation, *, looking: bool = False) -> SqlRunLog:
-    """Open the run log at this location. Raises ConfigError if that fails. ``looking`` creates no file."""
-    if location.path is None:
-        with _in_memory_lock:
-            engine = _in_memory.get(location.name)
-            if engine is None:
-                engine = _in_memory[location.name] = memory_engine()
-            return SqlRunLog(engine, str(location))
-    if looking and not location.path.exists():
-        return SqlRunLog(memory_engine(), str(location))
-    private_directory(location.path.parent)
-    engine = sqlite_engine(location.path)
-    return SqlRunLog(engine, str(location), create_tables=location.create_tables, looking=looking)
-
-
-def open_slots_file(location: RunLogLocation, *, looking: bool = False) -> SlotStore:
-    """Open the slots at the location of the run log. ``looking`` creates no file."""
-    if location.path is None:
-        with _in_memory_lock:
-            return _slots_in_memory.setdefault(location.name, MemorySlotStore())
-    if looking and not location.path.exists():
-        return MemorySlotStore()
-    private_directory(location.path.parent)
-    engine = sqlite_engine(location.path)
-    return SqlSlotStore(engine, str(location), create_tables=location.create_tables, looking=looking)
 
 
 def _read_records(

@@ -51,11 +51,11 @@ class ObjectSlotStore(SlotStore):
     """Slots in an object store. ``clock`` is for tests; the default is the server's clock."""
 
     def __init__(
-        self, store: ObjectStore, clock: Callable[[], dt.datetime] | None = None, *, looking: bool = False
+        self, store: ObjectStore, clock: Callable[[], dt.datetime] | None = None, *, read_only: bool = False
     ) -> None:
         self.location, self._store = store.location, store
         self._clock = clock or store.now
-        require_version(store, looking=looking)
+        require_version(store, read_only=read_only)
 
     def close(self) -> None:
         self._store.close()

@@ -49,8 +49,8 @@ _CLOCKS = {"postgresql": "SELECT clock_timestamp()", "mysql": "SELECT UTC_TIMEST
 class SqlSlotStore(SlotStore):
     """Slots in a SQL database.
 
-    ``clock`` is for tests; the default is the server's clock, or this machine's for a file. With ``looking``
-    the tables stay as they are: without tables there are no slots.
+    ``clock`` is for tests; the default is the server's clock, or this machine's for a file. With
+    ``read_only`` the tables stay as they are: without tables there are no slots.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class SqlSlotStore(SlotStore):
         reader: sa.Engine | None = None,
         maker: sa.Engine | None = None,
         create_tables: bool = True,
-        looking: bool = False,
+        read_only: bool = False,
     ) -> None:
         self.location = location
         schemas = {None: schema}
@@ -77,7 +77,7 @@ class SqlSlotStore(SlotStore):
                 location,
                 schema=schema,
                 create_tables=create_tables,
-                looking=looking,
+                read_only=read_only,
             )
         except SQLAlchemyError as error:
             raise run_log_unavailable(location, error) from error

@@ -1,0 +1,66 @@
+"""Opens the run log and the slots of this machine: in a SQLite file or in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+import sqlalchemy as sa
+
+from ematix_flow.errors import FlowError
+from ematix_flow.state.runlog.base import NullRunLog, RunLog, RunLogLocation, run_log_location, warn_once
+from ematix_flow.state.runlog.sql import SqlRunLog
+from ematix_flow.state.slots.base import SlotStore
+from ematix_flow.state.slots.memory import MemorySlotStore
+from ematix_flow.state.slots.sql import SqlSlotStore
+from ematix_flow.state.sql.sqlite import memory_engine, sqlite_engine
+from ematix_flow.state.state_root import private_directory
+
+_in_memory: dict[str, sa.Engine] = {}
+_slots_in_memory: dict[str, SlotStore] = {}
+_in_memory_lock = threading.Lock()
+
+
+def open_run_log(
+    url: str | None = None, *, env: Mapping[str, str], reading: bool = False, read_only: bool = False
+) -> RunLog:
+    """Open the run log at ``url``, else by the environment, else in the state root.
+
+    If it cannot be opened: one warning and a `NullRunLog`, or with ``reading`` an error. With ``read_only``
+    it creates and upgrades nothing.
+    """
+    location = run_log_location(url, env)
+    try:
+        return open_local_run_log(location, read_only=read_only)
+    except FlowError as unavailable:
+        if reading:
+            raise
+        warn_once(str(location), f"{unavailable.what}. Runs go on, but are not recorded")
+        return NullRunLog(str(location), unavailable)
+
+
+def open_local_run_log(location: RunLogLocation, *, read_only: bool = False) -> SqlRunLog:
+    """Open the run log at this location. Raises ConfigError if that fails. ``read_only`` creates no file."""
+    if location.path is None:
+        with _in_memory_lock:
+            engine = _in_memory.get(location.name)
+            if engine is None:
+                engine = _in_memory[location.name] = memory_engine()
+            return SqlRunLog(engine, str(location))
+    if read_only and not location.path.exists():
+        return SqlRunLog(memory_engine(), str(location))
+    private_directory(location.path.parent)
+    engine = sqlite_engine(location.path)
+    return SqlRunLog(engine, str(location), create_tables=location.create_tables, read_only=read_only)
+
+
+def open_slots_file(location: RunLogLocation, *, read_only: bool = False) -> SlotStore:
+    """Open the slots at the location of the run log. ``read_only`` creates no file."""
+    if location.path is None:
+        with _in_memory_lock:
+            return _slots_in_memory.setdefault(location.name, MemorySlotStore())
+    if read_only and not location.path.exists():
+        return MemorySlotStore()
+    private_directory(location.path.parent)
+    engine = sqlite_engine(location.path)
+    return SqlSlotStore(engine, str(location), create_tables=location.create_tables, read_only=read_only)
