@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
+from ematix_flow.backends.sql_servers import failures
 from ematix_flow.errors import CannotConnect, ConfigError
 from ematix_flow.spec.connections import MySQLConnection, dsn_parts
 
@@ -129,12 +130,8 @@ def _parse_seconds(name: str, text: str) -> int:
 
 def connect_error(address: MySQLAddress, error: Exception) -> CannotConnect:
     reason = _reason(error)
-    user = f" as user {address.user!r}" if address.user else ""
-    check = f"flow connections check {address.name}"
-    advice = _advice(reason.lower(), address)
-    return CannotConnect(
-        f"connection {address.name!r} cannot reach MySQL at {address.label}{user}: {reason}",
-        next_step=f"{advice}, then  {check}" if advice else check,
+    return failures.connect_error(
+        "MySQL", address.name, address.label, address.user, reason, _advice(reason.lower(), address)
     )
 
 

@@ -10,10 +10,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
+from ematix_flow.backends.sql_servers.failures import (
+    FIX_DUPLICATE,
+    FIX_LENGTH,
+    FIX_NULL,
+    FIX_RANGE,
+    FIX_REFERENCE,
+    FIX_ROW,
+    UNCHANGED,
+    commit_connection_lost,
+    source_connection_lost,
+    target_connection_lost,
+)
 from ematix_flow.errors import FlowError, RowRejected, SourceFailed, TargetFailed
 
-UNCHANGED = "the target is unchanged: its transaction was rolled back"
-_FIX_ROW = "correct the row in the source, filter it in the source SQL, or change the column's type"
 _LOST = frozenset({0, 1053, 1927, 2002, 2003, 2006, 2013, 2014, 2055, 4031})
 _DEADLOCK = frozenset({1020, 1205, 1213})
 _CREATED_MEANWHILE = frozenset({1007, 1050, 1060, 1061})
@@ -81,13 +91,10 @@ def source_failure(error: Exception, name: str, sql: str) -> SourceFailed:
     """The error of the user's ``sql``."""
     found = diagnose(error)
     if found.connection_lost:
-        return SourceFailed(
-            f"the connection {name!r} broke while rows were read: {found.message}",
-            next_step=f"flow connections check {name}, then run it again",
-        )
+        return source_connection_lost(name, found.message)
     told = find_rejection(found.message)
     if told is not None:
-        return SourceFailed(told, next_step=_FIX_ROW)
+        return SourceFailed(told, next_step=FIX_ROW)
     if found.number in _DENIED:
         step = f"GRANT SELECT on it to the user of connection {name!r}"
     else:
@@ -99,14 +106,10 @@ def target_failure(error: Exception, names: Mapping[str, str] | None = None) -> 
     """The error of a statement on the target. ``names`` maps a staging column to its real name."""
     found = diagnose(error)
     if found.connection_lost:
-        return TargetFailed(
-            f"the connection to the target broke: {found.message}",
-            state=UNCHANGED,
-            next_step="run it again once the server answers",
-        )
+        return target_connection_lost(found.message)
     told = find_rejection(found.message)
     if told is not None:
-        return RowRejected(told, state=UNCHANGED, next_step=_FIX_ROW)
+        return RowRejected(told, state=UNCHANGED, next_step=FIX_ROW)
     if found.number in _REFUSED and not found.is_conflict:
         return row_rejection(found, names or {})
     return TargetFailed(f"MySQL: {found.message}", state=UNCHANGED, next_step=_target_advice(found))
@@ -120,14 +123,14 @@ def row_rejection(found: MySQLDiagnosis, names: Mapping[str, str]) -> RowRejecte
     if column and f"'{column}'" not in what:
         what = f"column {column!r}: {what}"
     steps = {
-        _DUPLICATE: "remove the duplicates from the source, or choose a mode that updates by key",
-        _NULL: "fill the value in the source SQL, or declare the column nullable",
-        _TOO_LONG: "shorten the value in the source SQL, or declare a longer String",
-        _OUT_OF_RANGE: "correct the value in the source, or declare a wider type",
+        _DUPLICATE: FIX_DUPLICATE,
+        _NULL: FIX_NULL,
+        _TOO_LONG: FIX_LENGTH,
+        _OUT_OF_RANGE: FIX_RANGE,
     }
     if found.number in _FOREIGN:
-        steps[found.number] = "load the table that the foreign key refers to first, or correct the reference"
-    return RowRejected(what, state=UNCHANGED, next_step=steps.get(found.number, _FIX_ROW))
+        steps[found.number] = FIX_REFERENCE
+    return RowRejected(what, state=UNCHANGED, next_step=steps.get(found.number, FIX_ROW))
 
 
 def is_conflict(error: FlowError) -> bool:
@@ -158,11 +161,7 @@ def commit_failure(error: Exception) -> FlowError:
     found = diagnose(error)
     if not found.connection_lost:
         return target_failure(error)
-    return TargetFailed(
-        f"the connection to the target broke during the commit: {found.message}",
-        state="the load is either complete or not there at all; the ledger in the target knows which",
-        next_step="run it again: a batch that is in the ledger is not loaded twice",
-    )
+    return commit_connection_lost(found.message)
 
 
 def _is_driver_error(cause: BaseException | None) -> TypeGuard[BaseException]:

@@ -7,7 +7,7 @@ import json
 import logging
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from ematix_flow.backends.mysql.address import APPLICATION, MySQLAddress
 from ematix_flow.backends.mysql.lock_owner_files import (
@@ -16,11 +16,10 @@ from ematix_flow.backends.mysql.lock_owner_files import (
     record_lock_owner,
 )
 from ematix_flow.backends.mysql.session import MySQLSession, open_session
-from ematix_flow.backends.sql_servers import lock_session
 from ematix_flow.backends.sql_servers.lock_session import LockSession, session_name
-from ematix_flow.errors import FlowError, PipelineLocked
+from ematix_flow.backends.sql_servers.pipeline_lock import LockHolder, ServerLock, hold_lock
+from ematix_flow.errors import FlowError
 
-_KILL_SECONDS = 10  # that a server takes at most to end a session
 _log = logging.getLogger(__name__)
 # without the PROCESS privilege the list contains only the user's own sessions
 _HOLDER = """
@@ -38,24 +37,64 @@ def lock_name(pipeline: str, target: str) -> str:
 def pipeline_lock(
     address: MySQLAddress, pipeline: str, target: str, run_id: uuid.UUID
 ) -> Iterator[LockSession[MySQLSession]]:
-    """Hold the lock. It yields the session that holds it, so that the load commits in that session."""
-    name, program, own = lock_name(pipeline, target), session_name(APPLICATION, run_id), new_owner_lock()
+    program = session_name(APPLICATION, run_id)
     with open_session(address, program=program) as session:
-        if not _try_lock(session, name) and not (
-            _end_dead_holder(session, name) and _try_lock(session, name, _KILL_SECONDS)
-        ):
-            raise _locked_error(session, name, pipeline, target)
-        session.execute(f"SET SESSION wait_timeout = {int(lock_session.LEASE_SECONDS)}")
-        _try_lock(session, own)
-        held = LockSession(session)
-        with record_lock_owner(name, own, program), held.keep_alive(lambda: session.fetch("SELECT 1")):
+        lock = _UserLock(session, lock_name(pipeline, target), program)
+        with hold_lock(lock, session, pipeline, target) as held:
             yield held
-        # after a mere close the server would free it later, and refuse a run that follows immediately
-        with suppress(FlowError):  # a lost connection frees it too
-            session.fetch("SELECT RELEASE_LOCK(%(name)s)", {"name": name})
 
 
-def _try_lock(session: MySQLSession, name: str, seconds: int = 0) -> bool:
+class _UserLock(ServerLock):
+    def __init__(self, session: MySQLSession, name: str, program: str) -> None:
+        self._session, self._name, self._program = session, name, program
+
+    def take(self, wait_seconds: int = 0) -> bool:
+        return _take(self._session, self._name, wait_seconds)
+
+    def end_dead_holder(self) -> bool:
+        holder = _holder_of(self._session, self._name)
+        for file in files_of_dead_owners(self._name) if holder is not None else ():
+            if _holder_of(self._session, file.owner_lock) != holder:
+                continue  # a file of another server, or of a session that has ended too
+            try:
+                self._session.execute(f"KILL {holder}")
+            except FlowError:
+                return False  # without the privilege to end it, the server's lease ends it later
+            _log.warning("ended server session %s, which held the lock for a process that is gone", holder)
+            return True
+        return False
+
+    def set_lease(self, seconds: int) -> None:
+        self._session.execute(f"SET SESSION wait_timeout = {int(seconds)}")
+
+    @contextmanager
+    def record_owner(self) -> Iterator[None]:
+        owner_lock = new_owner_lock()
+        _take(self._session, owner_lock)
+        with record_lock_owner(self._name, owner_lock, self._program):
+            yield
+
+    def release(self) -> None:
+        self._session.fetch("SELECT RELEASE_LOCK(%(name)s)", {"name": self._name})
+
+    def holder(self) -> LockHolder | None:
+        holder = _holder_of(self._session, self._name)
+        if holder is None:
+            return None
+        return LockHolder(f"{self._user_of(holder)}server session {holder}", f"KILL {holder}")
+
+    def _user_of(self, holder: int) -> str:
+        try:
+            found = self._session.fetch(_HOLDER, {"id": holder})
+        except FlowError:
+            return ""
+        if not found:
+            return ""
+        _, user, host, seconds = found[0]
+        return f"user {user!r} from {host}, silent for {seconds} s, "
+
+
+def _take(session: MySQLSession, name: str, seconds: int = 0) -> bool:
     found = session.fetch("SELECT GET_LOCK(%(name)s, %(seconds)s)", {"name": name, "seconds": seconds})
     return bool(found[0][0] == 1)
 
@@ -64,43 +103,3 @@ def _holder_of(session: MySQLSession, name: str) -> int | None:
     """The id of the session that holds a lock."""
     found = session.fetch("SELECT IS_USED_LOCK(%(name)s)", {"name": name})[0][0]
     return None if found is None else int(found)
-
-
-def _end_dead_holder(session: MySQLSession, name: str) -> bool:
-    """End the session that holds the lock if its process ran on this machine and has ended."""
-    holder = _holder_of(session, name)
-    for note in files_of_dead_owners(name) if holder is not None else ():
-        if _holder_of(session, note.owner_lock) != holder:
-            continue  # a file of another server, or of a session that has ended too
-        try:
-            session.execute(f"KILL {holder}")
-        except FlowError:
-            return False  # without the privilege to end it, the server's lease ends it later
-        _log.warning("ended server session %s, which held the lock for a process that is gone", holder)
-        return True
-    return False
-
-
-def _locked_error(session: MySQLSession, name: str, pipeline: str, target: str) -> PipelineLocked:
-    state = "this run changed nothing"
-    step = "wait for the other run to end"
-    holder = _holder_of(session, name)
-    if holder is not None:
-        who = _holder_text(session, holder)
-        state = f"it is held by {who}server session {holder}; {state}"
-        step += (
-            "; if its process is gone, the server ends the session "
-            f"{lock_session.LEASE_SECONDS} s after its last heartbeat, or at once with  KILL {holder}"
-        )
-    return PipelineLocked(f"pipeline {pipeline!r} is already loading {target}", state=state, next_step=step)
-
-
-def _holder_text(session: MySQLSession, holder: int) -> str:
-    try:
-        found = session.fetch(_HOLDER, {"id": holder})
-    except FlowError:
-        return ""
-    if not found:
-        return ""
-    _, user, host, seconds = found[0]
-    return f"user {user!r} from {host}, silent for {seconds} s, "

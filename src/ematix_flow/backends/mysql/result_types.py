@@ -8,13 +8,13 @@ fit the declared column.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pymysql.constants import FIELD_TYPE, FLAG
 
 from ematix_flow.backends.arrow.batch_casts import row_rejection
 from ematix_flow.backends.mysql.wire_protocol import ResultField
+from ematix_flow.backends.sql_servers.column_export import ColumnExport
 from ematix_flow.errors import SourceFailed
 from ematix_flow.spec.types import MAX_PRECISION, DataType
 
@@ -48,16 +48,6 @@ _PLAIN = {
 _TEXTS = (FIELD_TYPE.VARCHAR, FIELD_TYPE.VAR_STRING, FIELD_TYPE.STRING)
 _BLOBS = (FIELD_TYPE.TINY_BLOB, FIELD_TYPE.MEDIUM_BLOB, FIELD_TYPE.LONG_BLOB, FIELD_TYPE.BLOB)
 _ZERO_DATE = "is not a valid date; make it NULL in the source SQL with NULLIF"
-
-
-@dataclass(frozen=True)
-class ColumnExport:
-    """How one column is read: ``{}`` in ``template`` is the quoted column; Arrow then holds ``type``."""
-
-    name: str
-    native: str
-    type: DataType | None
-    template: str = "{}"
 
 
 def column_export(field: ResultField) -> ColumnExport:

@@ -15,17 +15,18 @@ from ematix_flow.backends.mysql.connection import DriverError, open_connection
 from ematix_flow.backends.mysql.dialect import MySQLDialect
 from ematix_flow.backends.mysql.failures import source_failure
 from ematix_flow.backends.mysql.names import parse_table_name
-from ematix_flow.backends.mysql.result_types import ColumnExport, column_export
+from ematix_flow.backends.mysql.result_types import column_export
 from ematix_flow.backends.mysql.split import SNAPSHOT, MySQLSplit
 from ematix_flow.backends.mysql.wire_protocol import ResultField, describe_statement
+from ematix_flow.backends.sql_servers.column_export import ColumnExport
+from ematix_flow.backends.sql_servers.source_queries import (
+    require_distinct_columns,
+    select_exports,
+    select_table,
+)
 from ematix_flow.errors import SourceFailed
-from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.types import DataType
-from ematix_flow.spec.watermarks import SourceRange
-from ematix_flow.strategies.ranges import range_condition
 from ematix_flow.strategies.raw_sql import one_statement
-
-ALIAS = "q"
 
 
 class MySQLSource(BatchSource):
@@ -36,13 +37,7 @@ class MySQLSource(BatchSource):
         self._sql = dialect
 
     def table_query(self, table: str, columns: Sequence[tuple[str, str]]) -> str:
-        quote = self._sql.quote
-        name = ".".join(quote(part) for part in parse_table_name(table))
-        picked = ", ".join(
-            quote(source) if alias == source else f"{quote(source)} AS {quote(alias)}"
-            for alias, source in columns
-        )
-        return f"SELECT {picked or '*'} FROM {name}"
+        return select_table(parse_table_name(table), columns, self._sql)
 
     def describe(self, sql: str) -> tuple[SourceColumn, ...]:
         with self._read_only_connection() as connection:
@@ -68,32 +63,18 @@ class MySQLSource(BatchSource):
         inner = one_statement(query.sql, self.dialect)
         with self._read_only_connection() as connection:
             exports = self._column_exports(connection, inner)
-        yield [MySQLSplit(self.address, self._statement(inner, exports, query.range), inner, exports)]
-
-    def _statement(self, inner: str, exports: tuple[ColumnExport, ...], kept: SourceRange | None) -> str:
-        quote, alias = self._sql.quote, self._sql.quote(internal_name(ALIAS))
-        picked = ", ".join(
-            f"{e.template.format(f'{alias}.{quote(e.name)}')} AS {quote(e.name)}" for e in exports
-        )
-        # the newlines end a comment in the last line of the user's SQL
-        statement = f"SELECT {picked} FROM (\n{inner}\n) AS {alias}"
-        condition = range_condition(kept, self._sql, ALIAS) if kept is not None else None
-        return f"{statement} WHERE {self._sql.render(condition)}" if condition is not None else statement
+        yield [
+            MySQLSplit(self.address, select_exports(inner, exports, query.range, self._sql), inner, exports)
+        ]
 
     def _column_exports(self, connection: Any, inner: str) -> tuple[ColumnExport, ...]:
         """The exports, from preparing the SQL as written and as the subquery of the read."""
         fields = prepare_statement(connection, self.address.name, inner, inner)
-        if not fields:
-            raise SourceFailed("the source SQL yields no columns", next_step="write a SELECT")
-        names = [field.name.lower() for field in fields]
-        for field in fields:
-            if names.count(field.name.lower()) > 1:
-                raise SourceFailed(
-                    f"the source SQL yields column {field.name!r} twice",
-                    next_step="give one of them another name with AS",
-                )
+        require_distinct_columns([field.name for field in fields], str.lower)
         exports = tuple(column_export(field) for field in fields)
-        prepare_statement(connection, self.address.name, inner, self._statement(inner, exports, None))
+        prepare_statement(
+            connection, self.address.name, inner, select_exports(inner, exports, None, self._sql)
+        )
         return exports
 
     @contextmanager

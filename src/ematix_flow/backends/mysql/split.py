@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from ematix_flow.backends.mysql.address import MySQLAddress
 from ematix_flow.backends.mysql.connection import DriverError, open_connection
 from ematix_flow.backends.mysql.failures import source_failure
-from ematix_flow.backends.mysql.result_types import ColumnExport, decode_batch
+from ematix_flow.backends.mysql.result_types import decode_batch
 from ematix_flow.backends.mysql.wire_protocol import stream_columns
+from ematix_flow.backends.sql_servers.column_export import ColumnExport
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,7 +15,6 @@ from ematix_flow.backends.base import StagedPart
 from ematix_flow.backends.mysql.address import MySQLAddress
 from ematix_flow.backends.mysql.connection import DriverError, open_connection
 from ematix_flow.backends.mysql.failures import (
-    UNCHANGED,
     MySQLDiagnosis,
     diagnose,
     row_rejection,
@@ -24,13 +23,14 @@ from ematix_flow.backends.mysql.failures import (
 from ematix_flow.backends.mysql.insert_values import insert_values
 from ematix_flow.backends.mysql.load_data_text import encode_rows, require_storable
 from ematix_flow.backends.mysql.wire_protocol import load_data_local
+from ematix_flow.backends.sql_servers.failures import UNCHANGED
+from ematix_flow.backends.sql_servers.staged_batches import PART, StagedBatches
 from ematix_flow.errors import TargetFailed
-from ematix_flow.spec.generated_names import internal_name, part_number
+from ematix_flow.spec.generated_names import part_number
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PART = internal_name("part")
 _FILE = "ematix_flow_rows"
 _FORBIDDEN = (1148, 3948, 4166)  # LOAD DATA LOCAL is forbidden, by server version
 
@@ -113,30 +113,19 @@ def staging_column(index: int, name: str) -> str:
     return name if name[0] <= " " or name[0] == "\x7f" else f"c{index}"
 
 
-class _CheckedBatches:
+class _CheckedBatches(StagedBatches):
     """The batches from the first with rows on, checked and counted."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch], number: int, kinds: Mapping[str, str]) -> None:
-        self.rows = 0
-        self.bytes = 0
-        self.number = number
+        super().__init__(batches, number)
         self._kinds = dict(kinds)
-        self._batches = iter(batches)
-        self._first = next((batch for batch in self._batches if batch.num_rows), None)
-
-    @property
-    def is_empty(self) -> bool:
-        return self._first is None
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        batch = self._first
-        while batch is not None:
+        for batch in self._all():
             require_storable(batch, self._kinds, self.rows)
-            self.rows += batch.num_rows
-            self.bytes += batch.nbytes
+            self._count(batch)
             if batch.num_rows:
                 yield batch
-            batch = next(self._batches, None)
 
     def encoded(self) -> Iterator[memoryview]:
         for batch in self:

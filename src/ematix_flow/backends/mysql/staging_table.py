@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -11,9 +10,11 @@ from ematix_flow.backends.base import Load, StagedRows
 from ematix_flow.backends.mysql.address import MySQLAddress
 from ematix_flow.backends.mysql.create_table import row_number_column, table_options
 from ematix_flow.backends.mysql.dialect import MySQLDialect
-from ematix_flow.backends.mysql.staging import PART, MySQLStaging, staging_column
+from ematix_flow.backends.mysql.staging import MySQLStaging, staging_column
 from ematix_flow.backends.sql.control_tables import STAGING_SCHEMA
-from ematix_flow.spec.generated_names import distinct_name, part_number
+from ematix_flow.backends.sql_servers import staging_tables
+from ematix_flow.backends.sql_servers.staged_batches import PART
+from ematix_flow.backends.sql_servers.staging_tables import select_parts, staging_name
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.sql import column
@@ -21,19 +22,16 @@ from ematix_flow.strategies.sql import column
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_SLUG = 20
+_NAME_LENGTH = 20  # of the pipeline and the target, within MySQL's 64 characters
 _DOCUMENTS = ("json", "jsonb")
 
 
 def staging_prefix(pipeline: str, target: str) -> str:
-    """The prefix of all staging and work tables of this pipeline on this target."""
-    return distinct_name(pipeline, target, length=_SLUG) + "_"
+    return staging_tables.staging_prefix(pipeline, target, _NAME_LENGTH)
 
 
 def new_table_name(load: Load, suffix: str = "") -> str:
-    """A unique name within MySQL's 64 characters."""
-    mark = f"{load.run_id.hex[:8]}_{secrets.token_hex(4)}"
-    return f"{staging_prefix(load.pipeline, load.target)}{mark}{suffix}"
+    return staging_tables.new_table_name(load, _NAME_LENGTH, suffix)
 
 
 def new_staging(address: MySQLAddress, load: Load, schema: pa.Schema, *, local_infile: bool) -> MySQLStaging:
@@ -54,10 +52,6 @@ def create_staging_sql(staging: MySQLStaging, table: TableSpec, dialect: MySQLDi
     return f"CREATE TABLE {staging_name(staging.table, dialect)} ({columns}){table_options(dialect)}"
 
 
-def staging_name(table: str, dialect: MySQLDialect) -> str:
-    return dialect.render(dialect.table(STAGING_SCHEMA, table))
-
-
 def select_staged_rows(rows: StagedRows, table: TableSpec, dialect: MySQLDialect) -> exp.Select:
     """SELECT of the declared columns from the reported parts."""
     assert isinstance(rows.staging, MySQLStaging)
@@ -71,8 +65,4 @@ def select_staged_rows(rows: StagedRows, table: TableSpec, dialect: MySQLDialect
         if item.type.kind in _DOCUMENTS and not dialect.is_mariadb:
             value = exp.cast(value, "JSON", dialect=dialect.name)
         selected.append(exp.alias_(value, item.name, quoted=True))
-    select = exp.select(*selected).from_(dialect.table(STAGING_SCHEMA, rows.staging.table))
-    numbers: list[exp.Expr] = [exp.Literal.number(part_number(p.part)) for p in rows.parts if p.rows]
-    if not numbers:
-        return select.where(exp.false())
-    return select.where(exp.In(this=column(PART), expressions=numbers))
+    return select_parts(selected, rows.staging.table, rows.parts, dialect)

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-import logging
-import random
-import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
@@ -37,7 +33,7 @@ from ematix_flow.backends.mysql.create_table import (
 )
 from ematix_flow.backends.mysql.dialect import MySQLDialect
 from ematix_flow.backends.mysql.exact_casts import exact_select
-from ematix_flow.backends.mysql.failures import UNCHANGED, as_source_failure, is_conflict, is_denied
+from ematix_flow.backends.mysql.failures import as_source_failure, is_conflict, is_denied
 from ematix_flow.backends.mysql.load_data_text import require_storable
 from ematix_flow.backends.mysql.lock import pipeline_lock
 from ematix_flow.backends.mysql.names import require_names
@@ -50,16 +46,15 @@ from ematix_flow.backends.mysql.staging_table import (
     new_staging,
     new_table_name,
     select_staged_rows,
-    staging_name,
     staging_prefix,
 )
 from ematix_flow.backends.sql.alterations import alter_table_changes
 from ematix_flow.backends.sql.control_tables import CONTROL_SCHEMA, LEDGER, STAGING_SCHEMA, WATERMARKS
 from ematix_flow.backends.sql.session import SqlSession
 from ematix_flow.backends.sql.table_diff import TableDiff
-from ematix_flow.backends.sql.target import RelationalTarget
 from ematix_flow.backends.sql_servers.lock_session import LockSession
-from ematix_flow.errors import FlowError, SourceFailed, TargetFailed
+from ematix_flow.backends.sql_servers.target import SqlServerTarget
+from ematix_flow.errors import FlowError, TargetFailed
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.watermarks import Watermark
 from ematix_flow.strategies.matching import Matching
@@ -67,10 +62,6 @@ from ematix_flow.strategies.matching import Matching
 if TYPE_CHECKING:
     import pyarrow as pa
 
-T = TypeVar("T")
-
-_log = logging.getLogger(__name__)
-_TRIES = 5
 _SCHEMA_EXISTS = "SELECT 1 FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %(schema)s"
 _LEFTOVERS = """
 SELECT TABLE_NAME FROM information_schema.TABLES
@@ -78,22 +69,22 @@ WHERE TABLE_SCHEMA = %(schema)s AND LEFT(TABLE_NAME, CHAR_LENGTH(%(prefix)s)) = 
 """
 
 
-class MySQLTarget(RelationalTarget):
-    """A load commits in the session that holds the pipeline's lock.
-
-    So a lost connection ends the lock and the open transaction together: no second run can start while
-    another still commits. The ledger serves all databases of the server, so lock and ledger name a target
-    together with the connection's database.
+class MySQLTarget(SqlServerTarget[MySQLSession]):
+    """The ledger serves all databases of the server, so lock and ledger name a target together with the
+    connection's database.
     """
 
     dialect: MySQLDialect
     transactional_ddl = False
+    schema_exists_sql = _SCHEMA_EXISTS
+    leftovers_sql = _LEFTOVERS
+    drop_timeout_sql = "SET SESSION lock_wait_timeout = 3"
 
     def __init__(self, server: MySQLServer, dialect: MySQLDialect) -> None:
+        super().__init__()
         self.server = server
         self.address = server.address
         self.dialect = dialect
-        self._lock_sessions: dict[tuple[str, str], LockSession[MySQLSession]] = {}
 
     def session(self) -> AbstractContextManager[MySQLSession]:
         return open_session(self.address)
@@ -106,17 +97,19 @@ class MySQLTarget(RelationalTarget):
             "to allow it:  SET GLOBAL local_infile = ON",
         )
 
-    @contextmanager
-    def lock(self, pipeline: str, target: str, run_id: uuid.UUID) -> Iterator[None]:
-        key = (pipeline, self._qualified_target(target))
-        with pipeline_lock(self.address, *key, run_id) as held:
-            self._lock_sessions[key] = held
-            try:
-                yield
-            finally:
-                del self._lock_sessions[key]
+    def hold_lock(
+        self, pipeline: str, target: str, run_id: uuid.UUID
+    ) -> AbstractContextManager[LockSession[MySQLSession]]:
+        return pipeline_lock(self.address, pipeline, target, run_id)
 
-    def _qualified_target(self, target: str) -> str:
+    def is_conflict(self, error: FlowError) -> bool:
+        return is_conflict(error)
+
+    def exact_sql(self, session: MySQLSession, sql: str, table: TableSpec) -> str:
+        fields = prepare_statement(session.connection, self.address.name, sql, sql)
+        return exact_select(fields, sql, table, self.dialect)
+
+    def ledger_name(self, target: str) -> str:
         """The target's name in the ledger: two databases of a server may have tables with the same name."""
         return f"{self.address.database or ''}/{target}"
 
@@ -126,7 +119,7 @@ class MySQLTarget(RelationalTarget):
         return read_live_table(session, self.dialect, table)
 
     def schema_changes(self, session: SqlSession, table: TableSpec) -> list[TableChange]:
-        if table.schema is None or session.fetch(_SCHEMA_EXISTS, {"schema": table.schema}):
+        if table.schema is None or self.schema_exists(session, table.schema):
             return []
         return [TableChange("create_schema", table.schema, self._create_schema_sql(table.schema))]
 
@@ -179,7 +172,7 @@ class MySQLTarget(RelationalTarget):
                 raise
 
     def _create_database(self, session: SqlSession, schema: str) -> None:
-        if session.fetch(_SCHEMA_EXISTS, {"schema": schema}):
+        if self.schema_exists(session, schema):
             return
         try:
             session.execute(self._create_schema_sql(schema))
@@ -196,21 +189,21 @@ class MySQLTarget(RelationalTarget):
     # -------------------------------------------------------------- ledger and watermark
 
     def watermark(self, pipeline: str, target: str, column: str) -> Watermark | None:
-        return super().watermark(pipeline, self._qualified_target(target), column)
+        return super().watermark(pipeline, self.ledger_name(target), column)
 
     def forget_batches(self, pipeline: str, target: str, before: dt.datetime) -> None:
-        super().forget_batches(pipeline, self._qualified_target(target), before)
+        super().forget_batches(pipeline, self.ledger_name(target), before)
 
     def ledger(
         self, pipeline: str, target: str, *, run_id: str | None = None, limit: int = 100
     ) -> list[LedgerEntry]:
-        found = super().ledger(pipeline, self._qualified_target(target), run_id=run_id, limit=limit)
+        found = super().ledger(pipeline, self.ledger_name(target), run_id=run_id, limit=limit)
         return [replace(entry, target=target) for entry in found]
 
     # -------------------------------------------------------------- staging and work tables
 
     def create_staging(self, load: Load, schema: pa.Schema) -> Staging:
-        known = replace(load, target=self._qualified_target(load.target))
+        known = replace(load, target=self.ledger_name(load.target))
         staging = new_staging(self.address, known, schema, local_infile=self.server.facts.local_infile)
         with self.session() as session:
             self._create_database(session, STAGING_SCHEMA)
@@ -224,34 +217,12 @@ class MySQLTarget(RelationalTarget):
     def staged_select(self, session: SqlSession, rows: StagedRows, table: TableSpec) -> exp.Expr:
         return select_staged_rows(rows, table, self.dialect)
 
-    def drop_staging(self, staging: Staging) -> None:
-        """Drop it. A failure is a warning, because the load has committed; the next run drops it."""
+    def staging_table(self, staging: Staging) -> str:
         assert isinstance(staging, MySQLStaging)
-        try:
-            with self.session() as session:
-                self._drop_staging_table(session, staging.table)
-        except FlowError as error:
-            _log.warning("staging table %s stays until the next run: %s", staging.table, error.what)
+        return staging.table
 
-    def sweep_staging(self, pipeline: str, target: str) -> list[str]:
-        prefix = staging_prefix(pipeline, self._qualified_target(target))
-        with self.session() as session:
-            found = session.fetch(_LEFTOVERS, {"schema": STAGING_SCHEMA, "prefix": prefix})
-            return [
-                f"{STAGING_SCHEMA}.{name}" for (name,) in found if self._drop_staging_table(session, name)
-            ]
-
-    def _drop_staging_table(self, session: SqlSession, table: str) -> bool:
-        """False when a task of a dead run still writes to it: waiting would delay this run."""
-        session.execute("SET SESSION lock_wait_timeout = 3")
-        try:
-            session.execute(f"DROP TABLE IF EXISTS {staging_name(table, self.dialect)}")
-        except FlowError as error:
-            if not is_conflict(error):
-                raise
-            _log.warning("staging table %s is still written to and stays until the next run", table)
-            return False
-        return True
+    def staging_prefix(self, pipeline: str, target: str) -> str:
+        return staging_prefix(pipeline, target)
 
     def create_work_table(self, session: SqlSession, load: Load, spec: TableSpec) -> exp.Table:
         """A real table: a statement cannot name a temporary one twice. `sweep_staging` drops leftovers."""
@@ -265,17 +236,13 @@ class MySQLTarget(RelationalTarget):
 
     # -------------------------------------------------------------- the one transaction
 
-    def apply_session(self, load: Load) -> AbstractContextManager[SqlSession]:
-        held = self._lock_sessions.get((load.pipeline, load.target))
-        return held.use() if held is not None else self.session()
-
     def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> LoadResult:
         """Apply the load; a transaction that conflicts with another session is rolled back and retried."""
-        known = replace(load, target=self._qualified_target(load.target))
+        known = replace(load, target=self.ledger_name(load.target))
         try:
             if isinstance(rows, SameDatabaseRows):
-                rows = self._with_exact_casts(known, rows)
-            return _retry_conflicts(lambda: super(MySQLTarget, self).apply(known, rows))
+                rows = self.with_exact_casts(known, rows)
+            return self.retry_conflicts(lambda _: super(MySQLTarget, self).apply(known, rows))
         except FlowError as error:
             blamed = as_source_failure(error) if isinstance(rows, SameDatabaseRows) else None
             raised = error if blamed is None else blamed
@@ -301,24 +268,3 @@ class MySQLTarget(RelationalTarget):
             return state
         told = ", ".join(f"{change.action.replace('_', ' ')} {change.subject}" for change in made)
         return f"no row was loaded; MySQL had committed these changes by then, and they stay: {told}"
-
-    def _with_exact_casts(self, load: Load, rows: SameDatabaseRows) -> SameDatabaseRows:
-        with self.apply_session(load) as session:
-            assert isinstance(session, MySQLSession)
-            try:
-                fields = prepare_statement(session.connection, self.address.name, rows.sql, rows.sql)
-            except SourceFailed as error:
-                error.state = error.state or UNCHANGED
-                raise
-        return SameDatabaseRows(exact_select(fields, rows.sql, load.table, self.dialect))
-
-
-def _retry_conflicts(action: Callable[[], T]) -> T:
-    for attempt in range(_TRIES - 1):
-        try:
-            return action()
-        except FlowError as error:
-            if not is_conflict(error):
-                raise
-        time.sleep(random.uniform(0, 0.05 * (attempt + 1)))
-    return action()

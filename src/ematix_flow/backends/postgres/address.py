@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ematix_flow.backends.sql_servers import failures
 from ematix_flow.errors import CannotConnect
 from ematix_flow.spec.connections import PostgresConnection, dsn_parts, libpq_parameters
 
@@ -107,12 +108,8 @@ def session_settings(server_version: int) -> dict[str, str]:
 def connect_error(address: PostgresAddress, error: Exception) -> CannotConnect:
     lines = str(error).strip().splitlines()
     reason = _REASON_PREFIX.sub("", lines[0]) if lines else type(error).__name__
-    user = f" as user {address.user!r}" if address.user else ""
-    check = f"flow connections check {address.name}"
-    advice = _advice(reason.lower())
-    return CannotConnect(
-        f"connection {address.name!r} cannot reach PostgreSQL at {address.label}{user}: {reason}",
-        next_step=f"{advice}, then  {check}" if advice else check,
+    return failures.connect_error(
+        "PostgreSQL", address.name, address.label, address.user, reason, _advice(reason.lower())
     )
 
 

@@ -7,9 +7,10 @@ from typing import Any
 import psycopg
 from psycopg.pq import ExecStatus
 
+from ematix_flow.backends.postgres.dialect import PostgresDialect
 from ematix_flow.backends.postgres.failures import source_failure
 from ematix_flow.backends.postgres.result_types import RESULT_TYPES_SQL, ResultColumn, result_columns
-from ematix_flow.backends.postgres.source_sql import as_subquery
+from ematix_flow.backends.sql_servers.source_queries import as_subquery, require_distinct_columns
 from ematix_flow.errors import SourceFailed
 from ematix_flow.strategies.raw_sql import one_statement
 
@@ -23,10 +24,8 @@ def describe_query(connection: psycopg.Connection[Any], name: str, sql: str) -> 
     if "\x00" in inner:
         raise SourceFailed("the source SQL holds a NUL character")
     columns = prepare_statement(connection, name, inner, inner)
-    if not columns:
-        raise SourceFailed("the source SQL yields no columns", next_step="write a SELECT")
-    _refuse_repeated_names([column for column, _, _ in columns])
-    prepare_statement(connection, name, inner, f"SELECT * FROM {as_subquery(inner)}")
+    require_distinct_columns([column for column, _, _ in columns])
+    prepare_statement(connection, name, inner, f"SELECT * FROM {as_subquery(inner, PostgresDialect())}")
     parameters = {"oids": [oid for _, oid, _ in columns], "typmods": [mod for _, _, mod in columns]}
     rows = connection.execute(RESULT_TYPES_SQL, parameters).fetchall()
     return result_columns(columns, {place: found for place, *found in rows})
@@ -50,12 +49,3 @@ def prepare_statement(
         )
     fields = range(answer.nfields)
     return [((answer.fname(i) or b"").decode(), answer.ftype(i), answer.fmod(i)) for i in fields]
-
-
-def _refuse_repeated_names(names: list[str]) -> None:
-    for name in names:
-        if names.count(name) > 1:
-            raise SourceFailed(
-                f"the source SQL yields column {name!r} twice",
-                next_step="give one of them another name with AS",
-            )

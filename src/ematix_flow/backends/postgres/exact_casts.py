@@ -15,28 +15,19 @@ from sqlglot import exp
 from ematix_flow.backends.postgres.describe import describe_query
 from ematix_flow.backends.postgres.dialect import PostgresDialect
 from ematix_flow.backends.postgres.result_types import ResultColumn, column_export
-from ematix_flow.backends.postgres.source_sql import ALIAS, as_subquery
+from ematix_flow.backends.sql_servers.source_queries import ALIAS, checked_number, select_exact
 from ematix_flow.spec.tables import TableSpec
-from ematix_flow.spec.types import MAX_PRECISION, DataType
-from ematix_flow.strategies.functions import functions_for
-from ematix_flow.strategies.functions.base import TypedValue
-from ematix_flow.strategies.functions.casts import cast
-from ematix_flow.strategies.functions.site import ColumnSite
 from ematix_flow.strategies.sql import column
 
-# a type with more digits than any declared scale, so that each value is checked
-_ANY_SCALE = DataType("numeric", precision=MAX_PRECISION, scale=MAX_PRECISION)
+_DIALECT = PostgresDialect()
 
 
 def exact_select(connection: psycopg.Connection[Any], name: str, sql: str, table: TableSpec) -> str:
     """The SQL, wrapped when a column needs more than PostgreSQL's own assignment."""
     columns = describe_query(connection, name, sql)
     values = {c.name: _checked_value(c, table) for c in columns if c.name in table.column_names}
-    if not any(values.values()):
-        return sql
-    dialect = PostgresDialect()
-    picked = [exp.alias_(values.get(n) or column(n, ALIAS), n, quoted=True) for n in table.column_names]
-    return f"SELECT {', '.join(map(dialect.render, picked))} FROM {as_subquery(sql)}"
+    checked = {name: value for name, value in values.items() if value is not None}
+    return select_exact(sql, checked, table, _DIALECT)
 
 
 def _checked_value(found: ResultColumn, table: TableSpec) -> exp.Expr | None:
@@ -44,8 +35,7 @@ def _checked_value(found: ResultColumn, table: TableSpec) -> exp.Expr | None:
     how = column_export(found)
     if how.type is None:
         plain = exp.Cast(this=column(found.name, ALIAS), to=exp.DataType.build("NUMERIC"))
-        site = ColumnSite(functions_for("postgres"), found.name, lambda value: value)
-        return cast(TypedValue(plain, _ANY_SCALE), wanted, site).tree
+        return checked_number(plain, found.name, wanted, _DIALECT)
     if how.type.kind == "json" and wanted.kind in ("json", "jsonb") and not found.is_json:
         document = exp.Anonymous(this="to_json", expressions=[column(found.name, ALIAS)])
         return exp.cast(document, wanted.kind.upper(), dialect="postgres")

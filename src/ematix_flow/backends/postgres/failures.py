@@ -10,13 +10,23 @@ from collections.abc import Mapping
 from typing import TypeGuard
 
 from ematix_flow.backends.postgres.diagnosis import PostgresDiagnosis, diagnose
+from ematix_flow.backends.sql_servers.failures import (
+    FIX_DUPLICATE,
+    FIX_LENGTH,
+    FIX_NULL,
+    FIX_RANGE,
+    FIX_REFERENCE,
+    FIX_ROW,
+    UNCHANGED,
+    commit_connection_lost,
+    source_connection_lost,
+    target_connection_lost,
+)
 from ematix_flow.errors import FlowError, RowRejected, SourceFailed, TargetFailed
 from ematix_flow.spec.tables import TableSpec
 
 _INVALID_TEXT = re.compile(r"invalid input syntax for type (json|uuid)\b")
 _STAGED_AS_TEXT = {"json": ("json", "jsonb"), "uuid": ("uuid",)}
-UNCHANGED = "the target is unchanged: its transaction was rolled back"
-_FIX_ROW = "correct the row in the source, filter it in the source SQL, or change the column's type"
 _LINE = 100
 
 
@@ -24,10 +34,7 @@ def source_failure(error: Exception, name: str, sql: str, statement: str | None 
     """The error of the user's ``sql``, which ``statement`` contains unchanged."""
     found = diagnose(error)
     if found.connection_lost:
-        return SourceFailed(
-            f"the connection {name!r} broke while rows were read: {found.message}",
-            next_step=f"flow connections check {name}, then run it again",
-        )
+        return source_connection_lost(name, found.message)
     what = f"PostgreSQL refused the source SQL: {found.sentence}"
     position = _position_within(sql, statement, found.position)
     if position is not None:
@@ -43,16 +50,12 @@ def target_failure(error: Exception, names: Mapping[str, str] | None = None) -> 
     """The error of a statement on the target. ``names`` maps a staging column to its real name."""
     found = diagnose(error)
     if found.connection_lost:
-        return TargetFailed(
-            f"the connection to the target broke: {found.message}",
-            state=UNCHANGED,
-            next_step="run it again once the server answers",
-        )
+        return target_connection_lost(found.message)
     from ematix_flow.strategies.functions.base import find_rejection
 
     told = find_rejection(str(error))
     if told is not None:
-        return RowRejected(told, state=UNCHANGED, next_step=_FIX_ROW)
+        return RowRejected(told, state=UNCHANGED, next_step=FIX_ROW)
     if found.is_about_a_row:
         return _row_rejection(found, names or {})
     return TargetFailed(f"PostgreSQL: {found.sentence}", state=UNCHANGED, next_step=_target_advice(found))
@@ -97,11 +100,7 @@ def commit_failure(error: Exception) -> FlowError:
     found = diagnose(error)
     if not found.connection_lost:
         return target_failure(error)
-    return TargetFailed(
-        f"the connection to the target broke during the commit: {found.message}",
-        state="the load is either complete or not there at all; the ledger in the target knows which",
-        next_step="run it again: a batch that is in the ledger is not loaded twice",
-    )
+    return commit_connection_lost(found.message)
 
 
 def caret_lines(sql: str, position: int) -> str:
@@ -134,13 +133,13 @@ def _row_rejection(found: PostgresDiagnosis, names: Mapping[str, str]) -> RowRej
     elif found.constraint and found.constraint not in what:
         what = f"constraint {found.constraint!r}: {what}"
     steps = {
-        "23505": "remove the duplicates from the source, or choose a mode that updates by key",
-        "23503": "load the table that the foreign key refers to first, or correct the reference",
-        "23502": "fill the value in the source SQL, or declare the column nullable",
-        "22001": "shorten the value in the source SQL, or declare a longer String",
-        "22003": "correct the value in the source, or declare a wider type",
+        "23505": FIX_DUPLICATE,
+        "23503": FIX_REFERENCE,
+        "23502": FIX_NULL,
+        "22001": FIX_LENGTH,
+        "22003": FIX_RANGE,
     }
-    return RowRejected(what, state=UNCHANGED, next_step=steps.get(found.state, _FIX_ROW))
+    return RowRejected(what, state=UNCHANGED, next_step=steps.get(found.state, FIX_ROW))
 
 
 def _target_advice(found: PostgresDiagnosis) -> str:

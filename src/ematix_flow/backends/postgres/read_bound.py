@@ -39,7 +39,7 @@ from ematix_flow.backends.postgres.address import READER_APPLICATION
 from ematix_flow.backends.postgres.describe import prepare_statement
 from ematix_flow.backends.postgres.dialect import PostgresDialect
 from ematix_flow.backends.postgres.failures import source_failure
-from ematix_flow.backends.postgres.source_sql import ALIAS, as_subquery
+from ematix_flow.backends.sql_servers.source_queries import ALIAS, as_subquery
 from ematix_flow.spec.types import INTEGER_BITS, DataType
 from ematix_flow.spec.watermarks import SourceRange, Watermark, WatermarkValue
 from ematix_flow.strategies.ranges import range_condition
@@ -124,7 +124,7 @@ def find_read_bound(
     if _fetch_value(connection, "SELECT pg_is_in_recovery()"):
         return None
     sql = one_statement(query.sql, "postgres")
-    picked = f"SELECT {_DIALECT.quote(kept.column)} FROM {as_subquery(sql)}"
+    picked = f"SELECT {_DIALECT.quote(kept.column)} FROM {as_subquery(sql, _DIALECT)}"
     native = prepare_statement(connection, name, sql, picked)[0][1]
     if native == _TIMESTAMPTZ and data_type.kind in ("timestamp", "timestamp_tz"):
         return _bound_by_oldest_start(connection, name, sql, kept, data_type)
@@ -202,7 +202,7 @@ def _highest_value(
     mark = _DIALECT.range_operand(column(kept.column, ALIAS), data_type)
     typed = _DIALECT.literal(None, data_type)
     typed.set("this", exp.Max(this=_DIALECT.comparable(mark, data_type)))
-    statement = f"SELECT {_DIALECT.render(typed)} FROM {as_subquery(sql)}"
+    statement = f"SELECT {_DIALECT.render(typed)} FROM {as_subquery(sql, _DIALECT)}"
     condition = range_condition(kept, _DIALECT, ALIAS)
     if condition is not None:
         statement += f" WHERE {_DIALECT.render(condition)}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ematix_flow.backends.arrow.batch_casts import row_rejection
+from ematix_flow.backends.sql_servers.column_export import ColumnExport
 from ematix_flow.errors import SourceFailed
 from ematix_flow.spec.types import INTEGER_BITS, MAX_PRECISION, DataType
 
@@ -53,16 +54,6 @@ class ResultColumn:
     @property
     def is_json(self) -> bool:
         return _AS_TEXT.get(self.oid) in ("json", "jsonb")
-
-
-@dataclass(frozen=True)
-class ColumnExport:
-    """How one column is read: ``{}`` in ``template`` is the quoted column; Arrow then holds ``type``."""
-
-    name: str
-    native: str
-    type: DataType | None
-    template: str = "{}"
 
 
 def column_export(column: ResultColumn, wanted: DataType | None = None) -> ColumnExport:

@@ -10,8 +10,9 @@ import psycopg
 
 from ematix_flow.backends.postgres.address import PostgresAddress
 from ematix_flow.backends.postgres.connection import open_connection
-from ematix_flow.backends.postgres.failures import UNCHANGED, commit_failure, target_failure
+from ematix_flow.backends.postgres.failures import commit_failure, target_failure
 from ematix_flow.backends.sql.session import SqlSession
+from ematix_flow.backends.sql_servers.failures import UNCHANGED
 from ematix_flow.errors import TargetFailed
 
 # PostgreSQL's default is for spinning disks: it would scan a whole table to find a hundredth of its keys

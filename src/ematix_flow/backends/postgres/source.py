@@ -22,19 +22,13 @@ from ematix_flow.backends.postgres.describe import describe_query
 from ematix_flow.backends.postgres.dialect import PostgresDialect
 from ematix_flow.backends.postgres.failures import source_failure
 from ematix_flow.backends.postgres.read_bound import find_read_bound
-from ematix_flow.backends.postgres.result_types import ColumnExport, column_export
-from ematix_flow.backends.postgres.source_sql import (
-    ALIAS,
-    PlainSelect,
-    as_subquery,
-    parse_plain_select,
-)
+from ematix_flow.backends.postgres.result_types import column_export
+from ematix_flow.backends.postgres.source_sql import PlainSelect, parse_plain_select
 from ematix_flow.backends.postgres.split import PostgresSplit
+from ematix_flow.backends.sql_servers.column_export import ColumnExport
+from ematix_flow.backends.sql_servers.source_queries import select_exports, select_table
 from ematix_flow.errors import SourceFailed
-from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.types import DataType
-from ematix_flow.spec.watermarks import SourceRange
-from ematix_flow.strategies.ranges import range_condition
 from ematix_flow.strategies.raw_sql import one_statement
 
 MIN_PAGES = 512  # 4 MB: a smaller table is not worth a second task
@@ -56,13 +50,7 @@ class PostgresSource(BatchSource):
         self._sql = PostgresDialect()
 
     def table_query(self, table: str, columns: Sequence[tuple[str, str]]) -> str:
-        quote = self._sql.quote
-        name = ".".join(quote(part) for part in parse_table_name(table))
-        picked = ", ".join(
-            quote(source) if alias == source else f"{quote(source)} AS {quote(alias)}"
-            for alias, source in columns
-        )
-        return f"SELECT {picked or '*'} FROM {name}"
+        return select_table(parse_table_name(table), columns, self._sql)
 
     def describe(self, sql: str) -> tuple[SourceColumn, ...]:
         with self._read_only_connection() as connection:
@@ -122,7 +110,7 @@ class PostgresSource(BatchSource):
         parallelism: int,
     ) -> list[str]:
         inner = one_statement(query.sql, self.dialect)
-        whole = self._statement(inner, exports, query.range)
+        whole = select_exports(inner, exports, query.range, self._sql)
         plain = parse_plain_select(inner) if parallelism > 1 else None
         if plain is None:
             return [whole]
@@ -131,17 +119,8 @@ class PostgresSource(BatchSource):
         if shares < 2 or "Seq Scan" not in _plan_nodes(connection, whole):  # an index is faster
             return [whole]
         bounds = [found[0] * i // shares for i in range(1, shares)] if found else []
-        cut = [self._statement(part, exports, query.range) for part in _page_ranges(plain, bounds)]
+        cut = [select_exports(part, exports, query.range, self._sql) for part in _page_ranges(plain, bounds)]
         return cut if _reads_one_range(connection, cut[0]) else [whole]
-
-    def _statement(self, inner: str, exports: tuple[ColumnExport, ...], kept: SourceRange | None) -> str:
-        quote, alias = self._sql.quote, self._sql.quote(internal_name(ALIAS))
-        picked = ", ".join(
-            f"{e.template.format(f'{alias}.{quote(e.name)}')} AS {quote(e.name)}" for e in exports
-        )
-        statement = f"SELECT {picked} FROM {as_subquery(inner)}"
-        condition = range_condition(kept, self._sql, ALIAS) if kept is not None else None
-        return f"{statement} WHERE {self._sql.render(condition)}" if condition is not None else statement
 
     # -------------------------------------------------------------- statements
 

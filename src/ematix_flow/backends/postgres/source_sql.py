@@ -1,7 +1,7 @@
-"""The user's SQL as text: as a subquery, and with an added condition when it is a plain SELECT.
+"""The user's SQL as a plain SELECT, which can take an added condition.
 
-Nothing is rewritten: the server gets the SQL as typed, inside a subquery. Only a plain SELECT over one table
-can take an added condition, which is how a table is read in splits.
+Nothing is rewritten: the server gets the SQL as typed. Only a plain SELECT over one table can take an added
+condition, which is how a table is read in splits.
 """
 
 from __future__ import annotations
@@ -13,16 +13,8 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]  # defined elsewhere
 
-from ematix_flow.spec.generated_names import internal_name
-
-ALIAS = "q"
 _PLAIN_SELECT = {"expressions", "from_", "where"}
 _PLAIN_TABLE = {"this", "db", "catalog", "alias"}
-
-
-def as_subquery(sql: str) -> str:
-    """The SQL in parentheses, named `ALIAS`; the newlines end a comment in its last line."""
-    return f'(\n{sql}\n) AS "{internal_name(ALIAS)}"'
 
 
 @dataclass(frozen=True)

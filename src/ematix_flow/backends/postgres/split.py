@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from ematix_flow.backends.postgres.address import READER_APPLICATION, PostgresAddress, session_settings
 from ematix_flow.backends.postgres.bulk_connection import BulkConnection, BulkError, open_bulk
 from ematix_flow.backends.postgres.failures import source_failure
-from ematix_flow.backends.postgres.result_types import ColumnExport, to_plain_batch
+from ematix_flow.backends.postgres.result_types import to_plain_batch
+from ematix_flow.backends.sql_servers.column_export import ColumnExport
 
 if TYPE_CHECKING:
     import pyarrow as pa

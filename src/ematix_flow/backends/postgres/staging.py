@@ -16,12 +16,11 @@ from ematix_flow.backends.base import StagedPart
 from ematix_flow.backends.postgres.address import PostgresAddress
 from ematix_flow.backends.postgres.bulk_connection import BulkError, open_bulk_for_staging
 from ematix_flow.backends.postgres.failures import target_failure
-from ematix_flow.spec.generated_names import internal_name, part_number
+from ematix_flow.backends.sql_servers.staged_batches import PART, StagedBatches
+from ematix_flow.spec.generated_names import part_number
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-PART = internal_name("part")
 
 
 @dataclass(frozen=True)
@@ -55,34 +54,23 @@ class PostgresStaging:
         return StagedPart(part, flow.rows, flow.bytes)
 
 
-class _NumberedBatches:
+class _NumberedBatches(StagedBatches):
     """The batches with their part number, counted; keeps the error that ended them."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch], number: int, schema: pa.Schema) -> None:
         import pyarrow as pa
 
+        super().__init__(batches, number)
         self.schema = pa.schema(
             [pa.field(f"c{i}", field.type) for i, field in enumerate(schema)] + [pa.field(PART, pa.int64())]
         )
-        self.rows = 0
-        self.bytes = 0
         self.failure: BaseException | None = None
-        self._number = number
-        self._batches = iter(batches)
-        self._first = next((batch for batch in self._batches if batch.num_rows), None)
-
-    @property
-    def is_empty(self) -> bool:
-        return self._first is None
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         try:
-            batch = self._first
-            while batch is not None:
+            for batch in self._all():
                 yield self._with_part_number(batch)
-                self.rows += batch.num_rows
-                self.bytes += batch.nbytes
-                batch = next(self._batches, None)
+                self._count(batch)
         except BaseException as error:
             self.failure = error
             raise
@@ -91,6 +79,6 @@ class _NumberedBatches:
         import pyarrow as pa
 
         # from bytes: pa.scalar and pa.array import pandas on their first call
-        repeated = pa.py_buffer(self._number.to_bytes(8, sys.byteorder, signed=True) * batch.num_rows)
+        repeated = pa.py_buffer(self.number.to_bytes(8, sys.byteorder, signed=True) * batch.num_rows)
         numbers = pa.Array.from_buffers(pa.int64(), batch.num_rows, [None, repeated])
         return pa.RecordBatch.from_arrays([*batch.columns, numbers], schema=self.schema)

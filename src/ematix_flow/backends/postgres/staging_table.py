@@ -1,8 +1,7 @@
-"""The staging table as the driver sees it: its name, its columns, and the rows that count."""
+"""The staging table on the server: its name, its columns, and the rows to load."""
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
@@ -10,30 +9,30 @@ from sqlglot import exp
 from ematix_flow.backends.base import Load, StagedRows
 from ematix_flow.backends.postgres.address import PostgresAddress
 from ematix_flow.backends.postgres.dialect import PostgresDialect
-from ematix_flow.backends.postgres.staging import PART, PostgresStaging
+from ematix_flow.backends.postgres.staging import PostgresStaging
 from ematix_flow.backends.sql.control_tables import STAGING_SCHEMA
+from ematix_flow.backends.sql_servers import staging_tables
+from ematix_flow.backends.sql_servers.staged_batches import PART
+from ematix_flow.backends.sql_servers.staging_tables import new_table_name, select_parts, staging_name
 from ematix_flow.errors import PlanError
-from ematix_flow.spec.generated_names import distinct_name, part_number
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.strategies.sql import column
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_SLUG = 24
-# what tasks carry as text and the table stores as something else
+_NAME_LENGTH = 24  # of the pipeline and the target, within PostgreSQL's 63 bytes
+# types that staging keeps as text
 _CAST = {"json": "JSON", "jsonb": "JSONB", "uuid": "UUID"}
 
 
 def staging_prefix(pipeline: str, target: str) -> str:
-    """How the names of all staging tables of this pipeline on this target begin."""
-    return distinct_name(pipeline, target, length=_SLUG) + "_"
+    return staging_tables.staging_prefix(pipeline, target, _NAME_LENGTH)
 
 
 def new_staging(address: PostgresAddress, load: Load, schema: pa.Schema) -> PostgresStaging:
     """A staging with a new name; `create_staging_sql` creates its table."""
-    name = f"{staging_prefix(load.pipeline, load.target)}{load.run_id.hex[:8]}_{secrets.token_hex(4)}"
-    return PostgresStaging(address, STAGING_SCHEMA, name, schema)
+    return PostgresStaging(address, STAGING_SCHEMA, new_table_name(load, _NAME_LENGTH), schema)
 
 
 def create_staging_sql(staging: PostgresStaging, dialect: PostgresDialect) -> str:
@@ -43,10 +42,6 @@ def create_staging_sql(staging: PostgresStaging, dialect: PostgresDialect) -> st
         f"CREATE UNLOGGED TABLE {staging_name(staging.table, dialect)} ({', '.join(lines)}) "
         "WITH (autovacuum_enabled = false)"
     )
-
-
-def staging_name(table: str, dialect: PostgresDialect) -> str:
-    return dialect.render(dialect.table(STAGING_SCHEMA, table))
 
 
 def wire_type(arrow_type: pa.DataType) -> str:
@@ -86,8 +81,4 @@ def select_staged_rows(rows: StagedRows, table: TableSpec, dialect: PostgresDial
         if item.type.kind in _CAST:
             value = exp.cast(value, _CAST[item.type.kind], dialect=dialect.name)
         selected.append(exp.alias_(value, item.name, quoted=True))
-    select = exp.select(*selected).from_(dialect.table(STAGING_SCHEMA, rows.staging.table))
-    numbers: list[exp.Expr] = [exp.Literal.number(part_number(p.part)) for p in rows.parts if p.rows]
-    if not numbers:
-        return select.where(exp.false())
-    return select.where(exp.In(this=column(PART), expressions=numbers))
+    return select_parts(selected, rows.staging.table, rows.parts, dialect)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-import random
-import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
@@ -28,7 +24,6 @@ from ematix_flow.backends.postgres.catalog import read_live_table
 from ematix_flow.backends.postgres.dialect import PostgresDialect
 from ematix_flow.backends.postgres.exact_casts import exact_select
 from ematix_flow.backends.postgres.failures import (
-    UNCHANGED,
     as_source_failure,
     is_conflict,
     with_possible_columns,
@@ -41,23 +36,19 @@ from ematix_flow.backends.postgres.staging_table import (
     create_staging_sql,
     new_staging,
     select_staged_rows,
-    staging_name,
     staging_prefix,
 )
 from ematix_flow.backends.sql.control_tables import STAGING_SCHEMA
 from ematix_flow.backends.sql.session import SqlSession
-from ematix_flow.backends.sql.target import RelationalTarget
 from ematix_flow.backends.sql_servers.lock_session import LockSession
-from ematix_flow.errors import FlowError, RowRejected, SourceFailed
+from ematix_flow.backends.sql_servers.staging_tables import staging_name
+from ematix_flow.backends.sql_servers.target import SqlServerTarget
+from ematix_flow.errors import FlowError, RowRejected
 from ematix_flow.spec.tables import TableSpec
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-T = TypeVar("T")
-
-_log = logging.getLogger(__name__)
-_TRIES = 5
 _MATCHING_MODES = ("merge", "scd2")  # their statements join staged rows with the table
 _SCHEMA_EXISTS = "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = %(schema)s"
 _LEFTOVERS = """
@@ -67,31 +58,30 @@ ORDER BY c.relname
 """
 
 
-class PostgresTarget(RelationalTarget):
-    """A load commits in the session that holds the pipeline's lock.
-
-    So a lost connection ends the lock and the open transaction together: no second run can start while
-    another still commits.
-    """
-
+class PostgresTarget(SqlServerTarget[PostgresSession]):
     dialect: PostgresDialect
+    schema_exists_sql = _SCHEMA_EXISTS
+    leftovers_sql = _LEFTOVERS
+    drop_timeout_sql = "SELECT set_config('lock_timeout', '3s', false)"
 
     def __init__(self, address: PostgresAddress) -> None:
+        super().__init__()
         self.address = address
         self.dialect = PostgresDialect()
-        self._lock_sessions: dict[tuple[str, str], LockSession[PostgresSession]] = {}
 
     def session(self) -> AbstractContextManager[PostgresSession]:
         return open_session(self.address)
 
-    @contextmanager
-    def lock(self, pipeline: str, target: str, run_id: uuid.UUID) -> Iterator[None]:
-        with pipeline_lock(self.address, pipeline, target, run_id) as held:
-            self._lock_sessions[pipeline, target] = held
-            try:
-                yield
-            finally:
-                del self._lock_sessions[pipeline, target]
+    def hold_lock(
+        self, pipeline: str, target: str, run_id: uuid.UUID
+    ) -> AbstractContextManager[LockSession[PostgresSession]]:
+        return pipeline_lock(self.address, pipeline, target, run_id)
+
+    def is_conflict(self, error: FlowError) -> bool:
+        return is_conflict(error)
+
+    def exact_sql(self, session: PostgresSession, sql: str, table: TableSpec) -> str:
+        return exact_select(session.connection, self.address.name, sql, table)
 
     # -------------------------------------------------------------- tables
 
@@ -99,7 +89,7 @@ class PostgresTarget(RelationalTarget):
         return read_live_table(session, self.dialect, table)
 
     def schema_changes(self, session: SqlSession, table: TableSpec) -> list[TableChange]:
-        if table.schema is None or session.fetch(_SCHEMA_EXISTS, {"schema": table.schema}):
+        if table.schema is None or self.schema_exists(session, table.schema):
             return []
         sql = f"CREATE SCHEMA IF NOT EXISTS {self.dialect.quote(table.schema)}"
         return [TableChange("create_schema", table.schema, sql)]
@@ -112,7 +102,7 @@ class PostgresTarget(RelationalTarget):
             wanted = self.plan_table(table, self.inspect(table)) if again else plan
             super(PostgresTarget, self).change_table(table, wanted)
 
-        _retry_conflicts(change)
+        self.retry_conflicts(change)
 
     # -------------------------------------------------------------- staging
 
@@ -128,55 +118,29 @@ class PostgresTarget(RelationalTarget):
 
     def _create_staging_schema(self, session: SqlSession) -> None:
         create = f"CREATE SCHEMA IF NOT EXISTS {self.dialect.quote(STAGING_SCHEMA)}"
-        if not session.fetch(_SCHEMA_EXISTS, {"schema": STAGING_SCHEMA}):
-            _retry_conflicts(lambda _: session.execute(create))
+        if not self.schema_exists(session, STAGING_SCHEMA):
+            self.retry_conflicts(lambda _: session.execute(create))
 
     def staged_select(self, session: SqlSession, rows: StagedRows, table: TableSpec) -> exp.Expr:
         return select_staged_rows(rows, table, self.dialect)
 
-    def drop_staging(self, staging: Staging) -> None:
-        """Drop it. A failure is a warning, because the load has committed; the next run drops it."""
+    def staging_table(self, staging: Staging) -> str:
         assert isinstance(staging, PostgresStaging)
-        try:
-            with self.session() as session:
-                self._drop_staging_table(session, staging.table)
-        except FlowError as error:
-            _log.warning("staging table %s stays until the next run: %s", staging.table, error.what)
+        return staging.table
 
-    def sweep_staging(self, pipeline: str, target: str) -> list[str]:
-        prefix = staging_prefix(pipeline, target)
-        with self.session() as session:
-            found = session.fetch(_LEFTOVERS, {"schema": STAGING_SCHEMA, "prefix": prefix})
-            return [
-                f"{STAGING_SCHEMA}.{name}" for (name,) in found if self._drop_staging_table(session, name)
-            ]
-
-    def _drop_staging_table(self, session: SqlSession, table: str) -> bool:
-        """False when a task of a dead run still writes to it: waiting would delay this run."""
-        session.execute("SELECT set_config('lock_timeout', '3s', false)")
-        try:
-            session.execute(f"DROP TABLE IF EXISTS {staging_name(table, self.dialect)}")
-        except FlowError as error:
-            if not is_conflict(error):
-                raise
-            _log.warning("staging table %s is still written to and stays until the next run", table)
-            return False
-        return True
+    def staging_prefix(self, pipeline: str, target: str) -> str:
+        return staging_prefix(pipeline, target)
 
     # -------------------------------------------------------------- the one transaction
-
-    def apply_session(self, load: Load) -> AbstractContextManager[SqlSession]:
-        held = self._lock_sessions.get((load.pipeline, load.target))
-        return held.use() if held is not None else self.session()
 
     def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> LoadResult:
         """Apply the load; a transaction that conflicts with another session is rolled back and retried."""
         try:
             if isinstance(rows, SameDatabaseRows):
-                rows = self._with_exact_casts(load, rows)
+                rows = self.with_exact_casts(load, rows)
             elif load.plan.mode in _MATCHING_MODES or load.plan.range is not None:
                 self._analyze_staging(load, rows)
-            return _retry_conflicts(lambda _: super(PostgresTarget, self).apply(load, rows))
+            return self.retry_conflicts(lambda _: super(PostgresTarget, self).apply(load, rows))
         except FlowError as error:
             blamed = as_source_failure(error) if isinstance(rows, SameDatabaseRows) else None
             if blamed is not None:
@@ -197,24 +161,3 @@ class PostgresTarget(RelationalTarget):
         assert isinstance(rows.staging, PostgresStaging)
         with self.apply_session(load) as session:
             session.execute(f"ANALYZE {staging_name(rows.staging.table, self.dialect)}")
-
-    def _with_exact_casts(self, load: Load, rows: SameDatabaseRows) -> SameDatabaseRows:
-        with self.apply_session(load) as session:
-            assert isinstance(session, PostgresSession)
-            try:
-                select = exact_select(session.connection, self.address.name, rows.sql, load.table)
-            except SourceFailed as error:
-                error.state = error.state or UNCHANGED
-                raise
-        return SameDatabaseRows(select)
-
-
-def _retry_conflicts(action: Callable[[int], T]) -> T:
-    for attempt in range(_TRIES - 1):
-        try:
-            return action(attempt)
-        except FlowError as error:
-            if not is_conflict(error):
-                raise
-        time.sleep(random.uniform(0, 0.05 * (attempt + 1)))
-    return action(_TRIES - 1)
