@@ -28,8 +28,9 @@ _REFERRING = (
 
 
 def plan_alterations(session: SqlSession, dialect: DuckDBDialect, diff: TableDiff) -> list[TableChange]:
-    only_adds = not (diff.widened or diff.relaxed or diff.add_unique or diff.converts_to_scd2)
-    if only_adds and all(item.nullable and not dialect.column_constraint(item) for item in diff.added):
+    if diff.only_adds_columns and all(
+        item.nullable and not dialect.column_constraint(item) for item in diff.added
+    ):
         return alter_table_changes(dialect, diff)
     at = {"schema": diff.wanted.schema or "main", "name": diff.wanted.name}
     for (other,) in session.fetch(_REFERRING, {"name": at["name"]}):

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ematix_flow.backends.base import StagedPart
-from ematix_flow.backends.embedded.database_file import part_file, part_path
-from ematix_flow.spec.types import DataType
+from ematix_flow.backends.embedded.staging_folders import FolderStaging, part_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,14 +19,8 @@ _GROUP_BYTES = 128 << 20
 
 
 @dataclass(frozen=True)
-class DuckDBStaging:
-    """The folder of one attempt, and the columns of its parts."""
-
-    folder: str
-    columns: tuple[tuple[str, DataType], ...]
-
-    def path(self, part: str) -> str:
-        return part_path(self.folder, part, SUFFIX)
+class DuckDBStaging(FolderStaging):
+    suffix = SUFFIX
 
     def write(self, part: str, batches: Iterable[pa.RecordBatch]) -> StagedPart:
         import pyarrow as pa

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from ematix_flow.backends.base import LiveTable, Load, StagedRows, Staging, TableChange
+from ematix_flow.backends.base import LiveTable, StagedRows, TableChange
 from ematix_flow.backends.duckdb.alterations import plan_alterations
 from ematix_flow.backends.duckdb.dialect import DuckDBDialect
 from ematix_flow.backends.duckdb.exact_casts import exact_cast
@@ -21,11 +20,7 @@ from ematix_flow.backends.duckdb.session import DuckDBSession, open_read_session
 from ematix_flow.backends.duckdb.shared_connections import catalog_name
 from ematix_flow.backends.duckdb.split import describe_query
 from ematix_flow.backends.duckdb.staging import DuckDBStaging
-from ematix_flow.backends.embedded.database_file import (
-    DatabaseFile,
-    create_staging_folder,
-    drop_staging_folder,
-)
+from ematix_flow.backends.embedded.database_file import DatabaseFile
 from ematix_flow.backends.embedded.target import EmbeddedTarget
 from ematix_flow.backends.sql.session import SqlSession
 from ematix_flow.backends.sql.table_diff import TableDiff
@@ -35,9 +30,6 @@ from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.sql import column, verbatim, with_alias
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 _LENGTH = re.compile(r"CHECK\(\(length\(.*\) <= (\d+)\)\)", re.DOTALL)
 _HERE = "database_name = current_database() AND lower(schema_name) = lower($schema)"
 _NAMED = f"{_HERE} AND lower(table_name) = lower($name)"
@@ -45,6 +37,7 @@ _NAMED = f"{_HERE} AND lower(table_name) = lower($name)"
 
 class DuckDBTarget(EmbeddedTarget):
     dialect: DuckDBDialect
+    staging_type = DuckDBStaging
 
     def __init__(self, file: DatabaseFile) -> None:
         super().__init__(file)
@@ -112,14 +105,6 @@ class DuckDBTarget(EmbeddedTarget):
 
     # -------------------------------------------------------------- staging
 
-    def create_staging(self, load: Load, schema: pa.Schema) -> Staging:
-        columns = tuple((c.name, c.type) for c in load.table.columns)
-        return DuckDBStaging(create_staging_folder(self.file, load), columns)
-
-    def drop_staging(self, staging: Staging) -> None:
-        assert isinstance(staging, DuckDBStaging)
-        drop_staging_folder(staging.folder)
-
     def staged_select(self, session: SqlSession, rows: StagedRows, table: TableSpec) -> exp.Expr:
         assert isinstance(rows.staging, DuckDBStaging)
         if not rows.parts:
@@ -138,14 +123,6 @@ class DuckDBTarget(EmbeddedTarget):
         return exp.select(*chosen).from_(parts)
 
     # -------------------------------------------------------------- the load
-
-    def apply_session(self, load: Load) -> AbstractContextManager[SqlSession]:
-        # a dry run creates no database
-        return (
-            open_read_session(self.file)
-            if load.dry_run and not self.file.exists
-            else open_write_session(self.file)
-        )
 
     def computed_select(self, session: SqlSession, sql: str, table: TableSpec) -> exp.Expr:
         """DuckDB's own casts round and cut; these are exact or refuse the value, as everywhere."""

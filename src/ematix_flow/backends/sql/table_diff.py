@@ -53,6 +53,10 @@ class TableDiff:
     def has_changes(self) -> bool:
         return bool(self.added or self.widened or self.relaxed or self.add_unique or self.converts_to_scd2)
 
+    @property
+    def only_adds_columns(self) -> bool:
+        return not (self.widened or self.relaxed or self.add_unique or self.converts_to_scd2)
+
     def refuse(self, subject: str, told: str, *, stops: bool = False) -> None:
         self.lines.append(DiffLine("!", subject, told))
         self.differences.append(told)

@@ -25,8 +25,7 @@ _LENIENT, _STRICT = "PRAGMA legacy_alter_table = ON", "PRAGMA legacy_alter_table
 
 
 def plan_alterations(session: SqlSession, dialect: SQLiteDialect, diff: TableDiff) -> list[TableChange]:
-    only_adds = not (diff.widened or diff.relaxed or diff.add_unique or diff.converts_to_scd2)
-    if only_adds and all(item.nullable for item in diff.added):
+    if diff.only_adds_columns and all(item.nullable for item in diff.added):
         return alter_table_changes(dialect, diff)
     name = table_name(diff.wanted.schema, diff.wanted.name)
     found = session.fetch(_DEPENDENTS_SQL, {"name": name})

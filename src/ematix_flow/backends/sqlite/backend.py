@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
-from ematix_flow.backends.base import Backend, BatchSource, BatchTarget
+from ematix_flow.backends.base import BatchSource, BatchTarget
 from ematix_flow.backends.capabilities import Capabilities
-from ematix_flow.backends.embedded.database_file import DatabaseFile
+from ematix_flow.backends.embedded.backend import EmbeddedBackend
 from ematix_flow.backends.sqlite.connection import source_connection, source_error
 from ematix_flow.backends.sqlite.source import SQLiteSource
 from ematix_flow.backends.sqlite.target import SQLiteTarget
-from ematix_flow.spec.connections import Connection, SQLiteConnection
 
 
-class SQLiteBackend(Backend):
+class SQLiteBackend(EmbeddedBackend):
     kind = "sqlite"
     capabilities = Capabilities(
         source=True,
@@ -27,28 +26,11 @@ class SQLiteBackend(Backend):
         shared_filesystem=True,
         schemas=False,
     )
+    product = "SQLite"
+    version = sqlite3.sqlite_version
 
-    def __init__(self, connection: Connection) -> None:
-        assert isinstance(connection, SQLiteConnection)
-        super().__init__(connection)
-        self.file = DatabaseFile.of("SQLite", connection.name, connection.path)
-
-    def check(self) -> str:
-        product = f"SQLite {sqlite3.sqlite_version}"
-        if self.file.in_memory:
-            return f"{product}, in memory"
-        if not self.file.exists:
-            self.file.require_folder()
-            return f"{product}, {self.file.path} (does not exist yet; the first load creates it)"
-        with source_connection(self.file):
-            return f"{product}, {self.file.path}"
-
-    def identity(self) -> str:
-        return self.file.identity()
-
-    def query_context(self) -> Mapping[str, str]:
-        """Another hard link to the file has another catalog name and another journal."""
-        return {"file": str(self.file.path)}
+    def open_file(self) -> AbstractContextManager[object]:
+        return source_connection(self.file)
 
     def source(self) -> BatchSource:
         return SQLiteSource(self.file)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.base import StagedPart
-from ematix_flow.backends.embedded.database_file import UNCHANGED, part_file, part_path
+from ematix_flow.backends.embedded.database_file import UNCHANGED
+from ematix_flow.backends.embedded.staging_folders import FolderStaging, part_file
 from ematix_flow.backends.sqlite.arrow_columns import from_arrow
 from ematix_flow.backends.sqlite.garbage_collection import pause_garbage_collection
 from ematix_flow.backends.sqlite.types import native_type
@@ -28,14 +29,8 @@ TABLE = "part"
 
 
 @dataclass(frozen=True)
-class SQLiteStaging:
-    """The folder of one attempt, and the columns of its parts."""
-
-    folder: str
-    columns: tuple[tuple[str, DataType], ...]
-
-    def path(self, part: str) -> str:
-        return part_path(self.folder, part, SUFFIX)
+class SQLiteStaging(FolderStaging):
+    suffix = SUFFIX
 
     def write(self, part: str, batches: Iterable[pa.RecordBatch]) -> StagedPart:
         with part_file(self.folder, part, SUFFIX) as path:

@@ -11,14 +11,11 @@ from sqlglot import exp
 
 from ematix_flow.backends.base import (
     LiveTable,
-    Load,
     RowCheck,
     StagedPart,
     StagedRows,
-    Staging,
     TableChange,
 )
-from ematix_flow.backends.embedded.database_file import create_staging_folder, drop_staging_folder
 from ematix_flow.backends.embedded.target import EmbeddedTarget
 from ematix_flow.backends.sql.session import SqlSession
 from ematix_flow.backends.sql.table_diff import TableDiff
@@ -39,13 +36,12 @@ from ematix_flow.strategies.sql import identifier, verbatim
 if TYPE_CHECKING:
     from typing import Any
 
-    import pyarrow as pa
-
 _MAX_ATTACHED = 8  # SQLite's own limit is 10
 
 
 class SQLiteTarget(EmbeddedTarget):
     dialect = SQLiteDialect()
+    staging_type = SQLiteStaging
 
     def session(self) -> AbstractContextManager[SqlSession]:
         return open_write_session(self.file)
@@ -113,16 +109,8 @@ class SQLiteTarget(EmbeddedTarget):
 
     # -------------------------------------------------------------- staging
 
-    def create_staging(self, load: Load, schema: pa.Schema) -> Staging:
-        columns = tuple((c.name, c.type) for c in load.table.columns)
-        return SQLiteStaging(create_staging_folder(self.file, load), columns)
-
     def row_check(self, table: TableSpec) -> RowCheck | None:
         return UnstorableValueCheck(tuple((c.name, c.type) for c in table.columns))
-
-    def drop_staging(self, staging: Staging) -> None:
-        assert isinstance(staging, SQLiteStaging)
-        drop_staging_folder(staging.folder)
 
     def staged_select(self, session: SqlSession, rows: StagedRows, table: TableSpec) -> exp.Expr:
         assert isinstance(session, SQLiteSession) and isinstance(rows.staging, SQLiteStaging)
@@ -161,14 +149,6 @@ class SQLiteTarget(EmbeddedTarget):
         return path
 
     # -------------------------------------------------------------- the load
-
-    def apply_session(self, load: Load) -> AbstractContextManager[SqlSession]:
-        # a dry run creates no database
-        return (
-            open_read_session(self.file)
-            if load.dry_run and not self.file.exists
-            else open_write_session(self.file)
-        )
 
     def computed_select(self, session: SqlSession, sql: str, table: TableSpec) -> exp.Expr:
         return self.dialect.select_canonical(verbatim(sql), table.columns)
