@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ematix_flow.backends.base import LedgerEntry
-from ematix_flow.backends.sql.load_transaction import count_unchanged_rows
+from ematix_flow.backends.sql.load_steps import count_unchanged_rows
 from ematix_flow.engine.connections import Connections
 from ematix_flow.errors import FlowError
 from ematix_flow.observe.observer import Observers, RunEnd

@@ -18,7 +18,7 @@ from ematix_flow.backends.mysql.dialect import MySQLDialect
 from ematix_flow.backends.mysql.names import require_names
 from ematix_flow.backends.postgres.dialect import PostgresDialect
 from ematix_flow.backends.registry import open_backend
-from ematix_flow.backends.sql.load_transaction import STRATEGIES, WORK_TABLES
+from ematix_flow.backends.sql.load_steps import STRATEGIES, WORK_TABLES
 from ematix_flow.backends.sql.table_names import require_distinct_names, require_table_names
 from ematix_flow.backends.sqlite.dialect import SQLiteDialect
 from ematix_flow.errors import FlowError, SchemaMismatch

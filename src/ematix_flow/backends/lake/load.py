@@ -33,7 +33,7 @@ from ematix_flow.backends.lake.row_changes import (
 )
 from ematix_flow.backends.lake.row_hash import register_functions
 from ematix_flow.backends.lake.spark_sql_session import SparkSqlSession
-from ematix_flow.backends.sql.load_transaction import (
+from ematix_flow.backends.sql.load_steps import (
     STRATEGIES,
     WORK_TABLES,
     count_incoming,

@@ -17,7 +17,7 @@ from sqlglot import exp
 
 from ematix_flow.backends.lake.dialect import LakeDialect
 from ematix_flow.backends.lake.spark_sql_session import SparkSqlSession
-from ematix_flow.backends.sql.load_transaction import count_tally
+from ematix_flow.backends.sql.load_steps import count_tally
 from ematix_flow.backends.stores.table_folders import literal_path
 from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.strategies.sql import LoadGuard, RowTally, StrategyStep, alias_name, identifier

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
 from ematix_flow import faults
-from ematix_flow.backends.base import Load, LoadResult
+from ematix_flow.backends.base import Load, LoadResult, SameDatabaseRows, StagedRows
 from ematix_flow.backends.incremental_loads import batch_key, made_no_progress, require_unmoved_watermark
 from ematix_flow.backends.sql.control_tables import (
     LEDGER,
@@ -20,42 +19,36 @@ from ematix_flow.backends.sql.control_tables import (
     insert_control_sql,
     select_control_sql,
 )
-from ematix_flow.backends.sql.session import SqlDialect, SqlSession
+from ematix_flow.backends.sql.database import SqlDatabase
+from ematix_flow.backends.sql.load_steps import (
+    STRATEGIES,
+    WORK_TABLES,
+    count_incoming,
+    count_tally,
+    incoming_rows,
+    load_result,
+    refuse_shrink,
+    require_all_staged_rows,
+)
+from ematix_flow.backends.sql.session import SqlDialect, SqlSession, transaction
 from ematix_flow.backends.sql.table_plans import remaining_changes
-from ematix_flow.errors import FlowError, PlanError, RowRejected, TargetFailed
+from ematix_flow.errors import FlowError, PlanError
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.watermarks import Watermark
-from ematix_flow.strategies import append, merge, scd2, truncate
 from ematix_flow.strategies.sql import (
-    IncomingRows,
     LoadGuard,
     RowTally,
-    ShrinkLimit,
-    StrategyDialect,
     StrategyStep,
     column,
     insert_into,
-    with_alias,
 )
 
-if TYPE_CHECKING:
-    from ematix_flow.backends.sql.target import RelationalTarget
-
 BATCH_TABLE = "batch"
-STRATEGIES: dict[
-    str, Callable[[StrategyDialect, TableSpec, IncomingRows], Sequence[StrategyStep | LoadGuard | RowTally]]
-] = {
-    "append": append.steps,
-    "truncate": truncate.steps,
-    "merge": merge.steps,
-    "scd2": scd2.steps,
-}
-WORK_TABLES = {"merge": merge.work_tables, "scd2": scd2.work_tables}
 
 
 @contextmanager
 def create_work_tables(
-    target: RelationalTarget, session: SqlSession, load: Load, *, computed: bool
+    database: SqlDatabase, session: SqlSession, load: Load, *, computed: bool
 ) -> Iterator[Mapping[str, exp.Table]]:
     """The empty tables that the strategy works with, created before the transaction and dropped after it.
 
@@ -73,19 +66,50 @@ def create_work_tables(
     made: dict[str, exp.Table] = {}
     try:
         for name, spec in wanted.items():
-            made[name] = target.create_work_table(session, load, spec)
+            made[name] = database.create_work_table(session, load, spec)
         yield made
     finally:
         for table in made.values():
             with suppress(FlowError):  # a broken session has dropped it; the first error counts
-                target.drop_work_table(session, table)
+                database.drop_work_table(session, table)
+
+
+def apply_load(
+    database: SqlDatabase, session: SqlSession, load: Load, rows: SameDatabaseRows | StagedRows
+) -> LoadResult:
+    """Apply the load in one transaction: table changes, rows, ledger row and watermark."""
+    if isinstance(rows, SameDatabaseRows):
+        staged = None
+        select = database.computed_select(session, rows.sql, load.table)
+    else:
+        staged = sum(part.rows for part in rows.parts)
+        select = database.staged_select(session, rows, load.table)
+    with create_work_tables(database, session, load, computed=staged is None) as work:
+        load_transaction = LoadTransaction(database, session, load, select, staged, work)
+        if load.dry_run:
+            return load_transaction.dry_run()
+        if not database.transactional_ddl:
+            database.make_planned_changes(session, load)
+        with transaction(session):
+            faults.point("apply.began")
+            if database.transactional_ddl:
+                database.make_planned_changes(session, load)
+            result = load_transaction.run()
+            if is_committed(load, result):
+                faults.point("apply.before_commit")
+    return result
+
+
+def is_committed(load: Load, result: LoadResult) -> bool:
+    """Whether the load has changed something: a dry run, a duplicate and a load without news have not."""
+    return not (load.dry_run or result.duplicate or made_no_progress(load.plan.range, result))
 
 
 @dataclass(frozen=True)
 class LoadTransaction:
     """One load on one open session. ``select`` yields its rows; ``staged`` is how many tasks have staged."""
 
-    target: RelationalTarget
+    database: SqlDatabase
     session: SqlSession
     load: Load
     select: exp.Expr
@@ -94,21 +118,21 @@ class LoadTransaction:
 
     @property
     def dialect(self) -> SqlDialect:
-        return self.target.dialect
+        return self.database.dialect
 
     def dry_run(self) -> LoadResult:
         """Run the strategy's statements in a transaction that is always rolled back."""
-        session, load, target = self.session, self.load, self.target
+        session, load, database = self.session, self.load, self.database
         session.begin()
         try:
             select = self._materialize_query()
             rows_in, high = self._count_incoming(select)
             require_all_staged_rows(load, rows_in, self.staged)
-            if target.control_table_exists(session, LEDGER) and self._ledger_holds(batch_key(load, high)):
+            if database.control_table_exists(session, LEDGER) and self._ledger_holds(batch_key(load, high)):
                 # the table holds the rows already, which must not fail the dry run
                 return LoadResult(rows_in=rows_in, duplicate=True)
-            if target.transactional_ddl and load.plan.table_plan.changes:
-                target.make_planned_changes(session, load)
+            if database.transactional_ddl and load.plan.table_plan.changes:
+                database.make_planned_changes(session, load)
             elif not self._table_is_as_planned():
                 return LoadResult(rows_in=rows_in, rows_inserted=rows_in, watermark=high)
             counts = self._run_steps(self._strategy_steps(select), rows_in)
@@ -120,12 +144,12 @@ class LoadTransaction:
 
     def _table_is_as_planned(self) -> bool:
         """Whether the table exists with all planned changes."""
-        target, load = self.target, self.load
-        live = target.read_live_table(self.session, load.table)
+        database, load = self.database, self.load
+        live = database.read_live_table(self.session, load.table)
         if live is None or not load.plan.table_plan.changes:
             return live is not None
         return not remaining_changes(
-            load, target.plan_in_session(self.session, load.table, live, load.plan.matching)
+            load, database.plan_in_session(self.session, load.table, live, load.plan.matching)
         )
 
     def _materialize_query(self) -> exp.Expr:
@@ -168,7 +192,9 @@ class LoadTransaction:
             require_all_staged_rows(load, rows_in, self.staged)
         key = batch_key(load, high)
         if load.plan.range is not None:
-            current = self.target.read_watermark(session, load.pipeline, load.target, load.plan.range.column)
+            current = self.database.read_watermark(
+                session, load.pipeline, load.target, load.plan.range.column
+            )
             require_unmoved_watermark(load, current)
         if self._ledger_holds(key):
             return LoadResult(rows_in=rows_in, duplicate=True)
@@ -189,7 +215,7 @@ class LoadTransaction:
         session, load = self.session, self.load
         high = applied.watermark
         began, ended = load.source_bounds(high)
-        now = self.target.bind(dt.datetime.now(dt.timezone.utc), TIMESTAMP)
+        now = self.database.bind(dt.datetime.now(dt.timezone.utc), TIMESTAMP)
         session.execute(
             insert_control_sql(self.dialect, LEDGER),
             {
@@ -243,7 +269,7 @@ class LoadTransaction:
 
     def _count_incoming(self, select: exp.Expr) -> tuple[int, Watermark | None]:
         if self.load.plan.range is not None:
-            self.target.require_orderable(self.load.table.column(self.load.plan.range.column).type)
+            self.database.require_orderable(self.load.table.column(self.load.plan.range.column).type)
         return count_incoming(self.dialect, self.session, self.load, select)
 
     def _ledger_holds(self, batch_key: str) -> bool:
@@ -251,92 +277,3 @@ class LoadTransaction:
         sql = select_control_sql(self.dialect, LEDGER, ["run_id"], ["pipeline", "target", "batch_key"])
         named = {"pipeline": load.pipeline, "target": load.target, "batch_key": batch_key}
         return bool(self.session.fetch(sql, named))
-
-
-def count_incoming(
-    dialect: SqlDialect, session: SqlSession, load: Load, select: exp.Expr
-) -> tuple[int, Watermark | None]:
-    """The number of incoming rows, and the highest watermark among them."""
-    rows = with_alias(exp.Subquery(this=select.copy()), "m")
-    if load.plan.range is None:
-        counted = session.fetch(dialect.render(exp.select(exp.Count(this=exp.Star())).from_(rows)))
-        return int(counted[0][0]), None
-    mark = column(load.plan.range.column, "m")
-    data_type = load.table.column(load.plan.range.column).type
-    latest = dialect.as_fetchable(exp.Max(this=dialect.comparable(mark.copy(), data_type)), data_type)
-    query = exp.select(exp.Count(this=exp.Star()), exp.Count(this=mark), latest).from_(rows)
-    total, marked, highest = session.fetch(dialect.render(query))[0]
-    if marked != total:
-        raise RowRejected(
-            f"{total - marked:,} of {total:,} rows have no watermark in column {load.plan.range.column!r}",
-            state=f"{load.table.label} is unchanged",
-            next_step="filter these rows out in the source SQL, or choose a column that is never null",
-        )
-    if highest is None:
-        return 0, None
-    return int(total), Watermark(load.plan.range.column, data_type, dialect.to_python(highest, data_type))
-
-
-def count_tally(
-    counts: dict[str, int], step: RowTally, rows_in: int, dialect: SqlDialect, session: SqlSession
-) -> None:
-    """Count the rows with this outcome, unless every row has another one."""
-    found = 0
-    if rows_in > counts.get("brought", 0):
-        found = int(session.fetch(dialect.render(step.query))[0][0])
-    counts[step.fate] = found
-
-
-def incoming_rows(load: Load, select: exp.Expr) -> IncomingRows:
-    return IncomingRows(
-        select,
-        str(load.run_id),
-        load.loaded_at,
-        load.plan.range.low if load.plan.range else None,
-        load.plan.matching,
-        shrinking=ShrinkLimit(load.table.label, load.plan.max_shrink, load.plan.allow_empty),
-    )
-
-
-def load_result(load: Load, rows_in: int, counts: Mapping[str, int], high: Watermark | None) -> LoadResult:
-    outranked = counts.get("outranked", 0)
-    if "brought" in counts:  # by event time each row is counted by its outcome
-        unchanged = rows_in - counts["brought"] - outranked
-    else:
-        unchanged = count_unchanged_rows(load.plan.mode, rows_in, counts["insert"], counts["update"])
-    return LoadResult(
-        rows_in=rows_in,
-        rows_inserted=counts["insert"],
-        rows_updated=counts["update"],
-        rows_deleted=counts["delete"],
-        rows_unchanged=unchanged,
-        rows_outranked=outranked,
-        watermark=high,
-    )
-
-
-def count_unchanged_rows(mode: str, rows_in: int, inserted: int, updated: int) -> int:
-    """The rows that were neither inserted nor updated: they matched and changed nothing."""
-    written = {"merge": inserted + updated, "scd2": inserted}.get(mode, rows_in)
-    return max(rows_in - written, 0)
-
-
-def require_all_staged_rows(load: Load, rows: int, staged: int | None) -> None:
-    """Fail when staging holds fewer rows than tasks wrote: a server that crashed may have emptied it."""
-    if staged is not None and rows != staged:
-        raise TargetFailed(
-            f"staging of {load.table.label} holds {rows:,} rows, and {staged:,} were written to it",
-            state=f"{load.table.label} is unchanged",
-            next_step="run it again; check the server's log for a restart",
-        )
-
-
-def refuse_shrink(load: Load, counts: dict[str, int]) -> None:
-    if load.plan.mode == "truncate":
-        truncate.check_shrink(
-            load.table.label,
-            counts["delete"],
-            counts["insert"],
-            max_shrink=load.plan.max_shrink,
-            allow_empty=load.plan.allow_empty,
-        )

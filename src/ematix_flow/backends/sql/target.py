@@ -6,13 +6,8 @@ A subclass provides dialect, sessions, staging and lock.
 from __future__ import annotations
 
 import datetime as dt
-from abc import abstractmethod
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any
-
-from sqlglot import exp
 
 from ematix_flow import faults
 from ematix_flow.backends.base import (
@@ -23,74 +18,27 @@ from ematix_flow.backends.base import (
     LoadResult,
     SameDatabaseRows,
     StagedRows,
-    TableChange,
     TablePlan,
 )
-from ematix_flow.backends.incremental_loads import made_no_progress
-from ematix_flow.backends.sql.alterations import alter_table_changes
 from ematix_flow.backends.sql.control_tables import (
     LEDGER,
     TIMESTAMP,
     WATERMARKS,
-    delete_control_sql,
     delete_old_batches_sql,
     refuse_control_table,
     select_control_sql,
 )
 from ematix_flow.backends.sql.create_table import create_table_sql
-from ematix_flow.backends.sql.load_transaction import LoadTransaction, create_work_tables
-from ematix_flow.backends.sql.scd2_conversion import (
-    companion_deletes_sql,
-    first_version_values,
-    marks_deleted_rows,
-)
-from ematix_flow.backends.sql.session import SqlDialect, SqlSession, transaction
-from ematix_flow.backends.sql.table_diff import TableDiff, compare_tables
-from ematix_flow.backends.sql.table_plans import (
-    join_plans,
-    matching_by_key,
-    new_table_lines,
-    plan_from_diff,
-    remaining_changes,
-)
-from ematix_flow.spec.generated_names import internal_name
-from ematix_flow.spec.tables import VALID_TO, TableSpec
-from ematix_flow.spec.types import DataType
+from ematix_flow.backends.sql.database import SqlDatabase
+from ematix_flow.backends.sql.load_transaction import apply_load, is_committed
+from ematix_flow.backends.sql.session import SqlSession, transaction
+from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.watermarks import Watermark
 from ematix_flow.strategies.matching import Matching
-from ematix_flow.strategies.sql import identifier, verbatim, with_alias
 
 
-class RelationalTarget(BatchTarget):
+class RelationalTarget(SqlDatabase, BatchTarget):
     """A SQL database as a target."""
-
-    dialect: SqlDialect
-    transactional_ddl = True  # False when a change of a table commits the open transaction
-
-    # -------------------------------------------------------------- what a database brings
-
-    @abstractmethod
-    def session(self) -> AbstractContextManager[SqlSession]:
-        """A session that the context manager closes at the end."""
-
-    def read_session(self) -> AbstractContextManager[SqlSession]:
-        """A session for reading: it changes nothing and does not create a database file that is missing."""
-        return self.session()
-
-    @abstractmethod
-    def read_live_table(self, session: SqlSession, table: TableSpec) -> LiveTable | None: ...
-
-    @abstractmethod
-    def staged_select(self, session: SqlSession, rows: StagedRows, table: TableSpec) -> exp.Expr:
-        """SELECT of the declared columns, cast to their types, from the parts. Not in a transaction."""
-
-    def computed_select(self, session: SqlSession, sql: str, table: TableSpec) -> exp.Expr:
-        """SELECT of the declared columns from SQL that the database computes itself."""
-        return exp.select("*").from_(with_alias(verbatim(sql), "rows"))
-
-    @abstractmethod
-    def schema_changes(self, session: SqlSession, table: TableSpec) -> list[TableChange]:
-        """CREATE SCHEMA when the table's schema is missing."""
 
     # -------------------------------------------------------------- tables
 
@@ -105,42 +53,6 @@ class RelationalTarget(BatchTarget):
         with self.read_session() as session:
             return self.plan_in_session(session, table, live, matching)
 
-    def plan_in_session(
-        self, session: SqlSession, table: TableSpec, live: LiveTable | None, matching: Matching | None
-    ) -> TablePlan:
-        matching = matching or matching_by_key(table)
-        found = self._plan_one_table(session, table.with_load_columns(), live, matching)
-        companion = table.companion()
-        if companion is None:
-            return found
-        beside = self._plan_one_table(session, companion, self.read_live_table(session, companion), matching)
-        if live is None or not found.converts_to_scd2 or not marks_deleted_rows(table, live):
-            return join_plans(found, beside, companion.name)
-        ends = first_version_values(self.dialect, table.with_load_columns(), live, matching)[VALID_TO]
-        marks = companion_deletes_sql(self.dialect, table, companion, matching.keys, ends)
-        beside = replace(beside, changes=(*beside.changes, TableChange("fill", companion.label, marks)))
-        return join_plans(found, beside, companion.name, before_fill=table.label)
-
-    def _plan_one_table(
-        self, session: SqlSession, wanted: TableSpec, live: LiveTable | None, matching: Matching
-    ) -> TablePlan:
-        if live is not None:
-            diff = compare_tables(
-                self.dialect, wanted, live, matching, lambda query: session.fetch(self.dialect.render(query))
-            )
-            return plan_from_diff(diff, lambda: self.alterations(session, diff))
-        changes = self.schema_changes(session, wanted)
-        changes.append(TableChange("create_table", wanted.label, self.create_sql(wanted)))
-        return TablePlan(tuple(changes), diff=new_table_lines(self.dialect, wanted))
-
-    def create_sql(self, table: TableSpec) -> str:
-        """The statement that creates the table unless it exists."""
-        return create_table_sql(self.dialect, table)
-
-    def alterations(self, session: SqlSession, diff: TableDiff) -> list[TableChange]:
-        """The statements that make the changes of ``diff``; CannotAlter when this database has none."""
-        return alter_table_changes(self.dialect, diff)
-
     def change_table(self, table: TableSpec, plan: TablePlan) -> None:
         """Make the changes and create the control tables, in one transaction."""
         with self.session() as session, transaction(session):
@@ -153,23 +65,11 @@ class RelationalTarget(BatchTarget):
 
     # -------------------------------------------------------------- ledger and watermark
 
-    def control_table_exists(self, session: SqlSession, control: TableSpec) -> bool:
-        return self.read_live_table(session, control) is not None
-
     def watermark(self, pipeline: str, target: str, column: str) -> Watermark | None:
         with self.read_session() as session:
             if not self.control_table_exists(session, WATERMARKS):
                 return None
             return self.read_watermark(session, pipeline, target, column)
-
-    def read_watermark(
-        self, session: SqlSession, pipeline: str, target: str, column: str
-    ) -> Watermark | None:
-        sql = select_control_sql(
-            self.dialect, WATERMARKS, ["value_type", "value"], ["pipeline", "target", "column_name"]
-        )
-        rows = session.fetch(sql, {"pipeline": pipeline, "target": target, "column_name": column})
-        return Watermark.decode(column, rows[0][0], rows[0][1]) if rows else None
 
     def ledger(
         self, pipeline: str, target: str, *, run_id: str | None = None, limit: int = 100
@@ -200,80 +100,11 @@ class RelationalTarget(BatchTarget):
         return self.session()
 
     def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> LoadResult:
-        staged = None if isinstance(rows, SameDatabaseRows) else sum(part.rows for part in rows.parts)
         with self.apply_session(load) as session:
-            if isinstance(rows, SameDatabaseRows):
-                select = self.computed_select(session, rows.sql, load.table)
-            else:
-                select = self.staged_select(session, rows, load.table)
-            with create_work_tables(self, session, load, computed=staged is None) as work:
-                application = LoadTransaction(self, session, load, select, staged, work)
-                if load.dry_run:
-                    return application.dry_run()
-                if not self.transactional_ddl:
-                    self.make_planned_changes(session, load)
-                with transaction(session):
-                    faults.point("apply.began")
-                    if self.transactional_ddl:
-                        self.make_planned_changes(session, load)
-                    applied = application.run()
-                    if applied.duplicate or made_no_progress(load.plan.range, applied):
-                        return applied  # no ledger row is written
-                    faults.point("apply.before_commit")
-        faults.point("apply.after_commit")
-        return applied
-
-    def make_planned_changes(self, session: SqlSession, load: Load) -> None:
-        """Make the planned changes. Creating a table also deletes its old watermarks."""
-        due = self.changes_to_make(session, load)
-        created = ("create_table", load.table.label) in [(change.action, change.subject) for change in due]
-        if created and self.control_table_exists(session, WATERMARKS):
-            gone = delete_control_sql(self.dialect, WATERMARKS, ["pipeline", "target"])
-            session.execute(gone, {"pipeline": load.pipeline, "target": load.target})
-        for change in due:
-            self.make_change(session, load.table, change)
-            faults.point("apply.table_changed")
-
-    def changes_to_make(self, session: SqlSession, load: Load) -> Sequence[TableChange]:
-        """Compare again inside the transaction: another process may have made the changes since the plan."""
-        if not load.plan.table_plan.changes:
-            return ()
-        self.lock_for_change(session, load)
-        live = self.read_live_table(session, load.table)
-        return remaining_changes(load, self.plan_in_session(session, load.table, live, load.plan.matching))
-
-    def make_change(self, session: SqlSession, table: TableSpec, change: TableChange) -> None:
-        """Make one planned change of the table."""
-        session.execute(change.sql)
-
-    def lock_for_change(self, session: SqlSession, load: Load) -> None:
-        """Lock the table until the commit, where the transaction alone does not protect it."""
-
-    # -------------------------------------------------------------- work tables
-
-    def create_work_table(self, session: SqlSession, load: Load, spec: TableSpec) -> exp.Table:
-        """Create a temporary table, which ends with the session at the latest."""
-        table = exp.Table(this=identifier(internal_name(spec.name)))
-        self.drop_work_table(session, table)  # a session that serves several loads may still have it
-        session.execute(f"CREATE TEMPORARY TABLE {self.dialect.render(table)} ({self.work_columns(spec)})")
-        return table
-
-    def work_columns(self, spec: TableSpec) -> str:
-        quote = self.dialect.quote
-        lines = [f"{quote(c.name)} {self.dialect.native_type(c.type)}" for c in spec.columns]
-        if spec.primary_key:
-            lines.append(f"PRIMARY KEY ({', '.join(quote(k) for k in spec.primary_key)})")
-        return ", ".join(lines)
-
-    def drop_work_table(self, session: SqlSession, table: exp.Table) -> None:
-        session.execute(f"DROP TABLE IF EXISTS {self.dialect.render(table)}")
-
-    def require_orderable(self, data_type: DataType) -> None:
-        """Refuse a watermark type whose values this database cannot order."""
-
-    def bind(self, value: Any, data_type: DataType) -> Any:
-        """A Python value in the form that the driver takes as a parameter."""
-        return value
+            result = apply_load(self, session, load, rows)
+        if is_committed(load, result):
+            faults.point("apply.after_commit")
+        return result
 
     def run_sql(self, sql: str) -> int:
         with self.session() as session, transaction(session):

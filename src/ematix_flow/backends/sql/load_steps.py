@@ -1,0 +1,123 @@
+"""The strategies of a load, and the counts and checks that a database and a lake share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from sqlglot import exp
+
+from ematix_flow.backends.base import Load, LoadResult
+from ematix_flow.backends.sql.session import SqlDialect, SqlSession
+from ematix_flow.errors import RowRejected, TargetFailed
+from ematix_flow.spec.tables import TableSpec
+from ematix_flow.spec.watermarks import Watermark
+from ematix_flow.strategies import append, merge, scd2, truncate
+from ematix_flow.strategies.sql import (
+    IncomingRows,
+    LoadGuard,
+    RowTally,
+    ShrinkLimit,
+    StrategyDialect,
+    StrategyStep,
+    column,
+    with_alias,
+)
+
+STRATEGIES: dict[
+    str, Callable[[StrategyDialect, TableSpec, IncomingRows], Sequence[StrategyStep | LoadGuard | RowTally]]
+] = {
+    "append": append.steps,
+    "truncate": truncate.steps,
+    "merge": merge.steps,
+    "scd2": scd2.steps,
+}
+WORK_TABLES = {"merge": merge.work_tables, "scd2": scd2.work_tables}
+
+
+def count_incoming(
+    dialect: SqlDialect, session: SqlSession, load: Load, select: exp.Expr
+) -> tuple[int, Watermark | None]:
+    """The number of incoming rows, and the highest watermark among them."""
+    rows = with_alias(exp.Subquery(this=select.copy()), "m")
+    if load.plan.range is None:
+        counted = session.fetch(dialect.render(exp.select(exp.Count(this=exp.Star())).from_(rows)))
+        return int(counted[0][0]), None
+    mark = column(load.plan.range.column, "m")
+    data_type = load.table.column(load.plan.range.column).type
+    latest = dialect.as_fetchable(exp.Max(this=dialect.comparable(mark.copy(), data_type)), data_type)
+    query = exp.select(exp.Count(this=exp.Star()), exp.Count(this=mark), latest).from_(rows)
+    total, marked, highest = session.fetch(dialect.render(query))[0]
+    if marked != total:
+        raise RowRejected(
+            f"{total - marked:,} of {total:,} rows have no watermark in column {load.plan.range.column!r}",
+            state=f"{load.table.label} is unchanged",
+            next_step="filter these rows out in the source SQL, or choose a column that is never null",
+        )
+    if highest is None:
+        return 0, None
+    return int(total), Watermark(load.plan.range.column, data_type, dialect.to_python(highest, data_type))
+
+
+def count_tally(
+    counts: dict[str, int], step: RowTally, rows_in: int, dialect: SqlDialect, session: SqlSession
+) -> None:
+    """Count the rows with this outcome, unless every row has another one."""
+    found = 0
+    if rows_in > counts.get("brought", 0):
+        found = int(session.fetch(dialect.render(step.query))[0][0])
+    counts[step.fate] = found
+
+
+def incoming_rows(load: Load, select: exp.Expr) -> IncomingRows:
+    return IncomingRows(
+        select,
+        str(load.run_id),
+        load.loaded_at,
+        load.plan.range.low if load.plan.range else None,
+        load.plan.matching,
+        shrinking=ShrinkLimit(load.table.label, load.plan.max_shrink, load.plan.allow_empty),
+    )
+
+
+def load_result(load: Load, rows_in: int, counts: Mapping[str, int], high: Watermark | None) -> LoadResult:
+    outranked = counts.get("outranked", 0)
+    if "brought" in counts:  # by event time each row is counted by its outcome
+        unchanged = rows_in - counts["brought"] - outranked
+    else:
+        unchanged = count_unchanged_rows(load.plan.mode, rows_in, counts["insert"], counts["update"])
+    return LoadResult(
+        rows_in=rows_in,
+        rows_inserted=counts["insert"],
+        rows_updated=counts["update"],
+        rows_deleted=counts["delete"],
+        rows_unchanged=unchanged,
+        rows_outranked=outranked,
+        watermark=high,
+    )
+
+
+def count_unchanged_rows(mode: str, rows_in: int, inserted: int, updated: int) -> int:
+    """The rows that were neither inserted nor updated: they matched and changed nothing."""
+    written = {"merge": inserted + updated, "scd2": inserted}.get(mode, rows_in)
+    return max(rows_in - written, 0)
+
+
+def require_all_staged_rows(load: Load, rows: int, staged: int | None) -> None:
+    """Fail when staging holds fewer rows than tasks wrote: a server that crashed may have emptied it."""
+    if staged is not None and rows != staged:
+        raise TargetFailed(
+            f"staging of {load.table.label} holds {rows:,} rows, and {staged:,} were written to it",
+            state=f"{load.table.label} is unchanged",
+            next_step="run it again; check the server's log for a restart",
+        )
+
+
+def refuse_shrink(load: Load, counts: dict[str, int]) -> None:
+    if load.plan.mode == "truncate":
+        truncate.check_shrink(
+            load.table.label,
+            counts["delete"],
+            counts["insert"],
+            max_shrink=load.plan.max_shrink,
+            allow_empty=load.plan.allow_empty,
+        )
