@@ -70,8 +70,8 @@ def _missing_driver_error(
     connection: Connection, package: str | None, called: str | None = None
 ) -> ConfigError:
     extra = _BACKENDS[connection.kind][2]
-    who = called or f"connection {connection.name!r}"
+    user = called or f"connection {connection.name!r}"
     return ConfigError(
-        f"{who} needs the Python package {package!r}, which is not installed",
+        f"{user} needs the Python package {package!r}, which is not installed",
         next_step=f'pip install "ematix-flow-spark[{extra}]"' if extra else "pip install ematix-flow-spark",
     )

@@ -42,7 +42,7 @@ def plan_alterations(session: SqlSession, dialect: DuckDBDialect, diff: TableDif
     for word in ("generated", "foreign"):
         if any(word in d.words for d in parsed.elements):
             raise CannotAlter(f"its definition has a {word} column or key. By hand: create it again")
-    again = [
+    statements = [
         sql.strip().rstrip(";")
         for (sql,) in session.fetch(
             f"SELECT sql FROM duckdb_indexes() WHERE {_NAMED} AND sql IS NOT NULL ORDER BY index_oid", at
@@ -50,11 +50,11 @@ def plan_alterations(session: SqlSession, dialect: DuckDBDialect, diff: TableDif
     ]
     table = dialect.render(dialect.table(diff.wanted.schema, diff.wanted.name))
     if comment is not None:
-        again.append(f"COMMENT ON TABLE {table} IS {_text(dialect, comment)}")
-    told = f"SELECT column_name, comment FROM duckdb_columns() WHERE {_NAMED} AND comment IS NOT NULL"
-    for name, text in session.fetch(told, at):
-        again.append(f"COMMENT ON COLUMN {table}.{dialect.quote(name)} IS {_text(dialect, text)}")
-    return rebuild_changes(dialect, diff, parsed, again)
+        statements.append(f"COMMENT ON TABLE {table} IS {_text(dialect, comment)}")
+    comments_sql = f"SELECT column_name, comment FROM duckdb_columns() WHERE {_NAMED} AND comment IS NOT NULL"
+    for name, text in session.fetch(comments_sql, at):
+        statements.append(f"COMMENT ON COLUMN {table}.{dialect.quote(name)} IS {_text(dialect, text)}")
+    return rebuild_changes(dialect, diff, parsed, statements)
 
 
 def _text(dialect: DuckDBDialect, value: str) -> str:

@@ -34,9 +34,9 @@ def translate_errors(translate: Callable[[duckdb.Error], FlowError]) -> Iterator
 
 def target_error(error: duckdb.Error, file: DatabaseFile) -> FlowError:
     """The error of a write; the open transaction is rolled back."""
-    told = _find_rejection(error)
-    if told is not None:
-        return RowRejected(told, state=UNCHANGED)
+    rejection = _find_rejection(error)
+    if rejection is not None:
+        return RowRejected(rejection, state=UNCHANGED)
     if isinstance(error, _ROW_EXCEPTIONS):
         return RowRejected(
             f"DuckDB refused a row: {_sentence(error).split(_POINTER)[0]}",
@@ -55,9 +55,9 @@ def target_error(error: duckdb.Error, file: DatabaseFile) -> FlowError:
 
 def source_error(error: Exception, file: DatabaseFile) -> FlowError:
     """The error of a read, with DuckDB's own pointer into the SQL."""
-    told = _find_rejection(error)
-    if told is not None:
-        return RowRejected(told)
+    rejection = _find_rejection(error)
+    if rejection is not None:
+        return RowRejected(rejection)
     if isinstance(error, duckdb.DataError) or str(error).startswith(_ROW_ERROR_TEXTS):
         return RowRejected(
             f"DuckDB on connection {file.connection!r} cannot convert a value: {_sentence(error)}",

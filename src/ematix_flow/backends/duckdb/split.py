@@ -127,7 +127,7 @@ def _refuse_infinity(batch: pa.RecordBatch, offset: int) -> None:
         numbers = array.cast(integer)
         limit = 2 ** (integer.bit_width - 1) - 1
         ends = pc.min_max(numbers).as_py()
-        for told, end in (("infinity", limit), ("-infinity", -limit)):
+        for shown, end in (("infinity", limit), ("-infinity", -limit)):
             if end in ends.values():
                 row = pc.index(numbers, end).as_py()
-                raise row_rejection(name, offset + row, told, "cannot be loaded: no other system stores it")
+                raise row_rejection(name, offset + row, shown, "cannot be loaded: no other system stores it")

@@ -137,8 +137,8 @@ def connect_error(address: MySQLAddress, error: Exception) -> CannotConnect:
 
 def _reason(error: Exception) -> str:
     """The message of the server, the socket or TLS, without the driver's prefix."""
-    said = [str(part) for part in error.args if isinstance(part, str)]
-    reason = (said[-1] if said else str(error)).strip() or type(error).__name__
+    texts = [str(part) for part in error.args if isinstance(part, str)]
+    reason = (texts[-1] if texts else str(error)).strip() or type(error).__name__
     reason = reason.splitlines()[0]
     inner = re.search(r"Can't connect to MySQL server on '.*?' \((.*)\)$", reason)
     return inner[1] if inner else reason

@@ -92,9 +92,9 @@ def source_failure(error: Exception, name: str, sql: str) -> SourceFailed:
     found = diagnose(error)
     if found.connection_lost:
         return source_connection_lost(name, found.message)
-    told = find_rejection(found.message)
-    if told is not None:
-        return SourceFailed(told, next_step=FIX_ROW)
+    rejection = find_rejection(found.message)
+    if rejection is not None:
+        return SourceFailed(rejection, next_step=FIX_ROW)
     if found.number in _DENIED:
         step = f"GRANT SELECT on it to the user of connection {name!r}"
     else:
@@ -107,9 +107,9 @@ def target_failure(error: Exception, names: Mapping[str, str] | None = None) -> 
     found = diagnose(error)
     if found.connection_lost:
         return target_connection_lost(found.message)
-    told = find_rejection(found.message)
-    if told is not None:
-        return RowRejected(told, state=UNCHANGED, next_step=FIX_ROW)
+    rejection = find_rejection(found.message)
+    if rejection is not None:
+        return RowRejected(rejection, state=UNCHANGED, next_step=FIX_ROW)
     if found.number in _REFUSED and not found.is_conflict:
         return row_rejection(found, names or {})
     return TargetFailed(f"MySQL: {found.message}", state=UNCHANGED, next_step=_target_advice(found))

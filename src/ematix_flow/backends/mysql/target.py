@@ -266,5 +266,5 @@ class MySQLTarget(SqlServerTarget[MySQLSession]):
         made = [change for change in planned if (change.action, change.subject) not in needed]
         if not made:
             return state
-        told = ", ".join(f"{change.action.replace('_', ' ')} {change.subject}" for change in made)
-        return f"no row was loaded; MySQL had committed these changes by then, and they stay: {told}"
+        changes = ", ".join(f"{change.action.replace('_', ' ')} {change.subject}" for change in made)
+        return f"no row was loaded; MySQL had committed these changes by then, and they stay: {changes}"

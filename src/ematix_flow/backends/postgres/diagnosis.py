@@ -67,9 +67,9 @@ class PostgresDiagnosis:
 
 
 def diagnose(error: BaseException) -> PostgresDiagnosis:
-    told = getattr(error, "diag", None)
-    if told is not None:
-        return _from_psycopg(error, told)
+    diag = getattr(error, "diag", None)
+    if diag is not None:
+        return _from_psycopg(error, diag)
     if hasattr(error, "status_code"):
         return _from_adbc(error)
     # Arrow reports a broken stream as text
@@ -78,18 +78,18 @@ def diagnose(error: BaseException) -> PostgresDiagnosis:
     return PostgresDiagnosis(state, found[2] if found else _first_line(error))
 
 
-def _from_psycopg(error: Any, told: Any) -> PostgresDiagnosis:
-    position = told.statement_position
+def _from_psycopg(error: Any, diag: Any) -> PostgresDiagnosis:
+    position = diag.statement_position
     broken = any(kind.__name__ in _CONNECTION_ERRORS for kind in type(error).__mro__)
     return PostgresDiagnosis(
         # no state on an intact connection: a value that Python cannot represent, such as the year 10000
         state=error.sqlstate or ("" if broken else "22000"),
-        message=told.message_primary or _first_line(error),
-        detail=told.message_detail,
-        hint=told.message_hint,
-        schema=told.schema_name,
-        column=told.column_name,
-        constraint=told.constraint_name,
+        message=diag.message_primary or _first_line(error),
+        detail=diag.message_detail,
+        hint=diag.message_hint,
+        schema=diag.schema_name,
+        column=diag.column_name,
+        constraint=diag.constraint_name,
         position=int(position) if position else None,
     )
 

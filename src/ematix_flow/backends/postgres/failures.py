@@ -53,9 +53,9 @@ def target_failure(error: Exception, names: Mapping[str, str] | None = None) -> 
         return target_connection_lost(found.message)
     from ematix_flow.strategies.functions.base import find_rejection
 
-    told = find_rejection(str(error))
-    if told is not None:
-        return RowRejected(told, state=UNCHANGED, next_step=FIX_ROW)
+    rejection = find_rejection(str(error))
+    if rejection is not None:
+        return RowRejected(rejection, state=UNCHANGED, next_step=FIX_ROW)
     if found.is_about_a_row:
         return _row_rejection(found, names or {})
     return TargetFailed(f"PostgreSQL: {found.sentence}", state=UNCHANGED, next_step=_target_advice(found))

@@ -28,15 +28,15 @@ def unchanged_columns(sql: str, results: Collection[str]) -> frozenset[str]:
     tables = {table.alias_or_name.lower() for table in select.find_all(exp.Table)}
     used = Counter(part for column in select.find_all(exp.Column) for part in _used_names(column, tables))
     used.update(name.name.lower() for join in select.args.get("joins") or () for name in _using_columns(join))
-    handed: Counter[str] = Counter()
+    passed_on: Counter[str] = Counter()
     stars = False
     for chosen in select.expressions:
         inner = chosen.this if isinstance(chosen, exp.Alias) else chosen
         if chosen.is_star:
             stars = True
         elif isinstance(inner, exp.Column) and chosen.alias_or_name.lower() in wanted:
-            handed[inner.name.lower()] += 1
-    named = {name for name in handed if handed[name] == used[name]}
+            passed_on[inner.name.lower()] += 1
+    named = {name for name in passed_on if passed_on[name] == used[name]}
     return frozenset(named | ({name for name in wanted if not used[name]} if stars else set()))
 
 

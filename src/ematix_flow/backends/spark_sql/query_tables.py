@@ -153,8 +153,8 @@ def _run_unparsed(spark: SparkSession, sql: str) -> DataFrame:
         try:
             sqlglot.parse(sql, read="spark")
         except SqlglotError as wrong:
-            said = str(wrong).splitlines()[0]
-            raise SourceFailed(f"the SQL cannot be read: {said}", next_step="correct the SQL") from error
+            reason = str(wrong).splitlines()[0]
+            raise SourceFailed(f"the SQL cannot be read: {reason}", next_step="correct the SQL") from error
         raise
 
 

@@ -28,9 +28,9 @@ def text_literal(value: str) -> str:
     return f"'{escaped}'"
 
 
-def find_refusal(said: str) -> SourceFailed | None:
+def find_refusal(error_text: str) -> SourceFailed | None:
     """The refusal in the text of an error."""
-    found = _REFUSAL.search(said)
+    found = _REFUSAL.search(error_text)
     if found is None:
         return None
     what = _URI.sub(lambda uri: unquote(uri[1]), found[1])

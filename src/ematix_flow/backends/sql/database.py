@@ -90,13 +90,13 @@ class SqlDatabase(ABC):
         companion = table.companion()
         if companion is None:
             return found
-        beside = self._plan_one_table(session, companion, self.read_live_table(session, companion), matching)
+        extra = self._plan_one_table(session, companion, self.read_live_table(session, companion), matching)
         if live is None or not found.converts_to_scd2 or not marks_deleted_rows(table, live):
-            return join_plans(found, beside, companion.name)
+            return join_plans(found, extra, companion.name)
         ends = first_version_values(self.dialect, table.with_load_columns(), live, matching)[VALID_TO]
         marks = companion_deletes_sql(self.dialect, table, companion, matching.keys, ends)
-        beside = replace(beside, changes=(*beside.changes, TableChange("fill", companion.label, marks)))
-        return join_plans(found, beside, companion.name, before_fill=table.label)
+        extra = replace(extra, changes=(*extra.changes, TableChange("fill", companion.label, marks)))
+        return join_plans(found, extra, companion.name, before_fill=table.label)
 
     def _plan_one_table(
         self, session: SqlSession, wanted: TableSpec, live: LiveTable | None, matching: Matching

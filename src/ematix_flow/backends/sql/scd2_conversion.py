@@ -71,12 +71,12 @@ def first_version_values(
     ends: exp.Expr = dialect.literal(None, _TIMESTAMP)
     is_open: exp.Expr = dialect.literal(True, _BOOLEAN)
     if marks_deleted_rows(wanted, live):
-        gone = column(DELETED_AT)
-        after = exp.GT(this=gone.copy(), expression=begins.copy())
+        deleted_at = column(DELETED_AT)
+        after = exp.GT(this=deleted_at.copy(), expression=begins.copy())
         at_once = dialect.add_seconds(begins.copy(), _TICK)
-        is_alive = exp.Is(this=gone.copy(), expression=exp.Null())
+        is_alive = exp.Is(this=deleted_at.copy(), expression=exp.Null())
         ends = exp.Case(
-            ifs=[exp.If(this=is_alive, true=ends), exp.If(this=after, true=gone)], default=at_once
+            ifs=[exp.If(this=is_alive, true=ends), exp.If(this=after, true=deleted_at)], default=at_once
         )
         is_open = exp.Case(
             ifs=[exp.If(this=is_alive.copy(), true=is_open)], default=dialect.literal(False, _BOOLEAN)
@@ -103,10 +103,10 @@ def companion_deletes_sql(
         .from_(dialect.table(table.schema, table.name))
         .where(exp.not_(exp.Is(this=column(DELETED_AT), expression=exp.Null())))
     )
-    beside = dialect.table(companion.schema, companion.name)
+    events = dialect.table(companion.schema, companion.name)
     known = exp.Exists(
         this=exp.select("1")
-        .from_(table_as(beside, "e"))
+        .from_(table_as(events, "e"))
         .where(
             *equal_keys(keys, "e", "t"), exp.EQ(this=column(EVENT_AT, "e"), expression=column(EVENT_AT, "t"))
         )
@@ -119,7 +119,7 @@ def companion_deletes_sql(
         BATCH_ID: column(BATCH_ID, "t"),
     }
     rows = exp.select(*values.values()).from_(subquery(marked, "t")).where(exp.not_(known))
-    return dialect.render(insert_into(beside, list(values), rows))
+    return dialect.render(insert_into(events, list(values), rows))
 
 
 def live_row_hash(dialect: SqlDialect, wanted: TableSpec, live: LiveTable, names: Sequence[str]) -> exp.Expr:

@@ -57,11 +57,11 @@ class TableDiff:
     def only_adds_columns(self) -> bool:
         return not (self.widened or self.relaxed or self.add_unique or self.converts_to_scd2)
 
-    def refuse(self, subject: str, told: str, *, stops: bool = False) -> None:
-        self.lines.append(DiffLine("!", subject, told))
-        self.differences.append(told)
-        if stops:
-            self.blockers.append(told)
+    def refuse(self, subject: str, difference: str, *, blocks: bool = False) -> None:
+        self.lines.append(DiffLine("!", subject, difference))
+        self.differences.append(difference)
+        if blocks:
+            self.blockers.append(difference)
 
 
 def compare_tables(
@@ -70,8 +70,7 @@ def compare_tables(
     diff = TableDiff(wanted, live, converts_to_scd2=scd2_conversion.needs_conversion(wanted, live))
     there = {c.name: c for c in live.columns}
     if scd2_conversion.keeps_versions(live) and not scd2_conversion.may_keep_versions(wanted):
-        told = scd2_conversion.revert_instructions(dialect, wanted, live)
-        diff.refuse("table", told, stops=True)
+        diff.refuse("table", scd2_conversion.revert_instructions(dialect, wanted, live), blocks=True)
     for item in wanted.columns:
         found = there.get(item.name)
         if found is None:
@@ -95,15 +94,15 @@ def _compare_missing_column(dialect: SqlDialect, diff: TableDiff, item: ColumnSp
     table = dialect.table(diff.wanted.schema, diff.wanted.name)
     is_filled = diff.converts_to_scd2 and item.name in scd2_conversion.VERSION_COLUMNS
     if not item.nullable and not is_filled and ask(exp.select("1").from_(table).limit(1)):
-        quoted, told = dialect.quote(item.name), dialect.render(table)
+        quoted, name = dialect.quote(item.name), dialect.render(table)
         diff.refuse(
             item.name,
             f"column {item.name!r} ({item.type}, not null) is declared but not in the table, which has rows. "
             "By hand: "
-            f"{dialect.manual_statement(told, dialect.add_column_clause(replace(item, nullable=True)))}; "
-            f"UPDATE {told} SET {quoted} = …; "
-            f"{dialect.manual_statement(told, dialect.nullability_clause(item))}",
-            stops=True,
+            f"{dialect.manual_statement(name, dialect.add_column_clause(replace(item, nullable=True)))}; "
+            f"UPDATE {name} SET {quoted} = …; "
+            f"{dialect.manual_statement(name, dialect.nullability_clause(item))}",
+            blocks=True,
         )
         return
     diff.added.append(item)
@@ -119,7 +118,7 @@ def _compare_type(dialect: SqlDialect, diff: TableDiff, item: ColumnSpec, found:
         return
     shown = native or str(found.type)
     meaning = limit or (found.type if native is None else dialect.canonical_type(native))
-    told = f"column {name!r} is {shown} in the table, declared as {item.type}"
+    difference = f"column {name!r} is {shown} in the table, declared as {item.type}"
     loose = meaning is None or not takes_exactly_or_rejects(
         meaning, item.type
     )  # it would round, cut or refuse values
@@ -128,14 +127,16 @@ def _compare_type(dialect: SqlDialect, diff: TableDiff, item: ColumnSpec, found:
         narrower = meaning is not None and widens(item.type, meaning)
         why = "narrower, and values may not fit" if narrower else "another kind of value"
         hint = dialect.manual_statement(table, dialect.conversion_clause(item))
-        diff.refuse(name, f"{told} ({why}). By hand: {hint}", stops=loose)
+        diff.refuse(name, f"{difference} ({why}). By hand: {hint}", blocks=loose)
     elif name in live.pinned:
-        diff.refuse(name, f"{told}; {live.pinned[name]}: drop that, load, and create it again", stops=loose)
+        diff.refuse(
+            name, f"{difference}; {live.pinned[name]}: drop that, load, and create it again", blocks=loose
+        )
     else:
         diff.widened.append(item)
         diff.lines.append(DiffLine("~", name, shown, dialect.display_type(item.type)))
         if loose:
-            diff.blockers.append(told)
+            diff.blockers.append(difference)
 
 
 def _same_limit(dialect: SqlDialect, item: ColumnSpec, limit: DataType | None) -> bool:
@@ -173,8 +174,10 @@ def _compare_undeclared_columns(diff: TableDiff) -> None:
             native = diff.live.native.get(item.name) or str(item.type)
             diff.lines.append(DiffLine("=", item.name, f"{native}, not declared"))
         elif not (scd2_conversion.keeps_versions(diff.live) and item.name in scd2_conversion.VERSION_COLUMNS):
-            told = f"column {item.name!r} of the table is not null and not declared: no load could fill it"
-            diff.refuse(item.name, f"{told}. Declare it, or by hand: give it a default", stops=True)
+            difference = (
+                f"column {item.name!r} of the table is not null and not declared: no load could fill it"
+            )
+            diff.refuse(item.name, f"{difference}. Declare it, or by hand: give it a default", blocks=True)
 
 
 def _type_text(native: str, nullable: bool) -> str:
@@ -218,7 +221,7 @@ def _compare_keys(dialect: SqlDialect, diff: TableDiff, matching: Matching, ask:
                     f"unique {_names(group)}",
                     f"the table is unique in {_names(group)}, so that a row could have one version only. "
                     "By hand: drop that constraint",
-                    stops=True,
+                    blocks=True,
                 )
         if not any(set(group) - {VALID_FROM} <= set(matching.keys) for group in becoming):
             _refuse_duplicates(dialect, diff, matching.keys, ask)
@@ -227,7 +230,7 @@ def _compare_keys(dialect: SqlDialect, diff: TableDiff, matching: Matching, ask:
                 "primary key",
                 f"{other} refers to {wanted.label} by a foreign key, and a key will have several versions. "
                 f"By hand: drop the foreign key of {other}",
-                stops=True,
+                blocks=True,
             )
 
 
@@ -268,8 +271,8 @@ def _refuse_duplicates(dialect: SqlDialect, diff: TableDiff, group: Sequence[str
     if not found:
         return False
     shown = ", ".join("(" + ", ".join(map(repr, row)) + ")" for row in found)
-    told = f"{diff.wanted.label} has several rows with one {_names(known)}: {shown}"
-    diff.refuse(f"unique {_names(known)}", f"{told}. By hand: delete all but one of each", stops=True)
+    difference = f"{diff.wanted.label} has several rows with one {_names(known)}: {shown}"
+    diff.refuse(f"unique {_names(known)}", f"{difference}. By hand: delete all but one of each", blocks=True)
     return True
 
 

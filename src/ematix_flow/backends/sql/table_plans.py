@@ -20,8 +20,8 @@ def plan_from_diff(diff: TableDiff, alterations: Callable[[], list[TableChange]]
         try:
             changes = alterations()
         except CannotAlter as error:
-            told = f"{diff.wanted.label} cannot be changed without losing something: {error}"
-            diff.refuse("table", told)
+            difference = f"{diff.wanted.label} cannot be changed without losing something: {error}"
+            diff.refuse("table", difference)
     return TablePlan(
         tuple(changes),
         tuple(diff.differences),
@@ -43,7 +43,7 @@ def new_table_lines(dialect: SqlDialect, table: TableSpec) -> tuple[DiffLine, ..
 
 
 def join_plans(
-    first: TablePlan, second: TablePlan, beside: str, *, before_fill: str | None = None
+    first: TablePlan, second: TablePlan, companion: str, *, before_fill: str | None = None
 ) -> TablePlan:
     """The plans of a table and of its companion as one; their schema is created once.
 
@@ -52,7 +52,7 @@ def join_plans(
     """
     known = {change.sql for change in first.changes}
     extra = tuple(change for change in second.changes if change.sql not in known)
-    lines = tuple(DiffLine(x.mark, f"{beside}: {x.subject}", x.was, x.now) for x in second.diff)
+    lines = tuple(DiffLine(x.mark, f"{companion}: {x.subject}", x.was, x.now) for x in second.diff)
     place = len(first.changes)
     for number, change in enumerate(first.changes):
         if change.action == "fill" and change.subject == before_fill:
@@ -81,10 +81,10 @@ def remaining_changes(load: Load, found: TablePlan) -> Sequence[TableChange]:
     other = [c for c in found.changes if (c.action, c.subject) not in agreed | declined]
     refused = [text for text in found.differences if text not in load.plan.table_plan.differences]
     if other or refused:
-        told = refused or [f"{c.action.replace('_', ' ')} {c.subject}" for c in other]
+        changed = refused or [f"{c.action.replace('_', ' ')} {c.subject}" for c in other]
         raise SchemaMismatch(
             f"{load.table.label} was changed by another process after this run was planned: "
-            + "; ".join(told),
+            + "; ".join(changed),
             where=load.table.where,
             state=f"{load.table.label} is unchanged",
             next_step="run it again",

@@ -128,9 +128,9 @@ def _raise_if_interrupted(text: str) -> None:
 def _find_rejection(text: str, failures: list[RowRejected]) -> RowRejected | None:
     from ematix_flow.strategies.functions.base import find_rejection
 
-    told = find_rejection(text)
-    if told is not None:
-        return RowRejected(told)
+    rejection = find_rejection(text)
+    if rejection is not None:
+        return RowRejected(rejection)
     if failures and "user-defined function" in text:
         return failures.pop()
     return None

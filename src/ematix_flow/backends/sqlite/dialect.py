@@ -96,14 +96,14 @@ class SQLiteDialect(SqlDialect):
         kind, name = spec.type.kind, spec.name
         if kind in INTEGER_BITS:
             limit = 1 << (INTEGER_BITS[kind] - 1)
-            told = f"{name} is a whole number of {INTEGER_BITS[kind]} bits"
+            rule = f"{name} is a whole number of {INTEGER_BITS[kind]} bits"
             within = "" if kind == "big_int" else f" AND {{v}} BETWEEN {-limit} AND {limit - 1}"
-            return self._check(told, "typeof({v}) = 'integer'" + within, name)
+            return self._check(rule, "typeof({v}) = 'integer'" + within, name)
         if kind == "boolean":
             return self._check(f"{name} is 0 or 1", "{v} IN (0, 1)", name)
         if kind == "string":
-            told = f"{name} has at most {spec.type.length} characters"
-            return self._check(told, f"length({{v}}) <= {spec.type.length}", name)
+            rule = f"{name} has at most {spec.type.length} characters"
+            return self._check(rule, f"length({{v}}) <= {spec.type.length}", name)
         if kind in ("json", "jsonb"):
             return self._check(f"{name} is JSON", "json_valid({v})", name)
         return ""
@@ -116,11 +116,11 @@ class SQLiteDialect(SqlDialect):
     def convert_value(self, value: exp.Expr, item: ColumnSpec) -> exp.Expr:
         return canonical_value(value, item.type, item.name)
 
-    def _check(self, told: str, condition: str, column: str) -> str:
+    def _check(self, rule: str, condition: str, column: str) -> str:
         """A constraint whose name is the error message when it fails."""
         quoted = self.quote(column)
         tested = condition.replace("{v}", quoted)
-        return f"CONSTRAINT {self.quote(told)} CHECK ({quoted} IS NULL OR ({tested}))"
+        return f"CONSTRAINT {self.quote(rule)} CHECK ({quoted} IS NULL OR ({tested}))"
 
     def select_canonical(self, rows: exp.Subquery, columns: tuple[ColumnSpec, ...]) -> exp.Select:
         """The declared columns of a subquery, each in canonical form."""

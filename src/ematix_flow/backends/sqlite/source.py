@@ -93,7 +93,7 @@ def restrict_to_range(query: SourceQuery, columns: Sequence[SourceColumn]) -> st
     return tree.sql(dialect="sqlite", identify=True)
 
 
-def _coarse_condition(low: Watermark, lean: str) -> exp.Expr | None:
+def _coarse_condition(low: Watermark, column_affinity: str) -> exp.Expr | None:
     """A condition that excludes only values below the bound in any form; nulls and unfit values stay."""
     mark: exp.Expr = column(low.column, _RANGED)
     kind, numbers = low.type.kind, None
@@ -103,9 +103,9 @@ def _coarse_condition(low: Watermark, lean: str) -> exp.Expr | None:
         floor = (day - dt.timedelta(days=1)).isoformat() if day > dt.date(1, 1, 3) else ""
         bound: exp.Expr = exp.Literal.string(floor)
         numbers = exp.LT(this=mark.copy(), expression=exp.Literal.string(""))
-    elif (kind in INTEGER_BITS or is_exact_number(low.type)) and lean != "TEXT":
+    elif (kind in INTEGER_BITS or is_exact_number(low.type)) and column_affinity != "TEXT":
         bound = exp.Literal.number(str(int(low.value) - 1))
-    elif kind in ("text", "string") and lean == "TEXT" and "\x00" not in str(low.value):
+    elif kind in ("text", "string") and column_affinity == "TEXT" and "\x00" not in str(low.value):
         bound = exp.Literal.string(str(low.value))
         mark = exp.Collate(this=mark, expression=exp.Var(this="BINARY"))
     else:
