@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from ematix_flow.backends.sql.row_hash import render_row_hash
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.row_hash import TAGS, Columns, canonical_json, row_hash_sql
 from ematix_flow.strategies.sql import concat_texts, fill_template
@@ -55,21 +55,17 @@ def register_normal_json(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def row_hash(columns: Columns) -> exp.Expr:
-    """The hash as rendered SQL: a load uses it several times, and syntax trees of it are slow to copy."""
-    shown = tuple((n, kind, value.sql(dialect="duckdb", identify=True)) for n, kind, value in columns)
-    return exp.Var(this=_row_hash_sql(shown))
+    return render_row_hash(columns, "duckdb", _row_hash)
 
 
-@lru_cache(maxsize=256)
-def _row_hash_sql(columns: tuple[tuple[str, DataType, str], ...]) -> str:
-    tree = row_hash_sql(
-        [(n, kind, exp.Var(this=value)) for n, kind, value in columns],
+def _row_hash(columns: Columns) -> exp.Expr:
+    return row_hash_sql(
+        columns,
         text=lambda value, data_type: exp.paren(_value_text(value, data_type)),
         size=lambda text: fill_template("CAST(strlen(v) AS VARCHAR)", text, "duckdb"),
         concat=concat_texts,
         sha256=lambda text: fill_template("unhex(sha256(v))", text, "duckdb"),
     )
-    return tree.sql(dialect="duckdb", identify=True)
 
 
 def _value_text(value: exp.Expr, data_type: DataType) -> exp.Expr:

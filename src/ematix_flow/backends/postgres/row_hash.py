@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from sqlglot import exp
 
+from ematix_flow.backends.sql.row_hash import render_row_hash
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.row_hash import TAGS, Columns, row_hash_sql
 from ematix_flow.strategies.sql import concat_texts, fill_template
@@ -49,21 +48,17 @@ _TEXT = {
 
 
 def row_hash(columns: Columns) -> exp.Expr:
-    """The hash as rendered SQL: a load uses it several times, and syntax trees of it are slow to copy."""
-    shown = tuple((n, kind, value.sql(dialect="postgres", identify=True)) for n, kind, value in columns)
-    return exp.Var(this=_row_hash_sql(shown))
+    return render_row_hash(columns, "postgres", _row_hash)
 
 
-@lru_cache(maxsize=256)
-def _row_hash_sql(columns: tuple[tuple[str, DataType, str], ...]) -> str:
-    tree = row_hash_sql(
-        [(n, kind, exp.Var(this=value)) for n, kind, value in columns],
+def _row_hash(columns: Columns) -> exp.Expr:
+    return row_hash_sql(
+        columns,
         text=lambda value, data_type: exp.paren(_value_text(value, data_type)),
         size=lambda text: fill_template("octet_length(v)::text", text, "postgres"),
         concat=concat_texts,
         sha256=lambda text: fill_template("sha256(convert_to(v, 'UTF8'))", text, "postgres"),
     )
-    return tree.sql(dialect="postgres", identify=True)
 
 
 def _value_text(value: exp.Expr, data_type: DataType) -> exp.Expr:
