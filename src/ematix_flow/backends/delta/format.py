@@ -20,7 +20,7 @@ from ematix_flow.backends.delta.maintenance import DeltaMaintenance
 from ematix_flow.backends.delta.row_rules import read_rules, refuse_broken_rows
 from ematix_flow.backends.delta.table_lookup import DeltaTables, find_plain_file
 from ematix_flow.backends.lake.dialect import LakeDialect
-from ematix_flow.backends.lake.format import CompactionResult, LakeFormat, TableSnapshot
+from ematix_flow.backends.lake.format import CompactionResult, LakeFormat, NewTable, TableSnapshot
 from ematix_flow.backends.lake.frame_columns import conform_frame
 from ematix_flow.backends.lake.journal import FOLDER, LakeCommit
 from ematix_flow.backends.lake.row_changes import RowChanges, merge_sql, new_view_name
@@ -138,15 +138,8 @@ class DeltaFormat(LakeFormat):
             self._uri(table)
         )
 
-    def create_with_rows(
-        self,
-        spark: SparkSession,
-        table: TableSpec,
-        partition_by: Sequence[str],
-        rows: DataFrame,
-        commit: LakeCommit,
-    ) -> None:
-        self._save(table, rows, commit, "error", partition_by)
+    def create_with_rows(self, spark: SparkSession, new: NewTable) -> None:
+        self._save(new.spec, new.rows, new.commit, "error", new.partition_by)
 
     def prepare_column_change(self, spark: SparkSession, table: TableSpec, action: str, column: str) -> None:
         wanted = (

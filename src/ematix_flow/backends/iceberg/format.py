@@ -15,7 +15,7 @@ from ematix_flow.backends.iceberg.dialect import IcebergDialect
 from ematix_flow.backends.iceberg.hadoop_tables import METADATA, is_table, snapshot_summaries
 from ematix_flow.backends.iceberg.maintenance import IcebergMaintenance
 from ematix_flow.backends.iceberg.table_names import Namespaces, TablePath
-from ematix_flow.backends.lake.format import CompactionResult, LakeFormat, TableSnapshot
+from ematix_flow.backends.lake.format import CompactionResult, LakeFormat, NewTable, TableSnapshot
 from ematix_flow.backends.lake.journal import LakeCommit
 from ematix_flow.backends.lake.row_changes import RowChanges, merge_sql, new_view_name
 from ematix_flow.backends.lake.spark_sql_session import temporary_settings
@@ -138,25 +138,18 @@ class IcebergFormat(LakeFormat):
 
     # -------------------------------------------------------------- commits
 
-    def create_with_rows(
-        self,
-        spark: SparkSession,
-        table: TableSpec,
-        partition_by: Sequence[str],
-        rows: DataFrame,
-        commit: LakeCommit,
-    ) -> None:
+    def create_with_rows(self, spark: SparkSession, new: NewTable) -> None:
         quote, view = self._dialect.quote, new_view_name("rows")
         columns = [
             quote(c.name) if c.nullable else f"{self._not_null_column(c)} AS {quote(c.name)}"
-            for c in table.columns
+            for c in new.spec.columns
         ]
-        sql = f"CREATE TABLE {self._name(table)} USING iceberg"
-        if partition_by:
-            sql += f" PARTITIONED BY ({', '.join(quote(name) for name in partition_by)})"
-        rows.createOrReplaceTempView(view)
+        sql = f"CREATE TABLE {self._name(new.spec)} USING iceberg"
+        if new.partition_by:
+            sql += f" PARTITIONED BY ({', '.join(quote(name) for name in new.partition_by)})"
+        new.rows.createOrReplaceTempView(view)
         try:
-            with temporary_settings(spark, _commit_settings(_IN_SESSION, commit)):
+            with temporary_settings(spark, _commit_settings(_IN_SESSION, new.commit)):
                 spark.sql(f"{sql} AS SELECT {', '.join(columns)} FROM {view}")
         finally:
             spark.catalog.dropTempView(view)

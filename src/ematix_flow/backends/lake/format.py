@@ -44,6 +44,16 @@ class ConcurrentCommit(Exception):
     """Another writer committed to the table after it was read: the load must be computed again."""
 
 
+@dataclass(frozen=True)
+class NewTable:
+    """A table that does not exist yet, and the first rows, which have exactly its columns."""
+
+    spec: TableSpec
+    partition_by: Sequence[str]
+    rows: DataFrame
+    commit: LakeCommit
+
+
 class LakeFormat(ABC):
     """One table format under one connection. A method that needs Spark takes the session."""
 
@@ -92,16 +102,8 @@ class LakeFormat(ABC):
         spark.sql(self.create_sql(table, partition_by))
 
     @abstractmethod
-    def create_with_rows(
-        self,
-        spark: SparkSession,
-        table: TableSpec,
-        partition_by: Sequence[str],
-        rows: DataFrame,
-        commit: LakeCommit,
-    ) -> None:
-        """Create the table with its first rows in one commit; fails if it exists. The rows have exactly its
-        columns."""
+    def create_with_rows(self, spark: SparkSession, new: NewTable) -> None:
+        """Create the table with its first rows in one commit; fails if it exists."""
 
     def prepare_column_change(self, spark: SparkSession, table: TableSpec, action: str, column: str) -> None:
         """Called before a column of the table is added or gets a wider type."""

@@ -20,7 +20,7 @@ from ematix_flow.backends.base import LedgerEntry, Load, LoadResult
 from ematix_flow.backends.incremental_loads import batch_key, made_no_progress, require_unmoved_watermark
 from ematix_flow.backends.lake.companion_table import CompanionTable
 from ematix_flow.backends.lake.dialect import LakeDialect
-from ematix_flow.backends.lake.format import ConcurrentCommit, LakeFormat
+from ematix_flow.backends.lake.format import ConcurrentCommit, LakeFormat, NewTable
 from ematix_flow.backends.lake.frame_columns import conform_frame
 from ematix_flow.backends.lake.journal import Journal, LakeCommit
 from ematix_flow.backends.lake.row_changes import (
@@ -267,9 +267,8 @@ class LakeLoad:
         format, spark, table = self._format, self._spark, self._wanted
         rows = self._inserted_rows(changes) if changes.counts.get(INSERT) else None
         try:
-            format.create_with_rows(
-                spark, table, self._load.plan.partition_by, conform_frame(spark, rows, table), commit
-            )
+            frame = conform_frame(spark, rows, table)
+            format.create_with_rows(spark, NewTable(table, self._load.partition_by, frame, commit))
         except Exception as error:
             if format.is_current(spark, table, None) or format.has_commit(lambda: spark, table, commit.token):
                 raise
