@@ -164,7 +164,7 @@ def test_sqlite_and_duckdb_keep_letters_beyond_ascii_apart(connection: Any, tmp_
 
 
 def test_mysql_takes_a_capital_i_with_a_dot_for_an_i() -> None:
-    with pytest.raises(SchemaMismatch, match="MySQL takes both for one"):
+    with pytest.raises(SchemaMismatch, match="MySQL treats them as the same name"):
         require_names(table_of("i", "İ"))
 
 

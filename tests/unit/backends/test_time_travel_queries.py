@@ -74,5 +74,5 @@ def test_an_alias_that_is_called_version_is_an_alias() -> None:
 
 
 def test_a_moment_that_another_table_would_have_to_tell_is_refused() -> None:
-    with pytest.raises(SourceFailed, match="cannot be asked of a table"):
+    with pytest.raises(SourceFailed, match="cannot come from a query"):
         parse_query_template("SELECT * FROM a TIMESTAMP AS OF (SELECT max(at) FROM b)")

@@ -68,7 +68,7 @@ def create_staging_folder(file: DatabaseFile, load: Load) -> str:
 def part_file(folder: str, part: str, suffix: str) -> Iterator[str]:
     """A path to write a part to. On success the file gets its final name, on failure it is removed."""
     if not _PART.fullmatch(part):
-        raise ValueError(f"{part!r} is no name of a part")
+        raise ValueError(f"{part!r} is not a valid name of a part")
     aside = os.path.join(folder, f".{part}.{_random_suffix()}{suffix}")
     try:
         # never create the folder: a task that outlives its run must not recreate staging

@@ -50,14 +50,14 @@ def record_lock_owner(lock: str, own: str, name: str) -> Iterator[None]:
         private_directory(path.parent, tighten=True)
         write_private(path, json.dumps({"own": own, "name": name}))
     except (OSError, ConfigError) as error:
-        _log.debug("the lock %s is not noted: %s", lock, error)
+        _log.debug("the owner of the lock %s is not recorded: %s", lock, error)
     try:
         yield
     finally:
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
-            _log.debug("the note of the lock %s stays: %s", lock, error)
+            _log.debug("the owner file of the lock %s stays: %s", lock, error)
 
 
 def files_of_dead_owners(lock: str) -> list[LockOwnerFile]:
@@ -68,7 +68,9 @@ def files_of_dead_owners(lock: str) -> list[LockOwnerFile]:
             value = json.loads(path.read_text(encoding="utf-8"))
             note = LockOwnerFile(path, str(value["own"]), str(value["name"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            _log.debug("%s is no note: %s", path, error)  # it is being written, or the disk was full
+            _log.debug(
+                "%s is not a lock owner file: %s", path, error
+            )  # it is being written, or the disk was full
             continue
         if is_process_gone(note.session_name):
             found.append(note)

@@ -261,10 +261,10 @@ class MySQLTarget(SqlServerTarget[MySQLSession]):
                 live = self.read_live_table(session, load.table)
                 left = self.plan_in_session(session, load.table, live, load.plan.matching).changes
         except FlowError:
-            return f"no row was loaded; whether {load.table.label} was changed could not be asked"
+            return f"no row was loaded; whether {load.table.label} was changed is unknown"
         needed = {(change.action, change.subject) for change in left}
         made = [change for change in planned if (change.action, change.subject) not in needed]
         if not made:
             return state
         changes = ", ".join(f"{change.action.replace('_', ' ')} {change.subject}" for change in made)
-        return f"no row was loaded; MySQL had committed these changes by then, and they stay: {changes}"
+        return f"no row was loaded; MySQL has already committed these changes, and they stay: {changes}"

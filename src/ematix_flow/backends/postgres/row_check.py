@@ -27,12 +27,12 @@ class ZeroCharacterCheck:
 
         for name in self.texts:
             array = batch.column(name)
-            _refuse(name, array, pc.match_substring(array, "\0"), "holds the character zero")
+            _refuse(name, array, pc.match_substring(array, "\0"), "contains the character zero")
         for name in self.jsonb:
             array = batch.column(name)
             if pc.any(pc.match_substring(array, "\\u0000")).as_py():
                 zero = pc.match_substring_regex(array, _ESCAPED_ZERO)
-                _refuse(name, array, zero, "holds the character zero in a string")
+                _refuse(name, array, zero, "contains the character zero in a string")
 
 
 def zero_character_check(table: TableSpec) -> ZeroCharacterCheck | None:

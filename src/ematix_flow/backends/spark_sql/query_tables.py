@@ -201,7 +201,7 @@ def parse_time_travel(
         written = sql[start : token.end + 1]
         if _is_expression(written, version.expression):
             if version.expression.find(exp.Query):
-                raise SourceFailed(f"when a table is meant cannot be asked of a table: AS OF {written}")
+                raise SourceFailed(f"the version of a table cannot come from a query: AS OF {written}")
             kind: Literal["version", "timestamp"] = "version" if version.name == "VERSION" else "timestamp"
             return TimeTravel(kind, written), int(token.end) + 1
     raise SqlglotError(f"where does the expression end that begins at {start}?")

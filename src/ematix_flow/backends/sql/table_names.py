@@ -31,7 +31,7 @@ def refuse_reserved(names: Iterable[str], what: str, where: SourceLocation | Non
     if name is not None:
         raise NameRefused(
             f"the name {name!r} in {what} begins with {RESERVED_PREFIX!r}, which is "
-            "kept for names that loads make",
+            "reserved for names that loads generate",
             where=where,
             state="nothing was touched",
             next_step="choose another name; in the source SQL give the column one with AS",
@@ -43,7 +43,7 @@ def refuse_dotted_capital(names: Iterable[str], what: str, where: SourceLocation
     for name in names:
         if "\u0130" in name:
             raise NameRefused(
-                f"the name {name!r} in {what} holds the letter \u0130, which Spark does not find again",
+                f"the name {name!r} in {what} contains the letter \u0130, which Spark cannot look up",
                 where=where,
                 state="nothing was touched",
                 next_step="write it with another letter, as with the plain I",
@@ -66,7 +66,7 @@ def require_distinct_names(table: TableSpec, system: str, folded: Callable[[str]
             if other != name:
                 raise NameRefused(
                     f"columns {other!r} and {name!r} of {table.label} differ in case alone, "
-                    f"and {system} takes both for one",
+                    f"and {system} treats them as the same name",
                     where=table.where,
                     state="nothing was touched",
                     next_step="give one of them another name",
