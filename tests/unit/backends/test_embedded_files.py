@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow.backends.base import Load
+from ematix_flow.backends.base import Load, LoadPlan
 from ematix_flow.backends.embedded.database_file import DatabaseFile
 from ematix_flow.backends.embedded.staging_folders import (
     create_staging_folder,

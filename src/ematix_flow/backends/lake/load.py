@@ -268,7 +268,7 @@ class LakeLoad:
         rows = self._inserted_rows(changes) if changes.counts.get(INSERT) else None
         try:
             frame = conform_frame(spark, rows, table)
-            format.create_with_rows(spark, NewTable(table, self._load.partition_by, frame, commit))
+            format.create_with_rows(spark, NewTable(table, self._load.plan.partition_by, frame, commit))
         except Exception as error:
             if format.is_current(spark, table, None) or format.has_commit(lambda: spark, table, commit.token):
                 raise
