@@ -30,11 +30,11 @@ from ematix_flow.state.dead_letters.base import (
     LetterSelection,
     LetterStatus,
     Stage,
-    ambiguous_letter_id,
     bounded_reason,
     no_such_letter,
     storable_text,
 )
+from ematix_flow.state.id_prefixes import find_by_prefix
 from ematix_flow.state.times import utc_now
 
 MAX_LEASED_LETTERS = 500
@@ -132,13 +132,10 @@ class KafkaDeadLetters(DeadLetterStore):
             raise no_such_letter(id_or_prefix)
         with self._lock:
             self._topic.read_new_messages()
-            found = [
-                entry for entry in self._entries_of(pipeline) if _letter_of(entry).id.startswith(id_or_prefix)
-            ]
-            exact = [entry for entry in found if _letter_of(entry).id == id_or_prefix]
-            if len(found) > 1 and not exact:
-                raise ambiguous_letter_id(id_or_prefix, sorted(_letter_of(entry).id for entry in found[:4]))
-            letters = self._with_payloads((exact or found)[:1])
+            entries = {_letter_of(entry).id: entry for entry in self._entries_of(pipeline)}
+            begins = {id: entries[id] for id in sorted(id for id in entries if id.startswith(id_or_prefix))}
+            found = find_by_prefix("dead letters", id_or_prefix, begins)
+            letters = self._with_payloads([] if found is None else [found])
         if not letters:
             raise no_such_letter(id_or_prefix)
         return letters[0]

@@ -352,9 +352,3 @@ def check_letter_status(status: str) -> None:
 
 def no_such_letter(id: str) -> UsageError:
     return UsageError(f"there is no dead letter {id!r}", next_step="flow dlq list")
-
-
-def ambiguous_letter_id(id: str, found: Sequence[str]) -> UsageError:
-    return UsageError(
-        f"several dead letters begin with {id!r}: {', '.join(found)}", next_step="give more of the id"
-    )

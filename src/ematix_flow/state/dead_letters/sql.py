@@ -32,12 +32,12 @@ from ematix_flow.state.dead_letters.base import (
     LetterSelection,
     LetterStatus,
     Stage,
-    ambiguous_letter_id,
     bounded_reason,
     no_such_letter,
     storable_text,
 )
 from ematix_flow.state.dead_letters.tables import TABLE, is_current, letter_tables, migrate, stored_version
+from ematix_flow.state.id_prefixes import find_by_prefix
 from ematix_flow.state.sql.failures import database_message, is_conflict
 from ematix_flow.state.sql.sqlite import sqlite_engine
 from ematix_flow.state.state_root import private_directory
@@ -162,12 +162,8 @@ class SqlDeadLetterStore(DeadLetterStore):
         query = sa.select(table.c.id).where(begins).order_by(table.c.id).limit(4)
         if pipeline is not None:
             query = query.where(table.c.pipeline == storable_text(pipeline))
-        found = [row.id for row in self._rows(query)]
-        if id_or_prefix in found:
-            found = [id_or_prefix]
-        if len(found) > 1:
-            raise ambiguous_letter_id(id_or_prefix, found)
-        letters = self._whole_letters(found)
+        found = find_by_prefix("dead letters", id_or_prefix, {row.id: row.id for row in self._rows(query)})
+        letters = self._whole_letters([] if found is None else [found])
         if not letters:
             raise no_such_letter(id_or_prefix)
         return letters[0]

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ematix_flow.errors import ConfigError, FlowError, UsageError
+from ematix_flow.state.id_prefixes import find_by_prefix
 from ematix_flow.state.object_store import (
     PARALLEL_REQUESTS,
     ObjectStore,
@@ -176,13 +177,11 @@ class ObjectRunLog(RunLog):
         if found is not None:
             return RunRecord.from_json(found.value)
         begun = itertools.islice(self._store.names(_run_key(run_id)), 3)
-        records = list(self._read(key.partition("/")[2] for key in begun))
-        if not records:
+        records = self._read(key.partition("/")[2] for key in begun)
+        only = find_by_prefix("runs", run_id, {record.run_id: record for record in records})
+        if only is None:
             raise no_such_run(run_id)
-        if len(records) > 1:
-            names = ", ".join(record.run_id for record in records)
-            raise UsageError(f"several runs begin with {run_id!r}: {names}", next_step="give more of the id")
-        return records[0]
+        return only
 
     def list(
         self,

@@ -26,6 +26,7 @@ from ematix_flow.state.control_tables import (
     runs,
     version_too_old,
 )
+from ematix_flow.state.id_prefixes import find_by_prefix
 from ematix_flow.state.run_records import RunRecord, RunStatus, bounded_output, bounded_text, mask_metrics
 from ematix_flow.state.runlog.base import (
     RunLog,
@@ -149,13 +150,11 @@ class SqlRunLog(RunLog):
         ):  # whose LIKE reads every run, and whose texts are in byte order
             query = query.where(runs.c.run_id >= run_id, runs.c.run_id < run_id + _LAST_CHARACTER)
         exact = sa.select(runs).where(runs.c.run_id == run_id)
-        found = self._records(exact) or self._records(query)
-        if not found:
+        candidates = self._records(exact) or self._records(query)
+        found = find_by_prefix("runs", run_id, {record.run_id: record for record in candidates})
+        if found is None:
             raise no_such_run(run_id)
-        if len(found) > 1:
-            names = ", ".join(record.run_id for record in found)
-            raise UsageError(f"several runs begin with {run_id!r}: {names}", next_step="give more of the id")
-        return found[0]
+        return found
 
     def list(
         self,
