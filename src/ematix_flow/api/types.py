@@ -171,7 +171,7 @@ class Bytes(ColumnType):
 class Column:
     """The imperative form of a column: ``id = Column(BigInt, primary_key=True)``.
 
-    Nullable unless said otherwise; a primary key never is. ``name`` is the attribute's unless given.
+    Nullable by default; a primary key never is. ``name`` is by default the name of the attribute.
     """
 
     type: Any  # a column type or a DataType; resolved when the table is built

@@ -74,14 +74,14 @@ class JsonLogHandler(logging.Handler):
 
     def write_line(self, level: int, event: str, message: str, **fields: Any) -> None:
         """Write one line. Texts are masked, and floats are rounded."""
-        told = {
+        record = {
             "ts": dt.datetime.now(dt.timezone.utc).isoformat(timespec="milliseconds"),
             "level": logging.getLevelName(level).lower(),
             "event": event,
             **{key: round(value, 3) if isinstance(value, float) else value for key, value in fields.items()},
             "message": message,
         }
-        text = json.dumps(mask_texts(told), ensure_ascii=False, default=str)
+        text = json.dumps(mask_texts(record), ensure_ascii=False, default=str)
         with self._writing:
             write(text, self._stream)
 

@@ -85,14 +85,14 @@ class RunView(Listener):
     def slot_finished(self, outcome: SlotOutcome) -> None:
         """A slot ended or has to wait. Passed to `SlotRunner.run_due` as ``after``."""
         mark, style = STATUS_MARKS["failed" if outcome.error is not None else outcome.status]
-        told = _result_summary(outcome.result) if outcome.status == "succeeded" and outcome.result else None
-        told = told or ": ".join(filter(None, (outcome.status.replace("_", " "), outcome.reason)))
+        text = _result_summary(outcome.result) if outcome.status == "succeeded" and outcome.result else None
+        text = text or ": ".join(filter(None, (outcome.status.replace("_", " "), outcome.reason)))
         if outcome.error is not None:  # which follows
-            told = told.removesuffix(f": {outcome.error.what}")
+            text = text.removesuffix(f": {outcome.error.what}")
         name = f"{outcome.slot.pipeline:<{self._width}}"
         self.write_line(
             f"{style_text(mark, style, self.stream)} {name}  "
-            f"{format_local_time(outcome.slot.fire_time)} {local_zone_name()}  {told}"
+            f"{format_local_time(outcome.slot.fire_time)} {local_zone_name()}  {text}"
         )
         if outcome.error is not None:
             self.write_line(error_lines(outcome.error, self.stream))
@@ -342,8 +342,8 @@ def _row_counts_text(result: RunResult) -> str:
             "deleted": result.rows_deleted,
             "unchanged": result.rows_unchanged,
         }
-        told = [f"{number:,} {word}" for word, number in counts.items() if number or "inserted" in word]
-        return ", ".join(told)
+        parts = [f"{number:,} {word}" for word, number in counts.items() if number or "inserted" in word]
+        return ", ".join(parts)
     instead = f" in place of {result.rows_deleted:,}" if result.rows_deleted else ""
     return f"{result.rows_inserted:,} {noun}{instead}"
 

@@ -18,8 +18,8 @@ def schedule_text(spec: PipelineSpec | WorkflowSpec) -> str:
 def pipeline_trigger_text(spec: PipelineSpec, registry: Registry) -> str:
     """What starts a pipeline: its schedule, the workflows that run it, or ``by hand``."""
     running = [workflow.name for workflow in registry.workflows.values() if spec.name in workflow.jobs]
-    told = [schedule_text(spec), f"workflow {', '.join(running)}" if running else ""]
-    return "; ".join(part for part in told if part) or "by hand"
+    parts = [schedule_text(spec), f"workflow {', '.join(running)}" if running else ""]
+    return "; ".join(part for part in parts if part) or "by hand"
 
 
 def workflow_trigger_text(spec: WorkflowSpec) -> str:

@@ -134,8 +134,8 @@ class Selector:
         known: set[str] = set(self._registry.workflows)
         if method != "workflow":
             known = {each for spec in self._specs.values() for each in _METHODS[method](spec)}
-        said = {"tag": "has the tag", "source": "reads from", "target": "loads into"}
-        what = f"no pipeline {said[method]}" if method in said else "there is no workflow"
+        verbs = {"tag": "has the tag", "source": "reads from", "target": "loads into"}
+        what = f"no pipeline {verbs[method]}" if method in verbs else "there is no workflow"
         return UnknownName(
             f"{what} {value!r}.{did_you_mean(value, known)}",
             next_step="flow list  shows what the module declares",

@@ -74,10 +74,10 @@ def _is_harmless(found: re.Match[str]) -> bool:
     """Whether the text after the word is a reference, or a system error about a file of that name."""
     if found["pw"].startswith("${"):
         return True
-    text, said = found.string, found.string[found.start("pw") : found.start("pw") + 80].lower()
+    text, following = found.string, found.string[found.start("pw") : found.start("pw") + 80].lower()
     return (
         found["head"].endswith(": ")
-        and said.startswith(_SYSTEM_ERROR_TEXTS)
+        and following.startswith(_SYSTEM_ERROR_TEXTS)
         and _PATH_BEFORE.search(text[max(0, found.start() - 1024) : found.start()]) is not None
     )
 

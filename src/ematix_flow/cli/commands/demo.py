@@ -35,9 +35,9 @@ def demo(
     from ematix_flow.cli.signals import interruptible
 
     # with --output json, stdout is for the result
-    told = Demo(folder, force=force, engine=engine, stream=sys.stderr if output == "json" else sys.stdout)
+    project = Demo(folder, force=force, engine=engine, stream=sys.stderr if output == "json" else sys.stdout)
     with interruptible():
-        told.run()
+        project.run()
     if output == "json":
-        write_json(told.to_json())
-    return 0 if told.went_as_planned else 1
+        write_json(project.to_json())
+    return 0 if project.went_as_planned else 1

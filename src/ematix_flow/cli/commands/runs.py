@@ -184,8 +184,8 @@ def _run_row(record: RunRecord) -> tuple[object, ...]:
 
 def _error_text(record: RunRecord) -> str | None:
     """The error of a run. A run that another process closed has only a reason."""
-    told = [part for part in (record.error_type, record.error_message) if part]
-    return ": ".join(told) or None
+    parts = [part for part in (record.error_type, record.error_message) if part]
+    return ": ".join(parts) or None
 
 
 def _row_counts_text(record: RunRecord) -> str:

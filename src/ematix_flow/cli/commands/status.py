@@ -62,9 +62,9 @@ def status(
     if workflows:
         write_text("")
         _write_workflows(workflows, now)
-    if told := _backlog_text(pipelines):
+    if backlog := _backlog_text(pipelines):
         write_text("")
-        write_text(told)
+        write_text(backlog)
 
 
 def _nothing_declared_text(streams: int) -> str:

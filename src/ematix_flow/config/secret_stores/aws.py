@@ -92,7 +92,7 @@ def _explain(error: Exception, name: str) -> NoReturn:
 
 
 def _explain_answer(error: Any, where: str) -> NoReturn:
-    code, said = error_code(error), error_message(error)
+    code, message = error_code(error), error_message(error)
     if code == "ResourceNotFoundException":
         raise MissingSecret(
             f"{where} is not there, or has no current version",
@@ -100,12 +100,12 @@ def _explain_answer(error: Any, where: str) -> NoReturn:
         ) from None
     if code in ACCESS_DENIED:
         raise ConfigError(
-            f"AWS does not let us read {where}: {said}",
+            f"AWS does not let us read {where}: {message}",
             next_step="allow secretsmanager:GetSecretValue, and kms:Decrypt if it has a key of its own",
         ) from None
     if code in REFUSED_KEYS or code in _EXPIRED_LOGIN:
         how = "has ended" if code in _EXPIRED_LOGIN else "is refused"
-        raise ConfigError(f"the login for AWS {how}: {said}", next_step=_LOGIN) from None
+        raise ConfigError(f"the login for AWS {how}: {message}", next_step=_LOGIN) from None
     if http_status(error) >= 500 or "Throttl" in code:
-        raise CannotConnect(f"AWS Secrets Manager failed: {said}", next_step="try again later") from None
-    raise ConfigError(f"{where} could not be read: {said}") from None
+        raise CannotConnect(f"AWS Secrets Manager failed: {message}", next_step="try again later") from None
+    raise ConfigError(f"{where} could not be read: {message}") from None
