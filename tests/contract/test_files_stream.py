@@ -160,7 +160,7 @@ def test_files_of_other_things_are_refused_and_named(spark: SparkSession, tmp_pa
     latin = put(tmp_path, "latin.csv", "id,name\n1,gr\xfcn\n".encode("latin-1"))
     with pytest.raises(SourceFailed, match=r"latin.csv: line 2 is not UTF-8"):
         read(spark, tmp_path, "csv", [latin], wanted)
-    with pytest.raises(SourceFailed, match=r"raw/gone.csv is no longer there.*"):
+    with pytest.raises(SourceFailed, match=r"raw/gone.csv no longer exists.*"):
         read(spark, tmp_path, "csv", ["raw/gone.csv"], wanted)
     with pytest.raises(SourceFailed, match="but is not in"):
         read(spark, tmp_path, "csv", ["elsewhere/a.csv"], wanted)
@@ -189,7 +189,7 @@ def test_json_is_typed_as_it_is_told_and_loses_no_digit(spark: SparkSession, tmp
     empty = put(tmp_path, "c.json", "")
     assert read(spark, tmp_path, "json_lines", [empty], wanted) == []
     half = put(tmp_path, "half.json", '{"ID": 1}\n{"ID": ')
-    with pytest.raises(SourceFailed, match=r"line 2 of .*half.json is no JSON"):
+    with pytest.raises(SourceFailed, match=r"line 2 of .*half.json is not JSON"):
         read(spark, tmp_path, "json_lines", [half], wanted)
     text = put(tmp_path, "text.json", '{"ID": 1.5}\n')
     with pytest.raises(SourceFailed, match=r"column 'id' of .*text.json: '1.5' is no BigInt"):

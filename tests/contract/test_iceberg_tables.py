@@ -145,7 +145,7 @@ def test_a_table_is_divided_by_the_columns_that_partition_by_names(lake: Lake) -
     assert names == ["a place", "day"]
     assert lake.rows(table) == sorted(rows, key=str)
     lake.load(table, [{"id": 9, "day": None, "a place": "x"}])
-    with pytest.raises(SchemaMismatch, match=r"divided by a place, day, and partition_by says day"):
+    with pytest.raises(SchemaMismatch, match=r"partitioned by a place, day, and partition_by says day"):
         lake.load(table, rows, partition_by=("day",))
     with pytest.raises(SchemaMismatch, match="partition_by names 'nowhere'"):
         lake.load(table, rows, partition_by=("nowhere",))
@@ -161,7 +161,7 @@ def test_a_table_that_another_divides_by_a_transform_is_loaded_as_it_is(lake: La
     load_matched(lake.target, PEOPLE, "merge", people("Ada", "Ben"))
     load_matched(lake.target, PEOPLE, "merge", people("Ada", "Bob"))
     assert lake.rows(PEOPLE) == people("Ada", "Bob")
-    with pytest.raises(SchemaMismatch, match=r"divided by bucket\(4, id\)"):
+    with pytest.raises(SchemaMismatch, match=r"partitioned by bucket\(4, id\)"):
         lake.load(PEOPLE, people("Cy"), partition_by=("id",))
 
 
