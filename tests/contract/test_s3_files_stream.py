@@ -166,6 +166,6 @@ def test_exactly_the_named_objects_are_read_and_one_that_is_gone_is_named(
     paths = ["raw/orders/day=7/a b.csv", "raw/orders/day=07/ü 10:00.csv"]
     rows = files.read_files(own, paths, READING, (ID, DAY)).toArrow().to_pylist()
     assert sorted((row["id"], row["day"]) for row in rows) == [(1, "7"), (2, "7"), (3, "07")]
-    with pytest.raises(SourceFailed, match=r"gone.csv is no longer there") as told:
+    with pytest.raises(SourceFailed, match=r"gone.csv no longer exists") as told:
         files.read_files(own, [*paths, "raw/orders/gone.csv"], READING, (ID, DAY))
     assert "put it back" in str(told.value)
