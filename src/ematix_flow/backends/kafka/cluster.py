@@ -20,8 +20,9 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ClusterMetadata, OffsetSpec
 
+from ematix_flow.backends.kafka.clients import open_client
 from ematix_flow.backends.kafka.error_codes import MISSING, PATIENCE_SECONDS, is_transient, is_unreachable
-from ematix_flow.backends.kafka.failures import ClientErrors, broker_refusal, cannot_connect, invalid_settings
+from ematix_flow.backends.kafka.failures import ClientErrors, broker_refusal, cannot_connect
 from ematix_flow.backends.kafka.settings import client_settings
 from ematix_flow.errors import SourceFailed
 from ematix_flow.spec.connections.brokers import KafkaConnection
@@ -65,10 +66,7 @@ class KafkaCluster:
         with self._lock:
             if self._client is None:
                 settings = {**client_settings(self.connection), "error_cb": self._client_errors}
-                try:
-                    self._client = AdminClient(settings)
-                except (KafkaException, ValueError, TypeError) as error:
-                    raise invalid_settings(self.connection, error) from error
+                self._client = open_client(AdminClient, self.connection, settings)
             return self._client
 
     def close(self) -> None:
@@ -207,10 +205,7 @@ class KafkaCluster:
                     "isolation.level": level,
                     "error_cb": self._client_errors,
                 }
-                try:
-                    member = Consumer(settings)
-                except (KafkaException, ValueError, TypeError) as error:
-                    raise invalid_settings(self.connection, error) from error
+                member = open_client(Consumer, self.connection, settings)
             try:
                 yield member
             except BaseException:

@@ -17,6 +17,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import ConfigResource, ResourceType
 
+from ematix_flow.backends.kafka.clients import open_client
 from ematix_flow.backends.kafka.cluster import KafkaCluster
 from ematix_flow.backends.kafka.dead_letter_records import (
     LetterChange,
@@ -26,7 +27,7 @@ from ematix_flow.backends.kafka.dead_letter_records import (
     letter_headers,
 )
 from ematix_flow.backends.kafka.error_codes import MISSING, is_transient
-from ematix_flow.backends.kafka.failures import ClientErrors, broker_refusal, cannot_connect, invalid_settings
+from ematix_flow.backends.kafka.failures import ClientErrors, broker_refusal, cannot_connect
 from ematix_flow.backends.kafka.sender import KafkaSender, TopicProducer
 from ematix_flow.backends.kafka.settings import client_settings
 from ematix_flow.backends.kafka.target import KafkaTarget
@@ -261,10 +262,7 @@ class LetterTopic:
             "auto.offset.reset": "earliest",
             "error_cb": self._client_errors,
         }
-        try:
-            return Consumer(settings)
-        except (KafkaException, ValueError, TypeError) as error:
-            raise invalid_settings(self.connection, error) from error
+        return open_client(Consumer, self.connection, settings)
 
     def _consume(self, consumer: Consumer) -> list[Any]:
         try:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
+from ematix_flow.backends.kafka.clients import open_client
 from ematix_flow.backends.kafka.cluster import Partition
 from ematix_flow.backends.kafka.error_codes import MISSING, OUT_OF_RANGE, PATIENCE_SECONDS, is_transient
-from ematix_flow.backends.kafka.failures import ClientErrors, broker_refusal, cannot_connect, invalid_settings
+from ematix_flow.backends.kafka.failures import ClientErrors, broker_refusal, cannot_connect
 from ematix_flow.backends.kafka.offset_ranges import OffsetRange, recreated_text
 from ematix_flow.backends.kafka.positions import data_lost_error
 from ematix_flow.backends.messages.contract import message_schema
@@ -99,10 +100,7 @@ class OpenRangeReader:
             str, int
         ] = {}  # by partition, the next offset to fetch, also over aborted messages
         self._seen_offsets: dict[str, int] = {}
-        try:
-            self._consumer = Consumer(settings)
-        except (KafkaException, ValueError, TypeError) as error:
-            raise invalid_settings(reader.connection, error) from error
+        self._consumer = open_client(Consumer, reader.connection, settings)
 
     def read(self, ranges: Iterable[OffsetRange]) -> Generator[pa.RecordBatch, None, None]:
         """The messages of the ranges, in order within a partition; no partition may appear twice.

@@ -15,9 +15,10 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
+from ematix_flow.backends.kafka.clients import open_client
 from ematix_flow.backends.kafka.cluster import KafkaCluster
 from ematix_flow.backends.kafka.error_codes import OUT_OF_RANGE, is_transient
-from ematix_flow.backends.kafka.failures import ClientErrors, broker_refusal, cannot_connect, invalid_settings
+from ematix_flow.backends.kafka.failures import ClientErrors, broker_refusal, cannot_connect
 from ematix_flow.backends.kafka.positions import seek_offsets
 from ematix_flow.backends.kafka.settings import client_settings, group_of
 from ematix_flow.backends.messages.contract import Message, ReadRequest, Receiver
@@ -42,10 +43,7 @@ class KafkaReceiver(Receiver):
             "auto.offset.reset": "error",
             "error_cb": self._client_errors,
         }
-        try:
-            self._consumer = Consumer(settings)
-        except (KafkaException, ValueError, TypeError) as error:
-            raise invalid_settings(cluster.connection, error) from error
+        self._consumer = open_client(Consumer, cluster.connection, settings)
         self._consumer.assign([TopicPartition(*each, offset) for each, offset in begins.items()])
 
     def poll(self, max_messages: int, timeout: float) -> Sequence[Message]:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from ematix_flow.backends.kafka.clients import open_client
 from ematix_flow.backends.kafka.failures import (
     ClientErrors,
     broker_refusal,
     cannot_connect,
     error_summary,
-    invalid_settings,
 )
 from ematix_flow.backends.kafka.settings import client_settings
 from ematix_flow.backends.messages.contract import BatchToken
@@ -145,10 +145,7 @@ class TopicProducer:
         self.connection, self.topic = connection, topic
         self._client_errors = ClientErrors()
         self._failures: list[KafkaError] = []
-        try:
-            self.producer = Producer({**settings, "error_cb": self._client_errors})
-        except (KafkaException, ValueError, TypeError) as error:
-            raise invalid_settings(connection, error) from error
+        self.producer = open_client(Producer, connection, {**settings, "error_cb": self._client_errors})
 
     def produce_all(self, batches: Iterable[pa.RecordBatch]) -> int:
         """Give all messages to the producer, waiting while its queue is full; return their number."""
