@@ -57,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--contestant", action="append", choices=CONTESTANTS, help="only this; may be given again"
         )
-        command.add_argument("--anew", action="store_true", help="do not go on where an earlier run stopped")
+        command.add_argument("--restart", action="store_true", help="do not go on where an earlier run stopped")
     for command in (copy, changes, streams, cold, ticks, ends, log):
         command.add_argument("--repeat", type=_positive, default=REPEAT, help="rounds; default: %(default)s")
         command.add_argument(
@@ -129,7 +129,7 @@ def _measure(console: Console, given: argparse.Namespace) -> int:
         from benchmarks.change_loads import PUBLISHED, Size, run_changes
 
         sizes = [Size.read(text) for text in given.size] if given.size else None
-        settings = Settings(0, given.repeat, given.limit, seed, contestants, given.anew)
+        settings = Settings(0, given.repeat, given.limit, seed, contestants, given.restart)
         results = run_changes([CHANGES[name] for name in given.case or CHANGES], sizes, settings, say)
         return _report(console, results, full=everyone and set(sizes or ()) <= set(PUBLISHED))
     if given.command == "streams":
@@ -139,15 +139,15 @@ def _measure(console: Console, given: argparse.Namespace) -> int:
         told = {"rates": given.rate and tuple(given.rate), "seconds": given.seconds, "singles": given.singles}
         pace = Pace(**{name: value for name, value in told.items() if value is not None})
         published = pace == Pace() and (given.rows or MESSAGES) == MESSAGES
-        anew = given.anew or not published
-        settings = Settings(given.rows or MESSAGES, given.repeat, given.limit, seed, contestants, anew)
+        restart = given.restart or not published
+        settings = Settings(given.rows or MESSAGES, given.repeat, given.limit, seed, contestants, restart)
         followed = run_streams([STREAMS[name] for name in given.case or STREAMS], pace, settings, say)
         return _report(console, followed, full=everyone and published)
     from benchmarks.copy_loads import run_cases
 
     dataset = DATASETS[given.table]
     rows = given.rows or dataset.full_rows
-    settings = Settings(rows, given.repeat, given.limit, seed, contestants, given.anew)
+    settings = Settings(rows, given.repeat, given.limit, seed, contestants, given.restart)
     copied = run_cases([CASES[name] for name in given.case or CASES], dataset, settings, say)
     return _report(console, copied, full=everyone and rows >= dataset.full_rows)
 

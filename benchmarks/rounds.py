@@ -45,7 +45,7 @@ class Settings:
     limit: float
     seed: int
     contestants: tuple[str, ...] | None = None  # None: all of each case
-    anew: bool = False  # measure again what an interrupted run has measured already
+    restart: bool = False  # measure again what an interrupted run has measured already
     folder: Path = field(default_factory=lambda: new_folder("work"))
 
     def chosen(self, contestants: Sequence[str]) -> list[str]:
@@ -106,8 +106,8 @@ def _begun(empty: Result, settings: Settings, say: Callable[[str], None]) -> Res
             empty.commit,
             empty.limit_seconds,
         )
-        if same and not settings.anew and found.case == empty.case:
-            say(f"  going on after {len(found.runs)} runs of {found.date}; --anew starts from the beginning")
+        if same and not settings.restart and found.case == empty.case:
+            say(f"  going on after {len(found.runs)} runs of {found.date}; --restart starts from the beginning")
             return found
     return empty
 
@@ -202,7 +202,7 @@ def get_ready(names: Sequence[str], folder: Path, jar_groups: Sequence[str] = ()
 
 def warm_archive(folder: Path, jar_groups: Sequence[str] = ()) -> None:
     """Let the class-data archive be made now: in the background it would disturb the next contestant."""
-    script = f"from ematix_flow.run.context import spark_starter; spark_starter()({list(jar_groups)!r})"
+    script = f"from ematix_flow.run.context_setup import spark_starter; spark_starter()({list(jar_groups)!r})"
     env = {**environment(folder / "state"), "EMATIX_FLOW_CDS": "sync"}
     ended = measured(
         [sys.executable, "-c", script], folder, env, within(START_SECONDS), folder / "archive.log"

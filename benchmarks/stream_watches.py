@@ -29,7 +29,7 @@ class Watch(ABC):
 
     @abstractmethod
     def sums(self) -> tuple[int, int, int]:
-        """The number of rows, the sum of their ids, and of their amounts in cents: read anew."""
+        """The number of rows, the sum of their ids, and of their amounts in cents, read again."""
 
     @abstractmethod
     def seen(self, first: int, last: int) -> Iterator[tuple[int, float]]:

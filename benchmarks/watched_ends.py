@@ -95,7 +95,7 @@ def _run(variant: str, number: int, folder: Path, limit: float) -> Run:
     run = Run(variant, number, 0.0, ended.seconds, ended.seconds, peak_bytes=ended.peak_bytes())
     if ended.code is None:
         return replace(run, problem=f"did not end within {limit:g} s")
-    complaints = ended.said.count("could not be told of a run")
+    complaints = ended.said.count("could not report a run")
     if (ended.code, complaints) != (1, 0 if port is None else 4):
         return replace(run, problem=f"ended with code {ended.code}: {last_words(ended.said)}")
     return run

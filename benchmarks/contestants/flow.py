@@ -37,7 +37,7 @@ def prepare(job: Job) -> Load:
 def get_ready(job: Job) -> None:
     """Import what the load imports, and start Spark; no connection is opened."""
     from ematix_flow.backends.registry import open_backend
-    from ematix_flow.run.context import spark_starter
+    from ematix_flow.run.context_setup import spark_starter
     from ematix_flow.state.runlog import sql
 
     assert sql  # with SQLAlchemy, when the first run is noted

@@ -20,7 +20,7 @@ from ematix_flow.api.streaming import StreamingPipeline
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.backends.sql.load_transaction import LoadTransaction
 from ematix_flow.observe.stream_metrics import StreamMetrics
-from ematix_flow.run.context import spark_starter
+from ematix_flow.run.context_setup import spark_starter
 from ematix_flow.spec.connections import Connection, KafkaConnection, RabbitMQConnection
 
 T = TypeVar("T")

@@ -89,7 +89,7 @@ def test_who_needs_locked_tables_is_told_so(held: str) -> None:
 
     with pytest.raises(ConfigError, match="timeout") as caught:
         not_for_ever(asked)
-    assert "locked" in (caught.value.next_step or "")
+    assert "locks its tables" in (caught.value.next_step or "")
 
 
 def test_a_connection_whose_server_stands_still_is_given_up(

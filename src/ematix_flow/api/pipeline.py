@@ -93,7 +93,7 @@ class Pipeline:
         Raises a FlowError when the run fails; the target is then unchanged.
         """
         from ematix_flow.graph.registry import use_registry
-        from ematix_flow.run.context import run_context
+        from ematix_flow.run.context_setup import run_context
         from ematix_flow.run.pipeline import run_pipeline
 
         target_options = {
@@ -127,7 +127,7 @@ class Pipeline:
     def plan(self) -> Plan:
         """Return what a run would do now. Changes nothing."""
         from ematix_flow.graph.registry import use_registry
-        from ematix_flow.run.context import spark_starter
+        from ematix_flow.run.context_setup import spark_starter
         from ematix_flow.run.pipeline import plan_pipeline
 
         self._registry.check_pipeline(self.spec)
@@ -137,7 +137,7 @@ class Pipeline:
     def preview(self, rows: int = 10) -> Preview:
         """Return the plan and the first rows of the source. Changes nothing."""
         from ematix_flow.graph.registry import use_registry
-        from ematix_flow.run.context import spark_starter
+        from ematix_flow.run.context_setup import spark_starter
         from ematix_flow.run.preview import preview
 
         with use_registry(self._registry):
@@ -146,7 +146,7 @@ class Pipeline:
     def dry_run(self) -> RunResult:
         """Do everything except the commit, and count the rows. The target does not change."""
         from ematix_flow.graph.registry import use_registry
-        from ematix_flow.run.context import spark_starter
+        from ematix_flow.run.context_setup import spark_starter
         from ematix_flow.run.preview import dry_run
 
         with use_registry(self._registry):
@@ -155,7 +155,7 @@ class Pipeline:
     def validate(self) -> Validation:
         """Check the pipeline against source and target: SQL, columns, types. Changes nothing."""
         from ematix_flow.graph.registry import use_registry
-        from ematix_flow.run.context import spark_starter
+        from ematix_flow.run.context_setup import spark_starter
         from ematix_flow.run.preview import validate
 
         with use_registry(self._registry):
@@ -176,7 +176,7 @@ class Pipeline:
         """
         from ematix_flow.backends.maintenance import MaintenanceOptions
         from ematix_flow.graph.registry import use_registry
-        from ematix_flow.run.context import spark_starter
+        from ematix_flow.run.context_setup import spark_starter
         from ematix_flow.run.maintenance import maintain_pipelines, require_lakes
         from ematix_flow.spec.durations import parse_duration
 

@@ -71,7 +71,7 @@ class StreamingPipeline:
     def plan(self, *, engine: str | EngineSettings | None = None) -> StreamPlan:
         """Return what a run would do. Changes nothing."""
         from ematix_flow.engine.planning.stream_guarantees import expected_targets
-        from ematix_flow.run.context import spark_starter
+        from ematix_flow.run.context_setup import spark_starter
         from ematix_flow.run.pipeline import open_connections
         from ematix_flow.streams.running_stream import plan_stream
 

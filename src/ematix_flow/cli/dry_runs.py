@@ -17,7 +17,7 @@ def dry_run_all(
     registry: Registry, names: Sequence[str], engine: str | None, view: RunView
 ) -> list[PipelineOutcome]:
     """Dry-run each pipeline. Nothing is created, changed or recorded."""
-    from ematix_flow.run.context import spark_starter
+    from ematix_flow.run.context_setup import spark_starter
     from ematix_flow.run.dag import PipelineOutcome
     from ematix_flow.run.preview import dry_run
 

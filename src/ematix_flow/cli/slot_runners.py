@@ -49,7 +49,7 @@ def slot_runner(
     With ``stand_in``, if the store cannot be written, slots and runs are kept in memory for this call, with
     a warning.
     """
-    from ematix_flow.run.context import run_context
+    from ematix_flow.run.context_setup import run_context
     from ematix_flow.schedule.run_due import SlotRunner
     from ematix_flow.schedule.workflows import stored_names
 
@@ -84,7 +84,7 @@ def slot_runner(
 
 def warn_of_missing_drivers(registry: Registry, names: Iterable[str]) -> None:
     """Warn about pipelines that cannot run here. They fail when they are due; others are not affected."""
-    from ematix_flow.run.drivers import missing_drivers
+    from ematix_flow.run.driver_checks import missing_drivers
 
     for error in missing_drivers(registry, names):
         _log.warning("%s: %s", error.what, error.next_step)

@@ -20,7 +20,7 @@ from typing import Literal
 from ematix_flow.engine.jvm import class_archive, jars, java_process
 from ematix_flow.engine.jvm.cache_folder import cache_folder
 from ematix_flow.engine.jvm.java_runtime import JavaRuntime, find_java
-from ematix_flow.engine.spark.machine import cores, memory_bytes
+from ematix_flow.engine.spark.machine_resources import cores, memory_bytes
 from ematix_flow.engine.spark.session_conf import describe_session
 from ematix_flow.engine.spark.settings import EngineSettings
 from ematix_flow.errors import FlowError

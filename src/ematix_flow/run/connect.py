@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ematix_flow.engine.live_connection import LiveConnection
 from ematix_flow.errors import FlowError
-from ematix_flow.run.context import spark_starter
+from ematix_flow.run.context_setup import spark_starter
 from ematix_flow.run.pipeline import open_connections
 from ematix_flow.spec.connections import Connection, connection_from_mapping
 

@@ -19,8 +19,8 @@ from ematix_flow.engine.connections import Connections, StartSpark
 from ematix_flow.engine.planning.planner import build_plan
 from ematix_flow.engine.spark.error_translation import translate_spark_error
 from ematix_flow.engine.spark.interrupts import was_interrupted
+from ematix_flow.engine.spark.spark_users import using_spark
 from ematix_flow.engine.spark.storage_settings import apply_storage_settings
-from ematix_flow.engine.spark.usage import using_spark
 from ematix_flow.errors import (
     ConfigError,
     DeclarationError,

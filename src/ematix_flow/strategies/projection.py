@@ -22,8 +22,8 @@ from ematix_flow.strategies import raw_sql
 from ematix_flow.strategies.functions import functions_for
 from ematix_flow.strategies.functions.base import SqlFunctions, TypedValue, number
 from ematix_flow.strategies.functions.casts import cast, needs_cast
+from ematix_flow.strategies.functions.column_site import ColumnSite
 from ematix_flow.strategies.functions.markers import apply_marker
-from ematix_flow.strategies.functions.site import ColumnSite
 from ematix_flow.strategies.sql import column, identifier, verbatim, with_alias
 
 _ROW = internal_name("row")

@@ -64,7 +64,7 @@ def letter_runner(
     """
     from ematix_flow.engine.streams.replay_loader import ReplayLoader
     from ematix_flow.engine.streams.stream_folder import stream_folder_for
-    from ematix_flow.run.context import spark_starter
+    from ematix_flow.run.context_setup import spark_starter
     from ematix_flow.run.pipeline import open_connections
 
     loader = ReplayLoader(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.messages.contract import LagUnit
 from ematix_flow.backends.state_stores.run_logs import open_run_log
-from ematix_flow.engine.spark.usage import using_spark
+from ematix_flow.engine.spark.spark_users import using_spark
 from ematix_flow.engine.streams.batch_report import BatchReport
 from ematix_flow.engine.streams.stream_folder import stream_folder_for
 from ematix_flow.engine.streams.stream_runner import StreamRunner, build_stream_plan
@@ -41,7 +41,7 @@ from ematix_flow.observe.settings import Observability, open_observers
 from ematix_flow.observe.stream_listener import StreamListener
 from ematix_flow.observe.stream_metrics import StreamMetrics
 from ematix_flow.plan.stream_definition import StreamPlan
-from ematix_flow.run.context import spark_starter
+from ematix_flow.run.context_setup import spark_starter
 from ematix_flow.run.pipeline import open_connections
 from ematix_flow.run.recording import RunRecording
 from ematix_flow.run.worker_pool import stream_jar_groups

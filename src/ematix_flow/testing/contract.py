@@ -257,7 +257,7 @@ class TargetContract:
         low = target.watermark(PIPELINE, TARGET, "at")
         stale = new_load(_EVENTS, range=SourceRange("at", low), batch_key=None)
         load_incremental(target, _EVENTS, "at", [_event_row(1, "a"), _event_row(2, "b")])
-        with pytest.raises(TargetFailed, match="another run came between"):
+        with pytest.raises(TargetFailed, match="another run moved it"):
             load_rows(target, stale, [_event_row(1, "a"), _event_row(2, "b"), _event_row(3, "c")])
         assert len(self.read_rows(backend, _EVENTS)) == 2
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ematix_flow.engine.jvm.cache_folder import cache_folder, drop_old_logs, spark_log
-from ematix_flow.engine.spark.machine import cores, memory_bytes
+from ematix_flow.engine.spark.machine_resources import cores, memory_bytes
 from ematix_flow.errors import ConfigError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ematix_flow.engine.spark.machine import cores
+from ematix_flow.engine.spark.machine_resources import cores
 from ematix_flow.engine.spark.settings import EngineSettings
 from ematix_flow.errors import CannotConnect, ConfigError
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from ematix_flow.engine.spark import session, usage
+from ematix_flow.engine.spark import session, spark_users
 from ematix_flow.engine.spark.session import spark_session
 from ematix_flow.engine.spark.settings import EngineSettings
-from ematix_flow.engine.spark.usage import using_spark
+from ematix_flow.engine.spark.spark_users import using_spark
 from ematix_flow.errors import EngineError
 
 SETTINGS = EngineSettings.resolve(engine="local", env={})
@@ -50,9 +50,9 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     monkeypatch.setattr(session, "_start", made.start)
     monkeypatch.setattr(session, "_end_session", made.end)
     monkeypatch.setattr(session, "_share_import_path", lambda running: None)
-    monkeypatch.setattr(usage, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(spark_users, "_POLL_SECONDS", 0.01)
     yield made
-    assert usage._holders == []
+    assert spark_users._holders == []
 
 
 class User(threading.Thread):
@@ -153,7 +153,7 @@ def test_a_run_within_a_run_is_a_part_of_it(engine: Engine) -> None:
         spark_session(SETTINGS, jar_groups=["kafka"])
         with using_spark("inner"):
             spark_session(SETTINGS, jar_groups=["delta"])
-        assert [each.name for each in usage._holders] == ["outer"]
+        assert [each.name for each in spark_users._holders] == ["outer"]
 
 
 def _wait(is_so: Callable[[], bool]) -> None:

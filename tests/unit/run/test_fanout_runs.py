@@ -25,7 +25,7 @@ from ematix_flow import (
 from ematix_flow.errors import CannotConnect, ConfigError, FlowError, LoadError, PlanError, SourceFailed
 from ematix_flow.graph.registry import current_registry
 from ematix_flow.plan.fanout import widest_range
-from ematix_flow.run.context import run_context
+from ematix_flow.run.context_setup import run_context
 from ematix_flow.run.pipeline import run_pipeline
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange, Watermark

@@ -45,7 +45,7 @@ from ematix_flow.graph.registry import current_registry
 from ematix_flow.observe.listener import Listener
 from ematix_flow.plan.results import RunResult
 from ematix_flow.run import loading
-from ematix_flow.run.context import run_context
+from ematix_flow.run.context_setup import run_context
 from ematix_flow.run.dag import run_dag
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType

@@ -19,7 +19,7 @@ from ematix_flow.backends.state_stores.run_logs import open_run_log
 from ematix_flow.config.code_version import code_version
 from ematix_flow.errors import FlowError, LoadError
 from ematix_flow.graph.registry import current_registry
-from ematix_flow.run.context import run_context
+from ematix_flow.run.context_setup import run_context
 from ematix_flow.run.dag import run_dag
 from ematix_flow.run.pipeline import open_connections
 from ematix_flow.run.recording import record_command

@@ -22,7 +22,7 @@ from ematix_flow.graph.registry import current_registry
 from ematix_flow.observe.metrics_observers import CountingObserver
 from ematix_flow.observe.observer import Observers, SchedulerTick
 from ematix_flow.observe.settings import Observability, open_observers
-from ematix_flow.run.context import run_context
+from ematix_flow.run.context_setup import run_context
 from ematix_flow.run.pipeline import open_connections
 from ematix_flow.run.recovery import slot_is_done
 from ematix_flow.schedule.executors.base import CannotDispatch, Executor, RunDispatch

@@ -39,7 +39,7 @@ from ematix_flow.errors import (
     TargetFailed,
 )
 from ematix_flow.graph.registry import Registry, current_registry, use_registry
-from ematix_flow.run.context import run_context
+from ematix_flow.run.context_setup import run_context
 from ematix_flow.run.dag import run_dag
 from ematix_flow.run.pipeline import run_pipeline
 from ematix_flow.schedule.clearing import clearable_slots, reopen_slots

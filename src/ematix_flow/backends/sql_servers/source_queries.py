@@ -16,7 +16,7 @@ from ematix_flow.spec.watermarks import SourceRange
 from ematix_flow.strategies.functions import functions_for
 from ematix_flow.strategies.functions.base import TypedValue
 from ematix_flow.strategies.functions.casts import cast
-from ematix_flow.strategies.functions.site import ColumnSite
+from ematix_flow.strategies.functions.column_site import ColumnSite
 from ematix_flow.strategies.ranges import range_condition
 from ematix_flow.strategies.sql import column
 

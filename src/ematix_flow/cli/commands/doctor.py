@@ -30,7 +30,7 @@ def doctor(
 ) -> int:
     """Check Python, Java, Spark and the folders that flow uses. Exit code 1 when something is missing."""
     from ematix_flow.engine.doctor import diagnose
-    from ematix_flow.run.context import engine_settings
+    from ematix_flow.run.context_setup import engine_settings
 
     if start:
         say("starting Spark …")

@@ -46,7 +46,7 @@ def freshness_check(
     """
     from ematix_flow.graph.registry import use_registry
     from ematix_flow.observe.settings import Observability, open_observers
-    from ematix_flow.run.context import spark_starter
+    from ematix_flow.run.context_setup import spark_starter
     from ematix_flow.run.pipeline import open_connections
     from ematix_flow.schedule.freshness import check_freshness, report_freshness
 

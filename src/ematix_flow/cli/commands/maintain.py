@@ -67,7 +67,7 @@ def maintain(
     Loads of a table wait while it is compacted. Readers are not affected.
     """
     from ematix_flow.backends.maintenance import MaintenanceOptions
-    from ematix_flow.run.context import spark_starter
+    from ematix_flow.run.context_setup import spark_starter
     from ematix_flow.run.maintenance import maintain_pipelines, require_lakes
 
     columns = tuple(part.strip() for part in (zorder or "").split(",") if part.strip())

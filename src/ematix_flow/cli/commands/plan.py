@@ -43,7 +43,7 @@ def plan(
     output: OutputOption = "text",
 ) -> int:
     """Show what a run would do: source, path, guarantee, table changes, stages. Changes nothing."""
-    from ematix_flow.run.context import spark_starter
+    from ematix_flow.run.context_setup import spark_starter
     from ematix_flow.run.pipeline import plan_pipeline
 
     registry = load_project(module)

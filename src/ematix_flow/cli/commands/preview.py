@@ -25,7 +25,7 @@ def preview(
     output: OutputOption = "text",
 ) -> None:
     """Show the plan and the first rows of the source, before normalisers. Changes nothing."""
-    from ematix_flow.run.context import spark_starter
+    from ematix_flow.run.context_setup import spark_starter
     from ematix_flow.run.preview import preview as look
 
     found = look(load_project(module).pipeline(name), spark_starter(engine), rows)

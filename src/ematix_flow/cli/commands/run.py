@@ -75,9 +75,9 @@ def run(
     from ematix_flow.cli.signals import interruptible
     from ematix_flow.errors import Interrupted
     from ematix_flow.observe.settings import Observability
-    from ematix_flow.run.context import run_context
+    from ematix_flow.run.context_setup import run_context
     from ematix_flow.run.dag import run_dag
-    from ematix_flow.run.drivers import missing_drivers
+    from ematix_flow.run.driver_checks import missing_drivers
 
     watching = Observability.resolve(os.environ, alerter or (), metrics, traces)
     declared = load_project(module)

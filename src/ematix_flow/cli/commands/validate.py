@@ -30,7 +30,7 @@ def validate(
     output: OutputOption = "text",
 ) -> int:
     """Check pipelines, by default all, against source and target: SQL, columns, types. Changes nothing."""
-    from ematix_flow.run.context import spark_starter
+    from ematix_flow.run.context_setup import spark_starter
     from ematix_flow.run.preview import validate as check
 
     registry = load_project(module)

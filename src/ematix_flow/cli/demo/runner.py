@@ -114,7 +114,7 @@ class Demo:
     # ------------------------------------------------------------------ a round
 
     def _run_round(self, registry: Registry, expected: dict[str, str]) -> None:
-        from ematix_flow.run.context import run_context
+        from ematix_flow.run.context_setup import run_context
         from ematix_flow.run.dag import run_dag
 
         names = registry.dependency_order()

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow.engine.jvm import class_archive, java_process
 from ematix_flow.engine.jvm.cache_folder import drop_old_logs, spark_log
 from ematix_flow.engine.jvm.jars import jars_for
-from ematix_flow.engine.spark import usage
+from ematix_flow.engine.spark import spark_users
 from ematix_flow.engine.spark.cluster_reachability import require_reachable
 from ematix_flow.engine.spark.error_translation import translate_spark_error
 from ematix_flow.engine.spark.interrupts import handle_interrupts, restore_interrupts
@@ -63,7 +63,7 @@ class _RunningSession:
         return None if self.java is None else self.session.sparkContext
 
 
-_lock = usage.lock
+_lock = spark_users.lock
 _running: _RunningSession | None = None
 _EXIT_SECONDS = 2.0
 
@@ -78,10 +78,12 @@ def spark_session(settings: EngineSettings, *, jar_groups: Sequence[str] = ()) -
     with _lock:
         wanted = frozenset(jar_groups)
         _refuse_in_a_forked_child()
-        usage.wait_for_others(_restart_reason(settings, wanted), lambda: _must_restart(settings, wanted))
+        spark_users.wait_for_others(
+            _restart_reason(settings, wanted), lambda: _must_restart(settings, wanted)
+        )
         if _running is not None and not _must_restart(settings, wanted) and _running.is_alive:
             _share_import_path(_running)
-            usage.hold_session()
+            spark_users.hold_session()
             return _running.session
         groups = wanted
         if _running is not None:
@@ -93,7 +95,7 @@ def spark_session(settings: EngineSettings, *, jar_groups: Sequence[str] = ()) -
         running, _running = _running, None
         _end_session(running, train=False)
         _running = _connect_session(settings, groups) if settings.is_connect else _start(settings, groups)
-        usage.hold_session()
+        spark_users.hold_session()
         return _running.session
 
 
@@ -152,10 +154,10 @@ def _refuse_while_busy(running: _RunningSession, wanted: str) -> None:
     if context is None:
         return
     if context.statusTracker().getActiveJobsIds():
-        raise usage.spark_in_use_error(["jobs that are running"], wanted)
+        raise spark_users.spark_in_use_error(["jobs that are running"], wanted)
     queries = [query.name or str(query.id) for query in running.session.streams.active]
     if queries:
-        raise usage.spark_in_use_error([f"the query {name!r}" for name in queries], wanted)
+        raise spark_users.spark_in_use_error([f"the query {name!r}" for name in queries], wanted)
 
 
 # ---------------------------------------------------------------------- start

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from ematix_flow.engine.jvm import class_archive, jars
 from ematix_flow.engine.jvm.java_process import UTC_CLOCK
-from ematix_flow.engine.spark.machine import memory_bytes
+from ematix_flow.engine.spark.machine_resources import memory_bytes
 from ematix_flow.engine.spark.settings import Choice, EngineSettings
 from ematix_flow.spec.redaction import mask, mask_field
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ematix_flow.config.settings import setting_location
-from ematix_flow.engine.spark.machine import cores
+from ematix_flow.engine.spark.machine_resources import cores
 from ematix_flow.errors import CannotConnect, ConfigError, FlowError, did_you_mean
 from ematix_flow.spec.location import NamedLocation, SourceLocation
 

@@ -14,6 +14,7 @@ from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.time_format import ISO8601
 from ematix_flow.spec.types import INTEGER_BITS, DataType
 from ematix_flow.strategies.functions.base import TypedValue, case, is_null, number
+from ematix_flow.strategies.functions.column_site import ColumnSite
 from ematix_flow.strategies.functions.parsing import (
     DATE,
     MOMENT,
@@ -26,7 +27,6 @@ from ematix_flow.strategies.functions.parsing import (
     parse_numeric,
     parse_timestamp,
 )
-from ematix_flow.strategies.functions.site import ColumnSite
 
 _TEXTS = frozenset({"text", "string"})
 _NUMBERS = frozenset({"numeric", "float", "double", *INTEGER_BITS})

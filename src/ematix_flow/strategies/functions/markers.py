@@ -15,8 +15,8 @@ from ematix_flow.spec.normalizer_arguments import Scalar
 from ematix_flow.spec.types import INTEGER_BITS, DataType
 from ematix_flow.strategies.functions import parsing
 from ematix_flow.strategies.functions.base import SqlFunctions, TypedValue, call, case, number, text
+from ematix_flow.strategies.functions.column_site import ColumnSite
 from ematix_flow.strategies.functions.parsing import DATE, MOMENT, NAIVE, TEXT, OnFailure, as_text
-from ematix_flow.strategies.functions.site import ColumnSite
 
 _EXACT_BELOW = Decimal("1e15")  # above this, rounding cannot change a double
 _REALS = ("float", "double")

@@ -25,7 +25,7 @@ from ematix_flow.strategies.functions.base import (
     number,
     text,
 )
-from ematix_flow.strategies.functions.site import ColumnSite
+from ematix_flow.strategies.functions.column_site import ColumnSite
 from ematix_flow.strategies.functions.time_patterns import (
     MONTHS,
     VALID_DATE,
