@@ -57,7 +57,9 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--contestant", action="append", choices=CONTESTANTS, help="only this; may be given again"
         )
-        command.add_argument("--restart", action="store_true", help="do not go on where an earlier run stopped")
+        command.add_argument(
+            "--restart", action="store_true", help="ignore what an interrupted run has measured"
+        )
     for command in (copy, changes, streams, cold, ticks, ends, log):
         command.add_argument("--repeat", type=_positive, default=REPEAT, help="rounds; default: %(default)s")
         command.add_argument(

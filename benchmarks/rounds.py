@@ -107,7 +107,7 @@ def _begun(empty: Result, settings: Settings, say: Callable[[str], None]) -> Res
             empty.limit_seconds,
         )
         if same and not settings.restart and found.case == empty.case:
-            say(f"  going on after {len(found.runs)} runs of {found.date}; --restart starts from the beginning")
+            say(f"  going on after {len(found.runs)} runs of {found.date}; --restart starts over")
             return found
     return empty
 
