@@ -21,7 +21,9 @@ from ematix_flow import (
 )
 from ematix_flow.errors import CannotConnect, FlowError
 from tests.services.s3 import S3Server
+from tests.services.shared import private_server
 
+s3 = private_server("s3")  # a test here restarts it
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("spark")]
 
 
