@@ -319,7 +319,9 @@ def test_what_duckdb_writes_is_read(spark: SparkSession, tmp_path: Path, codec: 
             MAP {{'k': 1.5::DOUBLE}} n, '{{"a": 1}}'::JSON o, 'b'::ENUM('a', 'b') p, 1.5::FLOAT q, true r
     """
     path = tmp_path / "t.parquet"
-    duckdb.sql(f"COPY ({query}) TO '{path}' (FORMAT parquet, COMPRESSION {codec}, PARQUET_VERSION {version})")
+    duckdb.connect().execute(
+        f"COPY ({query}) TO '{path}' (FORMAT parquet, COMPRESSION {codec}, PARQUET_VERSION {version})"
+    )
     (found,) = rows(spark, tmp_path)
     assert found == {
         "a": 1,
@@ -344,14 +346,16 @@ def test_what_duckdb_writes_is_read(spark: SparkSession, tmp_path: Path, codec: 
 
 
 def test_an_interval_of_duckdb_is_refused_only_where_it_is_used(spark: SparkSession, tmp_path: Path) -> None:
-    duckdb.sql(f"COPY (SELECT 1 AS id, INTERVAL 1 DAY AS took) TO '{tmp_path / 't.parquet'}'")
+    duckdb.connect().execute(f"COPY (SELECT 1 AS id, INTERVAL 1 DAY AS took) TO '{tmp_path / 't.parquet'}'")
     assert rows(spark, tmp_path, "SELECT id FROM t") == [{"id": 1}]
     assert "column 'took' of" in refused(spark, tmp_path).what
 
 
 def test_partitions_that_duckdb_writes_are_read(spark: SparkSession, tmp_path: Path) -> None:
     query = "SELECT n AS id, 'a' || n AS code, DATE '2026-01-01' + n::INT AS day FROM range(3) r(n)"
-    duckdb.sql(f"COPY ({query}) TO '{tmp_path / 't'}' (FORMAT parquet, PARTITION_BY (day, code))")
+    duckdb.connect().execute(
+        f"COPY ({query}) TO '{tmp_path / 't'}' (FORMAT parquet, PARTITION_BY (day, code))"
+    )
     assert rows(spark, tmp_path, "SELECT id, day, code FROM t ORDER BY id") == [
         {"id": n, "day": dt.date(2026, 1, 1 + n), "code": f"a{n}"} for n in range(3)
     ]

@@ -72,7 +72,9 @@ def by_pyarrow(
 
 def by_duckdb(spark: SparkSession, rows: pa.Table, folder: Path, columns: Sequence[str], format: str) -> None:
     names = ", ".join('"' + c.replace('"', '""') + '"' for c in columns)
-    duckdb.sql("FROM rows").query("r", f"COPY r TO '{folder}' (FORMAT {format}, PARTITION_BY ({names}))")
+    duckdb.connect().sql("FROM rows").query(
+        "r", f"COPY r TO '{folder}' (FORMAT {format}, PARTITION_BY ({names}))"
+    )
 
 
 def by_spark(spark: SparkSession, rows: pa.Table, folder: Path, columns: Sequence[str], format: str) -> None:

@@ -77,7 +77,8 @@ def test_a_table_is_a_folder_of_data_files_alone(root: Path, target: LocalFilesT
     assert all(name.endswith(".parquet") for name in os.listdir(folder))
     assert ids(root) == [0, 1, 2, 3, 4]
     glob = str(folder / "*.parquet")
-    assert duckdb.sql(f"SELECT count(*) FROM '{glob}'").fetchall() == [(5,)]
+    with duckdb.connect() as connection:
+        assert connection.sql(f"SELECT count(*) FROM '{glob}'").fetchall() == [(5,)]
     assert len(pq.read_table(folder)) == 5
 
 
@@ -390,8 +391,10 @@ def test_partitions_are_hive_folders_without_their_column(root: Path, target: Lo
         "day=2026-01-02",
         "day=__HIVE_DEFAULT_PARTITION__",
     ]
-    found = duckdb.sql(f"SELECT id, day FROM read_parquet('{folder}/*/*.parquet', hive_partitioning=true)")
-    assert sorted(found.fetchall()) == [(row["id"], row["day"]) for row in batch]
+    query = f"SELECT id, day FROM read_parquet('{folder}/*/*.parquet', hive_partitioning=true)"
+    with duckdb.connect() as connection:
+        found = connection.sql(query).fetchall()
+    assert sorted(found) == [(row["id"], row["day"]) for row in batch]
     file = next((folder / "day=2026-01-01").iterdir())
     assert "day" not in pq.read_schema(file).names
     with pytest.raises(SchemaMismatch, match=r"partitioned by \(day\)"):

@@ -22,5 +22,7 @@ def count_rows(target: TargetSpec) -> int:
 def _count_rows_in_files(folder: Path) -> int:
     import duckdb
 
-    found = duckdb.execute("SELECT count(*) FROM read_parquet(?)", [f"{folder}/**/*.parquet"]).fetchone()
+    with duckdb.connect() as connection:
+        query = "SELECT count(*) FROM read_parquet(?)"
+        found = connection.execute(query, [f"{folder}/**/*.parquet"]).fetchone()
     return int(found[0]) if found else 0
