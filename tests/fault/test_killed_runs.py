@@ -135,8 +135,8 @@ class Killed:
     def finish(self) -> None:
         """The run after the last killed one has removed all that any of them had left.
 
-        A server that still executes a statement of a killed run holds its staging table: the next run does not
-        wait for it, and the run after that removes the table.
+        A server that still executes a statement of a killed run holds its staging table: the next run does
+        not wait for it, and the run after that removes the table.
         """
         if self.history.target.left_behind("loads", self.history.load.name):
             self.number += 1
