@@ -10,6 +10,7 @@ import dataclasses
 import inspect
 import re
 import sys
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -232,18 +233,23 @@ def _signature(value: Any, hidden: tuple[str, ...] = ("where",)) -> str:
     parameters = [p for p in signature.parameters.values() if p.name not in hidden]
     if dataclasses.is_dataclass(value):
         signature = signature.replace(return_annotation=inspect.Signature.empty)
-    text = str(signature.replace(parameters=parameters)).replace("'", "")
+    text = _unquote_annotations(str(signature.replace(parameters=parameters)))
     text = re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Z])", "", text)
     if len(text) < 90 or not parameters:
         return text
     shown = str(signature.replace(parameters=[], return_annotation=signature.return_annotation))
-    result = shown.replace("'", "").partition("->")[2]
-    parts = [str(p).replace("'", "") for p in parameters]
+    result = _unquote_annotations(shown).partition("->")[2]
+    parts = [_unquote_annotations(str(p)) for p in parameters]
     kinds = [p.kind for p in parameters]
     if inspect.Parameter.KEYWORD_ONLY in kinds:
         parts.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
     lines = [f"    {re.sub(r'(?:[a-z_]+[.])+(?=[A-Z])', '', part)}," for part in parts]
     return "\n".join(["(", *lines, ")"]) + (f" ->{result}" if result else "")
+
+
+def _unquote_annotations(signature: str) -> str:
+    """Remove the quotes around annotations; text defaults keep theirs."""
+    return re.sub(r"(: |-> )'([^']*)'", r"\1\2", signature)
 
 
 def _first_line(value: Any) -> str:
@@ -256,8 +262,8 @@ def _prose(text: str) -> str:
     if not literal:
         return head
     body, *after = re.split(r"\n(?=\S)", rest, maxsplit=1)
-    block = inspect.cleandoc(body.strip("\n"))
-    end = ":" if head.strip() else ""
+    block = textwrap.dedent(body.strip("\n"))
+    end = "" if head.endswith("\n") else ":"
     return f"{head}{end}\n\n```text\n{block}\n```\n\n{_prose(after[0]) if after else ''}"
 
 

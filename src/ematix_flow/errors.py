@@ -5,7 +5,7 @@
     FlowError                          1   base class; something failed
     ├── DeclarationError               2   a decorator or a spec is wrong; points at the line
     │   ├── DuplicateName
-    │   ├── UnknownName                    with a did-you-mean
+    │   ├── UnknownName                    with similar names
     │   └── DependencyCycle
     ├── ConfigError                    2   a connection, variable or setting is missing or wrong
     │   ├── UnknownConnection
@@ -55,7 +55,7 @@ _CONNECTION_NAME = re.compile(r"connection '([^']+)'")
 
 
 class FlowError(Exception):
-    """Base of all: ``what`` happened, ``where``, the ``state`` that remains, the ``next_step``."""
+    """The base of all errors: ``what`` happened, ``where``, the ``state`` that remains, the ``next_step``."""
 
     exit_code = 1
     attempts = 1  # attempts of the run; this is the error of the last one
@@ -152,6 +152,8 @@ class UnknownConnection(ConfigError, KeyError, LookupError):
 
 
 class MissingSecret(ConfigError, KeyError):
+    """A ``${…}`` reference has no value: the variable is unset, or the secret store does not have it."""
+
     __str__ = FlowError.__str__
 
 

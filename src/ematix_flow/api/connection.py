@@ -16,9 +16,9 @@ C = TypeVar("C", bound=Connection)
 
 
 def connection(cls: type) -> Connection:
-    """Class decorator that registers a typed connection built from the fields of the class body.
+    """Register a connection whose fields are the attributes of the decorated class.
 
-    The class's name is then bound to the connection::
+    The decorator replaces the class by the connection::
 
         @ematix.connection
         class warehouse:

@@ -169,10 +169,11 @@ class Pipeline:
         force: bool = False,
         dry_run: bool = False,
     ) -> list[MaintenanceReport]:
-        """Compact the lake tables that it loads, and remove files that no retained version needs.
+        """Compact the lake tables that this pipeline loads, and delete files that no kept version needs.
 
-        ``retain`` is how long a version is kept, such as ``"30d"``; the default is 7 days, and less needs
-        ``force``.
+        ``retain`` is how long versions are kept, such as ``"30d"``; the default is 7 days, and a shorter time
+        needs ``force``. ``zorder`` names the columns to cluster the rows by. ``dry_run`` changes
+        nothing and reports what would be done.
         """
         from ematix_flow.backends.maintenance import MaintenanceOptions
         from ematix_flow.graph.registry import use_registry

@@ -13,13 +13,13 @@ from ematix_flow.spec.streams import StreamSpec
 
 
 def get_streaming_pipeline(name: str) -> StreamingPipeline:
-    """The registered stream of this name. Raises UnknownName with a did-you-mean."""
+    """Return the registered stream of this name. Raises UnknownName, with similar names, if there is none."""
     handle: StreamingPipeline = current_registry().stream(name).handle
     return handle
 
 
 def list_streaming_pipelines() -> list[str]:
-    """The names of the registered streams, in the order of their declaration."""
+    """Return the names of the registered streams, in the order of their declaration."""
     return list(current_registry().streams)
 
 
@@ -43,5 +43,5 @@ def register_streaming_pipeline(name: str, stream: StreamSpec | StreamingPipelin
 
 
 def render_streaming_pipeline_toml(name: str) -> str:
-    """A registered stream as TOML text; secrets stay ``${…}`` references or are masked."""
+    """Return a registered stream as TOML text; secrets stay ``${…}`` references or are masked."""
     return stream_to_toml(current_registry().stream(name).spec)

@@ -166,10 +166,11 @@ class StreamingPipeline:
 
 
 class KafkaToKafkaEosPipeline(StreamingPipeline):
-    """Copies topic to topic exactly once: each batch is one transaction that also holds its id and position.
+    """A stream that copies one Kafka topic to another exactly once.
 
-    The group's offsets in the source are committed afterwards, for tools that watch the lag. This is a stream
-    with ``delivery="exactly_once"``, and it takes the same options.
+    Each batch is one Kafka transaction, which also holds the batch's id and its position in the source. The
+    consumer group's offsets are committed afterwards, for tools that watch the lag. This is a stream with
+    ``delivery="exactly_once"``, and it takes the same options.
     """
 
     def __init__(
@@ -205,7 +206,10 @@ class KafkaToKafkaEosPipeline(StreamingPipeline):
 def streaming_pipeline(
     *, name: str | None = None, **options: Any
 ) -> Callable[[Callable[..., Any]], StreamingPipeline]:
-    """Declare a stream, with the options of `run_streaming_pipeline`. The function is never called."""
+    """Declare a stream, with the options of ``run_streaming_pipeline``.
+
+    The decorated function gives the stream its name and description; it is never called.
+    """
     where = caller_location()
     _refuse_run_options(options, where)
     _refuse_unknown_options(options, where)

@@ -44,7 +44,7 @@ class TableMeta(type):
 
 
 class ManagedTable(metaclass=TableMeta):
-    """Base of declared tables::
+    """The base class of tables that are declared by subclassing::
 
         class Events(ManagedTable):
             __schema__ = "analytics"
@@ -52,9 +52,9 @@ class ManagedTable(metaclass=TableMeta):
             event_id: Annotated[BigInt, pk()]
             name: Text | None
 
-    ``__tablename__`` is the class's name in snake case unless given; without ``__schema__`` the table
-    lives in the connection's default schema. ``__merge_keys__`` and ``__unique_constraints__`` name
-    columns. A base with ``__abstract__ = True`` is no table itself and lends its columns.
+    ``__tablename__`` is by default the class's name in snake case. Without ``__schema__`` the table is in the
+    connection's default schema. ``__merge_keys__`` and ``__unique_constraints__`` name columns. A class with
+    ``__abstract__ = True`` declares no table; its subclasses inherit its columns.
     """
 
     __abstract__: ClassVar[bool] = True

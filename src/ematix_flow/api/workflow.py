@@ -14,12 +14,18 @@ from ematix_flow.spec.workflows import Trigger, WorkflowSpec
 
 
 def AllOf(*members: Any) -> Trigger:
-    """Fires when each of these has succeeded again: names, pipelines, workflows or triggers."""
+    """A trigger for ``triggered_by``: fires when all members have succeeded since the workflow last ran.
+
+    A member is a pipeline, a workflow, the name of one, or another trigger.
+    """
     return _build_trigger("all", members, caller_location())
 
 
 def AnyOf(*members: Any) -> Trigger:
-    """Fires when one of these has succeeded again."""
+    """A trigger for ``triggered_by``: fires when one member has succeeded since the workflow last ran.
+
+    A member is a pipeline, a workflow, the name of one, or another trigger.
+    """
     return _build_trigger("any", members, caller_location())
 
 
@@ -50,10 +56,11 @@ def workflow(
     on_message: str | None = None,
     catchup: Catchup = "last",
 ) -> WorkflowSpec:
-    """Declare pipelines that run together, in the order given by their ``depends_on``.
+    """Declare a workflow: pipelines that run together, in the order given by their ``depends_on``.
 
-    ``schedule`` or ``triggered_by`` starts the workflow. ``triggered_by`` takes a pipeline or workflow, a
-    list of those that must all succeed again, or a tree of ``AllOf`` and ``AnyOf``.
+    ``jobs`` lists the pipelines, as names or objects. ``schedule`` or ``triggered_by`` starts the workflow.
+    ``triggered_by`` takes a pipeline, a workflow, a list of them, or a tree of ``AllOf`` and ``AnyOf``. A
+    list is the same as ``AllOf``. ``on_message`` is refused: messages are for streams.
     """
     where = caller_location()
     option_checks.read_selector_names("name", [name], where)
@@ -90,7 +97,10 @@ def transform(
     target_connection: ConnectionRef | None = None,
     schedule: str | None = None,
 ) -> Any:
-    """Register a function of (conn) or (conn, parent) for transform_ref() and ``flow transform``."""
+    """Register a function that runs after a load (see ``transforms_post=``) or by ``flow transform``.
+
+    The function takes ``(conn)`` or ``(conn, parent)``. Pipelines name it by ``ematix.transform_ref(name)``.
+    """
     where = caller_location()
     if schedule is not None:
         raise DeclarationError(

@@ -43,13 +43,13 @@ _PUBLIC_FIELDS = frozenset(
 
 @runtime_checkable
 class SecretResolver(Protocol):
-    """Finds the value behind ``${prefix:reference}``; raises MissingSecret when there is none."""
+    """Returns the value for ``${prefix:reference}``; raises MissingSecret when there is none."""
 
     def resolve(self, reference: str) -> str: ...
 
 
 class EnvResolver:
-    """``${env:VAR}``: the same as ``${VAR}``."""
+    """Resolves ``${env:VAR}`` from the environment, as ``${VAR}`` is."""
 
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
         self._env = env

@@ -236,7 +236,7 @@ def parse_bool(
     on_failure: str = "null",
     default: bool | None = None,
 ) -> Normalizer:
-    """Parse true or false from words, in any case, with surrounding whitespace. Other words are failures."""
+    """Parse a boolean from words, ignoring case and surrounding whitespace. Other words are failures."""
     return Normalizer(
         "parse_bool",
         (
@@ -272,7 +272,7 @@ def sql(expr: str) -> Normalizer:
 
 
 def derive(expr: str) -> Normalizer:
-    """Compute the value by an expression over the source's columns, which need not include this one."""
+    """Compute the value by an SQL expression over the source's columns. The source may lack this column."""
     return Normalizer("derive", (("expr", expr),))
 
 

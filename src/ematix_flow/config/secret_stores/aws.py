@@ -28,7 +28,7 @@ _EXPIRED_LOGIN = EXPIRED_KEYS | {"RequestExpired"}
 
 
 class AWSSecretsManagerResolver(SecretStore):
-    """Takes a name or an ARN, and ``#field`` for one field of a JSON secret."""
+    """Resolves ``${aws:name}`` or ``${aws:ARN}``; ``#field`` selects one field of a JSON secret."""
 
     prefix = "aws"
 

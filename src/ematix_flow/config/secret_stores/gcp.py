@@ -18,9 +18,10 @@ _VERSION = re.compile(r"\d+|latest")
 
 
 class GCPSecretManagerResolver(SecretStore):
-    """Takes a full resource name, or a short one within a project; the latest version by default.
+    """Resolves ``${gcp:name}``: a full resource name, or a secret's name in the default project.
 
-    ``name#3`` and ``name#latest`` name a version; any other ``#field`` is a field of a JSON secret.
+    ``name#3`` and ``name#latest`` name a version, by default the latest; any other ``#field`` is a field of a
+    JSON secret.
     """
 
     prefix = "gcp"

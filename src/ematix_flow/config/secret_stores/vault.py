@@ -44,10 +44,11 @@ class _SecretPath:
 
 
 class VaultResolver(SecretStore):
-    """``path#field`` of a KV engine of either version; without a field all of the secret, as JSON.
+    """Resolves ``${vault:path#field}`` from a KV engine; without a field, the whole secret as JSON.
 
-    The path is one that ``vault kv get`` takes, beginning with its mount; below no mount it is looked up
-    in ``secret``. With ``mount_point``, in that one alone. Without a client the environment says which.
+    The path is one that ``vault kv get`` takes and begins with the name of a mount. If it does not, it is
+    looked up in the mount ``secret``. With ``mount_point`` only that mount is used. Without ``client`` the
+    environment decides which server is used.
     """
 
     prefix = "vault"

@@ -16,10 +16,10 @@ _lock = threading.Lock()
 
 
 def register_alerter(alerter: Alerter) -> None:
-    """Alert it of every run that this process starts from now on, besides the alerters of the settings."""
+    """Send the alerts of all later runs of this process to this alerter, next to the configured ones."""
     if not callable(getattr(alerter, "send", None)):
         raise ConfigError(
-            f"{alerter!r} is no alerter: it has no method send(event)",
+            f"{alerter!r} is not an alerter: it has no method send(event)",
             next_step="subclass ematix_flow.alerters.Alerter, or use from_url(…)",
         )
     with _lock:

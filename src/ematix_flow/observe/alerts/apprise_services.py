@@ -13,15 +13,15 @@ from ematix_flow.observe.alerts.event import AlertEvent
 from ematix_flow.observe.alerts.http_post import is_local
 from ematix_flow.spec.redaction import remember_secret
 
-_NEVER_SECURE = ("growl", "rsyslog")  # go over the network and know no other way
+_NEVER_SECURE = ("growl", "rsyslog")  # these services have no encrypted form
 INSTALL = 'pip install "ematix-flow-spark[alerts]"'
 
 
 class AppriseAlerter(Alerter):
-    """One URL of Apprise. The words about it name the service and nothing else of the URL.
+    """Sends alerts to one URL of Apprise. Messages name the service and show nothing else of the URL.
 
-    The rules of our own webhooks hold: in the clear, or without a look at the certificate, only to this
-    machine or where that is asked for; and no redirects.
+    As for ``webhook://``, unencrypted connections and unchecked certificates are refused, except to this
+    machine or with ``insecure``. Redirects are not followed.
     """
 
     def __init__(self, url: str, *, insecure: bool = False) -> None:

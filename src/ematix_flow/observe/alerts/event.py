@@ -30,7 +30,7 @@ _LONGEST_MESSAGE = 2_000
 
 @dataclass(frozen=True)
 class AlertEvent:
-    """One thing to be told of a pipeline. No text in it holds a secret or a line break."""
+    """One alert, such as a failed or a stale pipeline. Its texts contain no secrets and no line breaks."""
 
     kind: AlertKind
     pipeline: str
