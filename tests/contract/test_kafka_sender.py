@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from ematix_flow import faults
-from ematix_flow.backends.kafka.sender import KafkaSender
+from ematix_flow.backends.kafka.sender import FENCED, KafkaSender, kafka_error_of
 from ematix_flow.backends.kafka.transactions import marker_group, transactional_id
 from ematix_flow.backends.messages.contract import BatchToken, Sender
 from ematix_flow.errors import ConfigError, RowRejected, TargetFailed
@@ -344,6 +345,28 @@ def test_an_older_attempt_is_fenced_by_a_newer_one(
         out.send(overtaken(), batch)
     assert "stop one of the two runs" in str(failure.value.next_step)
     assert values(kafka, kafka_topic) == [b"new"]
+
+
+def test_a_fatal_error_that_the_client_dropped_is_read_from_the_producer(
+    kafka: KafkaServer, kafka_topic: str
+) -> None:
+    settings = {"bootstrap.servers": kafka.bootstrap, "transactional.id": kafka_topic}
+    fenced, newer = Producer(settings), Producer(settings)
+    for producer in (fenced, newer):
+        producer.init_transactions(30)
+    dropped = SystemError("flush returned NULL without setting an exception")
+    fenced.begin_transaction()
+    fenced.produce(kafka_topic, b"x")
+    with pytest.raises(KafkaException):
+        fenced.flush(30)
+    assert kafka_error_of(dropped, fenced.begin_transaction).code() in FENCED
+    with pytest.raises(KafkaException):
+        fenced.commit_transaction(30)
+    assert kafka_error_of(dropped, lambda: fenced.commit_transaction(30)).code() in FENCED
+    plain = Producer({"bootstrap.servers": kafka.bootstrap})
+    assert kafka_error_of(dropped, plain.begin_transaction).code() == KafkaError._FATAL
+    with pytest.raises(SystemError, match="returned NULL"):
+        kafka_error_of(dropped, newer.begin_transaction)
 
 
 @pytest.mark.parametrize("goes_on", [False, True])

@@ -218,7 +218,7 @@ class TopicProducer:
         try:
             return call(seconds)
         except (KafkaException, SystemError) as error:
-            self._failures.append(kafka_error_of(error))
+            self._failures.append(kafka_error_of(error, self.producer.begin_transaction))
             return 0
 
     def _on_delivery(self, error: KafkaError | None, _message: Any) -> None:
@@ -232,16 +232,24 @@ class TopicProducer:
             raise self.failure(failed)
 
 
-def kafka_error_of(error: KafkaException | SystemError) -> KafkaError:
-    """The KafkaError in a client's exception.
+def kafka_error_of(error: KafkaException | SystemError, ask_again: Callable[[], Any]) -> KafkaError:
+    """The KafkaError in an exception of a producer.
 
-    A fatal error raised while the client calls ``error_cb`` reaches us as a SystemError.
+    The client raises a fatal error from inside ``error_cb``. A callback that runs in the same call turns that
+    exception into the cause of a SystemError, or drops it. When it is dropped, ``ask_again`` calls the
+    producer once more: after a fatal error a producer fails each transactional call with that error.
     """
     exception = error if isinstance(error, KafkaException) else error.__cause__
-    if not isinstance(exception, KafkaException):
-        raise error
-    found: KafkaError = exception.args[0]
-    return found
+    if isinstance(exception, KafkaException):
+        kafka_error: KafkaError = exception.args[0]
+        return kafka_error
+    try:
+        ask_again()
+    except KafkaException as again:
+        if again.args[0].code() == KafkaError._NOT_CONFIGURED:  # a producer without transactions
+            return KafkaError(KafkaError._FATAL, str(error), True)
+        return kafka_error_of(again, ask_again)
+    raise error
 
 
 def _produce_arguments(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:

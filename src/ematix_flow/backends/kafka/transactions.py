@@ -202,7 +202,7 @@ class _KafkaTransaction:
             self._producer.purge()
             self._producer.abort_transaction(_ATTEMPT_SECONDS)
         except (KafkaException, SystemError) as error:
-            kafka_error = kafka_error_of(error)
+            kafka_error = kafka_error_of(error, lambda: self._producer.abort_transaction(_ATTEMPT_SECONDS))
             return kafka_error if kafka_error.code() in FENCED else None
         return None
 
@@ -213,7 +213,7 @@ class _KafkaTransaction:
                 attempt(_ATTEMPT_SECONDS)
                 return
             except (KafkaException, SystemError) as error:
-                kafka_error = kafka_error_of(error)
+                kafka_error = kafka_error_of(error, lambda: attempt(_ATTEMPT_SECONDS))
                 fenced = self.fenced_error(
                     kafka_error if kafka_error.code() in FENCED else self.topic_producer.fencing_error
                 )
