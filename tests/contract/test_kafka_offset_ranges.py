@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 from ematix_flow.backends.kafka import offset_ranges, range_reader
 from ematix_flow.backends.kafka.backend import KafkaStreamBackend
+from ematix_flow.backends.kafka.java_settings import spark_options
 from ematix_flow.backends.kafka.offset_ranges import OffsetRange, ranges_between, split_ranges
-from ematix_flow.backends.kafka.settings import spark_options
 from ematix_flow.backends.kafka.spark import _COLUMNS, KafkaSource
 from ematix_flow.backends.messages.contract import ReadRequest, message_schema
 from ematix_flow.errors import CannotConnect, DataLost, SourceFailed

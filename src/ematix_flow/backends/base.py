@@ -11,13 +11,14 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ematix_flow.backends.capabilities import Capabilities
 from ematix_flow.backends.messages.contract import MessageTarget, StreamSource
+from ematix_flow.backends.split import Split
 from ematix_flow.spec.connections import Connection
 from ematix_flow.spec.pipelines import FileOptions
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
@@ -28,8 +29,6 @@ from ematix_flow.strategies.matching import Matching
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-
-    from ematix_flow.backends.messages.contract import MessageTarget, StreamSource
 
 
 # ------------------------------------------------------------------ sources
@@ -58,12 +57,6 @@ class ReadBound:
 
     high: Watermark
     held_back_by: str | None = None  # a sentence for plan and run that names the open transaction
-
-
-class Split(Protocol):
-    """A part of a query, picklable, read inside a Spark task. It holds no open connection."""
-
-    def read(self) -> Iterator[pa.RecordBatch]: ...
 
 
 class BatchSource(ABC):

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from ematix_flow.backends.kafka.backend import KafkaStreamBackend
-from ematix_flow.backends.kafka.settings import client_settings, jaas_line, msk_token, spark_options
+from ematix_flow.backends.kafka.java_settings import jaas_line, spark_options
+from ematix_flow.backends.kafka.settings import client_settings, msk_token
 from ematix_flow.engine.jvm.jars import jar_lock
 from ematix_flow.errors import ConfigError
 from ematix_flow.spec.connections.brokers import KafkaConnection

@@ -11,12 +11,13 @@ from contextlib import AbstractContextManager, contextmanager
 
 from sqlglot import exp
 
-from ematix_flow.backends.base import BatchSource, SourceColumn, SourceQuery, Split
+from ematix_flow.backends.base import BatchSource, SourceColumn, SourceQuery
 from ematix_flow.backends.duckdb.dialect import DuckDBDialect
 from ematix_flow.backends.duckdb.failures import source_error, translate_errors
 from ematix_flow.backends.duckdb.shared_connections import catalog_name, open_connection
 from ematix_flow.backends.duckdb.split import DuckDBSplit, describe_query, require_one_select
 from ematix_flow.backends.embedded.database_file import DatabaseFile
+from ematix_flow.backends.split import Split
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.ranges import restrict_to_range
 from ematix_flow.strategies.raw_sql import one_statement

@@ -9,6 +9,7 @@ import ssl
 from contextlib import suppress
 from pathlib import Path
 
+from ematix_flow.backends.kafka.cluster import KafkaCluster
 from ematix_flow.errors import CannotConnect, ConfigError
 from ematix_flow.spec.connections.brokers import KafkaConnection
 
@@ -95,8 +96,6 @@ def server_certificates(connection: KafkaConnection) -> str:
 
 
 def _broker_addresses(connection: KafkaConnection) -> list[str]:
-    from ematix_flow.backends.kafka.cluster import KafkaCluster
-
     return [f"{broker.host}:{broker.port}" for broker in KafkaCluster(connection).metadata().brokers.values()]
 
 

@@ -14,6 +14,7 @@ from ematix_flow.backends.kafka.cluster import KafkaCluster
 from ematix_flow.backends.kafka.consumer_group import PipelineGroup
 from ematix_flow.backends.kafka.data_loss import explain_data_loss
 from ematix_flow.backends.kafka.failures import commit_refusal
+from ematix_flow.backends.kafka.java_settings import spark_options
 from ematix_flow.backends.kafka.offset_ranges import OffsetRange, ranges_between, split_ranges
 from ematix_flow.backends.kafka.positions import (
     TopicQuery,
@@ -37,7 +38,6 @@ from ematix_flow.backends.kafka.settings import (
     group_of,
     librdkafka_options,
     portable_settings,
-    spark_options,
 )
 from ematix_flow.backends.kafka.source_options import source_options
 from ematix_flow.backends.messages.contract import ReadRequest, SparkStreamSource, collect_up_to

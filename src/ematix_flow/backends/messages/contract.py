@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from ematix_flow.backends.split import Split
 from ematix_flow.errors import FlowError
 from ematix_flow.spec.pipelines import FileOptions
 from ematix_flow.spec.streams import require_time_zone
@@ -23,8 +24,6 @@ from ematix_flow.spec.tables import ColumnSpec
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-
-    from ematix_flow.backends.base import Split
 
 RESOURCE_IDS = "place ids"  # in a position: the ids of its topics; no topic has this name
 LagUnit = Literal["messages", "milliseconds"]

@@ -29,8 +29,8 @@ from ematix_flow.backends.payloads.registry import (
     RegisteredSchema,
     SchemaRegistry,
     UnusableSchema,
-    subject_of,
 )
+from ematix_flow.backends.payloads.registry_clients import subject_of
 from ematix_flow.backends.payloads.registry_decoding import RegistryDecoder, UnreadablePayload
 
 _CACHE_SIZE = 500

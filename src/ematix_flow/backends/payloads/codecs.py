@@ -90,7 +90,8 @@ def describe_subject(payload: PayloadSpec) -> tuple[ColumnSpec, ...] | None:
     """
     if not has_registered_schema(payload):
         return None
-    from ematix_flow.backends.payloads.registry import UnusableSchema, registry_of, subject_of
+    from ematix_flow.backends.payloads.registry import UnusableSchema
+    from ematix_flow.backends.payloads.registry_clients import registry_of, subject_of
 
     subject = subject_of(payload, lambda: payload.message)
     latest = registry_of(payload).latest_schema(subject)
@@ -121,7 +122,8 @@ def columns_of_schemas(payload: PayloadSpec, ids: Iterable[SchemaId]) -> list[Co
 
     Decoding a message with such a schema gives the reason.
     """
-    from ematix_flow.backends.payloads.registry import UnusableSchema, registry_of
+    from ematix_flow.backends.payloads.registry import UnusableSchema
+    from ematix_flow.backends.payloads.registry_clients import registry_of
 
     found: list[ColumnSpec] = []
     for schema_id in ids:

@@ -24,7 +24,8 @@ from ematix_flow.backends.payloads.protobuf_schema import (
     path_to_message,
     proto_text,
 )
-from ematix_flow.backends.payloads.registry import PROTOBUF, RegisteredSchema, UnusableSchema, registry_of
+from ematix_flow.backends.payloads.registry import PROTOBUF, RegisteredSchema, UnusableSchema
+from ematix_flow.backends.payloads.registry_clients import registry_of
 from ematix_flow.backends.payloads.registry_encoding import RegistryEncoder, RowWriter, cannot_write
 from ematix_flow.backends.payloads.writer_schema import choose_schema, fits_without_loss, target_record_name
 from ematix_flow.errors import SchemaMismatch

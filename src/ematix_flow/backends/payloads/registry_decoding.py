@@ -13,12 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from ematix_flow.backends.payloads.base import BadMessage, DecodedBatch, PayloadSpec
 from ematix_flow.backends.payloads.framing import FramedPayload, FrameError, SchemaId, parse_frame
-from ematix_flow.backends.payloads.registry import (
-    RegisteredSchema,
-    SchemaRegistry,
-    UnusableSchema,
-    registry_of,
-)
+from ematix_flow.backends.payloads.registry import RegisteredSchema, SchemaRegistry, UnusableSchema
+from ematix_flow.backends.payloads.registry_clients import registry_of
 from ematix_flow.backends.payloads.row_assembly import assemble_rows
 from ematix_flow.spec.tables import ColumnSpec
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ematix_flow.backends.payloads.base import PayloadSpec
-from ematix_flow.backends.payloads.registry import RegisteredSchema, registry_of, subject_of
+from ematix_flow.backends.payloads.registry import RegisteredSchema
+from ematix_flow.backends.payloads.registry_clients import registry_of, subject_of
 from ematix_flow.errors import SchemaMismatch
 
 

@@ -24,7 +24,7 @@ from ematix_flow.backends.pubsub.ack_deadlines import AckDeadlines
 from ematix_flow.backends.pubsub.clients import CALL_SECONDS, close_client, short_retry
 from ematix_flow.backends.pubsub.failures import TRANSIENT, UNREACHABLE, explain_error, translate_errors
 from ematix_flow.backends.pubsub.names import short_name
-from ematix_flow.backends.pubsub.source import Subscription
+from ematix_flow.backends.pubsub.subscription import Subscription
 from ematix_flow.errors import CannotConnect, SourceFailed
 from ematix_flow.spec.connections import PubSubConnection
 

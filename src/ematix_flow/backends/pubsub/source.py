@@ -7,7 +7,6 @@ used; ``gcloud pubsub subscriptions seek`` moves a subscription.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from google.api_core.exceptions import NotFound, PermissionDenied
 from google.pubsub_v1 import SubscriberClient
@@ -22,22 +21,12 @@ from ematix_flow.backends.pubsub.clients import (
     subscriber_client,
 )
 from ematix_flow.backends.pubsub.failures import translate_errors
+from ematix_flow.backends.pubsub.receiver import PubSubReceiver
+from ematix_flow.backends.pubsub.subscription import ASSUMED_DEADLINE, Subscription
 from ematix_flow.errors import SourceFailed, SourceMissing
 from ematix_flow.spec.connections import PubSubConnection
 
-ASSUMED_DEADLINE = 10  # seconds; the service's default
 _SHOWN = 10
-
-
-@dataclass(frozen=True)
-class Subscription:
-    """What a receiver needs to know. ``topic`` is a short name, empty when this account may not read it."""
-
-    path: str
-    topic: str = ""
-    ack_deadline: int = ASSUMED_DEADLINE  # seconds
-    exactly_once: bool = False
-    dead_letters: bool = False  # counts deliveries of a message, and moves it away in the end
 
 
 class PubSubSource(ReceivedSource):
@@ -49,8 +38,6 @@ class PubSubSource(ReceivedSource):
             self._subscription(client, reading.query)
 
     def receiver(self, reading: ReadRequest, progress: Mapping[str, str]) -> Receiver:
-        from ematix_flow.backends.pubsub.receiver import PubSubReceiver
-
         client = subscriber_client(self._connection)
         try:
             subscription = self._subscription(client, reading.query)

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 
 from sqlglot import exp
 
-from ematix_flow.backends.base import BatchSource, SourceColumn, SourceQuery, Split
+from ematix_flow.backends.base import BatchSource, SourceColumn, SourceQuery
 from ematix_flow.backends.embedded.database_file import DatabaseFile
+from ematix_flow.backends.split import Split
 from ematix_flow.backends.sqlite.connection import source_connection
 from ematix_flow.backends.sqlite.dialect import SQLiteDialect
 from ematix_flow.backends.sqlite.split import SQLiteSplit, describe_query, translate_source_errors

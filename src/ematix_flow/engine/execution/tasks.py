@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_flow import errors, faults
 from ematix_flow.backends.arrow.batch_casts import cast_batch
-from ematix_flow.backends.base import Split, StagedPart, Staging
+from ematix_flow.backends.base import StagedPart, Staging
+from ematix_flow.backends.split import Split
 from ematix_flow.engine.execution.progress import count_batches
 from ematix_flow.engine.execution.tee import Writer, WriterStopped, tee
 from ematix_flow.spec.tables import ColumnSpec, TableSpec

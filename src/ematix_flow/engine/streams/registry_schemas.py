@@ -36,7 +36,7 @@ class KnownSchemas:
         """
         from ematix_flow.backends.payloads.codecs import columns_of_schemas
         from ematix_flow.backends.payloads.framing import CONFLUENT_BYTES, GLUE_BYTES, read_schema_id
-        from ematix_flow.backends.payloads.registry import registry_of
+        from ematix_flow.backends.payloads.registry_clients import registry_of
 
         registry = registry_of(self.payload)
         beginnings = _payload_prefixes(incoming, GLUE_BYTES if registry.is_glue else CONFLUENT_BYTES)
