@@ -40,7 +40,7 @@ def generated_pages() -> dict[str, str]:
 
 def help_sections() -> dict[str, dict[str, str]]:
     """What ``flow --help`` prints: the commands of each section, then ``Options`` and ``Exit codes``."""
-    from ematix_flow.cli.main import help_text
+    from ematix_flow.cli.command_list import help_text
 
     sections: dict[str, dict[str, str]] = {}
     for line in help_text().splitlines():

@@ -12,7 +12,7 @@ from typing import Any
 from ematix_flow.errors import DeclarationError, did_you_mean
 from ematix_flow.spec.durations import try_parse_duration
 from ematix_flow.spec.location import SourceLocation
-from ematix_flow.spec.pipelines import DELETE_POLICIES, Mode, PostTransform, TargetSpec
+from ematix_flow.spec.pipelines import DELETE_POLICIES, MODES, Mode, PostTransform, TargetSpec
 from ematix_flow.spec.schedules import BadSchedule, Schedule
 from ematix_flow.spec.streams import SPARK_DIALECTS
 from ematix_flow.spec.tables import TableSpec
@@ -33,6 +33,18 @@ class TransformRef:
 
     def __repr__(self) -> str:
         return f"transform_ref({self.name!r})"
+
+
+def normalize_mode(mode: str, where: SourceLocation | None) -> Mode:
+    """The mode, with ``merge`` for its other name ``scd1``. Raises DeclarationError for an unknown mode."""
+    if mode == "scd1":
+        return "merge"
+    for known in MODES:
+        if mode == known:
+            return known
+    names = (*MODES, "scd1")
+    hint = did_you_mean(str(mode).lower(), names) or f" Known: {', '.join(names)}"
+    raise DeclarationError(f"mode={mode!r} is unknown.{hint}", where=where)
 
 
 def check_choice(

@@ -14,7 +14,6 @@ from ematix_flow.api.target import (
     batch_table_spec,
     build_target,
     check_connection_file_options,
-    normalize_mode,
     read_column_names,
     read_mapping,
 )
@@ -97,7 +96,7 @@ class Pipeline:
         from ematix_flow.run.pipeline import run_pipeline
 
         target_options = {
-            "mode": None if mode is None else normalize_mode(mode, None),
+            "mode": None if mode is None else option_checks.normalize_mode(mode, None),
             "keys": read_column_names("keys", keys, None),
             "update_columns": read_column_names("update_columns", update_columns, None),
             "compare_columns": read_column_names("compare_columns", compare_columns, None),
@@ -334,7 +333,7 @@ def pipeline(
     source = dataclasses.replace(source, files=reading)
     defaults = TargetSpec(
         connection="default" if target_connection is None else target_connection,
-        mode=normalize_mode(mode, where),
+        mode=option_checks.normalize_mode(mode, where),
         keys=read_column_names("keys", keys, where) or (),
         update_columns=read_column_names("update_columns", update_columns, where),
         compare_columns=read_column_names("compare_columns", compare_columns, where),

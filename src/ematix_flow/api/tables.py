@@ -107,8 +107,7 @@ class ManagedTable(metaclass=TableMeta):
         Returns ``{"action": "created" | "unchanged" | "evolved" | "drift", "differences": […]}``. With
         ``on_drift="error"`` a difference raises an error, as in a run.
         """
-        from ematix_flow.api.option_checks import check_choice, resolve_keys
-        from ematix_flow.api.target import normalize_mode
+        from ematix_flow.api.option_checks import check_choice, normalize_mode, resolve_keys
         from ematix_flow.run.ensure_table import ensure_table
         from ematix_flow.spec.pipelines import DRIFT_POLICIES
 

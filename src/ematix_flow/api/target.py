@@ -6,19 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ematix_flow.api.option_checks import normalize_mode
 from ematix_flow.api.tables import ManagedTable, table_spec
-from ematix_flow.errors import DeclarationError, FlowError, did_you_mean
+from ematix_flow.errors import DeclarationError, FlowError
 from ematix_flow.graph.connections import resolve
 from ematix_flow.spec.connections import Connection, has_reference
 from ematix_flow.spec.file_options import check_file_options, check_file_values, check_folder_options
 from ematix_flow.spec.location import SourceLocation, caller_location
 from ematix_flow.spec.pipelines import (
-    MODES,
     ConnectionRef,
     DeclaredMode,
     DeletePolicy,
     FileOptions,
-    Mode,
     TargetSpec,
     require_connection_ref,
 )
@@ -156,18 +155,6 @@ def known_connection(reference: ConnectionRef | None) -> Connection | None:
         return resolve(reference)
     except FlowError:  # the run that uses it raises the error
         return None
-
-
-def normalize_mode(mode: str, where: SourceLocation | None) -> Mode:
-    """The mode, with ``merge`` for its other name ``scd1``. Raises DeclarationError for an unknown mode."""
-    if mode == "scd1":
-        return "merge"
-    for known in MODES:
-        if mode == known:
-            return known
-    names = (*MODES, "scd1")
-    hint = did_you_mean(str(mode).lower(), names) or f" Known: {', '.join(names)}"
-    raise DeclarationError(f"mode={mode!r} is unknown.{hint}", where=where)
 
 
 def batch_table_spec(

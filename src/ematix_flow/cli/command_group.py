@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from ematix_flow.cli.main import command_names, help_text
+from ematix_flow.cli.command_list import command_names, help_text
 from ematix_flow.cli.terminal import write
 
 # typer's copy of click is private, so its objects are typed Any

@@ -13,8 +13,8 @@ from typing import Any, TextIO
 
 import typer
 
+from ematix_flow.cli.command_list import command_names
 from ematix_flow.cli.json_log import json_stderr
-from ematix_flow.cli.main import command_names
 from ematix_flow.cli.options import wants_json
 from ematix_flow.cli.output import write_json
 from ematix_flow.cli.signals import was_signalled

@@ -1,6 +1,7 @@
-"""``flow``: the entry point of the command line, with its help, error handling and exit codes.
+"""``flow``: the entry point of the command line, with its error handling and exit codes.
 
-`flow --help` imports only this file; a command imports what it needs when it is called.
+`flow --help` imports only this file and `cli.command_list`; a command imports what it needs when it is
+called.
 """
 
 from __future__ import annotations
@@ -10,73 +11,9 @@ import sys
 from collections.abc import Sequence
 
 from ematix_flow._version import __version__
+from ematix_flow.cli.command_list import help_text
 
-# each command and its line in `flow --help`; its module in `commands` has the same name
-COMMANDS = {
-    "Get started": {
-        "demo": "Load a small example project twice, and see what happens.",
-        "init": "Create a new project that runs at once.",
-        "doctor": "Check Python, Java, Spark and the folders that flow uses.",
-    },
-    "Look": {
-        "list": "Show the pipelines that a module declares.",
-        "status": "Show each pipeline's last run and when it is due next.",
-        "freshness-check": "Show which pipelines are stale by their freshness_sla.",
-        "plan": "Show what a run would do. Changes nothing.",
-        "preview": "Show the plan and the first rows of the source.",
-        "validate": "Check pipelines against their source and target.",
-        "dry-run": "Do everything except the commit, and count the rows.",
-    },
-    "Run": {
-        "run": "Run pipelines now, upstreams first.",
-        "run-due": "Run all slots that are due, each once.",
-        "scheduler": "Run slots when they are due, until stopped.",
-        "clear": "Run slots again that were given up or skipped.",
-        "consume": "Run the streams of a TOML file or of a module.",
-        "consume-list": "Show the streams that a module declares.",
-        "transform": "List named transforms, or run one by hand.",
-        "runs": "Show the runs in the run log, or delete old ones.",
-        "logs": "Show the log of a run.",
-        "dlq": "Show dead letters; replay, park or purge them.",
-        "maintain": "Compact lake tables, and remove files that are no longer needed.",
-    },
-    "Set up": {
-        "connections": "List, check and define connections.",
-        "secrets": "List and test the ${…} references of connections and settings.",
-        "alerts": "Send a test alert.",
-        "jars": "List or fetch the Java libraries that a backend needs.",
-    },
-}
-_OPTIONS = {
-    "--version": "Show the version.",
-    "--log-format FORMAT": "Write messages as text, or as json: one object per line, on stderr.",
-    "--debug": "Show the traceback of an error. Also EMATIX_FLOW_DEBUG=1.",
-    "--install-completion": "Let your shell complete commands and pipeline names.",
-    "--show-completion": "Print the completion script instead.",
-    "-h, --help": "Show this help, or the help of a command.",
-}
 INTERRUPTED = 130
-_EXIT_CODES = "0 ok, 1 failed, 2 usage, 3 changes pending, 4 locked, 5 cannot connect, 130 interrupted"
-
-
-HIDDEN = ("run-slot",)  # for programs
-
-
-def command_names() -> list[str]:
-    return [*(name for commands in COMMANDS.values() for name in commands), *HIDDEN]
-
-
-def help_text() -> str:
-    """What ``flow --help`` prints."""
-    lines = [
-        "Usage: flow COMMAND [OPTIONS] …",
-        "",
-        "Declarative data pipelines in Python, exactly once, on Apache Spark.",
-    ]
-    for section, entries in {**COMMANDS, "Options": _OPTIONS}.items():
-        lines += ["", f"{section}:", *(f"  {name:<22}{text}" for name, text in entries.items())]
-    lines += ["", f"Exit codes: {_EXIT_CODES}."]
-    return "\n".join(lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

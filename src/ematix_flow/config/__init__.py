@@ -1,7 +1,4 @@
-"""Finds connections, secrets and settings. These are the public functions; each imports what it needs.
-
-The registry of declared connections is in a higher layer, which calls `set_registered_connections`.
-"""
+"""Finds connections, secrets and settings. These are the public functions; each imports what it needs."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ematix_flow.config.connection_listing import ListedConnection
-    from ematix_flow.config.connection_resolution import RegisteredConnection
     from ematix_flow.config.secret_references import SecretReference
     from ematix_flow.engine.live_connection import LiveConnection
 
@@ -27,22 +23,14 @@ __all__ = [
     "set_connection",
 ]
 
-_registered_connections: Callable[[], Mapping[str, RegisteredConnection]] = dict
-
-
-def set_registered_connections(source: Callable[[], Mapping[str, RegisteredConnection]]) -> None:
-    """Set the function that returns the connections declared in this process."""
-    global _registered_connections
-    _registered_connections = source
-
 
 def resolve_dsn(name: str = "default") -> str:
     """The URL of a named connection with its references replaced. It contains the secret."""
-    from ematix_flow.config.connection_resolution import resolve_connection
+    from ematix_flow.config.connection_resolution import registered_connections, resolve_connection
     from ematix_flow.config.dsn import dsn_of
     from ematix_flow.config.interpolate import expand_connection
 
-    resolved = resolve_connection(name, registered=_registered_connections())
+    resolved = resolve_connection(name, registered=registered_connections())
     return dsn_of(expand_connection(resolved.connection, where=resolved.origin.where))
 
 
@@ -57,17 +45,17 @@ def list_connections() -> dict[str, str]:
 def connection_definitions() -> tuple[ListedConnection, ...]:
     """Every known connection in detail: kind, fields, where it is defined, and which definitions it hides."""
     from ematix_flow.config.connection_listing import list_definitions
-    from ematix_flow.config.connection_resolution import ConfigSources
+    from ematix_flow.config.connection_resolution import ConfigSources, registered_connections
 
-    return list_definitions(ConfigSources(_registered_connections()))
+    return list_definitions(ConfigSources(registered_connections()))
 
 
 def list_secret_uses() -> tuple[SecretReference, ...]:
     """Every ``${…}`` reference of the project and where it is used. No secret is read."""
-    from ematix_flow.config.connection_resolution import ConfigSources
+    from ematix_flow.config.connection_resolution import ConfigSources, registered_connections
     from ematix_flow.config.secret_references import find_secret_references
 
-    return find_secret_references(ConfigSources(_registered_connections()))
+    return find_secret_references(ConfigSources(registered_connections()))
 
 
 def set_connection(name: str, dsn: str | Mapping[str, Any]) -> Path:

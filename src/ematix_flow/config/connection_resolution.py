@@ -37,6 +37,23 @@ class RegisteredConnection(Protocol):
     def where(self) -> SourceLocation | None: ...
 
 
+_registered_connections: Callable[[], Mapping[str, RegisteredConnection]] = dict
+
+
+def set_registered_connections(source: Callable[[], Mapping[str, RegisteredConnection]]) -> None:
+    """Set the function that returns the connections declared in this process.
+
+    Their registry is in a higher layer, which calls this.
+    """
+    global _registered_connections
+    _registered_connections = source
+
+
+def registered_connections() -> Mapping[str, RegisteredConnection]:
+    """The connections declared in this process, by name."""
+    return _registered_connections()
+
+
 @dataclass(frozen=True)
 class DefinitionOrigin:
     """Where a definition comes from; prints as ``env EMATIX_FLOW_DSN_X`` or ``file:line``."""

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from ematix_flow import config
-from ematix_flow.config.connection_resolution import ConfigSources, ResolvedConnection, resolve_connection
+from ematix_flow.config.connection_resolution import (
+    ConfigSources,
+    ResolvedConnection,
+    resolve_connection,
+    set_registered_connections,
+)
 from ematix_flow.config.interpolate import expand_connection, remember_secrets
 from ematix_flow.errors import FlowError
 from ematix_flow.graph.registry import current_registry
@@ -14,7 +18,7 @@ from ematix_flow.spec.location import SourceLocation
 
 C = TypeVar("C", bound=Connection)
 
-config.set_registered_connections(lambda: current_registry().connections)
+set_registered_connections(lambda: current_registry().connections)
 
 
 def declare_connection(connection: C, where: SourceLocation | None) -> C:

@@ -15,7 +15,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from ematix_flow.cli.main import command_names
+from ematix_flow.cli.command_list import command_names
 from ematix_flow.observe.observer import CLOSE_SECONDS
 from ematix_flow.schedule.executors.subprocesses import STOP_SECONDS
 

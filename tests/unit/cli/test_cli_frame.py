@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from ematix_flow import __version__
-from ematix_flow.cli.main import COMMANDS, HIDDEN, command_names, main
+from ematix_flow.cli.command_list import COMMANDS, HIDDEN, command_names
+from ematix_flow.cli.main import main
 
 
 def test_help_lists_every_command(flow):

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow.cli.main import COMMANDS, main
+from ematix_flow.cli.command_list import COMMANDS
+from ematix_flow.cli.main import main
 from ematix_flow.cli.masked_streams import MaskedStream, mask_secret_variables
 from ematix_flow.spec import redaction
 from tests.unit.cli.conftest import Flow

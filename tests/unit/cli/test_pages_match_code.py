@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ematix_flow import ematix, normalize, types
-from ematix_flow.cli.main import HIDDEN, command_names
+from ematix_flow.cli.command_list import HIDDEN, command_names
 from ematix_flow.connections import Connection, PostgresConnection
 from ematix_flow.errors import FlowError
 from ematix_flow.spec.connections.base import KINDS

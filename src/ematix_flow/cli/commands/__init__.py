@@ -1,1 +1,1 @@
-"""One module a command. `ematix_flow.cli.main` knows their names and imports none of them."""
+"""One module a command. `ematix_flow.cli.command_list` knows their names and imports none of them."""
