@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from ematix_flow.api.pipeline import Pipeline as Pipeline
     from ematix_flow.api.stream_options import Lookup as Lookup
     from ematix_flow.api.stream_options import Source as Source
+    from ematix_flow.api.stream_toml import run_pipeline as run_pipeline
     from ematix_flow.api.streaming import StreamingPipeline as StreamingPipeline
-    from ematix_flow.api.streaming import run_pipeline as run_pipeline
     from ematix_flow.api.streaming import run_streaming_pipeline as run_streaming_pipeline
     from ematix_flow.api.tables import ManagedTable as ManagedTable
     from ematix_flow.api.target import Target as Target
@@ -79,7 +79,8 @@ _NAMES_BY_MODULE = {
     "ematix_flow.api.namespace": "ematix",
     "ematix_flow.api.pipeline": "Pipeline",
     "ematix_flow.api.stream_options": "Lookup Source",
-    "ematix_flow.api.streaming": "StreamingPipeline run_pipeline run_streaming_pipeline",
+    "ematix_flow.api.stream_toml": "run_pipeline",
+    "ematix_flow.api.streaming": "StreamingPipeline run_streaming_pipeline",
     "ematix_flow.api.tables": "ManagedTable",
     "ematix_flow.api.target": "Target",
     "ematix_flow.api.types": (

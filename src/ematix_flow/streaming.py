@@ -9,10 +9,10 @@ from ematix_flow.api.stream_registry import (
     register_streaming_pipeline,
     render_streaming_pipeline_toml,
 )
+from ematix_flow.api.stream_toml import run_pipeline
 from ematix_flow.api.streaming import (
     KafkaToKafkaEosPipeline,
     StreamingPipeline,
-    run_pipeline,
     run_streaming_pipeline,
     streaming_pipeline,
 )

@@ -18,7 +18,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from ematix_flow import faults
-from ematix_flow.backends.kafka.sender import FENCED, KafkaSender, kafka_error_of
+from ematix_flow.backends.kafka.producer import FENCED, kafka_error_of
+from ematix_flow.backends.kafka.sender import KafkaSender
 from ematix_flow.backends.kafka.transactions import marker_group, transactional_id
 from ematix_flow.backends.messages.contract import BatchToken, Sender
 from ematix_flow.errors import ConfigError, RowRejected, TargetFailed

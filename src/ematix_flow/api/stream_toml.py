@@ -1,6 +1,7 @@
-"""Reads a stream from a TOML file or text: which key stands for which option of `stream_spec`.
+"""Reads a stream from a TOML file or text, and runs it (`run_pipeline`).
 
-Owns the names of the keys and the lines that errors point at. The rules are those of the decorator,
+Owns the names of the keys, the options of `stream_spec` that they stand for, and the lines that errors point
+at. The rules are those of the decorator,
 in `api.stream_options.build_stream`.
 """
 
@@ -10,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ematix_flow.api.column_text import columns_from_text
 from ematix_flow.api.stream_options import Lookup
@@ -21,14 +22,19 @@ from ematix_flow.api.stream_toml_endpoints import (
     read_target,
     warn_of_inline_secrets,
 )
-from ematix_flow.api.streaming import UNSUPPORTED_OPTIONS, not_supported_error, stream_spec
+from ematix_flow.api.streaming import UNSUPPORTED_OPTIONS, StreamingPipeline, not_supported_error, stream_spec
 from ematix_flow.config.toml_file import TomlFile, parse_toml, read_toml
 from ematix_flow.config.toml_table import TomlTable
-from ematix_flow.errors import ConfigError, DeclarationError, FlowError, did_you_mean
+from ematix_flow.errors import ConfigError, DeclarationError, FlowError, UsageError, did_you_mean
+from ematix_flow.graph.registry import current_registry
 from ematix_flow.spec.connections import Connection
 from ematix_flow.spec.location import SourceLocation, TableLocation
 from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.spec.tables import TableSpec
+
+if TYPE_CHECKING:
+    from ematix_flow.engine.spark.settings import EngineSettings
+    from ematix_flow.streams.running_stream import StreamResult
 
 # options that are passed on unchanged
 _PLAIN_OPTIONS = (
@@ -105,6 +111,42 @@ def stream_from_toml(path: Path, *, name: str | None = None) -> StreamSpec:
 def stream_from_text(text: str, *, name: str | None = None) -> StreamSpec:
     """The stream that a TOML text declares. Errors call the text ``<config_str>``."""
     return _build_stream(parse_toml(text, Path("<config_str>")), name)
+
+
+def run_pipeline(
+    *,
+    config: str | Path | None = None,
+    config_str: str | None = None,
+    metrics_port: int | None = None,
+    pipeline_name: str | None = None,
+    run_log_url: str | None = None,
+    once: bool = False,
+    restart_on_error: bool = False,
+    initial_backoff_ms: int = 1_000,
+    max_backoff_ms: int = 60_000,
+    max_restarts: int | None = None,
+    reset_backoff_after_secs: float = 60,
+    engine: str | EngineSettings | None = None,
+) -> StreamResult:
+    """Run the stream that a TOML file or text declares, until it is stopped."""
+    if (config is None) == (config_str is None):
+        raise UsageError("run_pipeline takes config= (a file) or config_str= (a text), exactly one of them")
+    if config is not None:
+        spec = stream_from_toml(Path(config), name=pipeline_name)
+    else:
+        assert config_str is not None
+        spec = stream_from_text(config_str, name=pipeline_name)
+    return StreamingPipeline(spec, current_registry()).run(
+        once=once,
+        metrics_port=metrics_port,
+        restart_on_error=restart_on_error,
+        initial_backoff_ms=initial_backoff_ms,
+        max_backoff_ms=max_backoff_ms,
+        max_restarts=max_restarts,
+        reset_backoff_after_secs=reset_backoff_after_secs,
+        run_log=run_log_url,
+        engine=engine,
+    )
 
 
 def _build_stream(file: TomlFile, name: str | None) -> StreamSpec:

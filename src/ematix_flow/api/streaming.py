@@ -1,4 +1,4 @@
-"""Declares and runs streams: ``@ematix.streaming_pipeline``, `run_streaming_pipeline`, `run_pipeline`."""
+"""Declares and runs streams: ``@ematix.streaming_pipeline``, `run_streaming_pipeline`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import datetime as dt
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ematix_flow.api.option_checks import name_or_default
 from ematix_flow.api.stream_options import Lookup, Source, build_stream
 from ematix_flow.api.target import DeclaredTable, Target, read_column_names
-from ematix_flow.errors import DeclarationError, UsageError, did_you_mean
+from ematix_flow.errors import DeclarationError, did_you_mean
 from ematix_flow.graph.registry import DeclaredStream, Registry, current_registry, use_registry
 from ematix_flow.spec.location import SourceLocation, caller_location
 from ematix_flow.spec.pipelines import ConnectionRef, DriftPolicy
@@ -257,44 +256,6 @@ def run_streaming_pipeline(
         max_restarts=max_restarts,
         reset_backoff_after_secs=reset_backoff_after_secs,
         run_log=run_log,
-        engine=engine,
-    )
-
-
-def run_pipeline(
-    *,
-    config: str | Path | None = None,
-    config_str: str | None = None,
-    metrics_port: int | None = None,
-    pipeline_name: str | None = None,
-    run_log_url: str | None = None,
-    once: bool = False,
-    restart_on_error: bool = False,
-    initial_backoff_ms: int = 1_000,
-    max_backoff_ms: int = 60_000,
-    max_restarts: int | None = None,
-    reset_backoff_after_secs: float = 60,
-    engine: str | EngineSettings | None = None,
-) -> StreamResult:
-    """Run the stream that a TOML file or text declares, until it is stopped."""
-    from ematix_flow.api.stream_toml import stream_from_text, stream_from_toml
-
-    if (config is None) == (config_str is None):
-        raise UsageError("run_pipeline takes config= (a file) or config_str= (a text), exactly one of them")
-    if config is not None:
-        spec = stream_from_toml(Path(config), name=pipeline_name)
-    else:
-        assert config_str is not None
-        spec = stream_from_text(config_str, name=pipeline_name)
-    return StreamingPipeline(spec, current_registry()).run(
-        once=once,
-        metrics_port=metrics_port,
-        restart_on_error=restart_on_error,
-        initial_backoff_ms=initial_backoff_ms,
-        max_backoff_ms=max_backoff_ms,
-        max_restarts=max_restarts,
-        reset_backoff_after_secs=reset_backoff_after_secs,
-        run_log=run_log_url,
         engine=engine,
     )
 

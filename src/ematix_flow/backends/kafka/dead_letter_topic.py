@@ -28,7 +28,7 @@ from ematix_flow.backends.kafka.dead_letter_records import (
 )
 from ematix_flow.backends.kafka.error_codes import MISSING, is_transient
 from ematix_flow.backends.kafka.failures import ClientErrors, broker_refusal, cannot_connect
-from ematix_flow.backends.kafka.sender import KafkaSender, TopicProducer
+from ematix_flow.backends.kafka.producer import TopicProducer, producer_settings
 from ematix_flow.backends.kafka.settings import client_settings
 from ematix_flow.backends.kafka.target import KafkaTarget
 from ematix_flow.errors import FlowError, SourceFailed, TargetFailed
@@ -126,7 +126,7 @@ class LetterTopic:
                 options = {
                     "batch.size": str(min(_DEFAULT_MAX_BYTES, self._max_bytes))
                 }  # a batch has the same limit
-                settings = KafkaSender(self.connection, self.topic, options).producer_settings()
+                settings = producer_settings(self.connection, options)
                 outbox = _LetterProducer(self.connection, self.topic, settings)
             outbox.produce(message)
         if outbox is not None:

@@ -13,7 +13,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from ematix_flow.backends.kafka.cluster import KafkaCluster, TransactionStillOpen
 from ematix_flow.backends.kafka.consumer_group import bounded_name
 from ematix_flow.backends.kafka.error_codes import is_transient
-from ematix_flow.backends.kafka.sender import FENCED, KafkaSender, TopicProducer, kafka_error_of
+from ematix_flow.backends.kafka.producer import FENCED, TopicProducer, kafka_error_of, producer_settings
 from ematix_flow.backends.kafka.settings import client_settings
 from ematix_flow.backends.messages.contract import BatchToken
 from ematix_flow.errors import TargetFailed
@@ -83,7 +83,8 @@ def recover_marker(cluster: KafkaCluster, pipeline: str, target: str) -> BatchMa
     try:
         return read_marker(cluster, stream, patience=_COMMIT_SECONDS)
     except TransactionStillOpen:
-        _KafkaTransaction(KafkaSender(cluster.connection, ""), stream).fence_others()
+        settings = producer_settings(cluster.connection)
+        _KafkaTransaction(cluster.connection, "", settings, stream).fence_others()
         return read_marker(cluster, stream)
 
 
@@ -116,10 +117,13 @@ class TransactionalSender:
     A later producer fences this one. It cannot be used again after an error.
     """
 
-    def __init__(self, sender: KafkaSender, stream: BatchToken) -> None:
-        self._transaction = _KafkaTransaction(sender, stream)
+    def __init__(
+        self, connection: KafkaConnection, topic: str, settings: Mapping[str, Any], stream: BatchToken
+    ) -> None:
+        """``settings`` are those of the producer."""
+        self._transaction = _KafkaTransaction(connection, topic, settings, stream)
         self._transaction.fence_others()
-        self._last_marker = read_marker(KafkaCluster(sender.connection), stream, patience=_PATIENCE)
+        self._last_marker = read_marker(KafkaCluster(connection), stream, patience=_PATIENCE)
 
     def send(self, batches: Iterable[pa.RecordBatch], token: BatchToken) -> int:
         """Send all messages and the token, or nothing; 0 when the token is committed already."""
@@ -150,13 +154,15 @@ class TransactionalSender:
 class _KafkaTransaction:
     """The steps of a transaction; each is retried while its error is transient."""
 
-    def __init__(self, sender: KafkaSender, token: BatchToken) -> None:
-        settings: dict[str, Any] = {
+    def __init__(
+        self, connection: KafkaConnection, topic: str, settings: Mapping[str, Any], token: BatchToken
+    ) -> None:
+        settings = {
             "transaction.timeout.ms": TRANSACTION_MS,
-            **sender.producer_settings(),
+            **settings,
             "transactional.id": transactional_id(token),
         }
-        self.topic_producer = TopicProducer(sender.connection, sender.topic, settings)
+        self.topic_producer = TopicProducer(connection, topic, settings)
         self._token, self._producer = token, self.topic_producer.producer
         self._timeout_seconds = int(settings["transaction.timeout.ms"]) / 1000
         self._group_member: Consumer | None = None
