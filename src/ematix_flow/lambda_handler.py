@@ -9,7 +9,7 @@ from typing import Any
 def handler(event: Mapping[str, Any], context: object = None) -> dict[str, int]:
     """Run the slot that a scheduler sent by ``lambda://``, and return the exit code of the command.
 
-    A run that fails is no failure of the invocation: the slot knows of it, and is tried again by its policy.
+    A failed run is not a failed invocation: the slot records the failure and is tried again by its policy.
     ValueError for an event that is none of ours, so that nothing but ``run-slot`` is ever called.
     """
     arguments = event.get("arguments") if isinstance(event, Mapping) else None

@@ -134,7 +134,7 @@ def test_changes_that_were_not_recorded_and_starts_that_are_not_there_are_told(t
     assert "delta.enableChangeDataFeed" in str(told.value)
     with pytest.raises(SourceFailed, match="has no version 9: its log has 0 to 1"):
         table.run("c2", {"starting_version": "9"})
-    with pytest.raises(SourceFailed, match="no version since the moment to start with"):
+    with pytest.raises(SourceFailed, match="no version since the starting time"):
         table.run("c3", starting=dt.datetime(2200, 1, 1, tzinfo=dt.timezone.utc))
     with pytest.raises(SourceMissing, match=r"no Delta table 'sales.order'.* Did you mean 'sales.orders'"):
         table.stream.check(ReadRequest("sales.order"))

@@ -129,7 +129,8 @@ def test_a_cell_that_is_not_written_as_its_type_is_refused_and_its_file_named(
 ) -> None:
     path = put(tmp_path, "day=1/bad [1] ü.csv", f"id,x\n1,{cell}\n")
     wanted = (column("id", "big_int"), ColumnSpec("x", kind, nullable=True))
-    with pytest.raises(SourceFailed, match=r"column 'x' of .*/day=1/bad \[1\] ü.csv: '.*' is no ") as told:
+    words = r"column 'x' of .*/day=1/bad \[1\] ü.csv: '.*' is not of type "
+    with pytest.raises(SourceFailed, match=words) as told:
         read(spark, tmp_path, "csv", [path], wanted)
     assert cell in str(told.value)
 
@@ -145,7 +146,7 @@ def test_partitions_are_columns_and_keep_their_type_when_their_values_change(
     found = read(spark, tmp_path, "csv", [first, later, none, null], wanted)
     assert found == [(1, "7"), (2, "x/y"), (3, None), (4, None)]
     assert read(spark, tmp_path, "csv", [first], (column("day", "integer"), wanted[0])) == [(7, 1)]
-    with pytest.raises(SourceFailed, match="'x/y' is no Integer"):
+    with pytest.raises(SourceFailed, match="'x/y' is not of type Integer"):
         read(spark, tmp_path, "csv", [later], (column("day", "integer"), wanted[0]))
 
 
@@ -192,7 +193,7 @@ def test_json_is_typed_as_it_is_told_and_loses_no_digit(spark: SparkSession, tmp
     with pytest.raises(SourceFailed, match=r"line 2 of .*half.json is not JSON"):
         read(spark, tmp_path, "json_lines", [half], wanted)
     text = put(tmp_path, "text.json", '{"ID": 1.5}\n')
-    with pytest.raises(SourceFailed, match=r"column 'id' of .*text.json: '1.5' is no BigInt"):
+    with pytest.raises(SourceFailed, match=r"column 'id' of .*text.json: '1.5' is not of type BigInt"):
         read(spark, tmp_path, "json_lines", [text], wanted)
 
 
@@ -209,8 +210,8 @@ def test_columns_of_files_fit_the_types_that_are_told_or_are_refused(
     found = read(spark, tmp_path, format, [a, b], wanted)
     assert found == [(1, Decimal("1.5"), None), (2, Decimal("7.0"), "true")]
     for name, values, said in (
-        ("large", {"id": [2**40]}, r"column 'id' of .*/large\.\w+: '1099511627776' is no Integer"),
-        ("cut", {"id": [1], "x": [1.25]}, r"column 'x' of .*/cut\.\w+: '1.25' is no Numeric"),
+        ("large", {"id": [2**40]}, r"column 'id' of .*/large\.\w+: '1099511627776' is not of type Integer"),
+        ("cut", {"id": [1], "x": [1.25]}, r"column 'x' of .*/cut\.\w+: '1.25' is not of type Numeric"),
         ("other", {"id": [dt.date(2026, 1, 1)]}, r"column 'id' is DATE in .*/other\.\w+, and Integer"),
         ("odd", {"name": [1]}, r"odd\.\w+ has none of the columns"),
     ):

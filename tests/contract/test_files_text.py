@@ -134,7 +134,7 @@ def test_a_value_beyond_the_records_that_were_looked_at_is_named(spark: SparkSes
     assert dict(frame(spark, tmp_path, **options).dtypes)["n"] == "bigint"
     error = refused(spark, tmp_path, **options)
     assert error.what == (
-        f"column 'n' of {tmp_path / 't' / 'b c.csv'}: 'three' is no BIGINT, which the first records were"
+        f"column 'n' of {tmp_path / 't' / 'b c.csv'}: 'three' is not of type BIGINT, as in the first records"
     )
     assert rows(spark, tmp_path, "csv", "SELECT sum(id) AS s FROM t", **options) == [{"s": 6}]
     assert dict(frame(spark, tmp_path).dtypes)["n"] == "string"
@@ -199,7 +199,7 @@ def test_json_columns_come_from_the_first_lines_if_so_asked(spark: SparkSession,
     assert dict(found.dtypes) == {"a": "double", "o": "struct<x:bigint>", "l": "array<string>"}
     error = refused(spark, tmp_path, "json_lines", schema_infer_max_records=2)
     assert isinstance(error, SourceFailed)
-    assert f"cannot read {tmp_path / 't.jsonl'}: column 'a': three is no Double" in error.what
+    assert f"cannot read {tmp_path / 't.jsonl'}: column 'a': three is not of type Double" in error.what
 
 
 def test_a_batch_size_is_in_force_while_the_rows_are_computed(spark: SparkSession, tmp_path: Path) -> None:

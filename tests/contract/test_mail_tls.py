@@ -69,7 +69,7 @@ def test_a_server_that_is_not_who_it_says_hears_nothing(
 ) -> None:
     if trusted:
         monkeypatch.setenv("SSL_CERT_FILE", str(certificates.authority))
-    distrusted = pytest.raises(AlertNotSent, match=f"certificate is not to be trusted: .*{words}")
+    distrusted = pytest.raises(AlertNotSent, match=f"certificate cannot be trusted: .*{words}")
     with mail_server(tls=tls, implicit=implicit, host=host) as server, distrusted:
         send(scheme, server.port, host)
     assert server.mails == server.logins == []

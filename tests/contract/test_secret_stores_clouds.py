@@ -66,7 +66,7 @@ def test_aws_gives_a_secret_or_a_field_of_it(aws: Any, monkeypatch: pytest.Monke
         ("nowhere", "the secret aws:nowhere is not there"),
         ("prod/db#pasword", "the field 'pasword' .* Did you mean 'password'?"),
         ("prod/db#note", "the field 'note' of the secret aws:prod/db is null"),
-        ("plain#password", "is no JSON object, so it has no field 'password'"),
+        ("plain#password", "is not a JSON object, so it has no field 'password'"),
         ("picture", "is binary"),
         ("#password", "names no secret"),
     ],
@@ -154,7 +154,7 @@ def test_gcp_takes_the_project_of_the_environment(
         ("off", ConfigError, "gcp:off could not be read"),
         ("closed", ConfigError, "does not let us read the secret gcp:closed"),
         ("picture", ConfigError, "is binary"),
-        ("projects/p/db", ConfigError, "is no name of a secret"),
+        ("projects/p/db", ConfigError, "is not the name of a secret"),
     ],
 )
 def test_gcp_says_what_is_wrong(

@@ -78,7 +78,7 @@ def test_a_folder_of_other_files_is_neither_loaded_into_nor_read(lake: Path) -> 
     def back(conn: Any) -> str:
         return "SELECT * FROM sales.orders"
 
-    with pytest.raises(SourceFailed, match=r"has files, but is no Delta table") as told:
+    with pytest.raises(SourceFailed, match=r"has files, but is not a Delta table") as told:
         back.plan()
     assert "object_store_local" in str(told.value)
 

@@ -33,7 +33,7 @@ def find() -> Path | None:
     named = os.environ.get("EMATIX_TEST_AZURITE")
     if named:
         if not Path(named).is_file():
-            raise ServiceUnavailable(f"EMATIX_TEST_AZURITE is {named}, which is no file")
+            raise ServiceUnavailable(f"EMATIX_TEST_AZURITE is {named}, which is not a file")
         return Path(named)
     return found_package(PACKAGE, PRIVATE, _SCRIPT)
 

@@ -34,7 +34,7 @@ def find() -> Path | None:
     named = os.environ.get("EMATIX_TEST_FAKE_GCS")
     if named:
         if not Path(named).is_file():
-            raise ServiceUnavailable(f"EMATIX_TEST_FAKE_GCS is {named}, which is no file")
+            raise ServiceUnavailable(f"EMATIX_TEST_FAKE_GCS is {named}, which is not a file")
         return Path(named)
     found = shutil.which("fake-gcs-server")
     return Path(found) if found else next((PRIVATE / _PROGRAMS).glob("fake-gcs-server-*"), None)

@@ -34,7 +34,7 @@ def find() -> Path | None:
     named = os.environ.get("EMATIX_TEST_KINESIS")
     if named:
         if not Path(named).is_file():
-            raise ServiceUnavailable(f"EMATIX_TEST_KINESIS is {named}, which is no file")
+            raise ServiceUnavailable(f"EMATIX_TEST_KINESIS is {named}, which is not a file")
         return Path(named)
     return found_package(PACKAGE, PRIVATE, _SCRIPT)
 

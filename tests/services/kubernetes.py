@@ -37,7 +37,7 @@ def find() -> Path | None:
     named = os.environ.get("EMATIX_TEST_KUBERNETES")
     if named:
         if not Path(named).is_file():
-            raise ServiceUnavailable(f"EMATIX_TEST_KUBERNETES is {named}, which is no file")
+            raise ServiceUnavailable(f"EMATIX_TEST_KUBERNETES is {named}, which is not a file")
         return Path(named)
     return PROGRAM.built()
 

@@ -39,7 +39,7 @@ def find() -> Path | None:
     named = os.environ.get("EMATIX_TEST_WEED")
     if named:
         if not Path(named).is_file():
-            raise ServiceUnavailable(f"EMATIX_TEST_WEED is {named}, which is no file")
+            raise ServiceUnavailable(f"EMATIX_TEST_WEED is {named}, which is not a file")
         return Path(named)
     found = shutil.which("weed")
     ours = PRIVATE / "bin" / "weed"

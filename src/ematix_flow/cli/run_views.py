@@ -318,7 +318,7 @@ def choose_view(
 def outcome_summary(outcome: PipelineOutcome) -> str:
     """How a pipeline ended, in one line."""
     result = outcome.result
-    if outcome.status in ("failed", "locked"):  # its error stands below
+    if outcome.status in ("failed", "locked"):  # its error is printed below
         return outcome.status
     if result is None or outcome.status != "succeeded":
         return f"{outcome.status.replace('_', ' ')}: {outcome.reason}"

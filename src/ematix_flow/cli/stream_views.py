@@ -134,7 +134,7 @@ class StreamView(StreamListener):
             self.show_state(self.states[name])
 
     def lag_changed(self, name: str, lag: Mapping[str, int], lag_unit: str) -> None:
-        with self._lock:  # shown with the next line, not in a line of its own
+        with self._lock:  # shown with the next line, not in a separate line
             self.states[name].record_lag(lag, lag_unit)
 
     def dead_letters_added(self, name: str, count: int) -> None:

@@ -79,7 +79,7 @@ class Connections:
         source = backend.source()
         if source is None:
             raise Unsupported(
-                f"connection {connection_label(reference)!r} ({backend.kind}) is no batch source"
+                f"connection {connection_label(reference)!r} ({backend.kind}) is not a batch source"
             )
         return (
             source.with_file_options(files)
@@ -92,7 +92,7 @@ class Connections:
         target = backend.target()
         if target is None:
             raise Unsupported(
-                f"connection {connection_label(reference)!r} ({backend.kind}) is no batch target"
+                f"connection {connection_label(reference)!r} ({backend.kind}) is not a batch target"
             )
         if isinstance(target, SparkTarget):
             target.use_spark(self.spark, self.spark_errors)

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
 SEND_SECONDS = 10.0  # between two sends of a process that goes on
 _LOOKBACK_RUNS = 20  # of a pipeline, to find its last success; longer failures are queried one by one
-_NOT_STARTED_ERROR = (
-    "CannotDispatch"  # of a slot whose run was not started: no attempt, so it waits, whatever its policy
-)
+# of a slot whose run was not started: this does not count as an attempt, so the slot waits
+_NOT_STARTED_ERROR = "CannotDispatch"
 
 
 class CountingObserver(Observer):

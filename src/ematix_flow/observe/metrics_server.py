@@ -59,7 +59,7 @@ class MetricsServer:
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     def close(self) -> None:
-        """Stop listening. Whoever is being answered is not waited for."""
+        """Stop listening, without waiting for open requests."""
         if self._thread.is_alive():
             self._server.shutdown()
         self._server.server_close()
@@ -153,7 +153,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _start_server(content: _ServedContent, host: str, port: int) -> _MetricsHttpServer:
     if not 0 <= port <= 65535:
-        raise ConfigError(f"{port} is no port", next_step="give one of 1 to 65535, or 0 for any that is free")
+        raise ConfigError(f"{port} is not a port", next_step="give one of 1 to 65535, or 0 for any free port")
     try:
         return (_MetricsHttpServerIPv6 if ":" in host else _MetricsHttpServer)((host, port), content)
     except (OSError, UnicodeError) as error:

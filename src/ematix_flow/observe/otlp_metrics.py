@@ -78,7 +78,7 @@ def _exporter(protocol: str, address: str) -> MetricExporter:
 def metrics_data(
     families: Mapping[str, MetricFamily], about: Any, since: int, moment: int, delta: bool
 ) -> MetricsData:
-    """The numbers in OpenTelemetry's own values; ``about`` is the resource, moments are nanoseconds."""
+    """The numbers in OpenTelemetry's own values; ``about`` is the resource, times are in nanoseconds."""
     from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 

@@ -56,7 +56,7 @@ class TextfileMetrics(SendingObserver):
             )
         if not self._path.parent.is_dir() or not os.access(self._path.parent, os.W_OK):
             raise ConfigError(
-                f"metrics cannot be written to {self._path}: {self._path.parent} is no folder to write in",
+                f"metrics cannot be written to {self._path}: {self._path.parent} is not a writable folder",
                 state="nothing was run",
                 next_step="make the folder, and let this user write there",
             )

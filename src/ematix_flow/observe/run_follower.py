@@ -18,7 +18,7 @@ MAX_RUNS = 5_000  # in one poll
 
 
 class RunFollower:
-    """Yields each run that ends after the first poll once, whichever process ran it."""
+    """Yields each run that ends after the first poll once, also runs of other processes."""
 
     def __init__(self, log: RunLog, now: Callable[[], dt.datetime]) -> None:
         self._log, self._now = log, now

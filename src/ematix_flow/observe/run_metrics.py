@@ -193,7 +193,7 @@ class _SchedulerMetrics:
             self._ticks.labels(outcome)
         self._seconds = Histogram(
             f"{prefix}_tick_seconds",
-            "How long a look took.",
+            "How long a poll took.",
             unit="seconds",
             registry=registry,
             buckets=_TICK_SECONDS,

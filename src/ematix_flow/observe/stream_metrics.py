@@ -38,7 +38,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 
 @dataclass
 class _StreamStatus:
-    """What is known of one stream besides its numbers; times are of the monotonic clock."""
+    """The state of one stream that is not a metric; times are of the monotonic clock."""
 
     state: StreamState = "starting"
     since: float = 0.0

@@ -1,6 +1,6 @@
 """Runs a pipeline: lock, recover, plan, load, transform, record.
 
-Decorator, CLI and ``.sync()`` all end here. Every run is recorded in the run log, whatever its outcome.
+Decorator, CLI and ``.sync()`` all end here. Every run is recorded in the run log, with any outcome.
 """
 
 from __future__ import annotations

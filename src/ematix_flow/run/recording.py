@@ -171,7 +171,7 @@ def record_command(
     run_log: str | None,
     where: SourceLocation | None = None,
 ) -> Iterator[RunRecording]:
-    """Record a command that does not load, as its own run: ``maintain:orders`` is no run of ``orders``.
+    """Record a command that does not load, as its own run: ``maintain:orders`` is not a run of ``orders``.
 
     The run fails if the block raises. It succeeds if the block ends without finishing the recording.
     """

@@ -22,7 +22,7 @@ from ematix_flow.state.runlog.base import RunLog
 from ematix_flow.state.times import utc_now
 
 _LOOKBACK = 100  # runs and ledger entries: those of a slot that has not ended are among the newest
-COMMITTED = "the process ended before it could say so, but the ledger holds the batch: it is committed"
+COMMITTED = "the process ended before it recorded its result, but the ledger has the batch: it is committed"
 _log = logging.getLogger(__name__)
 
 

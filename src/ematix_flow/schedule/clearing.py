@@ -36,7 +36,7 @@ def clearable_slots(
 def older_clearable_slots(
     store: SlotStore, pipelines: Sequence[str], found: Sequence[SlotRecord]
 ) -> list[SlotRecord]:
-    """Return other slots of the last days that could be cleared, besides those ``found``."""
+    """Return other slots of the last days that could be cleared, without those in ``found``."""
     slots = {record.slot for record in found}
     recent = clearable_slots(store, pipelines, store.now() - RECENT_PERIOD)
     return [record for record in recent if record.slot not in slots]

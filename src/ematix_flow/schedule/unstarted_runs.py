@@ -31,7 +31,7 @@ class RunsDied(LoadError):
 def never_began_error(record: SlotRecord) -> CannotDispatch | None:
     """Return the error of a slot whose runs are started repeatedly and do not begin; None otherwise.
 
-    One or two such starts are no error: a scheduler may have died before it started the run.
+    One or two such starts are not an error: a scheduler may have died before it started the run.
     """
     started = record.fence - record.failures - record.deaths
     if record.status != "claimed" or record.begun or started < MAX_DEATHS:

@@ -1,7 +1,7 @@
 """Parses formats of dates and timestamps into elements.
 
 Two spellings are understood: the template patterns of SQL (``YYYY-MM-DD HH24:MI:SS``) and those of
-``strptime`` (``%Y-%m-%d %H:%M:%S``). ``ISO8601`` stands for all of ISO 8601's usual forms: a date,
+``strptime`` (``%Y-%m-%d %H:%M:%S``). ``ISO8601`` accepts all of ISO 8601's usual forms: a date,
 then, after a ``T`` or a space, hours and minutes, seconds, a fraction, ``Z`` or an offset. Month
 names are English. Two-digit years are 1970 to 2069.
 """
@@ -78,7 +78,7 @@ _MOST_FIELDS = 9  # groups of a regular expression that a replacement can name; 
 class FormatElement:
     """A field of a format, or with ``field`` empty a literal ``text``.
 
-    ``fixed``: the field has all its digits, because digits stand next to it; else a leading zero may
+    ``fixed``: the field has all its digits, because digits are next to it; else a leading zero may
     be left out.
     """
 

@@ -6,7 +6,7 @@ import zoneinfo
 
 from ematix_flow.errors import closest_name
 
-# common abbreviations of one half of the year; each stands for an offset, not for a time zone
+# common abbreviations of one half of the year; each means an offset, not a time zone
 ABBREVIATIONS = {
     "cest": "Europe/Berlin",
     "mez": "Europe/Berlin",

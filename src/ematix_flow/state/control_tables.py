@@ -1,4 +1,4 @@
-"""The run log's tables and the upgrades that bring an older log, and the slots beside it, up to this version.
+"""The run log's tables and the upgrades that bring an older log, and its slots, up to this version.
 
 Free of any particular database. A change of the tables here goes with a new upgrade at the end of
 `UPGRADES`; a new log is made as the tables say, without them.

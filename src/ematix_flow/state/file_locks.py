@@ -156,7 +156,7 @@ def _locked_error(pipeline: str, target: str, holder: PipelineLock | None) -> Pi
 def _unusable_lock_file(path: Path, error: OSError) -> FlowError:
     """Return the error for a lock file.
 
-    A full or broken disk is no wrong setting: the run succeeds once fixed.
+    A full or broken disk is not a wrong setting: once it is fixed, the run succeeds.
     """
     kind = TargetFailed if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else ConfigError
     return kind(

@@ -189,4 +189,4 @@ def time_of_newest_first_key(newest: str) -> dt.datetime:
 
 
 def _microseconds(moment: dt.datetime) -> int:
-    return (aware_utc("a moment", moment) - _EPOCH) // dt.timedelta(microseconds=1)
+    return (aware_utc("a time", moment) - _EPOCH) // dt.timedelta(microseconds=1)

@@ -25,7 +25,7 @@ def make_private_folders(path: Path, *, tighten: bool = False) -> None:
     for folder in reversed(missing):
         folder.mkdir(mode=_FOLDER, exist_ok=True)
     if not path.is_dir():
-        raise NotADirectoryError(f"{path} is no folder")
+        raise NotADirectoryError(f"{path} is not a folder")
     if tighten:
         close_to_others(path)
 

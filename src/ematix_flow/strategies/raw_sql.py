@@ -1,7 +1,7 @@
 """Embeds the user's SQL word for word.
 
-The tokens tell where a statement ends, which names an expression uses and where ``col`` stands. The text
-itself is never parsed and written again, so nothing of a dialect is lost.
+The tokens show where a statement ends, which names an expression uses and where ``col`` is. The text
+itself is never parsed and rewritten, so no part of its dialect is lost.
 """
 
 from __future__ import annotations

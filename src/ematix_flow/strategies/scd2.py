@@ -9,7 +9,7 @@ and new, and only rows that differ are written:
 3. ``history``: every point of these keys; each opens a version, changes nothing, or is a delete.
 4. The target is made equal to the versions; by event time, the other points go to the companion table.
 
-At one moment a key has one value: an event counts more than a delete, and of several events the one with
+At one time a key has one value: an event counts more than a delete, and of several events the one with
 the most values that are not null holds, then that with the greatest `row_hash`, then the greatest hash of
 its other columns.
 """

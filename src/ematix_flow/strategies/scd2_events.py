@@ -280,7 +280,7 @@ def _with_returns(
 ) -> exp.Expr:
     """The events, and each deleted key that the snapshot has again without a newer event.
 
-    Such a key is valid from now on with its last row, whatever its event time. If that row changes while its
+    Such a key is valid from now on with its last row, for any event time. If that row changes while its
     event time stays before the return, the changed row is valid.
     """
     keys, companion = incoming.matching.keys, table.companion()

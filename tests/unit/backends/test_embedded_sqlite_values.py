@@ -87,7 +87,7 @@ def test_a_stored_value_is_read_as_what_it_means(value: Any, data_type: DataType
         (1700000000, typed("timestamp"), "unixepoch"),
         ("yesterday", typed("timestamp_tz"), "is not ISO 8601"),
         ("2024-01-02 03:04:05.1234567", typed("timestamp"), "more than microseconds"),
-        ("9999-12-31 23:59:59.0-01", typed("timestamp_tz"), "is no TimestampTZ"),
+        ("9999-12-31 23:59:59.0-01", typed("timestamp_tz"), "is not of type TimestampTZ"),
         ("12345678", typed("uuid"), "is not a UUID"),
         (b"\xff", typed("text"), "is binary"),
         ("abcdef", typed("string", length=5), "longer than the 5"),
@@ -225,4 +225,4 @@ def test_inside_the_database_a_misfit_is_refused_with_its_column() -> None:
     with pytest.raises(sqlite3.OperationalError):
         connection.execute(tree.sql(dialect="sqlite", identify=True)).fetchone()
     connection.close()
-    assert "column 'born': '2024-02-31' is no Date" in str(failures[0])
+    assert "column 'born': '2024-02-31' is not of type Date" in str(failures[0])

@@ -176,8 +176,8 @@ def test_an_error_of_the_server_becomes_ours(number, message, kind, word):
 
 
 def test_a_refusal_of_ours_is_found_even_when_it_was_cut():
-    whole = "User-level lock name '<<ematix_flow: column 'n': 'x' is no number>>   ' should not exceed"
-    assert find_rejection(whole) == "column 'n': 'x' is no number"
+    whole = "User-level lock name '<<ematix_flow: column 'n': 'x' is not a number>>   ' should not exceed"
+    assert find_rejection(whole) == "column 'n': 'x' is not a number"
     assert (
         find_rejection("Identifier name '<<ematix_flow: column 'n': 'xx...' is too long")
         == "column 'n': 'xx…"

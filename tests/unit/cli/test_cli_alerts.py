@@ -95,11 +95,11 @@ def test_a_scheduler_whose_runs_would_alert_nobody_does_not_start(
     monkeypatch.setenv("KUBECONFIG", str(shop / "kubeconfig"))
     executor = ["--executor", "k8s://etl?image=flow:1", "--run-log", "postgres://flow@127.0.0.1:9/log"]
     refused = flow("scheduler", *executor, "--alerter", "stdout://")
-    assert refused.code == 2 and "would alert nobody" in refused.err
+    assert refused.code == 2 and "could send no alerts" in refused.err
     assert "--from-literal=EMATIX_FLOW_ALERTERS=…" in refused.err and "&env-from=flow" in refused.err
     (shop / ".ematix-flow.toml").write_text('[alerts]\nurls = ["stdout://"]\n', encoding="utf-8")
     unreachable = flow("scheduler", *executor, "--max-iterations", "1")  # the image has that file, too
-    assert "would alert nobody" not in unreachable.err
+    assert "could send no alerts" not in unreachable.err
 
 
 @pytest.mark.parametrize("behaviour", ["answers 500", "closes mid answer", "never ends", "hangs"])

@@ -222,6 +222,6 @@ def test_an_engine_without_functions_is_refused():
 
 
 def test_our_words_are_found_in_a_drivers_error():
-    driver = "invalid input syntax for type bigint: \"<<ematix_flow: column 'n': 'x' is no number>>\"\nLINE 1"
-    assert find_rejection(driver) == "column 'n': 'x' is no number"
+    driver = "invalid input for type bigint: \"<<ematix_flow: column 'n': 'x' is not a number>>\"\nLINE 1"
+    assert find_rejection(driver) == "column 'n': 'x' is not a number"
     assert find_rejection("connection refused") is None

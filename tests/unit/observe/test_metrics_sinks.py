@@ -55,7 +55,7 @@ def log() -> RunLog:
         ("otlp://collector?insecure=perhaps", "insecure= takes 1 or 0"),
         ("prometheus+push://gateway?jb=x", "Did you mean 'job'?"),
         ("prometheus+file://", "names no file"),
-        ("prometheus+file:///no/such/folder/flow.prom", "is no folder to write in"),
+        ("prometheus+file:///no/such/folder/flow.prom", "is not a writable folder"),
     ],
 )
 def test_a_url_that_makes_no_sense_is_told_before_anything_runs(

@@ -157,5 +157,5 @@ def test_old_runs_of_a_pipeline_are_forgotten_when_it_runs(shop: Path, tmp_path:
 
 def test_a_duration_that_is_none_is_refused(shop: Path, tmp_path: Path) -> None:
     (tmp_path / ".ematix-flow.toml").write_text('[run_log]\nkeep = "for long"\n')
-    with pytest.raises(ConfigError, match="keep = 'for long' is no duration"), run_context():
+    with pytest.raises(ConfigError, match="keep = 'for long' is not a duration"), run_context():
         pass

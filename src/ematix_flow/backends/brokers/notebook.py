@@ -86,7 +86,7 @@ class MessageBackend(ABC):
         return [message.receipt for message in messages]
 
     def _close_others(self) -> None:
-        """Close what the broker has opened besides its receivers."""
+        """Close everything that the broker opened, except its receivers."""
         return
 
     def _with_limits(self: Self, batch_size: int | None, batch_bytes: int | None) -> Self:

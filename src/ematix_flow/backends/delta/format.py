@@ -170,7 +170,7 @@ class DeltaFormat(LakeFormat):
         properties = _table_properties(table.column_names) if mode == "error" else {}
         rows.write.format("delta").mode(mode).partitionBy(*partition_by).options(
             **properties,
-            partitionOverwriteMode="static",  # all rows go, whatever a session is set to
+            partitionOverwriteMode="static",  # delete all rows, for any setting of the session
             txnAppId=_APPLICATION,
             txnVersion=commit.number,
             userMetadata=commit.token,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _SMALL = 128 * 1024 * 1024  # bytes; larger files are not rewritten whenever rows are added
 _OPTIMIZE = {"spark.databricks.delta.optimize.minFileSize": str(_SMALL)}
 _VACUUM = {
-    # how many tasks list folders; Spark's default is 10,000, whatever there is to list
+    # how many tasks list folders; Spark's default is always 10,000
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
     "spark.databricks.delta.vacuum.parallelDelete.enabled": "true",
     # it would be two commits to the table, though nothing in it changes
@@ -67,7 +67,7 @@ class DeltaMaintenance:
     def remove_old_files(self, retain: dt.timedelta | None) -> FileTotals:
         before = self._total_size()
         if retain is not None and retain > self.retention():
-            # Delta forgets sooner which files it has replaced, and takes them for nobody's then
+            # Delta would sooner forget which files it has replaced, and would no longer delete them
             kept = f"'{_RETENTION}' = 'interval {int(retain.total_seconds())} seconds'"
             self._spark.sql(f"ALTER TABLE {self._name} SET TBLPROPERTIES ({kept})")
         with temporary_settings(self._spark, self._vacuum_settings(retain)):

@@ -153,8 +153,8 @@ _FAILURES = (
     ),
     (
         "DELTA_TIMESTAMP_GREATER_THAN_COMMIT",
-        "{where} has no version since the moment to start with: {what}",
-        "start with an earlier moment, or with latest",
+        "{where} has no version since the starting time: {what}",
+        "start with an earlier time, or with latest",
     ),
     (
         "DIFFERENT_DELTA_TABLE",

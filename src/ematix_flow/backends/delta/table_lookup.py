@@ -31,7 +31,8 @@ class DeltaTables:
         shown, root = ".".join(name), self._store.uri("")
         if find_plain_file(self._store, folder) is not None:
             return SourceFailed(
-                f"the folder of {shown!r} in {root} has files, but is no Delta table: it has no _delta_log",
+                f"the folder of {shown!r} in {root} has files, but is not a Delta table: "
+                "it has no _delta_log",
                 next_step="read plain files with an object_store_local or object_store_s3 connection",
             )
         suggestion = did_you_mean(folder.replace("/", "."), self._similar_tables(folder))

@@ -1,4 +1,4 @@
-"""An embedded database as a target: what SQLite and DuckDB share besides SQL."""
+"""An embedded database as a target: what SQLite and DuckDB share, apart from SQL."""
 
 from __future__ import annotations
 

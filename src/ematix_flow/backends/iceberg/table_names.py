@@ -13,7 +13,7 @@ from ematix_flow.strategies.sql import identifier
 
 TablePath = tuple[str, ...]
 
-# behind the name of a table these mean a look at its metadata or at another moment, unless a table has it
+# after the name of a table these read its metadata or an earlier version, unless a table has that name
 _METADATA = frozenset(
     {
         *("entries", "files", "data_files", "delete_files", "position_deletes", "manifests", "partitions"),

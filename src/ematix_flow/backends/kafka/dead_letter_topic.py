@@ -134,7 +134,7 @@ class LetterTopic:
         self._producer = outbox
 
     def commit(self, group: str, offsets: Mapping[int, int]) -> None:
-        """Commit a group's offsets. Nothing relies on it, so a missing right is no failure."""
+        """Commit a group's offsets. Nothing relies on it, so a missing permission is not an error."""
         places = [TopicPartition(self.topic, number, offset) for number, offset in offsets.items()]
         if not places:
             return

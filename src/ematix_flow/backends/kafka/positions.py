@@ -220,7 +220,7 @@ def data_lost_error(lost: list[str]) -> DataLost:
 
 
 def is_requested(reading: ReadRequest, topic: str) -> bool:
-    """Whether the query includes the topic. A topic that was removed from the query is no loss."""
+    """Whether the query includes the topic. A topic that was removed from the query is not lost data."""
     topics = TopicQuery(reading.query)
     return (
         re.fullmatch(reading.query.strip(), topic) is not None if topics.is_pattern else topic in topics.names

@@ -78,7 +78,7 @@ def client_settings(connection: KafkaConnection, role: Mapping[str, Any] | None 
         "socket.connection.setup.timeout.ms": 10_000,
         "reconnect.backoff.max.ms": 2_000,
         "log_level": _QUIET,
-        "log.queue": True,  # nobody reads the queue; otherwise the lines go to stderr
+        "log.queue": True,  # this queue is never read; without it the lines go to stderr
     }
     if connection.sasl_plain_username:
         settings["sasl.mechanism"] = "PLAIN"

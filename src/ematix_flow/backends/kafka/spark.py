@@ -90,7 +90,7 @@ class KafkaSource(SparkStreamSource):
 
     def streaming_frame(self, spark: SparkSession, reading: ReadRequest) -> DataFrame:
         options = self._options(reading)
-        # a query with a checkpoint starts there, whatever its group has committed
+        # a query with a checkpoint starts there, not at the offsets that its group has committed
         begins = (
             "earliest"
             if reading.begun

@@ -87,7 +87,7 @@ class LakeFormat(ABC):
 
     @abstractmethod
     def is_current(self, spark: SparkSession, table: TableSpec, snapshot: TableSnapshot | None) -> bool:
-        """Whether there is no commit since that snapshot. None stands for a table that does not exist."""
+        """Whether there is no commit since that snapshot. None means that the table does not exist."""
 
     @abstractmethod
     def partition_columns(self, spark: SparkSession, table: TableSpec) -> tuple[str, ...]:

@@ -2,8 +2,8 @@
 
 A load writes its entry first and then commits to the table with the entry's token. So an entry counts when
 the table has its commit. After the commit the load writes a mark, which spares later readers the check; for
-an entry without a mark, the table is asked. All loads of a table have consecutive numbers, whatever their
-pipeline.
+an entry without a mark, the table's log is read. The loads of all pipelines into a table are numbered
+consecutively.
 
 The name of an entry holds its number, a digest of its pipeline and target, and a digest of the batch. Old
 entries are folded into segments (`journal_segments`) and then exist only there.

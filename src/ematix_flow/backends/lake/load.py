@@ -244,7 +244,7 @@ class LakeLoad:
             )
 
     def _undo_uncommitted_events(self) -> None:
-        """Remove the events that a crashed load left: they must never count, whatever this load does."""
+        """Remove the events that a crashed load left: they must never count, even if this load fails."""
         companion = self._companion
         if companion is None and self._journal.uncommitted:
             spec = replace(self._load.table, keeps="events").companion()

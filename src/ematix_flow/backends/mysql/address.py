@@ -17,7 +17,7 @@ from ematix_flow.spec.connections import MySQLConnection, dsn_parts
 
 APPLICATION = "ematix-flow"
 DEFAULT_PORT = 3306
-# the url options besides TLS; any other would be ignored silently
+# the url options other than those of TLS; unknown ones would be ignored silently
 _OPTIONS = ("charset", "connect_timeout", "unix_socket")
 _TLS_SPELLINGS = {
     "sslmode": ("sslmode", "ssl_mode", "ssl-mode"),
@@ -92,7 +92,7 @@ def parse_address(connection: MySQLConnection) -> MySQLAddress:
     if unknown:
         raise ConfigError(
             f"connection {connection.name!r}: MySQL has no option {unknown[0]!r}",
-            next_step=f"after the ? of the url may stand {', '.join((*_OPTIONS, *_TLS_SPELLINGS))}",
+            next_step=f"options that the url can have after the ?: {', '.join((*_OPTIONS, *_TLS_SPELLINGS))}",
         )
     if "sslmode" in tls:
         spelt = tls["sslmode"].lower().replace("_", "-")

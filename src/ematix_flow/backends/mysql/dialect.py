@@ -211,7 +211,7 @@ class MySQLDialect(SqlDialect):
         return self._collate_exactly(column) if kind in (*_TEXTS, *_JSONS) else column
 
     def range_operand(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
-        """Compare text by code point, whatever the column's collation is."""
+        """Compare text by code point, not by the column's collation."""
         return self._collate_exactly(column) if data_type.kind in _TEXTS else column
 
     def _collate_exactly(self, text: exp.Expr) -> exp.Expr:

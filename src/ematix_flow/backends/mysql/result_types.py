@@ -165,6 +165,6 @@ def _decode_error(column: pa.Array, item: ColumnExport, offset: int, error: Exce
             value = one[0].as_py()
             shown = value.decode(errors="replace") if isinstance(value, bytes) else value
             is_time = item.type is not None and item.type.kind in ("date", "timestamp", "timestamp_tz")
-            why = _ZERO_DATE if is_time else f"is no {item.native}"
+            why = _ZERO_DATE if is_time else f"is not of type {item.native}"
             return row_rejection(item.name, offset + index, shown, why)
     return error

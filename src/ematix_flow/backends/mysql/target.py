@@ -158,7 +158,7 @@ class MySQLTarget(SqlServerTarget[MySQLSession]):
                 self._make_change_once(session, table, change)
 
     def _make_change_once(self, session: SqlSession, table: TableSpec, change: TableChange) -> None:
-        """Make one change; it is no error when another process has made it already."""
+        """Make one change; if another process has already made it, this is not an error."""
         if change.action == "create_schema":
             self._create_database(session, change.subject)
             return

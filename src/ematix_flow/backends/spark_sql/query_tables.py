@@ -37,7 +37,7 @@ class TimeTravel:
         found = spark.sql(f"SELECT CAST(({wanted}) AS STRING)").collect()[0][0]
         if found is None:
             raise SourceFailed(
-                f"{self}: that is no {self.kind}",
+                f"{self}: this is not a {self.kind}",
                 next_step="write  VERSION AS OF 3  or  TIMESTAMP AS OF '2026-01-31 08:00:00'  (UTC)",
             )
         return str(found)

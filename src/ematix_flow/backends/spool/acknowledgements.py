@@ -14,7 +14,7 @@ from ematix_flow.backends.spool.known_messages import KnownMessages, SegmentRece
 
 @dataclass(frozen=True)
 class ReceiptBatch:
-    """Receipts to send to the source; ``rows`` are the rows that they stand for, by segment."""
+    """Receipts to send to the source; ``rows`` are the rows that they acknowledge, by segment."""
 
     accepted: Sequence[Any]
     rejected: Sequence[Any]

@@ -311,7 +311,7 @@ class Spool:
             raise self._failure
 
     def is_drained(self, idle_seconds: float) -> bool:
-        """Whether all messages of the source are in segments: it says so, or none came for so long."""
+        """Whether all messages are in segments: the source reports it, or none came for this many seconds."""
         self.raise_failure()
         reported, idle = self._source_is_drained, time.monotonic() - self._last_message_at
         return not self._segment_writer.messages and (

@@ -24,7 +24,7 @@ def column_list(dialect: SqlDialect, group: Iterable[str]) -> str:
 
 
 def unique_groups(table: TableSpec) -> tuple[tuple[str, ...], ...]:
-    """The unique groups of columns besides the primary key.
+    """The unique groups of columns other than the primary key.
 
     They include the merge keys unless another key makes those unique already.
     """

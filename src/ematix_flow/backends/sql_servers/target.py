@@ -1,4 +1,4 @@
-"""A database server as a target: what PostgreSQL and MySQL share besides SQL."""
+"""A database server as a target: what PostgreSQL and MySQL share, apart from SQL."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def canonical_value(column: exp.Expr, data_type: DataType, name: str) -> exp.Exp
 def _is_canonical(data_type: DataType) -> str:
     """A condition on ``v`` that is true only for values in canonical form, and for nearly all of them.
 
-    SQLite checks the calendar only when it calculates, hence the ``+0 days``.
+    SQLite checks the calendar only when it calculates, so the condition adds ``+0 days``.
     """
     kind = data_type.kind
     if kind in INTEGER_BITS:

@@ -116,7 +116,7 @@ _INTEGERS = frozenset({"small_int", "integer", "big_int"})
 _FLOATS = frozenset({"float", "double"})
 _JSON = frozenset({"json", "jsonb"})
 _MOMENTS = frozenset({"date", "timestamp", "timestamp_tz"})
-# a NUMERIC column keeps text that is no number
+# a NUMERIC column keeps text that is not a number
 _KEPT_BY = {
     "INTEGER": _INTEGERS | {"boolean"},
     "NUMERIC": _INTEGERS | _MOMENTS | _JSON | {"boolean", "number", "uuid"},

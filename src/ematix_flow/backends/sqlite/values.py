@@ -148,7 +148,7 @@ def _parse_timestamp(value: Any, data_type: DataType) -> dt.datetime:
         )
         return moment.astimezone(dt.timezone.utc)
     except (ValueError, OverflowError) as error:
-        raise UnfitSQLiteValue(f"is no {data_type}: {error}") from None
+        raise UnfitSQLiteValue(f"is not of type {data_type}: {error}") from None
 
 
 def _parse_zone(text: str | None) -> dt.timezone:

@@ -180,7 +180,7 @@ class S3Lease:
                 )
 
     def read_status(self) -> S3LeaseStatus | None:
-        """Read the lease; None if nobody holds it."""
+        """Read the lease; None if no process holds it."""
         from botocore.exceptions import ClientError
 
         client, bucket = s3_client(self._connection), self._connection.bucket
@@ -234,7 +234,7 @@ class S3Lease:
         from botocore.exceptions import ClientError
 
         client, at = s3_client(self._connection), {"Bucket": self._connection.bucket, "Key": self.key}
-        for _ in range(3):  # a late heartbeat of our own may interfere
+        for _ in range(3):  # this process's own late heartbeat may interfere
             seen = self.read_status()
             if seen is None or seen.holder is None or seen.holder.token != self._holder.token:
                 return

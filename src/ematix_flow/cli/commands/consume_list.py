@@ -14,7 +14,7 @@ app = new_app()
 
 @app.command("consume-list")
 def list_streams(module: ModuleOption = None, output: OutputOption = "text") -> None:
-    """Show the streams that a module declares: what they follow, what they load, where they stand."""
+    """Show the streams that a module declares: what they follow, what they load, and how far they are."""
     specs = [declared.spec for declared in load_project(module).streams.values()]
     if output == "json":
         write_json([stream_as_json(spec) for spec in specs])

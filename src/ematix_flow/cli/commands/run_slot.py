@@ -20,7 +20,7 @@ app = new_app()
 @app.command(name="run-slot")
 def run_slot(
     name: NameArgument,
-    slot: Annotated[str, typer.Option("--slot", metavar="MOMENT", help="The time of the slot.")],
+    slot: Annotated[str, typer.Option("--slot", metavar="TIME", help="The time of the slot.")],
     claim: Annotated[str, typer.Option("--claim", metavar="FENCE:HOLDER", help="Who has claimed it.")],
     module: ModuleOption = None,
     lease_seconds: Annotated[float, typer.Option("--lease-seconds")] = 300.0,

@@ -66,7 +66,7 @@ class AWSSecretsManagerResolver(SecretStore):
                 read_timeout=READ_SECONDS,
                 retries={"total_max_attempts": 2, "mode": "standard"},
             )
-            # a session of our own: the library's shared one is not made for threads
+            # a separate session, because the library's shared one is not thread-safe
             self._ours[region] = boto3.Session().client("secretsmanager", region_name=region, config=limits)
         return self._ours[region]
 
@@ -101,7 +101,7 @@ def _explain_answer(error: Any, where: str) -> NoReturn:
     if code in ACCESS_DENIED:
         raise ConfigError(
             f"AWS does not let us read {where}: {message}",
-            next_step="allow secretsmanager:GetSecretValue, and kms:Decrypt if it has a key of its own",
+            next_step="allow secretsmanager:GetSecretValue, and kms:Decrypt if the secret has its own key",
         ) from None
     if code in REFUSED_KEYS or code in _EXPIRED_LOGIN:
         how = "has ended" if code in _EXPIRED_LOGIN else "is refused"

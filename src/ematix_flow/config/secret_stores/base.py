@@ -19,7 +19,7 @@ from ematix_flow.errors import CannotConnect, ConfigError, MissingSecret, did_yo
 CACHE_SECONDS = 60.0  # a secret that was changed is seen after this at the latest
 CONNECT_SECONDS = 3.0
 READ_SECONDS = 5.0
-TOTAL_SECONDS = 10.0  # a login and all questions together, whatever the vendor's library does
+TOTAL_SECONDS = 10.0  # for a login and all requests together, also if the vendor's library waits longer
 
 # what a store holds under a name: text, or several named values
 Secret = str | Mapping[str, Any]
@@ -118,6 +118,6 @@ def _parse_json(text: str, field: str, where: str) -> Mapping[str, Any]:
         return found
     # raised outside of the handler: the decoder's error carries the secret's text
     raise ConfigError(
-        f"the secret {where} is no JSON object, so it has no field {field!r}",
+        f"the secret {where} is not a JSON object, so it has no field {field!r}",
         next_step=f"write ${{{where}}} for the whole of it",
     )

@@ -71,7 +71,7 @@ class GCPSecretManagerResolver(SecretStore):
             project = self._project or os.environ.get("GOOGLE_CLOUD_PROJECT")
             if not _SHORT.fullmatch(name):
                 raise ConfigError(
-                    f"gcp:{name} is no name of a secret",
+                    f"gcp:{name} is not the name of a secret",
                     next_step="write ${gcp:projects/PROJECT/secrets/NAME} or  …/NAME/versions/VERSION",
                 )
             if not project:

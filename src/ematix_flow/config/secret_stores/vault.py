@@ -68,7 +68,7 @@ class VaultResolver(SecretStore):
             except _AccessRefused as error:
                 if self._given is not None:
                     raise error.explained from None
-        self._ours = None  # a login ends, and a token file is written anew: once more with a new one
+        self._ours = None  # a login expires and a token file is replaced: try once more with a new client
         client = _open_client()
         try:
             found = _read_first(client, name, self._mount_point)

@@ -197,7 +197,7 @@ class JavaProcess:
 
 
 def start_java(command: Sequence[str], env: Mapping[str, str], log: Path, scratch: Path) -> JavaProcess:
-    """Start Java with its output in ``log``, in a session of its own so that Ctrl-C does not reach it.
+    """Start Java with its output in ``log``, in a separate session so that Ctrl-C does not reach it.
 
     Java writes its port and secret to a file in ``scratch``, a folder that only this user can read.
     """

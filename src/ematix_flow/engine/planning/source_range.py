@@ -24,7 +24,7 @@ def source_range(
     refuse_incremental_truncate(target.mode, spec.where)
     if name not in table.column_names:
         raise DeclarationError(
-            f"watermark_column {name!r} is no column of {table.label}."
+            f"watermark_column {name!r} is not a column of {table.label}."
             f"{did_you_mean(name, table.column_names)}",
             next_step="declare the column on the table: restarts read the position from there",
         )

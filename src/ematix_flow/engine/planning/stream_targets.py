@@ -210,12 +210,12 @@ def _require_columns(target: StreamTargetSpec, table: TableSpec, available: set[
     for key in target.keys:
         if key not in names:
             raise SchemaMismatch(
-                f"keys= names {key!r}, which is no column of {table.label}.{did_you_mean(key, names)}"
+                f"keys= names {key!r}, which is not a column of {table.label}.{did_you_mean(key, names)}"
             )
     event = target.event_timestamp_column
     if event is not None and event not in names:
         raise SchemaMismatch(
-            f"event_timestamp_column= names {event!r}, which is no column of {table.label}."
+            f"event_timestamp_column= names {event!r}, which is not a column of {table.label}."
             f"{did_you_mean(event, names)}"
         )
 

@@ -9,9 +9,9 @@ from ematix_flow.errors import SourceFailed
 
 _FILE = re.compile(r"Encountered error while reading file (?:file:(?://)?)?(\S+?)\.?\s")
 _STEP = "fix the file, or move it away"
-_LOG_STEP = "restore it from a backup: without it the table loses what it tells of"
-_NOT_LOOKED_AT = "column {column!r}: {value} is no {kind}, which the lines were that were looked at"
-_LOOK_AT_ALL = "raise schema_infer_max_records in json_read_options=, or leave it out to look at all"
+_LOG_STEP = "restore it from a backup: without it the table loses the changes that it records"
+_NOT_LOOKED_AT = "column {column!r}: {value} is not of type {kind}, which was inferred from earlier lines"
+_LOOK_AT_ALL = "raise schema_infer_max_records in json_read_options=, or leave it out to read all lines first"
 _REASONS = (
     (
         re.compile(

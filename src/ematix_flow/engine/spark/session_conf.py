@@ -100,7 +100,7 @@ def describe_session(settings: EngineSettings, env: Mapping[str, str] = os.envir
     """The choices of the session with their reasons. Starts nothing."""
     choices = [Choice("engine", mask(settings.master), settings.reason)]
     if settings.is_connect:
-        choices.append(Choice("time zone", "UTC", "the same result wherever it runs"))
+        choices.append(Choice("time zone", "UTC", "the same result on every machine"))
         return choices
     choices.append(Choice("driver memory", *driver_memory(settings)))
     partitions = shuffle_partitions(settings)
@@ -117,7 +117,7 @@ def describe_session(settings: EngineSettings, env: Mapping[str, str] = os.envir
         )
         choices.append(Choice("garbage collector", "parallel", "the highest throughput on few cores"))
         choices.append(Choice("class-data archive", class_archive.archive_mode(env), "halves Spark's start"))
-    choices.append(Choice("time zone", "UTC", "the same result wherever it runs"))
+    choices.append(Choice("time zone", "UTC", "the same result on every machine"))
     choices.append(Choice("ANSI SQL", "on", "a value that does not fit is an error, not a null"))
     choices += [
         Choice(key, _mask_secret(key, value), "[engine] conf") for key, value in sorted(settings.conf.items())

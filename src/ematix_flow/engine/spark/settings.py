@@ -290,7 +290,7 @@ def _parse_conf(table: object) -> dict[str, str]:
     for key, value in table.items():
         if not str(key).startswith("spark."):
             raise ConfigError(
-                f"[engine] conf: '{key}' is no setting of Spark", next_step="they begin with 'spark.'"
+                f"[engine] conf: '{key}' is not a setting of Spark", next_step="they begin with 'spark.'"
             )
         if not isinstance(value, str | int | float | bool):
             raise ConfigError(f"[engine] conf: '{key}' is neither text nor a number")

@@ -1,7 +1,7 @@
 """Who uses Spark in this process: Spark is never restarted while a run or a stream uses it.
 
-A run says so by `using_spark`; from its first session on it holds Spark until it ends. The lock here is the
-session's own, so that nobody begins to use Spark while it is restarted.
+A run registers with `using_spark`; it uses Spark from its first session until it ends. The lock is the
+session's own, so that no run begins to use Spark during a restart.
 """
 
 from __future__ import annotations

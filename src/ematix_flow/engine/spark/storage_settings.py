@@ -97,7 +97,7 @@ def _certificate_authorities(java: Any, password: Any, files: list[str]) -> Any:
     factory = java.java.security.cert.CertificateFactory.getInstance("X.509")
     for number, file in enumerate(files):
         if not Path(file).is_file():
-            raise ConfigError(f"ca_cert_path names {file}, which is no file")
+            raise ConfigError(f"ca_cert_path names {file}, which is not a file")
         stream = java.java.io.FileInputStream(file)
         for index, certificate in enumerate(factory.generateCertificates(stream)):
             store.setCertificateEntry(f"ematix-flow-{number}-{index}", certificate)

@@ -25,7 +25,7 @@ Positions = tuple[str | None, ...]
 
 
 class LagWatch:
-    """The lag of one query. ``tell`` is told what is found while no batch comes, by a thread of its own."""
+    """The lag of one query. While no batch comes, a thread measures the lag and passes it to ``tell``."""
 
     def __init__(self, name: str, sources: Sequence[FollowedSource], tell: ReportLag) -> None:
         self._name, self._sources, self._tell = name, sources, tell
@@ -40,7 +40,7 @@ class LagWatch:
         return self._sources[0].lag_unit  # several sources always have one kind
 
     def start(self, reached: Positions) -> None:
-        """From now on, ``reached`` being where the query stands."""
+        """Start the thread. ``reached`` is the query's position in each source."""
         if len(reached) == len(self._sources):
             self._reached = reached
         self._thread = threading.Thread(

@@ -17,7 +17,7 @@ from ematix_flow.state.state_root import ENVIRONMENT, absolute_path, private_dir
 
 
 class StreamFolder:
-    """One stream's folder. ``query`` is a part of the stream with a checkpoint of its own."""
+    """One stream's folder. ``query`` is a part of the stream with its own checkpoint."""
 
     def __init__(self, folder: Path, chosen_by: str = ENVIRONMENT) -> None:
         self.folder, self._chosen_by = folder, chosen_by
@@ -66,7 +66,7 @@ def stream_folder_for(spec: StreamSpec) -> StreamFolder:
     if spec.checkpoint is not None:
         if "://" in spec.checkpoint and not spec.checkpoint.startswith("file://"):
             raise ConfigError(
-                f"checkpoint={spec.checkpoint!r} is no folder of this machine",
+                f"checkpoint={spec.checkpoint!r} is not a folder of this machine",
                 where=spec.where,
                 next_step="give a folder that driver and executors see; on a cluster a shared one",
             )

@@ -236,13 +236,13 @@ class TargetGroup:
             return self._restart_replaced_topics(replaced, remembered)
         if len(set(self._target_positions())) > 1:
             raise Unsupported(
-                "source_query asks for other topics than before, and the targets are not equally far",
+                "source_query names other topics than before, and the targets have not read equally far",
                 state="nothing was read",
                 next_step="run it once with the topics as they were, until all targets have the same; "
                 "then change them",
             )
         self.checkpoint.set_aside()
-        stream.note("source_query asks for other topics than before: each goes on where it stood")
+        stream.note("source_query names other topics than before: each topic continues where it stopped")
         return remembered
 
     def _restart_replaced_topics(

@@ -160,7 +160,7 @@ def _open_slack(url: _AlerterUrl) -> Alerter:
     host, _, path = url.place.partition("/")
     if not path or ("." not in host and not host.startswith("localhost")):
         raise url.url_error(
-            "is no incoming webhook of Slack",
+            "is not an incoming webhook of Slack",
             "write slack://hooks.slack.com/services/…; for Apprise's own form write apprise+slack://…",
         )
     insecure = url.take_flag("insecure", False)

@@ -1,4 +1,4 @@
-"""Whatever Apprise can tell: Teams, Discord, Telegram, Opsgenie and a hundred more, by Apprise's own URLs."""
+"""Alerts through Apprise: Teams, Discord, Telegram, Opsgenie and a hundred more, by Apprise's own URLs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class AppriseAlerter(Alerter):
         host = getattr(service, "smtp_host", None) or service.host or ""
         if not insecure and not is_local(host):
             _check_secure(service, scheme)
-        service.redirects = False  # whatever the URL says: one that was checked must not lead elsewhere
+        service.redirects = False  # also if the URL allows them: a checked URL must not lead elsewhere
         self._service = service
         self.name = f"{service.service_name or scheme} by Apprise"
 

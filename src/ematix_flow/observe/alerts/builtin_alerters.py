@@ -23,7 +23,7 @@ SEVERITIES = ("critical", "error", "warning", "info")
 
 
 def host_and_port(url: str) -> str:
-    """Return host and port of a URL, which are no secret."""
+    """Return host and port of a URL, which are not secret."""
     parts = urlsplit(url)
     return f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
 
@@ -103,7 +103,7 @@ class PagerDutyAlerter(Alerter):
             return
         self._enqueue("trigger", event)
         if event.kind == "test":
-            self._enqueue("resolve", event)  # so that nobody has to close it
+            self._enqueue("resolve", event)  # so that the incident needs no manual closing
 
     def _enqueue(self, action: str, event: AlertEvent) -> None:
         body: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Alerts by e-mail, over SMTP: STARTTLS unless told, TLS from the start on port 465 or where asked for."""
+"""Alerts by e-mail over SMTP: STARTTLS by default, TLS from the start on port 465 or if the URL says so."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ class EmailAlerter(Alerter):
         self.name = f"email by {host}"
         for address in (*self._to, self._from):
             if "@" not in address or any(mark in address for mark in " ,;<>\r\n"):
-                raise ConfigError(f"{address!r} is no e-mail address", next_step="write to=a@example.com,b@…")
+                raise ConfigError(
+                    f"{address!r} is not an e-mail address", next_step="write to=a@example.com,b@…"
+                )
         if not self._to:
             raise ConfigError(
                 f"the alerter email://{host} does not say whom to tell", next_step="append ?to=…"
@@ -104,12 +106,14 @@ class EmailAlerter(Alerter):
     def _error_text(self, error: Exception) -> str:
         if isinstance(error, TimeoutError):
             plain = (
-                "" if self._implicit_tls else ". Where it speaks TLS from the start, write email+smtps://…"
+                ""
+                if self._implicit_tls
+                else ". If the server expects TLS from the start, write email+smtps://…"
             )
             return f"no answer in time{plain}"
         if isinstance(error, ssl.SSLCertVerificationError):
-            own = "an authority of your own goes into the file that SSL_CERT_FILE names"
-            return f"its certificate is not to be trusted: {error.verify_message}; {own}"
+            own = "add your own certificate authority to the file that SSL_CERT_FILE names"
+            return f"its certificate cannot be trusted: {error.verify_message}; {own}"
         if isinstance(error, ssl.SSLError) and self._implicit_tls:
             return f"it does not speak TLS from the start ({error.reason}). Where it has STARTTLS, write email://…"
         if isinstance(error, smtplib.SMTPResponseException):

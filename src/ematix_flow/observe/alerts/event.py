@@ -89,7 +89,7 @@ class AlertEvent:
         return "\n".join([self.summary, *(f"{label}: {value}" for label, value in self.details)])
 
     def to_json(self) -> dict[str, Any]:
-        """Moments as ISO 8601; with the summary, for who only shows it."""
+        """The event as JSON: times as ISO 8601, and the summary for receivers that only show text."""
         shown = asdict(self)
         shown["timestamp"] = self.timestamp.isoformat()
         shown["slot"] = self.slot.isoformat() if self.slot else None

@@ -121,7 +121,7 @@ def require_engine_without_secret(executor: str, engine: str | None, place: str)
     """Raise UsageError for an engine with a password or token, if others can read how a run is started."""
     if engine is not None and has_secret(engine):
         raise UsageError(
-            f"--engine holds a secret, and how {executor} starts a run is no place for it",
+            f"--engine holds a secret, and {executor} would show it where it starts a run",
             next_step=f"leave --engine out, and set {ENGINE_VARIABLE} {place}",
         )
 

@@ -64,7 +64,7 @@ class KubernetesExecutor(Executor):
         require_engine_without_secret("k8s://", engine, "in the Secret that &env-from= names")
         if self.options.secret is None and has_secret(run_log):
             raise UsageError(
-                "the run log's URL holds a password, and the text of a Job is no place for it",
+                "the run log's URL holds a password, which must not be written into a Job",
                 next_step=self._secret_advice(f"--from-literal={RUN_LOG_VARIABLE}=…"),
             )
 
@@ -73,7 +73,7 @@ class KubernetesExecutor(Executor):
         if self.options.secret is None:
             wanted = (RUN_LOG_VARIABLE, ALERTERS_VARIABLE)
             raise UsageError(
-                "runs of k8s:// would alert nobody: the text of a Job is no place for an alerter's address",
+                "runs of k8s:// could send no alerts: an alerter's URL must not be written into a Job",
                 next_step=self._secret_advice(" ".join(f"--from-literal={name}=…" for name in wanted)),
             )
 

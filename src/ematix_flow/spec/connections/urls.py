@@ -1,7 +1,7 @@
 """Parses connection URLs, even with a password that is not percent-encoded, and masks them.
 
 The user ends at the first ``:`` and the password at the last ``@``, so that a password may hold any
-character. A ``${…}`` reference is opaque: what stands inside it never splits a URL.
+character. A ``${…}`` reference is opaque: its content never splits a URL.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ class RunLog(ABC):
         """Close the store. The log can be opened again."""
 
     def last(self, pipeline: str) -> RunRecord | None:
-        """Return the newest run of a pipeline, whatever its outcome."""
+        """Return the newest run of a pipeline, with any outcome."""
         newest = self.list(pipeline, limit=1)
         return newest[0] if newest else None
 
@@ -291,7 +291,7 @@ def run_retention() -> dt.timedelta | None:
     found = None if text is None else try_parse_duration(text)
     if text is not None and not found:
         raise ConfigError(
-            f"[run_log] keep = {text!r} is no duration", next_step='write  keep = "90d"  or leave it out'
+            f"[run_log] keep = {text!r} is not a duration", next_step='write  keep = "90d"  or leave it out'
         )
     return found
 

@@ -37,7 +37,7 @@ def newest_runs_statements(
 def newest_runs_statement(names: int | None, each: int) -> sa.Select[Any]:
     """Return the statement for the newest runs of ``names`` pipelines, each down to its newest success.
 
-    ``names`` None: the names come as one array. It searches an index, whatever the size of the log. It may
+    ``names`` None: the names come as one array. It searches an index, also in a large log. It may
     return more than ``each`` runs if several started at the same time. Building the statement takes longer
     than running it, so it is cached.
     """

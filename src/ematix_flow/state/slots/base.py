@@ -21,7 +21,7 @@ ENDED: tuple[SlotStatus, ...] = ("succeeded", *UNSUCCESSFUL)
 CLOCK_STEP = dt.timedelta(minutes=1)  # clocks are adjusted by up to this; a later slot: a clock was ahead
 ENDING_CLAIM_SECONDS = 60.0  # how long a claim lasts that only ends or reschedules a slot
 MAX_LEASE = dt.timedelta(minutes=10)  # schedulers take leases of one minute
-MAX_CLAIM = dt.timedelta(hours=1)  # limit for a run without heartbeat, whatever its claim says
+MAX_CLAIM = dt.timedelta(hours=1)  # limit for a run without heartbeat, even if its claim lasts longer
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class SlotStore(ABC):
 
     @abstractmethod
     def newest(self, pipelines: Sequence[str]) -> dict[str, SlotRecord]:
-        """Return the newest slot of each pipeline, whatever its status."""
+        """Return the newest slot of each pipeline, with any status."""
 
     def last_fires(self, pipelines: Sequence[str]) -> dict[str, dt.datetime]:
         """Return the fire time of the newest slot of each pipeline."""

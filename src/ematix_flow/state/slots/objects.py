@@ -1,9 +1,10 @@
-"""Slots in an object store: one document a slot, changed only as it was seen.
+"""Slots in an object store: one document a slot, changed by conditional writes.
 
-What a change means is `MemorySlots`' subject: here it is made to the document as it was read, and written
-on the condition that nobody was faster. ``unended/<fires at>/<pipeline>`` marks what waits or is claimed,
-and is there before the slot is; ``heads/<pipeline>/<newest first>`` the last fire of each, and comes after
-it. So a crash in between leaves a slot that is opened again, and none that is lost.
+`MemorySlots` decides what a change does. This module applies it to the document that it read, and writes the
+result on the condition that no other process has changed the document. ``unended/<fires at>/<pipeline>``
+marks a slot that waits or is claimed, and is written before the slot. ``heads/<pipeline>/<newest first>``
+marks the last fire of each pipeline, and is written after the slot. So a crash between these writes leaves a
+slot that is opened again; no slot is lost.
 """
 
 from __future__ import annotations

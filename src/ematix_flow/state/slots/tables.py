@@ -1,4 +1,4 @@
-"""The tables of slots and leases, which lie beside the run log's and have its version."""
+"""The tables of slots and leases. They are next to the run log's tables and have the same version."""
 
 from __future__ import annotations
 

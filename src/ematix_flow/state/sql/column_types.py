@@ -26,7 +26,7 @@ class UtcDateTime(sa.types.TypeDecorator[dt.datetime]):
     def process_bind_param(self, value: dt.datetime | None, dialect: sa.Dialect) -> dt.datetime | None:
         if value is None:
             return None
-        moment = aware_utc("a moment", value)
+        moment = aware_utc("a time", value)
         return moment if dialect.name == "postgresql" else moment.replace(tzinfo=None)
 
     def process_result_value(self, value: dt.datetime | None, dialect: sa.Dialect) -> dt.datetime | None:

@@ -176,22 +176,22 @@ class SqlFunctions(ABC):
     # --- dates and times ---
 
     def timestamp_from_iso(self, tree: exp.Expression) -> exp.Expression:
-        """A moment from ``2024-1-2 3:04:05[.678]+00:00``, whose parts are known to be valid."""
+        """A point in time from ``2024-1-2 3:04:05[.678]+00:00``, whose parts are known to be valid."""
         return self.convert(tree, DataType("timestamp_tz"))
 
     def date_from_iso(self, tree: exp.Expression) -> exp.Expression:
         return self.convert(tree, DataType("date"))
 
     def to_utc(self, tree: exp.Expression) -> exp.Expression:
-        """The moment of a time without zone, taken as UTC."""
+        """The point in time of a time without zone, taken as UTC."""
         return exp.AtTimeZone(this=tree, zone=text(UTC))
 
     def from_utc(self, tree: exp.Expression) -> exp.Expression:
-        """The UTC time, without zone, of a moment."""
+        """The UTC time, without zone, of a point in time."""
         return self.local(tree, UTC)
 
     def local(self, tree: exp.Expression, zone: str) -> exp.Expression:
-        """The time in a zone, without zone, of a moment."""
+        """The local time in a zone, without zone, of a point in time."""
         return exp.AtTimeZone(this=tree, zone=text(zone))
 
     def start_of(self, unit: str, tree: exp.Expression) -> exp.Expression:

@@ -10,11 +10,11 @@ from ematix_flow.strategies.functions.base import SqlFunctions, TypedValue
 
 @dataclass(frozen=True)
 class ColumnSite:
-    """Handed to markers and casts.
+    """What markers and casts receive.
 
-    ``own_level`` makes a plain column of a value, by computing it in a SELECT of its own inside the next
-    one. Code that uses a value twice calls it first, so that a chain of markers does not double in size
-    with every step.
+    ``own_level`` computes a value in a separate inner SELECT and returns the plain column that holds it. Code
+    that uses a value twice calls it first, so that a chain of markers does not double in size with every
+    step.
     """
 
     functions: SqlFunctions

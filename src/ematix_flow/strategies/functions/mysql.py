@@ -67,7 +67,7 @@ class MySQLFunctions(SqlFunctions):
         return select.limit(exp.Literal.number(_EVERYTHING))
 
     def from_source(self, tree: exp.Expression, data_type: DataType | None) -> exp.Expression:
-        """Text compares by code point, whatever the collation of its column."""
+        """Text compares by code point, not by the collation of its column."""
         if data_type is None or data_type.kind not in ("text", "string"):
             return tree
         return _exact(tree)
@@ -236,7 +236,7 @@ def _exact(tree: exp.Expression) -> exp.Expression:
 
 
 def _replacement(parts: tuple[str | int, ...], shift: int, before: str) -> exp.Expression:
-    """ICU writes ``$1`` and PCRE ``\\1``; in hex, so that no text can end the comment it stands in."""
+    """ICU writes ``$1`` and PCRE ``\\1``; in hex, so that no text can end the comment around it."""
     icu = (f"${before}" if before else "") + write_replacement(parts, "java", shift)
     pcre = (f"\\{before}" if before else "") + write_replacement(parts, "re2", shift)
     return exp.Var(this=f"/*!80000 {_hex(icu)} *//*M! {_hex(pcre)} */")

@@ -70,7 +70,7 @@ def _trim(value: TypedValue, site: ColumnSite) -> exp.Expression:
 
 
 def parse_int(value: TypedValue, site: ColumnSite, failure: OnFailure) -> TypedValue:
-    functions, result = site.functions, "is no whole number of 64 bits"
+    functions, result = site.functions, "is not a whole number of 64 bits"
     if value.kind in INTEGER_BITS:
         return value
     if value.kind == "boolean":
@@ -89,7 +89,7 @@ def parse_int(value: TypedValue, site: ColumnSite, failure: OnFailure) -> TypedV
 
 def parse_numeric(value: TypedValue, to: DataType, site: ColumnSite, failure: OnFailure) -> TypedValue:
     assert to.precision is not None and to.scale is not None
-    functions, result = site.functions, f"is no number of {to}"
+    functions, result = site.functions, f"is not a number of {to}"
     whole, limit = to.precision - to.scale, number(10 ** (to.precision - to.scale))
     if value.kind in INTEGER_BITS or value.kind == "numeric":
         value = site.own_level(value)
@@ -139,7 +139,7 @@ def parse_timestamp(
         return TypedValue(functions.to_utc(functions.convert(value.tree, NAIVE)), MOMENT)
     iso = _iso_text(value, formats, site, with_time=True)
     read = (functions.matches(iso.tree.copy(), VALID_MOMENT), functions.timestamp_from_iso(iso.tree.copy()))
-    return _read_or_fail(iso, read, site, failure, MOMENT, "is no timestamp", _readable_iso(iso, site))
+    return _read_or_fail(iso, read, site, failure, MOMENT, "is not a timestamp", _readable_iso(iso, site))
 
 
 def parse_date(value: TypedValue, formats: Sequence[str], site: ColumnSite, failure: OnFailure) -> TypedValue:
@@ -152,7 +152,7 @@ def parse_date(value: TypedValue, formats: Sequence[str], site: ColumnSite, fail
         return TypedValue(functions.convert(value.tree, DATE), DATE)
     iso = _iso_text(value, formats, site, with_time=False)
     read = (functions.matches(iso.tree.copy(), VALID_DATE), functions.date_from_iso(iso.tree.copy()))
-    return _read_or_fail(iso, read, site, failure, DATE, "is no date", _readable_iso(iso, site))
+    return _read_or_fail(iso, read, site, failure, DATE, "is not a date", _readable_iso(iso, site))
 
 
 def _read_or_fail(

@@ -1,7 +1,7 @@
 """Python functions that SQL compiled for SQLite calls, and their registration.
 
 All are deterministic and return NULL for NULL. Dates and times are stored as ISO text: ``2024-01-02``,
-``2024-01-02 03:04:05.678000``, and with ``+00:00`` behind it for a moment.
+``2024-01-02 03:04:05.678000``, and a point in time has ``+00:00`` after it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 SQLite lacks regular expressions, time zones and decimals; the ``EMATIX_…`` functions used here are
 Python functions that `functions.sqlite.register` puts on a connection. Dates and times are ISO text,
-in UTC; booleans are 0 and 1; decimals are compared and rounded exactly, whatever form they are stored in.
+in UTC; booleans are 0 and 1; decimals are compared and rounded exactly, in any stored form.
 """
 
 from __future__ import annotations

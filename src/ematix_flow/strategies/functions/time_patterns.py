@@ -1,12 +1,12 @@
 """Regular expressions that recognise a date or time in a format and rewrite it as ISO text.
 
-A format becomes a few `TimePattern`s, which look at the shape alone. `VALID_DATE` and `VALID_MOMENT`
-then take only ISO texts that exist on the calendar, leap years included, so that the cast behind them
-cannot fail and no engine needs a cast that tries. All texts are trimmed and in lower case.
+A format becomes a few `TimePattern`s, which check only the shape. `VALID_DATE` and `VALID_MOMENT` then match
+only ISO texts that exist on the calendar, leap years included. So the cast after them cannot fail, and no
+engine needs a cast that may fail (``TRY_CAST``). All texts are trimmed and in lower case.
 
-To recognise is cheap on every engine; to take groups out of a text costs Postgres dearly, the more
-groups and the stricter the pattern, the more. So a shape has no groups, and what takes them out of a
-text that is known to have the shape is loose and takes runs of fields that stand in ISO order at once.
+Matching is cheap on every engine. Extracting groups is expensive in Postgres, the more so with more groups
+and stricter patterns. So the pattern of a shape has no groups. A second, loose pattern extracts the groups
+from a text that is known to have the shape, and takes adjacent fields that are in ISO order as one group.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _with_runs(elements: list[FormatElement]) -> list[FormatElement]:
 
 
 def _literal(text: str) -> str:
-    """The text between two fields. A space stands for one or more."""
+    """The text between two fields. A space matches one or more spaces."""
     out = ""
     for char in text.lower():
         if char == " ":

@@ -206,7 +206,7 @@ def _read_orc_footer(stream: BinaryIO) -> Footer:
         stored = _orc_type(field.type)
         problem = "" if stored is not None else f"{field.type} in ORC"
         columns.append(FileColumn(field.name, stored if stored is not None else pa.null(), problem))
-    # Spark's reader refuses moments, and takes a backtick for the end of a name: a`b would be a, or null
+    # Spark's reader refuses timestamps, and takes a backtick for the end of a name: a`b would be a, or null
     return Footer(_share_columns(tuple(columns)), "tz=" in str(schema) or "`" in str(schema))
 
 

@@ -191,7 +191,7 @@ def is_lossy_whole_sql(cell: str, spark_type: str) -> str:
     return f"({cell} RLIKE '{_WHOLE}' AND length({cell}) > {_FLOAT_DIGITS} AND NOT {same})"
 
 
-# ------------------------------------------------------------------ values that are at hand
+# ------------------------------------------------------------------ values in memory
 
 
 def infer_type_of_texts(values: Iterable[str | None]) -> str:

@@ -79,7 +79,7 @@ def partition_values(name: str, partition_by: Sequence[str]) -> dict[str, str | 
     """The texts of the partition columns in a file's path below its table's folder.
 
     Some writers percent-encode the UTF-8 bytes of all but a few letters, others only what a path cannot hold.
-    Both are decoded; a percent sign that begins no escape stands for itself.
+    Both are decoded; a percent sign that begins no escape is kept.
     """
     texts = [_decode_value(part.partition("=")[2], part, name) for part in _partition_parts(name)]
     found = dict(zip(partition_columns(name), texts, strict=True))

@@ -1,6 +1,6 @@
 """Tables of files as DataFrames, and queries over them.
 
-Spark's own readers are used wherever they can be. Only the given session is used, and nothing stays in its
+Spark's own readers are used where possible. Only the given session is used, and nothing stays in its
 catalog.
 """
 

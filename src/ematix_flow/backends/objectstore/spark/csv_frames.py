@@ -184,14 +184,14 @@ def _reader(spark: SparkSession, shape: CsvShape, reading: CsvReadOptions) -> Da
         "multiLine": shape.spans_lines,
         "mode": "FAILFAST",
         "unescapedQuoteHandling": "RAISE_ERROR",
-        "columnPruning": False,  # a record of another length is an error, whichever columns are selected
+        "columnPruning": False,  # a record of another length is an error, also when few columns are read
     }
     if shape.spans_lines or reading.terminator is not None:  # else Spark knows all three line ends
         options["lineSep"] = shape.line_end
     if reading.comment is not None:
         options["comment"] = reading.comment
     if reading.truncated_rows_ok:
-        # a record with a stray quote would be one of nulls here: its text is taken as it stands
+        # a record with a stray quote would otherwise become nulls: keep its text unchanged
         options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _RAGGED}
         options["unescapedQuoteHandling"] = "STOP_AT_DELIMITER"
     return spark.read.format("csv").options(**options)
@@ -284,7 +284,7 @@ def _cast_cell_sql(name: str, spark_type: str, checked: bool) -> str:
         quote_name(FILE_COLUMN),
         text_literal(": '"),
         f"left({cell}, 80)",
-        text_literal(f"' is no {spark_type}, which the first records were"),
+        text_literal(f"' is not of type {spark_type}, as in the first records"),
         next_step="raise schema_infer_max_records in csv_read_options=, or leave it out to inspect all rows",
     )
     typed = f"try_cast({cell} AS {spark_type})"

@@ -227,7 +227,7 @@ def _exact_types(spark: SparkSession, table: ReadableTable, types: Mapping[str, 
 
 
 def _double_paths(of: DataType, path: Path = ()) -> Iterator[Path]:
-    """The paths to all doubles in a type; None stands for the elements of a list."""
+    """The paths to all doubles in a type; None means the elements of a list."""
     from pyspark.sql.types import ArrayType, DoubleType, StructType
 
     if isinstance(of, StructType):

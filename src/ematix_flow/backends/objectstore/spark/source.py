@@ -66,7 +66,7 @@ class TableFinder(Protocol):
 
 
 class FilesSource(SparkSource):
-    """Tables of files of one format, wherever a catalog finds them."""
+    """Tables of files of one format, in the places that a catalog finds."""
 
     def __init__(self, catalog: TableFinder, format: str, files: FileOptions = _AS_FOUND) -> None:
         self._catalog, self._format = catalog, format

@@ -167,7 +167,7 @@ def _value_or_error_sql(name: str, typed: str, column: ColumnSpec, file: str) ->
         file,
         text_literal(": '"),
         f"left(CAST({name} AS STRING), 80)",
-        text_literal(f"' is no {column.type}, which the column is in this stream"),
+        text_literal(f"' is not of type {column.type}, the column's type in this stream"),
         next_step=_STEP,
     )
     return f"CASE WHEN {name} IS NOT NULL THEN coalesce({typed}, {refused}) END"

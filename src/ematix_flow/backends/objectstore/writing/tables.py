@@ -140,7 +140,7 @@ class FilesTables:
         return replace(layout, columns=merge_columns(there.columns, declared))
 
     def _existing_layout(self, home: TableStorage, table: TableSpec) -> FileLayout | None:
-        """The layout of the existing files, whoever wrote them; None if there are none."""
+        """The layout of the existing files, written by this product or another; None if there are none."""
         version = home.current_version()
         if version is not None:
             require_format(home, version.state.layout.format, self.format)
