@@ -10,7 +10,7 @@ def handler(event: Mapping[str, Any], context: object = None) -> dict[str, int]:
     """Run the slot that a scheduler sent by ``lambda://``, and return the exit code of the command.
 
     A failed run is not a failed invocation: the slot records the failure and is tried again by its policy.
-    ValueError for an event that is none of ours, so that nothing but ``run-slot`` is ever called.
+    Raises ValueError for any other event, so that only ``run-slot`` can be called.
     """
     arguments = event.get("arguments") if isinstance(event, Mapping) else None
     if not isinstance(arguments, list) or not all(isinstance(each, str) for each in arguments):

@@ -165,7 +165,7 @@ def test_a_server_that_is_not_there_is_told(
     executor = cluster.executor("image=flow:1")
     with pytest.raises(CannotDispatch, match="could not be made"):
         cluster.job(executor)
-    with pytest.raises(ConfigError, match="cannot be looked at"):
+    with pytest.raises(ConfigError, match="cannot be read"):
         executor.poll_workers()
     with pytest.raises(ConfigError, match="no cluster can be found"):
         cluster.executor("image=flow:1", "elsewhere")

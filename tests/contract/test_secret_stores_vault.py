@@ -198,7 +198,7 @@ def test_which_server_must_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
         VaultResolver().resolve("a#b")
     monkeypatch.setenv("VAULT_TOKEN", "t")
     monkeypatch.setenv("VAULT_ADDR", "not a url")
-    with pytest.raises(ConfigError, match="cannot be asked") as caught:
+    with pytest.raises(ConfigError, match="cannot be read") as caught:
         VaultResolver().resolve("a#b")
     assert "check VAULT_ADDR" in str(caught.value)
 

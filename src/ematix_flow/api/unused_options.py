@@ -147,7 +147,7 @@ def _check_mapped_column(name: str, source: str, spec: TargetSpec, where: Source
     normalizers = table.column(name).normalizers
     if normalizers and normalizers[0].name == "derive":
         raise DeclarationError(
-            f"column_map= and derive() both say where {name!r} comes from",
+            f"column_map= and derive() both define where {name!r} comes from",
             where=where,
             next_step="keep one of them",
         )

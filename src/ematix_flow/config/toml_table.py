@@ -17,7 +17,7 @@ from ematix_flow.spec.location import SourceLocation, TableLocation
 class TomlTable:
     """The values at a path of a file; the empty path is the file itself.
 
-    ``elsewhere`` says of a key that was taken over from another place where that is.
+    ``elsewhere`` has the location of each key that was taken from another place.
     """
 
     file: TomlFile

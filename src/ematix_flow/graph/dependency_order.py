@@ -43,7 +43,7 @@ def upstreams_within(
 
 
 def parallel_levels(upstreams: Mapping[str, Sequence[str]]) -> list[list[str]]:
-    """What may run side by side, step after step, given what `within` says."""
+    """The names in steps: those of one step may run in parallel. ``upstreams`` is the result of `within`."""
     step: dict[str, int] = {}
     out: list[list[str]] = []
     for name in topological_order(upstreams):

@@ -107,7 +107,7 @@ class _MetricsHttpServer(ThreadingHTTPServer):
             self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        _log.debug("a question of %s was not answered", client_address, exc_info=True)
+        _log.debug("a request of %s was not answered", client_address, exc_info=True)
 
 
 class _MetricsHttpServerIPv6(_MetricsHttpServer):

@@ -1,7 +1,7 @@
-"""What the runs of pipelines and the looks of a scheduler come to in numbers.
+"""The metrics of pipeline runs and of a scheduler's polls.
 
-Owns the names, as `stream_metrics` does for streams; where the numbers go is `metrics`' subject. Names
-follow OpenMetrics; labels are bounded, and what exceeds the bound is counted under ``other``.
+Owns the names, as `stream_metrics` does for streams; `metrics` decides where the numbers go. Names follow
+OpenMetrics; the number of labels is bounded, and further ones count as ``other``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RunMetrics:
         self._attempt = self._gauge(
             "pipeline_retry_attempt", "The number of the last attempt, from 1.", "pipeline"
         )
-        self._rows = self._counter("pipeline_rows", "Rows, by what became of them.", "pipeline", "kind")
+        self._rows = self._counter("pipeline_rows", "Rows, by what was done with them.", "pipeline", "kind")
         self._stage_seconds = self._counter(
             "pipeline_stage_seconds", "Time spent in a stage, of all targets.", "pipeline", "stage"
         )
@@ -185,7 +185,7 @@ class _SchedulerMetrics:
         self._leads: bool = False
         self._ticks = Counter(
             f"{prefix}_ticks",
-            "Looks at the clock; failed, or idle while another scheduler leads.",
+            "Polls by outcome; idle while another scheduler leads.",
             ("outcome",),
             registry=registry,
         )
@@ -200,7 +200,7 @@ class _SchedulerMetrics:
         )
         self._last = Gauge(
             f"{prefix}_last_tick_timestamp_seconds",
-            "When it last looked.",
+            "When the scheduler last polled.",
             unit="seconds",
             registry=registry,
         )

@@ -100,7 +100,7 @@ class StreamMetrics:
         self._lag = self._gauge("lag", "Messages that wait.", "pipeline", "topic", "partition")
         self._lag_seconds = self._gauge(
             "lag_seconds",
-            "How far behind the newest message, of sources that tell it in time.",
+            "Time behind the newest message, for sources that measure lag in time.",
             "pipeline",
             "topic",
             "partition",
@@ -117,7 +117,7 @@ class StreamMetrics:
         )
         self._up = self._gauge("up", "1 while the stream runs.", "pipeline")
 
-    # ------------------------------------------------------------------ what a stream tells
+    # ------------------------------------------------------------------ what a stream reports
 
     def set_state(self, pipeline: str, state: StreamState, error: BaseException | str | None = None) -> None:
         """Set the state of a stream, with the error that caused it, if any."""
@@ -224,7 +224,7 @@ class StreamMetrics:
         with self._lock:
             self._status_of(pipeline)[1].failing.pop(_label(target), None)
 
-    # ------------------------------------------------------------------ what others ask
+    # ------------------------------------------------------------------ what is read
 
     def health(self) -> StreamHealth:
         """Return the health: well unless a stream has failed; ``degraded`` while one target fails."""

@@ -100,7 +100,7 @@ class SharedRead:
 
     ``copy``: each task writes its rows to the staging of every target. ``frame``: Spark caches the source as
     a DataFrame and computes the rows of each target from it. ``table``: the database that source and targets
-    share computes the rows into ``table``. Each target takes the rows of its own range.
+    share computes the rows into ``table``. Each target takes only the rows in its range.
     """
 
     method: Literal["copy", "frame", "table"]

@@ -78,7 +78,7 @@ def check_freshness(
             )
         except FlowError as error:
             advice = f" ({error.next_step})" if error.next_step else ""
-            since, missing = None, f"the target does not tell: {error.what}{advice}"
+            since, missing = None, f"the target cannot be read: {error.what}{advice}"
     if since is None:
         return Freshness(spec.name, "breached", sla, reason=missing)
     lag = max(0.0, (now - since).total_seconds())
@@ -105,7 +105,7 @@ def _newest_value(spec: PipelineSpec, connections: Connections) -> dt.datetime |
     source = backend.source()
     if not isinstance(source, BatchSource) or target.table is None or spec.freshness_column is None:
         raise Unsupported(
-            f"the newest {spec.freshness_column} of {target.label} cannot be asked for without Spark",
+            f"the newest {spec.freshness_column} of {target.label} cannot be read without Spark",
             where=spec.where,
             next_step="leave out freshness_column=, and the last successful run counts",
         )
@@ -187,8 +187,8 @@ def _record_and_notify(
 def _breach_message(found: Freshness) -> str:
     allowed = _format_duration(found.sla_seconds)
     if found.lag_seconds is None:
-        return f"{found.reason}; it promises to be at most {allowed} old"
-    return f"what it has loaded is {_format_duration(found.lag_seconds)} old; it promises at most {allowed}"
+        return f"{found.reason}; its freshness_sla is {allowed}"
+    return f"its newest data is {_format_duration(found.lag_seconds)} old; its freshness_sla is {allowed}"
 
 
 def _format_duration(seconds: float) -> str:

@@ -1,8 +1,8 @@
 """Column normalisers as declared values: what a marker is, which arguments it takes, and its JSON.
 
 A normaliser is a name and its arguments; nothing here knows SQL. A column's normalisers run left to
-right on the source's value. What each one means is said in its factory below, and holds on every
-engine alike; the compilation to SQL lives in ``strategies/projection.py``.
+right on the source's value. The factories below define what each one means, which is the same on every
+engine; ``strategies/projection.py`` compiles them to SQL.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def regex_replace(pattern: str, replacement: str, flags: str = "g") -> Normalize
     r"""Replace matches of ``pattern``; ``\1`` … ``\9`` in the replacement are groups, ``\0`` is the match.
 
     ``flags``: ``g`` replaces every match instead of the first, ``i`` ignores ASCII case. The pattern is
-    of the part of regular expressions that every engine reads alike (`spec.portable_regex`).
+    of the part of regular expressions that every engine reads the same way (`spec.portable_regex`).
     """
     return Normalizer("regex_replace", (("pattern", pattern), ("replacement", replacement), ("flags", flags)))
 

@@ -15,9 +15,9 @@ from ematix_flow.errors import DeclarationError, did_you_mean
 
 @dataclass(frozen=True)
 class DeduplicateBy:
-    """One row per key: the first by ``order_by``, with nulls last unless it says otherwise.
+    """One row per key: the first by ``order_by``, by default with nulls last.
 
-    Rows that are equal in keys and order are alike to it: any one of them stays.
+    Of rows that are equal in keys and order, any one is kept.
     """
 
     name: ClassVar[str] = "deduplicate_by"

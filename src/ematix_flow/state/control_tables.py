@@ -1,7 +1,7 @@
 """The run log's tables and the upgrades that bring an older log, and its slots, up to this version.
 
-Free of any particular database. A change of the tables here goes with a new upgrade at the end of
-`UPGRADES`; a new log is made as the tables say, without them.
+Independent of the database. A change of the tables here needs a new upgrade at the end of `UPGRADES`; a new
+log is created directly from the tables, without upgrades.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def steps(
 def _insert_changed(
     dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows, rows: exp.Expr
 ) -> exp.Insert:
-    """Insert the new and the differing rows into the work table, with a flag that tells which."""
+    """Insert the new and the differing rows into the work table, with a flag that shows which."""
     names, keys = table.column_names, incoming.matching.keys
     target = table_as(dialect.table(table.schema, table.name), "t")
     is_new = exp.Is(this=column(keys[0], "t"), expression=exp.Null())

@@ -327,5 +327,5 @@ def _mismatch_error(
         " ".join(said),
         where=where,
         state=f"{table.label} is unchanged",
-        next_step="name the columns alike with AS in the source SQL, use column_map=, or declare them",
+        next_step="name the columns with AS in the source SQL, use column_map=, or declare them",
     )

@@ -44,7 +44,7 @@ class RestartPolicy:
         elif not self.reset_backoff_after_seconds >= 0:
             wrong = f"reset_backoff_after_seconds is {self.reset_backoff_after_seconds}; it is at least 0"
         if wrong:
-            raise ConfigError(f"the restart policy cannot be: {wrong}")
+            raise ConfigError(f"the restart policy is invalid: {wrong}")
 
     def longest_delay(self, consecutive: int) -> float:
         """Return the longest wait in seconds after this many consecutive failures, from 1."""

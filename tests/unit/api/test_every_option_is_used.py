@@ -195,7 +195,7 @@ def test_two_options_of_a_pipeline_are_both_used_or_one_is_refused() -> None:
         ({"column_map": {"nmae": "name"}, "source_table": "t"}, "column_map= names 'nmae'"),
         ({"column_map": {"emial": "mail"}}, "Did you mean 'email'"),
         ({"column_map": {"mail": "email"}}, "the declared column comes first: column_map={'email': 'mail'}"),
-        ({"column_map": {"total": "sum"}}, "both say where 'total' comes from"),
+        ({"column_map": {"total": "sum"}}, "both define where 'total' comes from"),
         ({"column_map": {"email": 3}}, "takes {declared column: source column}"),
         ({"keys": [], "mode": "merge"}, "keys= names no column"),
         ({"column_map": ["email"]}, "column_map= takes names and values"),

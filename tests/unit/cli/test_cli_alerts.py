@@ -74,7 +74,7 @@ def test_a_pipeline_that_fails_and_is_mended_is_told_twice(shop: Path, flow: Flo
 def test_a_bad_url_is_an_error_before_anything_runs(shop: Path, flow: Flow) -> None:
     for command in (["run", "orders"], ["run-due"], ["freshness-check"]):
         refused = flow(*command, "--alerter", "email://mail.example.com")
-        assert refused.code == 2 and "whom to tell" in refused.err
+        assert refused.code == 2 and "names no recipient" in refused.err
     assert flow("runs", "list", "--output", "json").json == []
 
 
@@ -184,7 +184,7 @@ def test_freshness_is_the_time_since_the_last_success(
 
 def test_a_column_says_how_fresh_the_target_is(shop: Path, flow: Flow) -> None:
     missing = flow("freshness-check", "copy", "--output", "json")
-    assert missing.code == 1 and "the target does not tell: " in missing.json[0]["reason"]
+    assert missing.code == 1 and "the target cannot be read: " in missing.json[0]["reason"]
     mend()
     assert flow("run", "copy").code == 0
     (found,) = flow("freshness-check", "copy", "--output", "json").json
@@ -201,7 +201,7 @@ def test_one_that_cannot_be_asked_keeps_no_other_from_being_checked(shop: Path, 
     states = {each["pipeline"]: (each["state"], each["reason"]) for each in found.json}
     assert found.code == 1 and states["orders"] == ("healthy", None)
     assert states["copy"][0] == "breached"
-    assert "cannot be asked for without Spark (leave out freshness_column=" in states["copy"][1]
+    assert "cannot be read without Spark (leave out freshness_column=" in states["copy"][1]
 
 
 def test_staleness_is_told_once_and_so_is_its_end(

@@ -1,8 +1,10 @@
-"""README, documentation, examples and help texts are written in plain words: old or vague ones stay out."""
+"""README, documentation, help texts and the texts of the code use plain words: old or vague ones stay out."""
 
 from __future__ import annotations
 
 import re
+import tokenize
+from pathlib import Path
 
 import pytest
 
@@ -21,8 +23,15 @@ REFUSED = {
     r"heard of": "sends a heartbeat",
     r"mind who": "say what to do",
     r"unless told": "by default",
+    r"whatever|whichever": "any, name the cases",
+    r"likewise": "also",
+    r"thereof|therein|thereby": "its, in it, by it",
+    r"whom": "name the receiver",
+    r"in the clear": "unencrypted",
 }
 SCAFFOLDS = sorted((REPOSITORY / "src" / "ematix_flow" / "cli" / "scaffolds").glob("**/*.md"))
+SOURCES = sorted((REPOSITORY / "src").rglob("*.py"))
+FSTRING_TEXT = getattr(tokenize, "FSTRING_MIDDLE", None)  # before Python 3.12 an f-string is one STRING
 PATTERN = re.compile(rf"\b(?:{'|'.join(REFUSED)})\b", re.IGNORECASE)
 
 
@@ -40,6 +49,18 @@ def findings(text: str) -> list[str]:
     ]
 
 
+def code_texts(source: Path) -> list[str]:
+    """The lines of comments, docstrings and other texts of a module, with their numbers."""
+    with source.open("rb") as file:
+        tokens = list(tokenize.tokenize(file.readline))
+    return [
+        f"{token.start[0] + offset}: {line}"
+        for token in tokens
+        if token.type in (tokenize.COMMENT, tokenize.STRING, FSTRING_TEXT)
+        for offset, line in enumerate(token.string.splitlines())
+    ]
+
+
 @pytest.mark.parametrize(
     "page", [*PAGES, *SCAFFOLDS], ids=lambda page: page.relative_to(REPOSITORY).as_posix()
 )
@@ -52,6 +73,21 @@ def test_help_texts_use_plain_words() -> None:
     assert findings("\n".join(reference.cli_page())) == []
 
 
+def test_the_reference_of_the_python_api_uses_plain_words() -> None:
+    reference = reference_pages()
+    assert findings("\n".join(reference.api_page())) == []
+
+
+def test_comments_docstrings_and_messages_use_plain_words() -> None:
+    found = {
+        source.relative_to(REPOSITORY).as_posix(): [
+            line for line in code_texts(source) if PATTERN.search(line)
+        ]
+        for source in SOURCES
+    }
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
 def test_the_commands_of_the_makefile_are_described_in_plain_words() -> None:
     assert findings((REPOSITORY / "Makefile").read_text(encoding="utf-8")) == []
 
@@ -62,6 +98,15 @@ def test_the_commands_of_the_makefile_are_described_in_plain_words() -> None:
 )
 def test_the_search_finds_what_it_looks_for(text: str) -> None:
     assert findings(text)
+
+
+def test_the_texts_of_code_are_comments_docstrings_and_strings(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text('"""Of a\nmodule."""\nbeside = f"one {beside} two"  # why\n', encoding="utf-8")
+    texts = "\n".join(code_texts(module))
+    assert '1: """Of a\n2: module' in texts
+    assert "3: # why" in texts
+    assert "one " in texts
 
 
 @pytest.mark.parametrize("text", ["its own process", "a recommended way", "beneath", "`--anew` starts again"])

@@ -73,7 +73,7 @@ def test_a_home_that_cannot_be_written_means_a_private_temporary_folder(
     assert folder.parent == tmp_path
     assert folder.stat().st_mode & 0o077 == 0
     folder.chmod(0o777)
-    with pytest.raises(ConfigError, match="is not ours"):
+    with pytest.raises(ConfigError, match="is another user's"):
         cache_folder({"HOME": str(tmp_path / "home")})
 
 

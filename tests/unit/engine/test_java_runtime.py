@@ -93,7 +93,7 @@ def test_a_java_home_without_a_java_is_passed_over(tmp_path: Path, env: dict[str
             "#!/bin/sh\necho 'Unable to locate a Java Runtime.' >&2\nexit 1\n",
             "Unable to locate a Java Runtime.",
         ),
-        ("#!/bin/sh\necho hello\n", "does not tell its version"),
+        ("#!/bin/sh\necho hello\n", "does not report its version"),
         ("not a program", "does not start"),
     ],
 )

@@ -80,7 +80,7 @@ class DeltaFormat(LakeFormat):
         around = ["/".join(parts[:size]) for size in range(1, len(parts))]
         own = "/".join(parts)
         is_there = is_table(self._store, own)
-        # below a table lie its own folders, and they may be many
+        # a table has its own folders, possibly many
         within = [f"{own}/{n}" for n in self._store.folders(own) if not is_hidden(n)] if is_there else []
         for folder in (*around, *within):
             if is_table(self._store, folder):
@@ -132,7 +132,7 @@ class DeltaFormat(LakeFormat):
         return sql
 
     def create(self, spark: SparkSession, table: TableSpec, partition_by: Sequence[str]) -> None:
-        # the statement takes a folder in which anything lies, our journal for one, for a table that is there
+        # CREATE TABLE would take a folder with any file, such as our journal, for an existing table
         empty = conform_frame(spark, None, table).write.format("delta").mode("ignore")
         empty.options(**_table_properties(table.column_names)).partitionBy(*partition_by).save(
             self._uri(table)

@@ -70,7 +70,7 @@ class DeltaSource(SparkSource):
         from pyspark.errors import AnalysisException, IllegalArgumentException
 
         folder, value = self._tables.find_folder(name), moment.evaluate(spark)
-        # before Delta looks: of a time after the last commit this has all that was there by then
+        # read before Delta resolves the version: for a time after the last commit, no newer commit is read
         first, last = first_and_last_version(self._store, folder)
         option = "versionAsOf" if moment.kind == "version" else "timestampAsOf"
         try:

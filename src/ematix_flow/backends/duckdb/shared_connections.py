@@ -116,7 +116,7 @@ def _open(file: DatabaseFile, write: bool) -> _SharedConnection:
         connection.execute(sql).fetchall()[0]
         for sql in ("SELECT current_database()", "FROM duckdb_connection_count()")
     )
-    if users == 1:  # no other user, whom the setting would affect
+    if users == 1:  # no other user, which the setting would affect
         connection.execute("SET autoinstall_known_extensions = false")
     if catalog != catalog_name(file.path):
         connection.close()

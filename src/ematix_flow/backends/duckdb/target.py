@@ -1,6 +1,6 @@
 """DuckDB as a target: its catalog and its staging.
 
-DuckDB's key indexes see the deletes of their own transaction, so `truncate` deletes and inserts as in every
+DuckDB's key indexes see the deletes of the same transaction, so `truncate` deletes and inserts as in every
 other database; a test checks this for the version in use.
 """
 

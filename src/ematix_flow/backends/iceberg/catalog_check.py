@@ -25,14 +25,14 @@ def check_catalog(connection: IcebergConnection, store: Store | None) -> str:
     kind = connection.catalog_type
     shown = f"Iceberg catalog ({kind})"
     if kind == "hadoop" and store is None:
-        return f"{shown} in {connection.warehouse} (not asked: only Spark can)"
+        return f"{shown} in {connection.warehouse} (not checked: this needs Spark)"
     if kind == "rest":
         _check_rest(connection)
         shown += f" at {mask(connection.uri)}"
     elif kind == "hive":
         shown += f" at {_check_port(connection)}"
     elif kind != "hadoop":
-        shown += f" at {mask(connection.uri or connection.warehouse)} (not asked: only Spark can)"
+        shown += f" at {mask(connection.uri or connection.warehouse)} (not checked: this needs Spark)"
     return f"{shown}, files in {store.check()}" if store is not None else shown
 
 

@@ -59,7 +59,7 @@ def catalog_settings(connection: IcebergConnection) -> dict[str, str]:
         "uri": connection.uri,
         "warehouse": spark_warehouse(connection),
         "token": connection.token,
-        "cache-enabled": "false",  # a table is looked at as it is now
+        "cache-enabled": "false",  # always read the current state of a table
         "use-nullable-query-schema": "false",  # a table that is made with its first rows keeps NOT NULL
         "io-impl": _HADOOP_FILES,
         **_credential(connection),

@@ -116,8 +116,8 @@ class StepRunner:
     def collect_changes(self, view: str, inserted: int | None = None) -> RowChanges | None:
         """The counted changes of the table behind a view; None if the steps do not change it.
 
-        The changes are materialized first, so that the counted rows are the committed rows, whatever happens
-        to a worker meanwhile. If all of them are ``inserted`` rows, they are used directly.
+        The changes are materialized first, so that the counted rows are the committed rows, even if a worker
+        is lost in between. If all of them are ``inserted`` rows, they are used directly.
         """
         pending = self._pending.get(view)
         if pending is None:

@@ -278,9 +278,9 @@ class ReceivedFileSource(ReceivedSource):
     ) -> DataFrame:
         """The rows of exactly these files, which messages have named.
 
-        With ``columns``, the rows have these columns only, in their order and types, whatever the files hold:
-        a missing column is null, and a value of another type is refused. Without, they are as a batch reads
-        them. SourceFailed names a file that cannot be read, here or when the rows are computed; a caller that
+        With ``columns``, the rows have only these columns, in their order and types: a column that a file
+        lacks is null, and a value of another type is refused. Without, the rows are as in a batch read.
+        SourceFailed names a file that cannot be read, here or when the rows are computed; a caller that
         reads one file at a time finds out which.
         """
 

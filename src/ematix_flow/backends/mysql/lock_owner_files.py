@@ -1,4 +1,4 @@
-"""Files in the state folder that say which process of this machine holds a pipeline's lock.
+"""Files in the state folder that name the process of this machine that holds a pipeline's lock.
 
 MariaDB does not show the name of another session. Therefore a session that holds a pipeline's lock takes a
 second user lock with a random name, and records that name and its process in a file. A run that finds the

@@ -21,7 +21,7 @@ SHOW SESSION VARIABLES WHERE Variable_name IN (
 
 
 def read_query_context(address: MySQLAddress) -> Mapping[str, str]:
-    """Equal for two sessions of one server if and only if they answer every query alike."""
+    """Equal for two sessions of one server if and only if every query has the same result in both."""
     with open_session(address) as session:
         database, account, login, role = session.fetch(_SESSION)[0]
         settings = {str(name): str(value) for name, value in session.fetch(_SETTINGS)}

@@ -23,7 +23,7 @@ _CUSTOM_VALUE = "SELECT coalesce(current_setting(%(name)s, true), '')"
 
 
 def read_query_context(connection: psycopg.Connection[Any]) -> Mapping[str, str]:
-    """Equal for two sessions of one database if and only if they answer every query alike."""
+    """Equal for two sessions of one database if and only if every query has the same result in both."""
     current, session, path = connection.execute(_SESSION).fetchall()[0]
     context = {"user": current, "login": session, "search_path": path}
     for name in sorted({name.lower() for name in _CUSTOM.findall(connection.info.options or "")}):

@@ -11,9 +11,9 @@ lower value than one that has committed. Which transactions can do so depends on
   transaction draws a higher value. The read waits for them for a short time.
 - A ``timestamp`` without zone and a ``date`` are ``now()`` in a zone that only their writers know. The
   highest value is safe once every transaction has ended that was open right after it was seen. A value that
-  is further below the start of a transaction than any zone is behind UTC is safe whatever that transaction
-  writes. All writers must use one zone: with two zones, a later transaction may write a lower value, and no
-  bound is safe.
+  is further below the start of a transaction than any zone is behind UTC is safe: that transaction cannot
+  write a lower one. All writers must use one zone: with two zones, a later transaction may write a lower
+  value, and no bound is safe.
 
 A transaction takes its start time before the server lists it as open. After one second all transactions that
 started before a time are listed; a read of newer rows waits that long. A prepared transaction writes nothing
@@ -253,7 +253,7 @@ def _wait_for_transactions(
     return left
 
 
-# ------------------------------------------------------------------ bounds and words
+# ------------------------------------------------------------------ bounds and messages
 
 
 def _oldest_start(found: Sequence[_OpenTransaction], otherwise: dt.datetime) -> dt.datetime:

@@ -12,7 +12,7 @@ from ematix_flow.strategies.sql import concat_texts, fill_template
 _MANTISSA = "split_part(abs(v)::text, 'e', 1)"
 _DIGITS = f"replace({_MANTISSA}, '.', '')"
 # Half way between two doubles PostgreSQL prints more digits than needed: 9.999999999999999e+22 for 1e23.
-# A short number lies half way only among these integers.
+# A short number is half way between two others only among these integers.
 _IS_WHOLE = "abs(v) > 9e15 AND abs(v) < 1e42"
 _WHOLE = """
 (SELECT rtrim(ematix_b.c::text, '0') || 'e' || (length(ematix_b.c::text) - 1)::text

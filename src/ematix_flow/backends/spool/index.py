@@ -161,7 +161,7 @@ class SpoolIndex:
         os.replace(temporary, self.newest_file)
 
     def _read_or_create_id(self) -> str:
-        """The spool's own name, which tells its positions from those of an earlier, lost spool."""
+        """The spool's own name, which distinguishes its positions from those of an earlier, lost spool."""
         file = self.folder / "id"
         if not file.exists():
             write_private(file, uuid.uuid4().hex)

@@ -182,7 +182,7 @@ def _to_iso_text(array: pa.Array, name: str, data_type: DataType, offset: int) -
     least, most = pc.min_max(number).as_py().values()
     if least is not None and (least < first or most > last):
         beyond = pc.or_(pc.less(number, first), pc.greater(number, last))
-        _refuse(number, beyond, name, offset, "lies outside the years 1 to 9999, which ISO text can order")
+        _refuse(number, beyond, name, offset, "is outside the years 1 to 9999, which ISO text can order")
     text = _to_list(naive.cast(pa.string()))
     if data_type.kind == "timestamp_tz":
         return [None if v is None else v + "+00:00" for v in text]

@@ -1,4 +1,4 @@
-"""Locks in a bucket: each is an object that names its holder, who renews it while it runs.
+"""Locks in a bucket: each is an object that names its holder, which renews it while it runs.
 
 A lease is acquired by a conditional create, and taken over by a conditional replace of the version last read,
 so that only one of several processes succeeds. Only the server's clock decides whether a lease has expired:
@@ -223,8 +223,8 @@ class S3Lease:
         return True
 
     def _etag_of_own_write(self) -> str | None:
-        """The ETag of our own write, if its response was lost: the client repeats such a write, which is then
-        refused."""
+        """The ETag of a write whose response was lost: the client repeats such a write, and S3 refuses
+        the repetition. None if another holder wrote."""
         seen = self.read_status()
         ours = seen is not None and seen.holder is not None and seen.holder.token == self._holder.token
         return seen.etag if ours and seen is not None else None

@@ -136,9 +136,9 @@ def streams_from_arguments(
     files = [text for text in given if text.endswith(".toml") or (module is None and Path(text).is_file())]
     names = [text for text in given if text not in files]
     if files and (module is not None or names or everything):
-        beside = "--module" if module is not None else "--all" if everything else f"the name {names[0]!r}"
+        also = "--module" if module is not None else "--all" if everything else f"the name {names[0]!r}"
         raise UsageError(
-            f"{files[0]} declares a whole stream: {beside} cannot be combined with it",
+            f"{files[0]} declares a whole stream: {also} cannot be combined with it",
             next_step=f"flow consume {files[0]}   or   flow consume --module … NAME",
         )
     if not given and module is None and not everything:

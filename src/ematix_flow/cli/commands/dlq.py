@@ -100,7 +100,7 @@ def list_letters(
         for status in dict.fromkeys(count.status for count in counts)
     )
     _report_more(len(found), offset, matching)
-    say(f"{total:,} in {place}: {by_status}. flow dlq show ID  says more of one")
+    say(f"{total:,} in {place}: {by_status}. flow dlq show ID  shows one of them")
 
 
 @app.command("show")

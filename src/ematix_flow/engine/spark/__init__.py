@@ -1,1 +1,1 @@
-"""The Spark session: its settings, its start and end, who uses it, and its errors as ours."""
+"""The Spark session: its settings, its start and end, its users, and the translation of its errors."""

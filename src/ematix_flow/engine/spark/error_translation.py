@@ -155,7 +155,7 @@ def _python_error(text: str) -> str | None:
 
 
 def _own_error(text: str) -> errors.FlowError | None:
-    """One of our own errors that a worker raised, with its parts."""
+    """The error of this package that a worker raised, with its parts."""
     python = _python_error(text)
     match = _OURS.match(python) if python else None
     if match is None:

@@ -44,8 +44,7 @@ _REASONS = (
             re.DOTALL,
         ),
         "a cell goes on after its closing quote, at or before line {0}",
-        "double the quote where it is a character like any other; csv_read_options= says another quote or"
-        " escape",
+        "double a quote that is part of the text, or set another quote or escape in csv_read_options=",
     ),
     (
         re.compile(r"\[(\w[^\]]*)\]\. Null File Decryptor"),
@@ -78,8 +77,8 @@ _REASONS = (
     (
         re.compile(r"FileNotFoundException|does not exist"),
         "it is no longer there",
-        "run it again; if it is still missing, restore it from a backup: something removed it behind the"
-        " table's back",
+        "run it again; if it is still missing, restore it from a backup: something other than the table's"
+        " own programs removed it",
     ),
     (
         re.compile(

@@ -21,7 +21,7 @@ def memory_bytes(cgroup: Path = CGROUP) -> int:
     """The memory this process may use."""
     try:
         installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):  # not told on this system
+    except (ValueError, OSError, AttributeError):  # unknown on this system
         installed = 4 << 30
     limits = [installed]
     for name in ("memory.max", "memory/memory.limit_in_bytes"):

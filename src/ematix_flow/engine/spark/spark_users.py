@@ -1,4 +1,4 @@
-"""Who uses Spark in this process: Spark is never restarted while a run or a stream uses it.
+"""The users of Spark in this process: Spark is never restarted while a run or a stream uses it.
 
 A run registers with `using_spark`; it uses Spark from its first session until it ends. The lock is the
 session's own, so that no run begins to use Spark during a restart.

@@ -109,7 +109,7 @@ class Checkpoint:
     def _damaged_error(self, name: str) -> EngineError:
         return EngineError(
             f"the checkpoint {self.folder} is damaged: {name} cannot be read",
-            state="the targets are as their ledgers say",
+            state="the targets hold the batches that their ledgers record",
             next_step="move that folder away and start again: the stream goes on where the ledger ends",
         )
 
@@ -117,8 +117,8 @@ class Checkpoint:
 def write_checkpoint(folder: Path, positions: Sequence[str]) -> None:
     """Write a checkpoint of a query that has read up to ``positions``. ``folder`` must not exist.
 
-    Some sources resume only from an offset in a checkpoint, not from an option: an offset of Delta may lie
-    within a version. ``positions`` are the offsets of the sources, in the order in which the query reads
+    Some sources resume only from an offset in a checkpoint, not from an option: an offset of Delta may be
+    inside a version. ``positions`` are the offsets of the sources, in the order in which the query reads
     them. The query gets a new id, and its next batch is number 1. The checkpoint holds no state of windows
     and joins.
     """

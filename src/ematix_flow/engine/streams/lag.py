@@ -87,14 +87,14 @@ class LagWatch:
 
 
 class StreamLag:
-    """The lag of a stream whose targets move apart: that of the part that is furthest behind."""
+    """The lag of a stream whose targets are not equally far: that of the part that is furthest behind."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._parts: dict[str, Lag] = {}
 
     def update(self, part: str, lag: Lag) -> Lag:
-        """Note what one part says; the lag of all."""
+        """Record the lag of one part, and return the lag of all."""
         with self._lock:
             self._parts[part] = lag
             found: dict[str, int] = {}

@@ -39,7 +39,7 @@ class _QueryStopping(Exception):
 
 
 class StreamQuery:
-    """One running query. ``make_loader`` is asked at the first batch, when the messages can be looked at.
+    """One running query. ``make_loader`` is called at the first batch, when the messages can be read.
 
     ``renew_loader`` gives the loader of each batch: another one when the batch brings other columns.
     """
@@ -75,7 +75,7 @@ class StreamQuery:
     _loader: BatchLoader | None
 
     def start(self, spark: SparkSession, failure: Callable[[Exception], FlowError]) -> None:
-        """Start it; what Spark or a batch fails of becomes an error of ours by ``failure``."""
+        """Start the query. ``failure`` translates exceptions of Spark and of batches into our errors."""
         self._translate = failure
         settings = {
             "spark.sql.streaming.pollingDelay": f"{max(self._idle_pause_ms, 1)}ms",

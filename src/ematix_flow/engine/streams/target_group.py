@@ -212,7 +212,7 @@ class TargetGroup:
         if len(planned) != len(stream.sources):
             raise Unsupported(
                 f"stream {stream.spec.name!r} had {len(planned)} sources and has {len(stream.sources)} now: "
-                "which of its positions is whose cannot be told",
+                "it is not known which position belongs to which source",
                 state="nothing was read",
                 next_step="declare the sources as before, or give the stream another name to start from the "
                 "beginning",

@@ -1,1 +1,1 @@
-"""Alerts: who is told that a pipeline failed, gave up, recovered or is stale, and how."""
+"""Alerts: messages that a pipeline failed, gave up, recovered or is stale, and their receivers."""

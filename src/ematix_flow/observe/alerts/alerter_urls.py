@@ -151,7 +151,7 @@ class _AlerterUrl:
 
 def _open_stdout(url: _AlerterUrl) -> Alerter:
     if url.place:
-        raise url.url_error("goes nowhere but to this terminal", "write stdout://")
+        raise url.url_error("only writes to this terminal and takes no address", "write stdout://")
     url.refuse_other_options()
     return StdoutAlerter()
 
@@ -196,12 +196,12 @@ def _open_email(url: _AlerterUrl) -> Alerter:
         pieces = urlsplit(f"email://{url.place}")
         port = pieces.port
     except ValueError:
-        raise url.url_error("has a port that is none", "give one of 1 to 65535") from None
+        raise url.url_error("has an invalid port", "give one of 1 to 65535") from None
     if not pieces.hostname or port == 0 or pieces.path.strip("/"):
         raise url.url_error("names no mail server", "write email://[user:password@]host[:port]?from=…&to=…")
     listed, sender = url.take_option("to"), url.take_option("from")
     if not listed:
-        raise url.url_error("does not say whom to tell", "append ?to=a@example.com,b@example.com")
+        raise url.url_error("names no recipient", "append ?to=a@example.com,b@example.com")
     starttls, insecure = url.take_flag("starttls", True), url.take_flag("insecure", False)
     url.refuse_other_options("to", "from", "starttls", "insecure")
     return EmailAlerter(

@@ -56,19 +56,19 @@ class AppriseAlerter(Alerter):
             )
             words = " ".join(message.getvalue().split())
         if not sent:
-            raise AlertNotSent(words[:500] or "the service did not take it")
+            raise AlertNotSent(words[:500] or "the service did not accept it")
 
 
 def _check_secure(service: Any, scheme: str) -> None:
-    """ConfigError for what Apprise sends without TLS, or to whom it cannot know."""
+    """Raise ConfigError if Apprise would send without TLS, or without checking the certificate."""
     plain, secure = _names(service.protocol), _names(service.secure_protocol)
     advice = "append insecure=1 where the network is trusted"
     if scheme in _NEVER_SECURE or (secure and scheme in plain and not service.secure):
         better = f"write {secure[0]}://…, or " if secure else ""
-        raise ConfigError(f"the alerter {scheme}://… would be told in the clear", next_step=better + advice)
+        raise ConfigError(f"the alerter {scheme}://… would be sent unencrypted", next_step=better + advice)
     if not service.verify_certificate:
         raise ConfigError(
-            f"the alerter {scheme}://… does not look at the certificate of whom it tells",
+            f"the alerter {scheme}://… does not check the receiver's certificate",
             next_step=f"leave out verify=, or {advice}",
         )
 

@@ -55,16 +55,14 @@ class EmailAlerter(Alerter):
                     f"{address!r} is not an e-mail address", next_step="write to=a@example.com,b@…"
                 )
         if not self._to:
-            raise ConfigError(
-                f"the alerter email://{host} does not say whom to tell", next_step="append ?to=…"
-            )
+            raise ConfigError(f"the alerter email://{host} names no recipient", next_step="append ?to=…")
         if password is not None:
             remember_secret(password)
-            for sent in (password, f"\0{user}\0{password}"):  # a server may repeat what it is told
+            for sent in (password, f"\0{user}\0{password}"):  # a server may repeat what it was sent
                 remember_secret(base64.b64encode(sent.encode()).decode())
             if not self._starttls and not self._implicit_tls and not insecure and not is_local(host):
                 raise ConfigError(
-                    f"the alerter email://{host} would send its password in the clear",
+                    f"the alerter email://{host} would send its password unencrypted",
                     next_step="leave out starttls=0, or append insecure=1 where the network is trusted",
                 )
 
@@ -115,11 +113,11 @@ class EmailAlerter(Alerter):
             own = "add your own certificate authority to the file that SSL_CERT_FILE names"
             return f"its certificate cannot be trusted: {error.verify_message}; {own}"
         if isinstance(error, ssl.SSLError) and self._implicit_tls:
-            return f"it does not speak TLS from the start ({error.reason}). Where it has STARTTLS, write email://…"
+            return f"it does not use TLS from the start ({error.reason}). If it has STARTTLS, write email://…"
         if isinstance(error, smtplib.SMTPResponseException):
             answer = error.smtp_error
             words = answer.decode("utf-8", "replace") if isinstance(answer, bytes) else answer
             return f"it answers {error.smtp_code} {words}"
         if isinstance(error, smtplib.SMTPNotSupportedError) and "STARTTLS" in str(error):
-            return f"{error} Where that is meant, append starttls=0"
+            return f"{error} To send without it, append starttls=0"
         return f"{type(error).__name__}: {error}"

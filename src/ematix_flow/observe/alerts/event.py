@@ -1,4 +1,4 @@
-"""What an alert says: a frozen value, and its words for a person."""
+"""The content of an alert: a frozen value, and its text for a person."""
 
 from __future__ import annotations
 

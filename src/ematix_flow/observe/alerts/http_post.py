@@ -34,15 +34,15 @@ def check_address(url: str, shown: str, *, insecure: bool = False) -> None:
     if not pieces.hostname or any(mark in pieces.hostname for mark in "%*_ "):
         raise ConfigError(f"the alerter {shown} names no host", next_step="write it as https://host/path")
     if port == 0:
-        raise ConfigError(f"the alerter {shown} has a port that is none", next_step="give one of 1 to 65535")
+        raise ConfigError(f"the alerter {shown} has an invalid port", next_step="give one of 1 to 65535")
     if pieces.username or pieces.password:
         raise ConfigError(
-            f"the alerter {shown} has a user in it, which no webhook is told",
-            next_step="put what it asks for into the path or the query, as a ${VARIABLE}",
+            f"the alerter {shown} has a user name or password, which webhooks do not use",
+            next_step="put the receiver's token into the path or the query, as a ${VARIABLE}",
         )
     if pieces.scheme != "https" and not insecure and not is_local(pieces.hostname):
         raise ConfigError(
-            f"the alerter {shown} would be told in the clear",
+            f"the alerter {shown} would be sent unencrypted",
             next_step="use https, or append insecure=1 where the network is trusted",
         )
 

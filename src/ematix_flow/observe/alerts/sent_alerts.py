@@ -18,7 +18,7 @@ from ematix_flow.state.runlog.base import RunLog
 
 METRICS_KEY = "alerts"  # in a run's metrics
 RECOVERED = "recovered"
-_LOOKBACK_RUNS = (5, 50)  # first few, then more: runs that found the pipeline locked may lie between failures
+_LOOKBACK_RUNS = (5, 50)  # first few, then more: runs that found the pipeline locked may be between failures
 _MAX_RECORDED = 50
 _VARYING = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f]{4,})*|\d+")
 

@@ -55,7 +55,7 @@ class KubernetesExecutor(Executor):
         self.options, self.workers = options, workers
         self._jobs: Any = BatchV1Api(client)
         self._pods: Any = CoreV1Api(client)
-        self._reported_jobs: set[str] = set()  # uids of Jobs whose end was told
+        self._reported_jobs: set[str] = set()  # uids of Jobs whose end was reported
         self._waits_since: dict[str, float] = {}  # by the uid of one that has not begun
         self._unfinished = 0
 
@@ -200,7 +200,7 @@ class KubernetesExecutor(Executor):
         except (ApiException, HTTPError, OSError) as error:
             raise ConfigError(
                 f"the Jobs of the namespace {self.options.namespace!r} cannot be "
-                f"looked at: {_server_message(error)}",
+                f"read: {_server_message(error)}",
                 next_step="the scheduler must be allowed to create, list and delete Jobs, and to list pods",
             ) from error
 

@@ -17,11 +17,11 @@ from ematix_flow.spec.redaction import mask
 class KafkaConnection(Connection):
     """A Kafka cluster.
 
-    One way to log in at most: ``sasl_plain_*``, ``sasl_scram_*`` or ``msk_iam_region``; a client
-    certificate (``tls_cert_path``, ``tls_key_path``) goes with any or alone. The security protocol
-    follows from these unless ``security_protocol`` says it. ``schema_registry`` is a connection or
-    its name, ``schema_registry_url`` the short form; ``subject_strategy`` says under which subject a schema
-    is found, ``protobuf_message`` which message of its file. ``properties`` go to the client as they are.
+    At most one way to log in: ``sasl_plain_*``, ``sasl_scram_*`` or ``msk_iam_region``. A client certificate
+    (``tls_cert_path``, ``tls_key_path``) can be used with any of them or alone. The default
+    ``security_protocol`` follows from these. ``schema_registry`` is a connection or its name,
+    ``schema_registry_url`` the short form. ``subject_strategy`` decides under which subject a schema is
+    found, ``protobuf_message`` names a message of its file. ``properties`` go to the client unchanged.
     """
 
     kind: ClassVar[str] = "kafka"

@@ -33,8 +33,8 @@ class S3Connection(Connection):
     """A bucket. Without keys the default credential chain is used: environment, profile, role.
 
     ``endpoint`` is for servers that are not Amazon's; ``path_style`` is then true unless given.
-    ``anonymous`` sends requests without a signature, for public buckets; with ``requester_pays`` the one
-    who asks pays for the requests.
+    ``anonymous`` sends requests without a signature, for public buckets; with ``requester_pays``
+    this account pays for the requests, not the owner of the bucket.
     """
 
     required: ClassVar[tuple[str, ...]] = ("bucket",)
@@ -146,8 +146,8 @@ class ObjectStoreS3Connection(S3Connection):
 class IcebergConnection(Connection):
     """An Iceberg catalog: ``rest``, ``hive``, ``glue``, ``jdbc``, or ``hadoop`` for a plain folder.
 
-    ``properties`` are handed to the catalog as they are. ``staging`` is the folder or ``s3://`` place for
-    rows on their way, locks and journals; without it they lie in the warehouse, when that is such a place.
+    ``properties`` are passed to the catalog unchanged. ``staging`` is the folder or ``s3://`` URL for staged
+    rows, locks and journals; without it they are in the warehouse, if that is a folder or ``s3://`` URL.
     """
 
     kind: ClassVar[str] = "iceberg"

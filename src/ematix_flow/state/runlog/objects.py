@@ -1,16 +1,16 @@
 """The run log in an object store.
 
-A run is one document, ``runs/<id>``, which is created once and changed only as it was seen. Everything
-else is a mark that can be made again from it:
+A run is one document, ``runs/<id>``, which is created once and changed by conditional writes. Everything
+else is a mark that can be derived from it:
 
 - ``running/<pipeline>/<newest first>-<id>`` while it has not ended;
 - ``time/<newest first>-<id>/<pipeline>/<status>`` and ``pipelines/<pipeline>/<newest first>-<id>/<status>``
   when it has;
 - ``batches/<pipeline>/<newest first>-<id>`` when it has a batch.
 
-So the newest runs are the first names of a listing, a status is told without reading a run, and only what
-is shown is read. Who reads a list asks first for what runs and then for what has ended: a run that ends
-meanwhile is in one of them. What it logged is ``output/<id>``.
+So the newest runs are the first names of a listing, names contain the status, and only runs that are shown
+are read. A list is read in two steps, first the running and then the ended runs: a run that ends between
+them is in at least one. The log of a run is ``output/<id>``.
 """
 
 from __future__ import annotations

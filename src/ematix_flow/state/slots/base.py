@@ -1,4 +1,4 @@
-"""Slots: who runs which fire of which pipeline, how often it was tried, and when the next attempt may start.
+"""Slots: the fires of pipelines, which process runs each, its attempts, and when the next one may start.
 
 A slot is a pipeline and a fire time. It is opened once, claimed by one holder at a time, and ended once.
 Each claim has a growing number, the fence: a request of a holder counts only while its fence is the newest.

@@ -1,8 +1,8 @@
 """Slots in a SQL database, through SQLAlchemy Core: every change of a slot is one conditional statement.
 
-Who changes a slot names the fence that it saw; when no row is changed, another was faster. So nothing is
-locked between two statements, and every database that counts changed rows will do. Of many that are changed
-at once, which is one transaction, the rows tell afterwards which were.
+Each change names the fence that was read before; if no row is changed, another process was faster. So nothing
+is locked between two statements, and any database that counts changed rows is suitable. When many slots are
+changed in one transaction, their rows are read afterwards to find out which ones were changed.
 """
 
 from __future__ import annotations
@@ -351,9 +351,9 @@ class SqlSlotStore(SlotStore):
 
     def purge(self, before: dt.datetime, pipeline: str | None = None) -> int:
         """Delete in portions, each in its own transaction, so that concurrent claims do not wait long."""
-        later, beside = slots.alias("later"), slots.alias("beside")
+        later, same_fire = slots.alias("later"), slots.alias("same_fire")
         newer = sa.exists().where(later.c.pipeline == slots.c.pipeline, later.c.fires_at > slots.c.fires_at)
-        awaited = sa.exists().where(beside.c.fires_at == slots.c.fires_at, beside.c.status.in_(UNENDED))
+        awaited = sa.exists().where(same_fire.c.fires_at == slots.c.fires_at, same_fire.c.status.in_(UNENDED))
         of_pipeline = sa.true() if pipeline is None else slots.c.pipeline == pipeline
         ended = slots.c.status.in_(ENDED)
         query = (

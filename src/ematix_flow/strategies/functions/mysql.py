@@ -53,7 +53,7 @@ _EVERYTHING = "18446744073709551615"
 _UUID = "^[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$"
 _ZONE = "[+-][0-9]{2}:[0-9]{2}$"
 _SHOWN = 40
-_PADDING = 200  # a lock's name of so many bytes is refused, and told
+_PADDING = 200  # a lock's name of this many bytes is refused, and the error shows the name
 _FORMATS = {"second": "%Y-%m-%d %H:%i:%s", "minute": "%Y-%m-%d %H:%i:00", "hour": "%Y-%m-%d %H:00:00"}
 _FORMATS |= {"day": "%Y-%m-%d", "month": "%Y-%m-01", "year": "%Y-01-01"}
 
@@ -225,7 +225,7 @@ class MySQLFunctions(SqlFunctions):
         return self.raise_error(message, data_type)
 
     def raise_error(self, message: exp.Expression, data_type: DataType) -> exp.Expression:
-        # no function of a SELECT fails with a text of ours, but the name of a lock that is too long is told
+        # no function of a SELECT fails with a given text, but the error for a too long lock name shows it
         failing = call("IS_FREE_LOCK", concat(message, call("REPEAT", text(" "), number(_PADDING))))
         return self.convert(failing, data_type)
 

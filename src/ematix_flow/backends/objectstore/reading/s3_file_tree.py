@@ -42,7 +42,7 @@ class S3SourceFile(SourceFile):
 
 
 class S3FileTree(FileTree):
-    """What lies under a store's root."""
+    """The files under a store's root."""
 
     def __init__(self, store: S3Store) -> None:
         self._store = store

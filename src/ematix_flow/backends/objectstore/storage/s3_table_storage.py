@@ -249,7 +249,7 @@ class S3TableStorage(TableStorage):
         except Exception:
             self._remove_uncommitted(noted, intent, there.state)
             raise
-        # A manifest that was sent may appear late, whatever the server answered. So nothing is removed from
+        # A manifest that was sent may appear late, even after an error. So nothing is removed from
         # here on: the intent stays, and the next load blocks the manifest before it removes files.
         self._create_manifest(there.number + 1, state)
         faults.point("files.after_publish")
