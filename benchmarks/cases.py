@@ -28,7 +28,7 @@ CONTESTANTS = {
     "pika": "pika and psycopg",
     REFERENCE: "ematix-flow 1.0.0 of PyPI",
 }
-# Those that live in an environment of their own: what they pin may clash with what the product pins.
+# Those that live in a separate environment: what they pin may clash with what the product pins.
 APART = {"dlt", "dlt-upsert", "duckdb", "sling", REFERENCE}
 _EVERYWHERE = (FLOW, "jdbc", "jdbc-tuned", DRIVER)
 _DATABASES = (*_EVERYWHERE, "dlt", "sling", "duckdb")

@@ -1,4 +1,4 @@
-"""What the rivals need: jars for Spark, and an environment of their own for those that are Python packages.
+"""What the rivals need: jars for Spark, and a separate environment for those that are Python packages.
 
 JDBC drivers are pinned in ``rivals.lock``, fetched and checked as the product does its jars; those of Delta
 and Kafka are the product's own. The packages are pinned in ``lock/rivals.txt``, with hashes.

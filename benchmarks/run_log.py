@@ -1,6 +1,6 @@
 """Looking at a long history: commands about 1,000 pipelines of which a million runs are recorded.
 
-What is measured is what someone waits who types the command, in a process of its own. The history is made
+What is measured is what someone waits who types the command, in its own process. The history is made
 by the database itself, as rows that a run of two stages leaves.
 """
 

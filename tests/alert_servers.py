@@ -204,7 +204,7 @@ def mail_server(
     implicit: bool = False,
     host: str = "127.0.0.1",
 ) -> Iterator[MailServer]:
-    """Takes mail and any login: in the clear, after STARTTLS, or encrypted from the start."""
+    """Accepts mail and any login: unencrypted, after STARTTLS, or encrypted from the start."""
     server = _MailServer((host, 0), _Mail)
     server.mail = MailServer(server.server_address[1], refuses, tls, implicit)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)

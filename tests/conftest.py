@@ -1,4 +1,4 @@
-"""What every test gets: a home, state and registry of its own; Spark and servers on demand.
+"""What every test gets: its own home, state and registry; Spark and servers on demand.
 
 The workers of a run share one server of a kind: tests/services/shared.py.
 
@@ -107,7 +107,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def compile_once() -> None:
-    """Where Python is told to leave nothing compiled beside the code, it is kept elsewhere.
+    """If Python must not write compiled files next to the code, keep them in another folder.
 
     Else every process that a test starts, Spark's workers among them, would compile all that it imports: that
     takes longer than the rest of its start.

@@ -1,4 +1,4 @@
-"""A run in a process of its own, and how large its Python processes become.
+"""A run in its own process, and how large its Python processes become.
 
 The system keeps the greatest size of a process (``VmHWM``), so it does not matter when one looks.
 """

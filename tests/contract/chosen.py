@@ -1,6 +1,6 @@
 """Which tests of a contract every run holds on which store; ``make test-long`` holds all of them on each.
 
-A contract runs whole on SQLite and Postgres, and on each store that has code of its own (Kafka, memory, one
+A contract runs whole on SQLite and Postgres, and on each store that has separate code (Kafka, memory, one
 object store). The other stores run the same code through another dialect or client: they share the tests out,
 so that every test runs on one of them too, and each of them runs its part of every contract.
 """

@@ -85,7 +85,7 @@ def test_a_reader_sees_all_old_or_all_new_rows_of_a_refresh(kind: str, backend: 
     def look() -> None:
         if kind == "sqlite":  # another connection, as another process would have
             seen.append(run_sql(kind, path, COUNT[kind])[0][0])
-        else:  # DuckDB lets no other process in; this one reads beside the load
+        else:  # DuckDB allows no other process; this one reads during the load
             seen.append(read_sql(backend, COUNT[kind])[0]["n"])
 
     for point in ("apply.began", "apply.rows_written", "apply.before_commit", "apply.after_commit"):

@@ -58,7 +58,7 @@ class Place:
     def __init__(self, kind: str, store: SlotStore, url: str, folder: Path) -> None:
         self.kind, self.store, self.url, self.folder = kind, store, url, folder
         self.executor: Executor
-        self.kill: Callable[[], int] | None = None  # whatever runs, where its end is seen
+        self.kill: Callable[[], int] | None = None  # the process that runs, where its end is visible
         self.sent: Callable[[], str] = lambda: ""  # what others can read of what was asked for
 
     def claim(self, pipeline: str, number: int = 0) -> Claim:

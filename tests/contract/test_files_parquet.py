@@ -40,7 +40,7 @@ def rows(spark: SparkSession, root: Path, sql: str = "SELECT * FROM t") -> list[
 
 
 def refused(spark: SparkSession, root: Path, sql: str = "SELECT * FROM t") -> FlowError:
-    """The error of a query, as a person is told of it."""
+    """The error of a query, as a user sees it."""
     with pytest.raises(Exception) as caught:
         rows(spark, root, sql)
     error = caught.value

@@ -39,7 +39,7 @@ def rows(spark: SparkSession, root: Path, *args: str, **options: Any) -> list[di
 
 
 def refused(spark: SparkSession, root: Path, *args: str, **options: Any) -> FlowError:
-    """The error of a query, as a person is told of it."""
+    """The error of a query, as a user sees it."""
     with pytest.raises(Exception) as caught:
         rows(spark, root, *args, **options)
     error = caught.value

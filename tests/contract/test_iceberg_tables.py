@@ -60,7 +60,7 @@ class Lake:
         return sorted(rows_of(self.stored(table, *namespace).scan().to_arrow(), table), key=str)
 
     def ask(self, sql: str) -> list[tuple[Any, ...]]:
-        """As a source, in a session of its own."""
+        """As a source, in its own session."""
         return [tuple(row) for row in self.source.frame(self.spark.newSession(), sql).collect()]
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:

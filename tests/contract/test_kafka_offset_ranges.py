@@ -339,7 +339,7 @@ def test_a_stretch_of_aborted_messages_that_takes_longer_than_a_readers_patience
         for number in range(400):
             producer.produce(topic, b"x" * 1_000)
             if number % 10 == 9:
-                producer.flush(30)  # a batch of its own: one is the least that is fetched
+                producer.flush(30)  # its own batch: one is the least that is fetched
     kafka.send(topic, [b"the last"])
     kafka.throttle("slow-reader", 50_000)
     end = source(kafka)._cluster.end_offsets([(topic, 0)])[topic, 0]

@@ -1,4 +1,4 @@
-"""A stream of a Kafka topic, planned and followed beside others, without Spark."""
+"""A stream of a Kafka topic, planned and followed next to others, without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a load of a lake table commits beside other writers, and what a load that died leaves."""
+"""How a load of a lake table commits next to other writers, and what a dead load leaves."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_row_that_another_writer_adds_meanwhile_is_matched_not_doubled(
     load_matched(target, SMALL, "merge", named((1, "a"), (2, "b")))
     with faults.inject(point, lambda: written_by_another(folder, 3, "theirs")):
         applied = load_matched(target, SMALL, "merge", named((2, "B"), (3, "ours")))
-    assert (applied.rows_inserted, applied.rows_updated) == counted  # too late to be counted anew
+    assert (applied.rows_inserted, applied.rows_updated) == counted  # too late to be counted again
     assert names_in(backend, spark) == {1: "a", 2: "B", 3: "ours"}
     assert len(read_delta(backend, SMALL, spark)) == 3
     assert len(target.ledger(PIPELINE, TARGET)) == 2
@@ -209,7 +209,7 @@ def test_events_that_a_dead_load_wrote_beside_the_history_never_count(
     add((1, "c", 5))
     stored = read_delta(backend, DATED, spark)
     assert sorted((row["name"], row["at"]) for row in stored) == [("a", minute(1)), ("c", minute(5))]
-    add((1, "b", 0))  # what is beside the history must still know of 3 alone: no version at 9
+    add((1, "b", 0))  # the companion table must still have only 3: no version at 9
     stored = read_delta(backend, DATED, spark)
     assert sorted((row["at"], row["name"]) for row in stored) == [
         (minute(0), "b"),

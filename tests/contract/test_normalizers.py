@@ -255,7 +255,7 @@ def run(engine: Engine, kind: DataType, inputs: Sequence[Any], cases: Sequence[C
 
 
 def canonical(value: Any, kind: DataType) -> Any:
-    """The value as Python would hold it, whatever the driver made of it."""
+    """The value in its Python type, for every driver."""
     if value is None:
         return None
     if kind.kind in ("timestamp", "timestamp_tz", "date") and isinstance(value, str):
@@ -690,7 +690,7 @@ def test_formats_are_read_alike(engine: Engine) -> None:
     ]
     forms = list(dict.fromkeys(inputs.values()))
     days = [None if e is None else e.date() for e in expected]
-    days[5] = dt.date(2024, 1, 2)  # the day as it is written, whatever the zone behind it
+    days[5] = dt.date(2024, 1, 2)  # the day as it is written, in any zone
     check(
         engine,
         TEXT,

@@ -1,4 +1,4 @@
-"""How far an incremental read of PostgreSQL goes while transactions are open, and what is told of it."""
+"""How far an incremental read of PostgreSQL goes while transactions are open, and what the plan shows."""
 
 from __future__ import annotations
 

@@ -492,7 +492,7 @@ def test_ties_at_the_boundary_are_neither_lost_nor_doubled(
     table = orders(keyed=keyed)
     first = [{"id": 1, "amount": None, "seen": moment(1)}, {"id": 2, "amount": D("2.00"), "seen": moment(2)}]
     if not keyed:
-        first.append(dict(first[1]))  # an equal row, which is a row of its own
+        first.append(dict(first[1]))  # an equal row, which counts as another row
     assert increment(backend, table, first).watermark.value == moment(2)
     tie = {"id": 3, "amount": None, "seen": moment(2)}
     later = {"id": 4, "amount": None, "seen": moment(4)}

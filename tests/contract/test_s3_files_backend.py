@@ -24,7 +24,7 @@ TABLE = TableSpec(
 
 @pytest.fixture(scope="module")
 def bucket(s3: S3Server) -> Iterator[str]:
-    """One for all: each test has a prefix of its own in it, and a new bucket costs a second."""
+    """One for all: each test has its own prefix in it, and a new bucket costs a second."""
     name = s3.create_bucket("contract")
     yield name
     s3.drop_bucket(name)

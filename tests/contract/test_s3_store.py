@@ -369,7 +369,7 @@ def test_loads_of_one_process_do_not_answer_for_the_locks_of_each_other(
         with store.lock("p", "t", uuid.uuid4()):
             store.require_locks_held()
         with pytest.raises(TargetFailed, match="lost its lock on pipeline 'another'"):
-            store.require_locks_held()  # whoever took none asks for all
+            store.require_locks_held()  # a reader that took none asks for all
     finally:
         asked.set()
         thread.join()

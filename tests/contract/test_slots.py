@@ -60,7 +60,7 @@ STORES = ["memory", "sqlite", "postgres", "s3", *shared_out("duckdb", "mariadb")
 
 @pytest.fixture(params=STORES)
 def opens(request: pytest.FixtureRequest, tmp_path: Path) -> Opens:
-    """Opens the same store anew, with a clock or with its own."""
+    """Opens the same store again, with the given clock or with its own."""
     kind = request.param
     if kind == "memory":
         shared = dict[object, MemorySlotStore]()
@@ -200,7 +200,7 @@ def test_only_a_holder_of_whom_nothing_was_heard_counts_as_dead(store: SlotStore
         clock.pass_(31)
     lost = claimed(store)
     assert lost is not None and lost.deaths == 0 and store.begin(lost, 30)
-    assert store.renew(lost, 0, "out of memory")  # whoever saw it die need not wait
+    assert store.renew(lost, 0, "out of memory")  # a process that saw it die need not wait
     again = claimed(store, "b")
     assert again is not None and (again.fence, again.failures, again.deaths) == (12, 0, 1)
     found = store.get(SLOT)

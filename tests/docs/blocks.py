@@ -1,6 +1,6 @@
 """The code blocks of a page and what is to be done with each.
 
-A fenced block may have a directive right above it, as an HTML comment on a line of its own:
+A fenced block may have a directive right above it, as an HTML comment on its own line:
 
 ``<!-- file: pipelines.py -->``    the block is the content of that file
 ``<!-- not run: needs root -->``   the block is shown only, for the reason given

@@ -70,7 +70,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def start(project: Path) -> Iterator[Start]:
-    """Starts flow in a group of its own, as a shell does; whatever still runs at the end is killed."""
+    """Starts flow in its own process group, as a shell does; what still runs at the end is killed."""
     running: list[subprocess.Popen[str]] = []
 
     def launch(*arguments: str, **variables: str) -> subprocess.Popen[str]:
@@ -241,7 +241,7 @@ LIKE_OTHERS = {
     "secrets test",
     "run-slot",
 }
-# Files are looked at by Spark, whatever the command wants to know of them.
+# Spark reads files for every command.
 FILES = """
 from ematix_flow import Annotated, BigInt, ematix, pk
 

@@ -1,4 +1,4 @@
-"""A session as a program sees it: in a process of its own, which must stay quiet and leave nothing behind."""
+"""A session as a program sees it: in its own process, which must stay quiet and leave nothing behind."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ stop_session()
 
 
 def run(folder: Path, format: str, heap: str) -> tuple[list[Any], dict[int, int]]:
-    """Load ``lake/t`` in a process of its own; what it told, and how large its Python processes became."""
+    """Load ``lake/t`` in its own process; return its output and how large its Python processes became."""
     (folder / "scale_pipelines.py").write_text(PIPELINES.format(format=format))
     told, peaks, _ = watched(RUN, heap, folder)
     return told, peaks

@@ -1,4 +1,4 @@
-"""Delta tables as a user loads them: out of a database and back, beside delta-rs, as of a version."""
+"""Delta tables as a user loads them: from a database and back, together with delta-rs, as of a version."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def test_plan_run_preview_and_maintain_tell_of_a_lake_table(
         connect("lake").query("SELECT * FROM sales.orders VERSION AS OF 0")
 
 
-# ------------------------------------------------------------------ beside other writers and readers
+# ------------------------------------------------------------------ with other writers and readers
 
 
 def test_a_table_that_delta_rs_wrote_is_appended_to_and_merged_into(lake: Path, shop: Path) -> None:

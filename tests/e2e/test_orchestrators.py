@@ -118,7 +118,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """The examples in a folder, beside a shop with three movements of two things."""
+    """The examples in a folder, next to a shop with three movements of two items."""
     folder = tmp_path / "dags"
     shutil.copytree(EXAMPLES, folder)
     for name, (shown, here) in WAITS.items():

@@ -1,4 +1,4 @@
-"""Streams that are declared otherwise than before: what goes on where it stood, and what is refused."""
+"""Streams whose declaration changed: what continues at its position, and what is refused."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_stream_whose_topics_change_goes_on_in_each_where_it_stood(
     produce(kafka, second, [{"id": 110}])
     assert loaded(first) == 1  # the second is no longer asked for: that is no loss
     leave_checkpoint()  # as when a start dies that has put it aside for other topics
-    assert loaded(second) == 1  # and goes on where it stood, as does the first
+    assert loaded(second) == 1  # and continues at its position, as does the first
     produce(kafka, first, [{"id": 11}])
     assert loaded(f"{second},{first}") == 1
     assert query(pg_database, "SELECT count(*), count(DISTINCT id) FROM events") == [(23, 23)]
@@ -119,7 +119,7 @@ def test_another_number_of_sources_is_refused(kafka: KafkaServer, pg_database: s
 
 
 def created_again(kafka: KafkaServer, topic: str, ids: range) -> None:
-    """Delete a topic, create it again, and let it grow past where any reader of the old one stood."""
+    """Delete a topic, create it again, and let it grow past the position of every reader of the old one."""
     kafka.drop_topic(topic)
     kafka.create_topic(name=topic)
     produce(kafka, topic, [{"id": n} for n in ids])

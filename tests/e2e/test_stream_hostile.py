@@ -318,7 +318,7 @@ _REFUSED["mariadb"] = _REFUSED["mysql"]
 
 
 def _ruled(kind: str, connection: Any, spark: Any, tmp_path: Path) -> dict[str, str]:
-    """Give the table rules of its own; the fields that break them."""
+    """Give the table its own constraints; return the fields that break them."""
     if kind == "delta":
         table = f"delta.`{tmp_path / 'lake' / 's' / 'everything'}`"
         spark.sql(f"ALTER TABLE {table} ADD CONSTRAINT seven CHECK (whole <> 77 OR whole IS NULL)")

@@ -1,4 +1,4 @@
-"""Every way to run is counted and traced: the scheduler's runs in processes of their own, and streams."""
+"""Every way to run is counted and traced: the scheduler's runs in their own processes, and streams."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class Database:
 
 
 class Session:
-    """One open connection, every statement a transaction of its own unless ``one_moment`` is on."""
+    """One open connection, every statement its own transaction unless ``one_moment`` is on."""
 
     def __init__(self, kind: str, connection: Any) -> None:
         self._kind = kind
@@ -143,7 +143,7 @@ def _literal(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Moments without a zone, whatever a driver makes of them; whole numbers for truth."""
+    """Times without a zone and booleans as integers, for every driver."""
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, str) and len(value) >= 19 and value[4:5] == value[7:8] == "-":

@@ -1,4 +1,4 @@
-"""Runs of a declared pipeline in processes of their own, by the dozen: forked from one that is warm.
+"""Runs of a declared pipeline in their own processes, by the dozen: forked from one that is warm.
 
 A fork starts in milliseconds, so that a test can afford hundreds of processes which are killed, or which
 start the same pipeline at once. Each runs the whole of `run_pipeline`; only Spark is not started: what
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 STUCK_AFTER = 90.0
 MODULE = "faulted_pipelines"
-_OF_A_TEST = ("HOME", "EMATIX_FLOW_STATE")  # what each test has of its own
+_OF_A_TEST = ("HOME", "EMATIX_FLOW_STATE")  # what is separate in each test
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Several writers at one table at once, ours and others: every row is there once, every batch in the ledger.
 
-What the table holds at the end is known beforehand, whatever the order in which the writers come: they append
+The rows of the table at the end are known before, for every order of the writers: they append
 different rows, and merge the same keys to the same values.
 """
 
@@ -40,7 +40,7 @@ Writer = Callable[[int], None]  # what it does in a round
 
 
 def write_at_once(writers: Sequence[Writer], rounds: int) -> None:
-    """Each writer in a thread of its own; they begin each round together."""
+    """Each writer in its own thread; they begin each round together."""
     together = threading.Barrier(len(writers))
     failures: list[BaseException] = []
 
@@ -74,7 +74,7 @@ def appending(target: BatchTarget, name: str) -> Writer:
 
 
 def merging(target: BatchTarget, name: str) -> Writer:
-    """A pipeline that merges the same keys in each round; a key has one row, whoever was first with it."""
+    """A pipeline that merges the same keys in each round; each key has one row."""
     stored, matching = resolve_keys(TABLE, "merge")
 
     def write(number: int) -> None:

@@ -26,7 +26,7 @@ WIDE = "x" * 280
 
 
 class Disk:
-    """A small file system of its own, which can be filled but for so many bytes."""
+    """A small separate file system, which can be filled up to this many free bytes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -123,7 +123,7 @@ class Killed:
         return ended
 
     def again(self, number: int) -> None:
-        """To the end. The server may take a moment to notice that whoever held the lock is dead."""
+        """Run to the end. The server may take some time to notice that the holder of the lock is dead."""
         for _ in range(200):
             ended = self.runs.run(self.folder, slot=self.history.slot(number))
             if ended.code != 4:
@@ -194,7 +194,7 @@ def test_a_load_of_files_that_is_killed_at_any_moment_loses_and_doubles_nothing(
 def test_a_first_load_of_files_that_is_killed_shows_no_table_or_all_rows(
     tmp_path: Path, runs: ForkedRuns, histories: Histories, kind: str
 ) -> None:
-    """At each point, into a table of its own; the next run makes it with all rows."""
+    """At each point, into its own table; the next run makes it with all rows."""
     for number, fault in enumerate((*STAGED, *APPLIED, *PUBLISHED)):
         folder = tmp_path / str(number)
         folder.mkdir()

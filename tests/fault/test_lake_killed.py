@@ -154,7 +154,7 @@ def test_a_slot_whose_last_attempt_died_after_its_commit_has_succeeded_with_its_
 
 
 def run_alone(folder: Path, slot: str | None) -> None:
-    """The body of a process that has a Spark of its own."""
+    """The body of a process that has its own Spark."""
     from ematix_flow.engine.spark.session import spark_session
     from ematix_flow.engine.spark.settings import EngineSettings
 

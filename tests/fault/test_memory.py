@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.spark]
 ROWS = 1_000_000
 WIDTH = 320  # bytes of text in a row: 320 MB in all, before what Python or Arrow add to it
 LIMIT = 400 << 20  # of any one Python process, imports included
-# DuckDB lives in the driver, and keeps what it writes in its cache up to a limit of its own
+# DuckDB lives in the driver, and keeps what it writes in its cache up to its own limit
 LIMIT_OF_DUCKDB = 800 << 20
 HEAP = "1g"
 

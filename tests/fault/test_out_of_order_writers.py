@@ -1,6 +1,6 @@
 """Fifty writers that commit out of order while an incremental pipeline polls: no row is missed, none doubled.
 
-Beside the pipeline polls a naive reader that goes by the highest value it has seen. It must miss rows, or
+Next to the pipeline, a naive reader polls by the highest value that it has seen. It must miss rows, or
 the writers prove nothing.
 """
 

@@ -37,7 +37,7 @@ def runs() -> Iterator[ForkedRuns]:
 
 
 class Reader:
-    """Looks again and again in a thread of its own; keeps what it saw, each state once."""
+    """Looks again and again in its own thread; keeps what it saw, each state once."""
 
     def __init__(self, look: Look) -> None:
         self.seen: list[list[Row]] = []
@@ -114,7 +114,7 @@ def begin(history: History, folder: Path, load: Callable[[str | None], object]) 
 def test_a_reader_of_a_database_sees_each_load_as_a_whole(
     tmp_path: Path, runs: ForkedRuns, request: pytest.FixtureRequest, kind: str, load: LoadKind
 ) -> None:
-    """The loads run in processes of their own, as those of others would."""
+    """The loads run in their own processes, as those of others would."""
     where = request.getfixturevalue(SERVERS[kind]) if kind in SERVERS else None
     database = Database(kind, where) if where else file_database(kind, tmp_path)
     history = History(load, database, database)

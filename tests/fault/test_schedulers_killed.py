@@ -1,6 +1,6 @@
 """Two schedulers on one store, killed and paused at random: each slot is loaded once, and none is lost.
 
-Both are real processes, and so is every run that they start. Whatever changes a slot in the store is written
+Both are real processes, and so is every run that they start. Every change of a slot in the store is written
 down by the database itself, so that every claim there ever was can be looked at in the end.
 """
 
@@ -120,7 +120,7 @@ class Stage:
         return b"this scheduler" in self.logs[number].read_bytes()
 
     def workers(self) -> list[int]:
-        """The runs at work, whoever started them."""
+        """The runs at work, of all schedulers."""
         found = []
         for process in Path("/proc").iterdir():
             if process.name.isdigit():

@@ -28,7 +28,7 @@ class Broker:
         self.ready.append(message)
 
     def disconnect(self) -> None:
-        """Whatever was delivered goes back to its place at the head of the queue."""
+        """Delivered messages go back to their place at the head of the queue."""
         self.connection += 1
         back = [
             replace(self.unacknowledged[tag], redelivered=self.flags) for tag in sorted(self.unacknowledged)

@@ -164,7 +164,7 @@ def _is_number(text: str) -> bool:
 
 
 def means(text: str, value: Any) -> bool:
-    """Whether a loaded value is what a cell says, in whatever type, without a digit lost."""
+    """Whether a loaded value of any type equals the text of a cell, with all its digits."""
     if value is None:
         return text == ""
     if isinstance(value, str):

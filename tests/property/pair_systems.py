@@ -99,7 +99,7 @@ def postgres_system(url: str) -> System:
                 connection.execute(f"INSERT INTO {table.name} VALUES ({marks})".encode(), values)
 
     def read(table: TableSpec) -> list[Row]:
-        """Times as text: the client has none of its own for some."""
+        """Times as text: the client has no type for some of them."""
         chosen = ", ".join(
             f"{_double_quoted(c.name)}::text" if "json" in c.type.kind else _double_quoted(c.name)
             for c in table.columns

@@ -28,7 +28,7 @@ from tests.property.strategy_model import Append, ByEventTime, Model, Row, plain
 
 @dataclass
 class Database:
-    """One target for many examples; each has a pipeline of its own and leaves no table behind."""
+    """One target for many examples; each has its own pipeline and leaves no table behind."""
 
     target: RelationalTarget
     numbers: Iterator[int] = field(default_factory=itertools.count)

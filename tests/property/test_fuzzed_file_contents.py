@@ -43,7 +43,7 @@ _READERS: dict[str, tuple[Callable[[Content], list[dict[str, Any]]], Callable[[A
 
 
 def load(base: Path, content: Content) -> list[dict[str, Any]]:
-    """The rows that a pipeline loads from the file into Parquet, in whatever types it finds."""
+    """The rows that a pipeline loads from the file into Parquet, in the types that it finds."""
     folder = base / f"case{next(_folders)}"
     (folder / "in").mkdir(parents=True)
     (folder / "in" / content.name).write_bytes(content.data)
@@ -93,7 +93,7 @@ def _is_same(wanted: dict[str, Any], row: dict[str, Any], same: Any) -> bool:
     return all(same(wanted.get(name, empty), row.get(name)) for name in {*wanted, *row})
 
 
-# each was once loaded wrong, or refused without a word that helps
+# each was once loaded wrong, or refused with an unhelpful error
 FOUND_BEFORE = [
     Content("t.csv", b'a,b\n"x""y,1\n"z"",2\n', "after quote"),
     Content("t.csv", b'a,b\n1,"x" "y"\n', "after quote"),

@@ -156,7 +156,7 @@ REFUSED_VALUES: dict[str, tuple[tuple[DataType, Any], ...]] = {
         (DataType("timestamp_tz"), dt.datetime(1969, 12, 31, 23, 59, 59, 1, UTC)),
     ),
 }
-# a value of one type that a declared column of another cannot hold, whatever the system, and one that it can
+# a value of one type that a declared column of another cannot hold in any system, and one that it can
 TOO_LARGE: tuple[tuple[DataType, Any, DataType, Any], ...] = (
     (DataType("big_int"), 32_768, DataType("small_int"), 32_767),
     (numeric(38, 3), Decimal("0.125"), numeric(5, 2), Decimal("0.120")),

@@ -1,4 +1,4 @@
-"""A spool between a broker that delivers again and targets that commit: whatever dies, each message once."""
+"""A spool between a broker that delivers again and targets that commit: each message arrives once."""
 
 from __future__ import annotations
 

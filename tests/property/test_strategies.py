@@ -68,7 +68,7 @@ def sqlite(folder: Path) -> Database:
 
 
 class Beside:
-    """A database driven from a thread of its own, where DuckDB needs no further one for each statement."""
+    """A database in one separate thread, where DuckDB needs no further thread for each statement."""
 
     def __init__(self, database: Database, pool: ThreadPoolExecutor) -> None:
         self.database, self.pool = database, pool

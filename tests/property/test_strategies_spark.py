@@ -29,7 +29,7 @@ NUMBERS = itertools.count()
 
 
 def plannable(scenario: Scenario) -> bool:
-    """What needs no clock of its own; and rows of one key are ordered by event time only."""
+    """Examples that need no separate clock; rows of one key are ordered by event time only."""
     matching = scenario.matching
     by_clock = matching.deletes == "soft" or matching.ttl_seconds is not None
     return not by_clock and (matching.order is None or matching.event is not None)

@@ -123,7 +123,7 @@ class AzureServer:
 
 @contextmanager
 def running_server() -> Iterator[AzureServer]:
-    """A started emulator in a folder of its own; both are gone afterwards, however the block ends."""
+    """A started emulator in its own folder; both are removed after the block, even if it fails."""
     script = find()
     if script is None:
         raise ServiceUnavailable("Azurite is not installed: run  python -m tests.services install")

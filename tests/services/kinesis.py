@@ -167,7 +167,7 @@ class KinesisServer:
 
 @contextmanager
 def running_server() -> Iterator[KinesisServer]:
-    """A started emulator in a folder of its own; both are gone afterwards, however the block ends."""
+    """A started emulator in its own folder; both are removed after the block, even if it fails."""
     script = find()
     if script is None:
         raise ServiceUnavailable("no Kinesis emulator is installed: run  python -m tests.services install")

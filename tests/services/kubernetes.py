@@ -152,7 +152,7 @@ class KubernetesServer:
 
 @contextmanager
 def running_server() -> Iterator[KubernetesServer]:
-    """A started server in a folder of its own; both are gone afterwards, however the block ends."""
+    """A started server in its own folder; both are removed after the block, even if it fails."""
     program = find()
     if program is None:
         raise ServiceUnavailable(

@@ -25,7 +25,7 @@ def install() -> Path:
     if found:
         return found
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise ServiceUnavailable("MariaDB is not here, and to install it needs root and apt-get")
+        raise ServiceUnavailable("MariaDB is not installed, and to install it needs root and apt-get")
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     wait = ["-o", "DPkg::Lock::Timeout=300"]
     try:
@@ -36,7 +36,7 @@ def install() -> Path:
         raise ServiceUnavailable(f"MariaDB could not be installed: {problem}") from problem
     found = find()
     if found is None:
-        raise ServiceUnavailable("MariaDB was installed, and its program mariadbd is not there")
+        raise ServiceUnavailable("MariaDB was installed, but its program mariadbd is missing")
     return found
 
 
@@ -55,6 +55,6 @@ def _programs() -> Programs | None:
 def running_server(
     settings: Mapping[str, str] | None = None, certificates: Callable[[Path], Certificates] | None = None
 ) -> Iterator[MySQLServer]:
-    """A started server in a folder of its own; ``certificates`` make it speak TLS."""
+    """A started server in its own folder; ``certificates`` make it speak TLS."""
     with running("MariaDB", _programs, settings, certificates) as server:
         yield server

@@ -32,7 +32,7 @@ def find() -> Path | None:
 def install() -> Path:
     if find() is None:
         if os.geteuid() != 0 or shutil.which("apt-get") is None:
-            raise ServiceUnavailable("MySQL is not here, and to unpack it needs root and apt-get")
+            raise ServiceUnavailable("MySQL is not installed, and to unpack it needs root and apt-get")
         CACHE.mkdir(parents=True, exist_ok=True)
         with (CACHE / "mysql.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # another clone may be at it
@@ -75,7 +75,7 @@ def _remove(folder: Path) -> None:
 def _loader(tree: Path) -> Path:
     found = sorted(tree.glob("usr/lib/*-linux-gnu*/ld-linux-*.so.*"))
     if not found:
-        raise ServiceUnavailable(f"{tree} holds no program loader")
+        raise ServiceUnavailable(f"{tree} does not contain a program loader")
     return found[0]
 
 
@@ -98,6 +98,6 @@ def _programs() -> Programs | None:
 def running_server(
     settings: Mapping[str, str] | None = None, certificates: Callable[[Path], Certificates] | None = None
 ) -> Iterator[MySQLServer]:
-    """A started server in a folder of its own; ``certificates`` replace those it makes for itself."""
+    """A started server in its own folder; ``certificates`` replace those it makes for itself."""
     with running("MySQL", _programs, settings, certificates) as server:
         yield server

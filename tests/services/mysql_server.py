@@ -180,7 +180,7 @@ class MySQLServer:
         )
         if done.returncode != 0:
             raise ServiceUnavailable(
-                f"{self._programs.product} could not make its data:\n{done.stdout}\n{done.stderr}"
+                f"{self._programs.product} could not create its data folder:\n{done.stdout}\n{done.stderr}"
             )
 
     def _answers(self, process: ServerProcess, port: int) -> bool:
@@ -207,7 +207,7 @@ def running(
     settings: Mapping[str, str] | None,
     certificates: Callable[[Path], Certificates] | None,
 ) -> Iterator[MySQLServer]:
-    """A started server in a folder of its own; both are gone afterwards, however the block ends."""
+    """A started server in its own folder; both are removed after the block, even if it fails."""
     found = programs()
     if found is None:
         raise ServiceUnavailable(f"{product} is not installed: run  python -m tests.services install")

@@ -1,4 +1,4 @@
-"""Servers from npm: a locked package in a folder of its own. Node itself must be there."""
+"""Servers from npm: a locked package in its own folder. Node itself must be there."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def bring_package(what: str, locked: Path, private: Path, script: str) -> Path:
         raise ServiceUnavailable(f"{what} could not be installed: {problem}") from problem
     found = found_package(locked, private, script)
     if found is None:
-        raise ServiceUnavailable(f"{what} was installed into {private}, and is not there")
+        raise ServiceUnavailable(f"{what} was installed into {private}, but is missing")
     return found
 
 

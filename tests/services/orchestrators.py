@@ -1,4 +1,4 @@
-"""Airflow, Dagster and Prefect, each in an environment of its own, from locked wheels. Without Spark."""
+"""Airflow, Dagster and Prefect, each in a separate environment, from locked wheels. Without Spark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def install() -> Path:
         if _mark(name).exists():
             continue
         if uv is None:
-            raise ServiceUnavailable("no uv on the path (make test brings one)")
+            raise ServiceUnavailable("uv is not on the path (make test installs it)")
         folder = PRIVATE / name
         shutil.rmtree(folder, ignore_errors=True)
         make = [uv, "venv", "--quiet", "--python", sys.executable, str(folder)]

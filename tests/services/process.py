@@ -150,7 +150,7 @@ class ServerProcess:
 
 @contextmanager
 def in_own_folder(name: str, make: Callable[[Path], AnyServer]) -> Iterator[AnyServer]:
-    """A started server in a folder of its own; both are gone afterwards, however the block ends."""
+    """A started server in its own folder; both are removed after the block, even if it fails."""
     folder = Path(tempfile.mkdtemp(prefix=f"ematix-flow-{name}-")).resolve()
     server: AnyServer | None = None
 

@@ -30,7 +30,7 @@ def install() -> Path:
     if found:
         return found
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise ServiceUnavailable("Prometheus is not here, and to install it needs root and apt-get")
+        raise ServiceUnavailable("Prometheus is not installed, and to install it needs root and apt-get")
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     wait = ["-o", "DPkg::Lock::Timeout=300"]
     try:
@@ -41,7 +41,7 @@ def install() -> Path:
         raise ServiceUnavailable(f"Prometheus could not be installed: {problem}") from problem
     found = find()
     if found is None:
-        raise ServiceUnavailable("Prometheus was installed, and its programs are not there")
+        raise ServiceUnavailable("Prometheus was installed, but its programs are missing")
     return found
 
 

@@ -165,7 +165,7 @@ class PubSubServer:
 
 @contextmanager
 def running_server() -> Iterator[PubSubServer]:
-    """A started server in a folder of its own; both are gone afterwards, however the block ends."""
+    """A started server in its own folder; both are removed after the block, even if it fails."""
     program = find()
     if program is None:
         raise ServiceUnavailable("no Pub/Sub test server is installed: run  python -m tests.services install")

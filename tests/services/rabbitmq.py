@@ -1,6 +1,6 @@
 """A private RabbitMQ, from the system's packages, with its own data folder, ports and name.
 
-It keeps what it was given over a restart, and speaks TLS beside plain AMQP when it is given certificates.
+It keeps its data over a restart, and accepts TLS as well as plain AMQP when it is given certificates.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def install() -> Path:
     if found:
         return found
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise ServiceUnavailable("RabbitMQ is not here, and to install it needs root and apt-get")
+        raise ServiceUnavailable("RabbitMQ is not installed, and to install it needs root and apt-get")
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     wait = ["-o", "DPkg::Lock::Timeout=300"]
     try:
@@ -53,7 +53,7 @@ def install() -> Path:
         raise ServiceUnavailable(f"RabbitMQ could not be installed: {problem}") from problem
     found = find()
     if found is None:
-        raise ServiceUnavailable("RabbitMQ was installed, and its program is not there")
+        raise ServiceUnavailable("RabbitMQ was installed, but its program is missing")
     return found
 
 
@@ -246,12 +246,10 @@ class RabbitMQServer:
 def running_server(
     certificates: Callable[[Path], Certificates] | None = None,
 ) -> Iterator[RabbitMQServer]:
-    """A started broker in a folder of its own; ``certificates`` make it speak TLS."""
+    """A started broker in its own folder; ``certificates`` make it speak TLS."""
     program = find()
     if program is None:
-        raise ServiceUnavailable(
-            "RabbitMQ is not here; bring it with  python -m tests.services install rabbitmq"
-        )
+        raise ServiceUnavailable("RabbitMQ is not installed: run  python -m tests.services install rabbitmq")
 
     def make(folder: Path) -> RabbitMQServer:
         made = certificates(folder / "certificates") if certificates else None

@@ -182,7 +182,7 @@ class RegistryServer:
 
 @contextmanager
 def running_server() -> Iterator[RegistryServer]:
-    """A started server in a folder of its own; both are gone afterwards, however the block ends."""
+    """A started server in its own folder; both are removed after the block, even if it fails."""
     tree = find()
     if tree is None:
         raise ServiceUnavailable("Apicurio is not installed: run  python -m tests.services install")

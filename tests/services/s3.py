@@ -1,7 +1,7 @@
 """A private S3 server: SeaweedFS, from a locked wheel, with its own data folder and ports.
 
-It checks signatures, enforces conditions on writes, and keeps its data over a restart. It speaks HTTP,
-and HTTPS beside it when it is given certificates. What makes it fail is `s3_proxy`.
+It checks signatures, enforces conditions on writes, and keeps its data over a restart. It serves HTTP,
+and also HTTPS when it is given certificates. `s3_proxy` makes it fail.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def install() -> Path:
         return found
     uv = os.environ.get("UV") or shutil.which("uv")
     if uv is None:
-        raise ServiceUnavailable("no uv on the path (make test brings one)")
+        raise ServiceUnavailable("uv is not on the path (make test installs it)")
     command = [uv, "pip", "install", "--quiet", "--python", sys.executable, "--target", str(PRIVATE)]
     try:
         subprocess.run([*command, "--require-hashes", "--requirement", str(LOCK)], check=True)
@@ -61,7 +61,7 @@ def install() -> Path:
         raise ServiceUnavailable(f"SeaweedFS could not be installed: {problem}") from problem
     found = find()
     if found is None:
-        raise ServiceUnavailable(f"SeaweedFS was installed into {PRIVATE}, and its program is not there")
+        raise ServiceUnavailable(f"SeaweedFS was installed into {PRIVATE}, but its program is missing")
     return found
 
 
@@ -268,7 +268,7 @@ def _client(port: int, keys: Keys) -> Any:
 
 @contextmanager
 def running_server(*, tls: bool = False) -> Iterator[S3Server]:
-    """A started server in a folder of its own; both are gone afterwards, however the block ends."""
+    """A started server in its own folder; both are removed after the block, even if it fails."""
     program = find()
     if program is None:
         raise ServiceUnavailable("SeaweedFS is not installed: run  python -m tests.services install")

@@ -63,7 +63,7 @@ class Fault:
 
 
 class S3Proxy:
-    """Listens on a port of its own. ``requests`` are all that came, as ``(method, path)``, and ``headers``
+    """Listens on its own port. ``requests`` are all that came, as ``(method, path)``, and ``headers``
     theirs, with names in lower case."""
 
     def __init__(self, upstream: int) -> None:

@@ -42,7 +42,7 @@ def install() -> Path:
         return found
     uv = os.environ.get("UV") or shutil.which("uv")
     if uv is None:
-        raise ServiceUnavailable("no uv on the path (make test brings one)")
+        raise ServiceUnavailable("uv is not on the path (make test installs it)")
     command = [uv, "pip", "install", "--quiet", "--python", sys.executable, "--target", str(PRIVATE)]
     try:
         subprocess.run([*command, "--require-hashes", "--requirement", str(LOCK)], check=True)
@@ -113,7 +113,7 @@ class VaultServer:
 
 @contextmanager
 def running_server() -> Iterator[VaultServer]:
-    """A started server in a folder of its own; both are gone afterwards, however the block ends."""
+    """A started server in its own folder; both are removed after the block, even if it fails."""
     program = find()
     if program is None:
         raise ServiceUnavailable("OpenBao is not installed: run  python -m tests.services install vault")

@@ -1,12 +1,12 @@
-"""What each catch-up policy promises, reckoned from when somebody looked, and not by the code that looks.
+"""What each catch-up policy promises, computed from the times of the polls, without the code that polls.
 
-A pipeline is known when the first look is over that was carried through. Every fire since is one that
+A pipeline is known after the first complete poll. Of the later fires,
 
-- ``all`` runs;
-- ``last`` runs when it is the newest at a look, or is seen in time;
-- ``none`` runs when it is seen in time, and lets be when every look came too late.
+- ``all`` runs every one;
+- ``last`` runs those that are the newest at a poll or are seen in time;
+- ``none`` runs those that are seen in time, and not those that every poll sees too late.
 
-In time is what a look sees that ends within the interval, and none before it came too late for.
+A fire is seen in time when the poll that sees it ends within the interval, and no earlier poll was too late.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NEVER = dt.datetime(9999, 1, 1, tzinfo=dt.timezone.utc)
 
 @dataclass(frozen=True)
 class KnownSchedule(Schedule):
-    """Its fires are computed once for all courses, and end: what is tried is what is done with them."""
+    """The fires of a schedule, computed once for all simulations; the tests use them as given."""
 
     end: dt.datetime = _NEVER
 
@@ -48,7 +48,7 @@ def _all_fires(cron: str, timezone: str) -> list[dt.datetime]:
 
 @dataclass
 class Look:
-    """By the store's clock, which may jump meanwhile; ``order`` counts what begins and what ends."""
+    """One poll, by the store's clock, which may jump; ``order`` numbers all starts and ends of polls."""
 
     began: dt.datetime
     order: int
@@ -58,7 +58,7 @@ class Look:
 
 
 class CatchUp:
-    """Is told of every look; all who look know all pipelines."""
+    """Records every poll; all schedulers know all pipelines."""
 
     def __init__(self, registry: Registry, interval: dt.timedelta, until: dt.datetime) -> None:
         self._interval, self._until = interval, until
@@ -89,7 +89,7 @@ class CatchUp:
                 record = store.get(Slot(name, at))
                 is_run = record is not None and not is_missed(record)
                 decided = next((look for look in complete if look.began >= at), None)
-                assert decided is not None, f"nobody has looked since {at}"
+                assert decided is not None, f"no poll since {at}"
                 wanted = self._is_wanted(spec.catchup, at, fires, decided)
                 if wanted is not None and wanted != is_run and not (is_run and name in self._jobs):
                     word = "was run" if is_run else "was lost"
@@ -98,7 +98,7 @@ class CatchUp:
     def _is_wanted(
         self, catchup: str, at: dt.datetime, fires: list[dt.datetime], decided: Look
     ) -> bool | None:
-        """None where it is left open, because a look was broken off or took long."""
+        """None if both are allowed, because a poll was interrupted or took long."""
         if catchup == "all":
             return True
         before = [look for look in self.looks if look.order < decided.ended]

@@ -15,7 +15,7 @@ THRICE = RetryPolicy(max_attempts=3, backoff="exponential", base_seconds=5)
 
 
 class _Project(Registry):
-    """Sorted once for all looks of all courses."""
+    """Sorted once for all polls of all simulations."""
 
     @functools.cache  # noqa: B019  # there is one
     def dependency_order(self, *given: Any) -> Any:
@@ -36,12 +36,12 @@ _declare("minutes", "*/4 * * * *", catchup="all", retry=THRICE)
 _declare("berlin", "*/20 1,3 * * *", timezone="Europe/Berlin", catchup="all", retry=THRICE)
 _declare("latest", "*/3 * * * *", catchup="last", retry=THRICE)
 _declare("punctual", "*/5 * * * *", catchup="none")
-_declare("rare", "58 * * * *", catchup="last")  # its first fire may come while nobody looks
+_declare("rare", "58 * * * *", catchup="last")  # its first fire may come while no scheduler polls
 _declare("items", "*/6 * * * *", catchup="all", retry=THRICE)
 _declare("report", "*/6 * * * *", catchup="all", depends_on=("items",))
 _declare("archive", "*/12 * * * *", catchup="last", depends_on=("report",))
 _declare("fan", "*/10 * * * *", catchup="all", retry=THRICE, continue_on_target_failure=True)
-_declare("orders", "*/7 * * * *", catchup="all", retry=THRICE)  # has fires of its own, and is a job
+_declare("orders", "*/7 * * * *", catchup="all", retry=THRICE)  # has its own schedule, and is a job
 _declare(
     "mart", "*/8 * * * *", catchup="all", retry=THRICE, transforms_post=(PostTransform("sql", "ANALYZE"),)
 )

@@ -1,7 +1,7 @@
-"""A store over a bad network, and the books that are kept of what it has granted and been told.
+"""A store over a bad network, and a record of everything that the store has granted and done.
 
-Each single call may end its process, fail, take long or stand still, before the store has heard of it or
-after it has done it. The books know what took effect, whether or not anybody heard so.
+Each call may end its process, fail, take long or hang, before or after it took effect. The record
+has what took effect, even if the caller got no answer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Unreachable(ConfigError):
 
 @dataclass
 class Network:
-    """How bad it is: the chance of each fault for each call."""
+    """The chance of each fault for each call."""
 
     kernel: Kernel
     fault: float = 0.0  # a quarter each: death, error, delay, standstill
@@ -61,7 +61,7 @@ class Network:
 
 
 class Faulty:
-    """Something that is asked over a network. ``heard`` is told of each call that took effect."""
+    """An object behind a network. ``heard`` gets each call that took effect."""
 
     def __init__(self, network: Network, real: Any, heard: object = None) -> None:
         self._network, self._real, self._heard = network, real, heard
@@ -96,7 +96,7 @@ class Held:
 
 @dataclass
 class Books:
-    """Follows every slot and lease. What must never be is in ``broken``, in words."""
+    """Follows every slot and lease. ``broken`` describes each violation of a rule."""
 
     clock: Callable[[], dt.datetime]
     policies: Mapping[str, RetryPolicy]
@@ -111,7 +111,7 @@ class Books:
     deaths: Counter[Slot] = field(default_factory=Counter)
     ended: dict[Slot, tuple[SlotStatus, str | None]] = field(default_factory=dict)
     opened: dict[Slot, int] = field(default_factory=dict)  # the number of the call, the last that did so
-    seen_unended: dict[Process, int] = field(default_factory=dict)  # likewise
+    seen_unended: dict[Process, int] = field(default_factory=dict)  # as above
     begun: set[tuple[Slot, Process]] = field(default_factory=set)
     jumps: int = 0  # of the clock
     reopened: set[Slot] = field(default_factory=set)
@@ -125,7 +125,7 @@ class Books:
         """A run has the lock of its pipeline, and begins to load."""
         here = current().process
         if (slot, here) not in self.begun:
-            self.breaks(f"{slot} is run by who has not begun a claim of it")
+            self.breaks(f"{slot} is run by a process that has not begun a claim of it")
         self.at_work[slot] = here
 
     # ------------------------------------------------------------------ what the store has done
@@ -184,7 +184,7 @@ class Books:
             self.end(claim.slot in ended, claim, status, reason)
 
     def _check_upstreams(self, slot: Slot) -> None:
-        """None of those that it knew of may still be to run."""
+        """None of the slots that it knew may still wait to run."""
         upstreams = self.upstreams.get(slot.pipeline, ())
         looked = self.seen_unended.get(current().process, 0)
         for record in self.left() if upstreams else ():
@@ -246,7 +246,7 @@ class Books:
             self.counts["reopened"] += 1
             self.reopened.add(slot)
             self.calls += 1
-            self.opened[slot] = self.calls  # who looked before knows it as ended
+            self.opened[slot] = self.calls  # a process that polled before knows it as ended
             if slot in self.ended and self.ended[slot][0] == "succeeded":
                 self.breaks(f"{slot} had succeeded and waits again")
             self.ended.pop(slot, None)

@@ -1,4 +1,4 @@
-"""What must hold of workflows when all is quiet: each ended as its jobs did, and no end fired one twice."""
+"""Rules for workflows after the last event: each ended as its jobs did, and no success fired one twice."""
 
 from __future__ import annotations
 

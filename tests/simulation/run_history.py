@@ -13,7 +13,7 @@ from ematix_flow.state.run_records import RunRecord, RunStatus
 
 
 class RunHistory:
-    """What schedulers and runs ask of a run log, newest first by what the writers' clocks said."""
+    """The queries of schedulers and runs to a run log, newest first by the writers' clocks."""
 
     def __init__(self, clock: Callable[[], dt.datetime]) -> None:
         self._clock = clock

@@ -1,7 +1,7 @@
-"""Real schedulers and runners in virtual time: hosts that die, pause and come back, and runs that do.
+"""Real schedulers and runners in virtual time, on hosts that die, pause and come back; runs do so too.
 
-What is simulated is what they stand on: the network to the store, the executor, the load of a slot and its
-target with a ledger, the operator. The seed decides everything.
+Simulated are the network to the store, the executor, the load of a slot, its target with a ledger, and the
+operator. The seed decides everything.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ MakeStore = Callable[[Callable[[], dt.datetime]], SlotStore]
 
 
 class World:
-    """One course of events. ``ledger`` is whether the target refuses a batch that it holds.
+    """One simulation. ``ledger`` is whether the target refuses a batch that it already has.
 
-    ``failing`` is how often the source is away.
+    ``failing`` is how often the source is unreachable.
     """
 
     def __init__(
@@ -83,7 +83,9 @@ class World:
         self.loaded: Counter[Slot] = Counter()  # commits of its batch
         self.transformed: Counter[Slot] = Counter()  # what follows the load, where something does
         self.seen: dict[str, Process] = {}  # by the names under which they hold claims
-        self.too_late: set[Slot] = set()  # loaded after it was given up, by a run that has not said so yet
+        self.too_late: set[Slot] = (
+            set()
+        )  # loaded after it was given up, by a run that has not recorded it yet
         self.unasked: set[Slot] = set()  # whose ledger did not answer when it mattered
         self.locks: dict[str, Process] = {}
         self.deadly = self.chance.choice((0.04, 0.04, 0.4))  # how often a run dies at a step of its work
@@ -152,9 +154,9 @@ class World:
         return returned
 
     def _rest(self) -> None:
-        """Until nothing is left to do: three looks after the last slot has ended."""
+        """Run until nothing is left to do: three polls after the last slot has ended."""
         last = self.kernel.time + 4 * 3600
-        rested = self.kernel.time + 5 * LEASE  # who stands still goes on, and every lease ends
+        rested = self.kernel.time + 5 * LEASE  # paused processes go on, and every lease ends
         while self.kernel.time < rested:
             assert self.kernel.time < last, f"seed {self.seed}: no end of {self.real.unended()}"
             until = self.kernel.time + POLL
@@ -189,7 +191,7 @@ class World:
     # ------------------------------------------------------------------ hosts
 
     def host(self, work: Callable[[], None], after: float = 0.0) -> Process:
-        """A process of its own, which somebody starts again when it is over."""
+        """A separate process, which is started again when it has ended."""
         process = Process(f"{work.__name__} {self.number()}", self._clock_error())
 
         def again() -> None:
@@ -260,7 +262,7 @@ class World:
     # ------------------------------------------------------------------ runs
 
     def start_run(self, job: RunDispatch, after: float) -> Process:
-        """``flow run-slot`` in a process of its own."""
+        """``flow run-slot`` in its own process."""
         claim = job.claim
         process = Process(f"run {self.number()} of {claim.slot.pipeline}", self._clock_error())
 
@@ -348,7 +350,7 @@ class World:
         return self.chance.uniform(1, 20) if self.chance.random() < 0.9 else self.chance.uniform(20, 90)
 
     def is_done(self, spec: PipelineSpec, at: dt.datetime, target: Any, run_log: Any) -> bool | None:
-        """The real one, and whether it could ask."""
+        """Call the real function, and record whether it could read the ledger."""
         done = slot_is_done(spec, at, target, run_log)
         self.counts["found done"] += bool(done)
         if target.is_away:
@@ -356,7 +358,7 @@ class World:
         return done
 
     def _at_work(self, seconds: float) -> None:
-        """So long; it may die of itself or be asked to stop."""
+        """Work for this long; the run may die or be asked to stop."""
         here = current().process
         self.kernel.sleep(seconds)
         if here.is_interrupted or self.happens(0.01):
@@ -372,7 +374,7 @@ class World:
             self.kernel.sleep(0)
 
     def _settle(self, spec: PipelineSpec, own: str) -> None:
-        """Whoever has the lock says what became of those who died with it."""
+        """The holder of the lock settles the runs that died while they held it."""
         with _expected():
             for left in self.run_log.running(spec.name):
                 if left.run_id != own:
@@ -391,7 +393,7 @@ class World:
 
 
 class Target:
-    """The database with the ledger of every pipeline, as a world that holds nothing else."""
+    """The database with the ledger of every pipeline, in place of a run's connections."""
 
     def __init__(self, world: World) -> None:
         self._world, self.is_away = world, False
@@ -419,7 +421,7 @@ class Target:
 
 
 class _Watched(SlotRunner):
-    """Whose looks the books of catching up hear of."""
+    """A scheduler whose polls are recorded for `CatchUp`."""
 
     def watched(self, world: World) -> SlotRunner:
         object.__setattr__(self, "world", world)
@@ -438,7 +440,7 @@ class _Watched(SlotRunner):
 
 
 class SimulatedExecutor(Executor):
-    """Loses runs, starts them late or twice, and sees what becomes of them or does not."""
+    """Loses runs, starts them late or twice, and may not notice how they end."""
 
     def __init__(self, world: World) -> None:
         self._world, self._host = world, current().process
@@ -499,7 +501,7 @@ class SimulatedExecutor(Executor):
 
 
 def _expected() -> AbstractContextManager[None]:
-    """What ends a command, and is told to whoever called it."""
+    """An error that ends a command and is reported to its caller."""
     return suppress(FlowError)
 
 

@@ -26,7 +26,7 @@ from tests.simulation.simulated_control import MakeStore, World
 
 @pytest.fixture(autouse=True)
 def nothing_is_logged() -> Iterator[None]:
-    """A simulated fault is none to tell of."""
+    """Simulated faults are not reported as errors."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
@@ -84,7 +84,7 @@ def test_a_clock_that_was_ahead_silences_no_schedule_and_doubles_no_slot(ahead: 
 
 
 def test_the_same_holds_in_a_database(tmp_path: Path) -> None:
-    for seed in (5, 6, 7):  # these find out a store that forgets a fence or a claim
+    for seed in (5, 6, 7):  # these seeds detect a store that forgets a fence or a claim
         check_in_database(seed, tmp_path)
 
 
@@ -145,7 +145,7 @@ def test_a_seed_tells_the_same_story_twice() -> None:
 
 
 class Unfenced(MemorySlotStore):
-    """Believes whoever says that he holds a claim."""
+    """Accepts every request of a holder without checking its claim."""
 
     def _record_of_claim(self, claim: Claim) -> SlotRecord | None:
         known = self._slots.get(claim.slot)
@@ -153,7 +153,7 @@ class Unfenced(MemorySlotStore):
 
 
 class Eager(MemorySlotStore):
-    """Gives a claim to whoever asks."""
+    """Grants every claim."""
 
     def claim(self, seen: SlotRecord, holder: str, seconds: float) -> Claim | None:
         known = self._slots[seen.slot]
@@ -177,7 +177,7 @@ def test_a_store_that_does_not_keep_its_word_is_found_out(store: MakeStore) -> N
 
 
 def test_a_store_that_counts_no_failures_is_found_out() -> None:
-    """Where sources fail often: elsewhere few slots ever spend all their attempts."""
+    """With sources that fail often: otherwise few slots use up all their attempts."""
     assert "after its last attempt" in found(lambda seed: check(seed, Forgetful, failing=0.5))
 
 
@@ -203,7 +203,7 @@ def test_fires_that_nobody_catches_up_with_are_found_out(monkeypatch: pytest.Mon
 
 
 def found(tried: Callable[[int], object], seeds: int = 200) -> str:
-    """What the first course says that fails; nothing when all go well."""
+    """The violation that the first failing simulation reports; empty if none fails."""
     for seed in range(seeds):
         try:
             tried(seed)

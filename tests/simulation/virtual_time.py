@@ -1,7 +1,7 @@
 """Processes and their threads in virtual time: one at a time, in an order that a seed decides.
 
 A thread is a greenlet, so that code which knows nothing of this can be stopped in the middle of any call
-that waits. A process that dies says nothing more, whatever its ``finally`` clauses try.
+that waits. A process that dies does nothing more, not even in its ``finally`` clauses.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class ProcessDied(BaseException):
 
 @dataclass(eq=False)
 class Process:
-    """What dies, pauses and has a clock of its own as one."""
+    """A simulated process: it can die and pause, and has its own clock."""
 
     name: str
     clock_error: float = 0.0  # seconds that its clock is ahead
     is_alive: bool = True
-    was_hurt: bool = False  # by anything: who was not keeps what he has
+    was_hurt: bool = False  # by any fault: a process without one must keep what it holds
     paused_until: float = 0.0
     is_interrupted: bool = False  # asked to stop
     threads: list[Thread] = field(default_factory=list)
@@ -102,7 +102,7 @@ def current() -> Thread:
 
 
 class Kernel:
-    """Time, and whose turn it is."""
+    """Keeps the virtual time, and decides which thread runs next."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -122,7 +122,7 @@ class Kernel:
         heapq.heappush(self._queue, (self.time + after, self._turns, thread, self._turns))
 
     def sleep(self, seconds: float) -> None:
-        """Called by a thread, which goes on so much later, or when its process does."""
+        """Called by a thread, which continues after this time, or when its process does."""
         thread = current()
         if not thread.process.is_alive:
             raise ProcessDied
@@ -143,7 +143,7 @@ class Kernel:
         thread.switch()
 
     def kill(self, process: Process) -> None:
-        """Its other threads never go on; the one that calls this raises ProcessDied itself."""
+        """Its other threads never continue; the calling thread raises ProcessDied itself."""
         if not process.is_alive:
             return
         process.is_alive = False
@@ -160,6 +160,6 @@ class Kernel:
                     thread.turn = -1
 
     def modules(self) -> tuple[SimpleNamespace, SimpleNamespace]:
-        """What stands in for `threading` and for `time`."""
+        """Replaces `threading` and `time`."""
         threading = SimpleNamespace(Thread=StartedThread, Event=Event)
         return threading, SimpleNamespace(monotonic=lambda: self.time, sleep=self.sleep)

@@ -1,4 +1,4 @@
-"""What a user waits for at ``import ematix_flow``, ``flow --help`` and a look: no Spark, no driver."""
+"""``import ematix_flow``, ``flow --help`` and ``flow status`` load no Spark and no driver."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_help_loads_no_heavy_library() -> None:
     assert done.stdout.splitlines()[-1] == "loaded:"
 
 
-# what a look at pipelines and at a run log in a file has no use for
+# not needed to list pipelines or to read a run log in a file
 UNUSED = {"boto3", "botocore", "requests", "opentelemetry", "apprise", "rich.console", "sqlalchemy.orm"}
 UNUSED |= {f"sqlalchemy.dialects.{name}" for name in ("postgresql", "mysql", "oracle", "mssql")}
 UNUSED |= {f"ematix_flow.{name}" for name in ("engine", "backends.registry", "state.objects", "schedule.run")}

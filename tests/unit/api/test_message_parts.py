@@ -1,4 +1,4 @@
-"""What a broker has beside a payload: what it has not is refused when a stream is declared, not left out."""
+"""Parts of a message other than its payload: a part that a broker lacks is refused at the declaration."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Orders:
 
 
 def declare(**options: Any) -> StreamSpec:
-    """A stream that is right, with these options instead of its own; None takes one away."""
+    """A valid stream with these options changed; None removes one."""
     right = {
         "name": "events",
         "source": KAFKA,

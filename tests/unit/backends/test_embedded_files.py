@@ -1,4 +1,4 @@
-"""Where an embedded database lives, and what lies beside it."""
+"""The path of an embedded database, and the files next to it."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_a_folder_that_may_not_be_read_says_so(tmp_path: Path, monkeypatch: pyte
             raise PermissionError(13, "Permission denied", str(path))
         return look(path)
 
-    monkeypatch.setattr(os, "scandir", refuse)  # a test may run as root, whom no folder refuses
+    monkeypatch.setattr(os, "scandir", refuse)  # a test may run as root, which may read every folder
     with pytest.raises(SourceFailed, match="events: Permission denied") as caught:
         catalog.find(("events",))
     assert caught.value.next_step == "give this user the right to read it"

@@ -1,4 +1,4 @@
-"""What a message has beside its payload, raw payloads, and columns found from samples."""
+"""Parts of a message other than its payload, raw payloads, and columns found from samples."""
 
 from __future__ import annotations
 

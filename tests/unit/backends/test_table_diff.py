@@ -225,7 +225,7 @@ def test_a_unique_index_that_no_constraint_owns_is_left_to_a_person() -> None:
         alter_table_changes(POSTGRES, diff)
 
 
-# ------------------------------------------------------------------ tables that are made anew
+# ------------------------------------------------------------------ tables that are rebuilt
 
 
 def test_definitions_are_cut_where_the_statement_says_so() -> None:

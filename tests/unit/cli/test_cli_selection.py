@@ -248,7 +248,7 @@ def foretold(flow):
 
 
 def minutes() -> list[dt.datetime]:
-    """This minute and those around it, for slots that no look opens anew meanwhile."""
+    """This minute and those around it, for slots that no poll opens again."""
     now = dt.datetime.now(dt.timezone.utc).replace(second=0, microsecond=0)
     return [now + dt.timedelta(minutes=number) for number in (0, 1, 2)]
 

@@ -1,4 +1,4 @@
-"""``--log-format json``: one JSON object a line on stderr, whatever happens, and nothing else there."""
+"""``--log-format json``: stderr holds one JSON object per line and nothing else, in every case."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def lines_of(text: str) -> list[dict[str, Any]]:
-    """Every line, each of which must be an object with a moment, a level and an event."""
+    """Every line, each of which must be an object with a time, a level and an event."""
     found = [json.loads(line) for line in text.splitlines()]
     for line in found:
         assert dt.datetime.fromisoformat(line["ts"]).utcoffset() == dt.timedelta(0)
@@ -77,7 +77,7 @@ def lines_of(text: str) -> list[dict[str, Any]]:
 
 
 def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """As a process of its own, whose stderr is all that any of its parts writes there."""
+    """Run in a separate process, so that stderr also has the output of its libraries and children."""
     command = [sys.executable, "-m", "ematix_flow", *arguments]
     return subprocess.run(
         command, cwd=folder, env=dict(os.environ), capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""What a session is told of buckets, one connection after the other."""
+"""The settings that a session gets for buckets, one connection after the other."""
 
 from __future__ import annotations
 

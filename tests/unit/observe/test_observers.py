@@ -1,4 +1,4 @@
-"""Observers are told of everything in order, and none of them can harm a run or another observer."""
+"""Observers get all events in order, and none of them can harm a run or another observer."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_however_many_hang_a_process_ends_less_than_five_seconds_later(
     now = 0.0
 
     class Hanging:
-        """A thread that never ends, in a time of its own."""
+        """A thread that never ends, with a simulated clock."""
 
         def __init__(self, **_: object) -> None: ...
 

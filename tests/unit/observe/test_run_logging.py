@@ -1,4 +1,4 @@
-"""``.sync()`` tells of itself in Python's log, so that whatever calls it can show that."""
+"""``.sync()`` writes to Python's log, so that its caller can show the messages."""
 
 from __future__ import annotations
 

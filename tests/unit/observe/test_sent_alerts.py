@@ -1,4 +1,4 @@
-"""Who is told what, how often: by the runs of the run log, whichever process looks."""
+"""Which receiver gets which alert, and how often: from the run log, the same in every process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What streams count, and what the server beside them answers."""
+"""The metrics of streams, and the answers of the metrics server."""
 
 from __future__ import annotations
 

@@ -311,7 +311,7 @@ def test_a_run_for_a_slot_that_nobody_keeps_is_tried_again_like_any_other(databa
 
 
 def test_a_slot_that_is_loaded_asks_nothing_of_its_source_any_more(database: Path) -> None:
-    """As when a run commits and dies before it can say so, and the source is away at the next attempt."""
+    """A run commits and dies before it records its end; at the next attempt the source is unreachable."""
 
     @ematix.pipeline(target=People, target_connection="shop")
     def people(conn: Any) -> str:

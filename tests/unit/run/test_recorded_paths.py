@@ -1,4 +1,4 @@
-"""Whoever records a run, its record says which code it is of and what computed it."""
+"""The record of every run names the code version and the engine."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def people(name: str = "people", sql: str = "SELECT id FROM raw", **options: Any
 
 @contextmanager
 def slots() -> Iterator[SlotRunner]:
-    """Whoever claims a slot here is thought dead at once."""
+    """Every holder of a claim counts as dead at once."""
     with run_context() as context:
         store = MemorySlotStore()
         yield SlotRunner(

@@ -1,4 +1,4 @@
-"""What every run leaves in the run log, whatever path it took and however it ended."""
+"""What every run leaves in the run log, for all paths and outcomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that died after their commit, as the run log tells of them once the next run has asked the ledger."""
+"""Runs that died after their commit: the next run reads the ledger and corrects the run log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which slots a look opens: since the last one that is known, and by the policy for those that nobody saw."""
+"""The slots that a poll opens: those since the newest known one, and missed ones by the catch-up policy."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def heard(runner: SlotRunner) -> None:
 
 
 def die(runner: SlotRunner, slot: Slot, times: int = 4) -> Claim | SlotOutcome | None:
-    """So many times a run begins, and nothing is heard of it again."""
+    """A run begins this many times and then sends no heartbeat."""
     outcome: Claim | SlotOutcome | None = None
     for _ in range(times):
         record = runner.store.get(slot)

@@ -467,7 +467,7 @@ def test_what_is_due_and_finds_no_room_is_told_with_how_far_behind_it_is(desk: D
     desk.executor.places = 10
     assert numbers() == (2, 3800)  # p0 of the half hour waits for the one that runs, after for p2
     desk.executor.poll_workers = broken  # type: ignore[method-assign]
-    assert numbers() == (2, 3800)  # a look that failed knows no better
+    assert numbers() == (2, 3800)  # a failed poll does not know better
     desk.executor.poll_workers = WorkerState  # type: ignore[method-assign]
     desk.store.lease("scheduler", "another", 60)
     assert numbers() == (0, 0)  # the one that leads tells it

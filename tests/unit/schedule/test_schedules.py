@@ -29,7 +29,7 @@ ZONES = (
     "Pacific/Apia",  # left out a day
     "America/St_Johns",
 )
-# five years of each in which its clocks do something of their own
+# five years of each in which its clocks change in an unusual way
 FIVE_YEARS = {
     "UTC": 2024,
     "Europe/Berlin": 2024,
@@ -144,7 +144,7 @@ def once_a_day(
 
 @pytest.mark.parametrize(("zone", "year"), FIVE_YEARS.items())
 def test_five_years_of_the_calendar_lose_and_double_no_fire(zone: str, year: int) -> None:
-    """A schedule for some hours fires once a local day for each time, whatever the clocks do meanwhile."""
+    """A schedule for some hours fires once a local day for each time, also when the clocks change."""
     after, until = utc(year, 1, 1), utc(year + 5, 1, 1)
     offsets = offsets_of(zone, after, until)
     for hour, minute in ((2, 30), (0, 0), (0, 15), (23, 45), (1, 59)):

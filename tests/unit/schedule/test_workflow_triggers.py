@@ -69,7 +69,7 @@ def test_of_two_that_see_the_same_end_one_fires() -> None:
     ends = {"orders": good("run:1")}
 
     class Overtaken(MemorySlotStore):
-        """Whoever writes a firing finds that another has just done so, for more than it saw."""
+        """A process that writes a firing finds that another has just written one, for more upstreams."""
 
         overtaken = False
 

@@ -1,4 +1,4 @@
-"""Files and folders for this user alone, whatever the umask lets in, and whatever was there before."""
+"""Files and folders that only this user can read, for every umask and for existing files."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def declared(tmp_path: Path, connection: Any, query: str | None) -> StreamingPip
 
 
 def ended(pipeline: StreamingPipeline) -> tuple[FlowError, RunningStream]:
-    """How a stream ends that is restarted after each failure that a restart may mend."""
+    """The end of a stream that is restarted after each failure that a restart may fix."""
     running = pipeline.start(restart_on_error=True, initial_backoff_ms=1, max_backoff_ms=1, max_restarts=5)
     with pytest.raises(FlowError) as failure:
         running.wait(120)

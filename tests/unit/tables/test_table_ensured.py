@@ -1,4 +1,4 @@
-"""``ManagedTable.ensure``: a table created or compared by hand, and what a declared class tells of itself."""
+"""``ManagedTable.ensure``: a table created or compared by hand, and the attributes of a declared class."""
 
 from __future__ import annotations
 
