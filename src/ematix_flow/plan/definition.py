@@ -88,7 +88,7 @@ class Plan:
 
 
 def _target_json(target: TargetPlan) -> dict[str, Any]:
-    choices = [target.path, target.guarantee, *target.tuning]
+    decisions = [target.path, target.guarantee, *target.tuning]
     return {
         "target": target.target.label,
         "table": target.table.label,
@@ -96,7 +96,7 @@ def _target_json(target: TargetPlan) -> dict[str, Any]:
         "path": target.path.value,
         "guarantee": target.guarantee.value,
         "range": describe_range(target.range),
-        "choices": [{"name": c.name, "value": c.value, "reason": c.reason} for c in choices],
+        "choices": [{"name": c.name, "value": c.value, "reason": c.reason} for c in decisions],
         "changes": [
             {"action": c.action, "subject": c.subject, "sql": c.sql} for c in target.load.table_plan.changes
         ],

@@ -11,8 +11,9 @@ from ematix_flow.backends.base import SourceQuery
 from ematix_flow.backends.capabilities import Capabilities
 from ematix_flow.errors import PlanError
 from ematix_flow.plan.connection_comparison import ConnectionComparison
+from ematix_flow.plan.decisions import Decision
 from ematix_flow.plan.load_paths import choose_path
-from ematix_flow.plan.stages import Choice, CopyRows, SharedRead, Stage, TargetPlan, TransformRows
+from ematix_flow.plan.stages import CopyRows, SharedRead, Stage, TargetPlan, TransformRows
 from ematix_flow.plan.tuning import tuned_value
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.spec.watermarks import SourceRange, Watermark
@@ -29,7 +30,7 @@ class LoadEndpoints:
     computes: str | None
     target: Capabilities
 
-    def choose_path(self, spec: PipelineSpec) -> Choice:
+    def choose_path(self, spec: PipelineSpec) -> Decision:
         return choose_path(
             spec,
             endpoints=self.comparison,
@@ -39,14 +40,14 @@ class LoadEndpoints:
         )
 
 
-def choose_paths(spec: PipelineSpec, between: Sequence[LoadEndpoints]) -> tuple[Choice, ...]:
+def choose_paths(spec: PipelineSpec, between: Sequence[LoadEndpoints]) -> tuple[Decision, ...]:
     """The path of each target. Several targets share one path, so that the source is read once.
 
     The database computes the rows only if all targets are in it, on equivalent connections. If one target
     needs Spark, Spark computes the rows of all.
     """
     chosen = [one.choose_path(spec) for one in between]
-    if len(chosen) == 1 or all(choice.value == "same_db" for choice in chosen):
+    if len(chosen) == 1 or all(decision.value == "same_db" for decision in chosen):
         return tuple(chosen)
     for number, one in enumerate(between):
         if chosen[number].value == "same_db":
@@ -54,9 +55,9 @@ def choose_paths(spec: PipelineSpec, between: Sequence[LoadEndpoints]) -> tuple[
             chosen[number] = replace(
                 apart, reason=f"{ONE_READ}, and not all of them can compute the source's SQL themselves"
             )
-    if any(choice.value == "spark" for choice in chosen):
-        together = Choice("path", "spark", f"{ONE_READ}, and one of them needs Spark to compute")
-        chosen = [together if choice.value == "copy" else choice for choice in chosen]
+    if any(decision.value == "spark" for decision in chosen):
+        together = Decision("path", "spark", f"{ONE_READ}, and one of them needs Spark to compute")
+        chosen = [together if decision.value == "copy" else decision for decision in chosen]
     return tuple(chosen)
 
 
@@ -117,13 +118,13 @@ def _with_tasks(target: TargetPlan, tasks: int) -> TargetPlan:
     def stage_with(stage: Stage) -> Stage:
         return replace(stage, tasks=tasks) if isinstance(stage, CopyRows | TransformRows) else stage
 
-    def choice_with(choice: Choice) -> Choice:
-        if choice.name != "read tasks" or choice.value == str(tasks):
-            return choice
-        return Choice(choice.name, str(tasks), ONE_READ)
+    def decision_with(decision: Decision) -> Decision:
+        if decision.name != "read tasks" or decision.value == str(tasks):
+            return decision
+        return Decision(decision.name, str(tasks), ONE_READ)
 
     return replace(
         target,
         stages=tuple(stage_with(stage) for stage in target.stages),
-        tuning=tuple(choice_with(choice) for choice in target.tuning),
+        tuning=tuple(decision_with(decision) for decision in target.tuning),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ematix_flow.backends.capabilities import Capabilities
 from ematix_flow.errors import GuaranteeRefused, Unsupported
 from ematix_flow.plan.connection_comparison import ConnectionComparison
-from ematix_flow.plan.stages import Choice
+from ematix_flow.plan.decisions import Decision
 from ematix_flow.spec.pipelines import PipelineSpec
 
 
@@ -16,25 +16,25 @@ def choose_path(
     native_source: bool,
     computes: str | None,
     target: Capabilities,
-) -> Choice:
+) -> Decision:
     """``computes`` describes what must be computed between source and target; None: nothing."""
     forced = spec.force_path
     if forced == "cross_db":  # the documented name for every path except same_db
         forced = ("spark" if computes else "copy") if endpoints.are_equivalent else None
     if forced is not None:
         _check_forced(spec, forced, endpoints=endpoints, native_source=native_source, computes=computes)
-        return Choice("path", forced, f"asked for by force_path={spec.force_path!r}")
+        return Decision("path", forced, f"asked for by force_path={spec.force_path!r}")
     if endpoints.are_equivalent and target.same_db:
-        return Choice(
+        return Decision(
             "path", "same_db", "source and target are one database: no row leaves it, Spark is not started"
         )
     apart = f"{endpoints.mismatch}; " if endpoints.same_database else ""
     if native_source:
-        return Choice("path", "spark", "the source is files, which Spark reads and queries itself")
+        return Decision("path", "spark", "the source is files, which Spark reads and queries itself")
     if computes:
-        return Choice("path", "spark", f"{apart}{computes} must be computed between source and target")
+        return Decision("path", "spark", f"{apart}{computes} must be computed between source and target")
     apart = apart or "two systems and "
-    return Choice("path", "copy", f"{apart}nothing to compute: Arrow batches go straight to staging")
+    return Decision("path", "copy", f"{apart}nothing to compute: Arrow batches go straight to staging")
 
 
 def _check_forced(
@@ -62,14 +62,14 @@ def _check_forced(
 
 def derive_guarantee(
     spec: PipelineSpec, target: Capabilities, target_kind: str, late_writers_in: str | None = None
-) -> Choice:
+) -> Decision:
     """The guarantee of source, strategy and target together. Refuses a stronger ``guarantee=``.
 
     ``late_writers_in`` names the source of an incremental read that cannot tell which rows come late.
     """
     lag = spec.source.lag_seconds
     if late_writers_in is not None and not lag:
-        given = Choice(
+        given = Decision(
             "guarantee",
             "at_most_once",
             f"{late_writers_in} does not show which transactions are open, and a row that one of them "
@@ -80,7 +80,7 @@ def derive_guarantee(
             "or leave guarantee= out"
         )
     elif not target.transactions:
-        given = Choice(
+        given = Decision(
             "guarantee",
             "at_least_once",
             f"a target of kind {target_kind!r} has no transaction to commit with",
@@ -92,7 +92,7 @@ def derive_guarantee(
             reason += (
                 f", and no transaction in {late_writers_in} may stay open longer than lag={lag:g} seconds"
             )
-        return Choice("guarantee", "exactly_once", reason)
+        return Decision("guarantee", "exactly_once", reason)
     if spec.guarantee == "exactly_once" or (spec.guarantee and given.value == "at_most_once"):
         raise GuaranteeRefused(
             f"pipeline {spec.name!r} declares guarantee={spec.guarantee!r}, which cannot be kept: "

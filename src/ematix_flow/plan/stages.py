@@ -6,18 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ematix_flow.backends.base import LoadPlan, SourceColumn, SourceQuery
+from ematix_flow.plan.decisions import Decision
 from ematix_flow.spec.pipelines import PostTransform, TargetSpec
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.watermarks import SourceRange
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A decision of the planner and its reason. Previews show every decision."""
-
-    name: str
-    value: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -79,10 +71,10 @@ class TargetPlan:
 
     target: TargetSpec
     load: LoadPlan
-    path: Choice
-    guarantee: Choice
+    path: Decision
+    guarantee: Decision
     stages: tuple[Stage, ...]
-    tuning: tuple[Choice, ...] = ()
+    tuning: tuple[Decision, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property

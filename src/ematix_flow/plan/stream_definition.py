@@ -7,7 +7,7 @@ from typing import Any
 
 from ematix_flow.backends.base import LoadPlan
 from ematix_flow.backends.payloads.base import PayloadSpec
-from ematix_flow.plan.stages import Choice
+from ematix_flow.plan.decisions import Decision
 from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 
@@ -17,7 +17,7 @@ class ExpectedTarget:
     """What is known about a target before the first message: everything except its columns."""
 
     target: StreamTargetSpec
-    guarantee: Choice
+    guarantee: Decision
 
     @property
     def open_question(self) -> str:
@@ -46,7 +46,7 @@ class StreamTargetPlan:
 
     target: StreamTargetSpec
     load: LoadPlan
-    guarantee: Choice
+    guarantee: Decision
     projection: str | None = None  # Spark SQL over `STREAM_VIEW` that makes the table's rows
     warnings: tuple[str, ...] = ()
 
@@ -120,7 +120,7 @@ class StreamPlan:
         return "\n".join(lines)
 
 
-def _describe_target(target: StreamTargetSpec, guarantee: Choice) -> list[str]:
+def _describe_target(target: StreamTargetSpec, guarantee: Decision) -> list[str]:
     """A target's lines in a plan as text."""
     keys = f"  (keys {', '.join(target.keys)})" if target.keys else ""
     return [

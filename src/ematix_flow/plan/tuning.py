@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from ematix_flow.backends.capabilities import Capabilities
-from ematix_flow.plan.stages import Choice
+from ematix_flow.plan.decisions import Decision
 
 _PART_BYTES = 16 * 1024 * 1024
 
@@ -30,46 +30,46 @@ def machine_cores() -> int:
         return os.cpu_count() or 1
 
 
-def read_tasks(shape: LoadShape) -> Choice | None:
+def read_tasks(shape: LoadShape) -> Decision | None:
     """How many tasks read the source at once."""
     if shape.path == "same_db":
         return None
     if not shape.source.parallel_read:
-        return Choice("read tasks", "1", "the source offers no snapshot that several readers could share")
+        return Decision("read tasks", "1", "the source offers no snapshot that several readers could share")
     if not shape.target.parallel_write:
-        return Choice("read tasks", "1", "the target takes one writer, and each task writes what it reads")
-    return Choice("read tasks", str(shape.cores), "one a core; all see one snapshot of the source")
+        return Decision("read tasks", "1", "the target takes one writer, and each task writes what it reads")
+    return Decision("read tasks", str(shape.cores), "one a core; all see one snapshot of the source")
 
 
-def write_parts(shape: LoadShape) -> Choice | None:
+def write_parts(shape: LoadShape) -> Decision | None:
     """The most tasks that write staging."""
     if shape.path == "same_db":
         return None
     if not shape.target.parallel_write:
-        return Choice("staging parts", "1", "the target takes one writer")
+        return Decision("staging parts", "1", "the target takes one writer")
     if not shape.target.file_bytes or shape.path != "spark":
         return None
     if shape.source_bytes is None:
         return None
     parts = max(1, shape.source_bytes // _PART_BYTES)
     why = f"each of at least {_format_size(_PART_BYTES)} of the source's {_format_size(shape.source_bytes)}"
-    return Choice("staging parts", str(parts), f"{why}: a load leaves no small files")
+    return Decision("staging parts", str(parts), f"{why}: a load leaves no small files")
 
 
-def partition_in_one_task(shape: LoadShape) -> Choice | None:
+def partition_in_one_task(shape: LoadShape) -> Decision | None:
     """Whether one task writes all rows of a partition."""
     if shape.path != "spark" or not shape.target.file_bytes or not shape.partition_by:
         return None
     why = "one task writes all rows of a partition: no file for each task in each of them"
-    return Choice("rows together by", ", ".join(shape.partition_by), why)
+    return Decision("rows together by", ", ".join(shape.partition_by), why)
 
 
-def file_size(shape: LoadShape) -> Choice | None:
+def file_size(shape: LoadShape) -> Decision | None:
     """The size at which a new data file begins."""
     if not shape.target.file_bytes:
         return None
     why = "large enough to be read fast, small enough for several readers"
-    return Choice("file size", f"up to {_format_size(shape.target.file_bytes)}", why)
+    return Decision("file size", f"up to {_format_size(shape.target.file_bytes)}", why)
 
 
 def _format_size(size: int) -> str:
@@ -79,9 +79,9 @@ def _format_size(size: int) -> str:
 TUNING_RULES = (read_tasks, write_parts, partition_in_one_task, file_size)
 
 
-def choose_tuning(shape: LoadShape) -> tuple[Choice, ...]:
-    return tuple(choice for entry in TUNING_RULES if (choice := entry(shape)) is not None)
+def choose_tuning(shape: LoadShape) -> tuple[Decision, ...]:
+    return tuple(decision for entry in TUNING_RULES if (decision := entry(shape)) is not None)
 
 
-def tuned_value(choices: tuple[Choice, ...], name: str, default: int) -> int:
-    return next((int(c.value) for c in choices if c.name == name), default)
+def tuned_value(decisions: tuple[Decision, ...], name: str, default: int) -> int:
+    return next((int(c.value) for c in decisions if c.name == name), default)

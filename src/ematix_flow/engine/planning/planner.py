@@ -37,6 +37,7 @@ from ematix_flow.errors import (
     Unsupported,
 )
 from ematix_flow.graph.registry import DeclaredPipeline
+from ematix_flow.plan.decisions import Decision
 from ematix_flow.plan.definition import Plan
 from ematix_flow.plan.drift import judge_drift
 from ematix_flow.plan.fanout import LoadEndpoints, choose_paths, share_read
@@ -45,7 +46,6 @@ from ematix_flow.plan.matching import resolve_matching, with_deletion_marks
 from ematix_flow.plan.spark_types import columns_of_frame
 from ematix_flow.plan.stages import (
     ApplyRows,
-    Choice,
     CopyRows,
     PrepareControlTables,
     RunPostTransform,
@@ -200,7 +200,7 @@ def _endpoints(
 def _plan_target(
     spec: PipelineSpec,
     target: TargetSpec,
-    path: Choice,
+    path: Decision,
     source: _DescribedSource,
     connections: Connections,
     cores: int,
@@ -246,7 +246,7 @@ def _plan_target(
         )
     )
     if isinstance(source.reader, SparkSource):
-        tuning += tuple(Choice(each.key, each.value, each.reason) for each in source.reader.settings())
+        tuning += tuple(Decision(each.key, each.value, each.reason) for each in source.reader.settings())
     if target.mode == "merge":
         table = with_deletion_marks(table, live)
     found = sink.plan_table(table, live, matching)

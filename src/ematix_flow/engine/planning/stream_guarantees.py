@@ -6,7 +6,7 @@ from ematix_flow.backends.base import Backend
 from ematix_flow.backends.messages.contract import MessageTarget
 from ematix_flow.engine.connections import Connections
 from ematix_flow.errors import GuaranteeRefused, Unsupported
-from ematix_flow.plan.stages import Choice
+from ematix_flow.plan.decisions import Decision
 from ematix_flow.plan.stream_definition import ExpectedTarget
 from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
 
@@ -46,7 +46,7 @@ def require_mode(target: StreamTargetSpec, backend: Backend) -> None:
 
 def stream_guarantee(
     spec: StreamSpec, target: StreamTargetSpec, connections: Connections, backend: Backend
-) -> Choice:
+) -> Decision:
     """The guarantee of the sources and this target. Refuses a stronger ``delivery=``."""
     loose = [s for s in spec.sources if connections.backend(s.connection).kind not in _SOURCES_WITH_POSITIONS]
     sends = backend.message_target()
@@ -59,7 +59,7 @@ def stream_guarantee(
     elif sends is None and not backend.capabilities.transactions:
         reason = f"a target of kind {backend.kind!r} has no transaction to commit with"
     if reason is None and sends is not None and spec.delivery != "exactly_once":
-        return Choice(
+        return Decision(
             "guarantee",
             "at_least_once",
             "messages are confirmed; delivery='exactly_once' sends them in transactions",
@@ -68,11 +68,11 @@ def stream_guarantee(
         together = (
             "messages and the batch's name" if sends is not None else "rows and the ledger entry of the batch"
         )
-        return Choice("guarantee", "exactly_once", f"{together} commit together")
+        return Decision("guarantee", "exactly_once", f"{together} commit together")
     if spec.delivery == "exactly_once":
         raise GuaranteeRefused(
             f"pipeline {spec.name!r} declares delivery='exactly_once', which cannot be kept: {reason}",
             where=spec.where,
             next_step=next_step,
         )
-    return Choice("guarantee", "at_least_once", reason)
+    return Decision("guarantee", "at_least_once", reason)

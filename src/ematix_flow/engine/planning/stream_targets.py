@@ -19,9 +19,9 @@ from ematix_flow.engine.planning.stream_columns import DECLARED, REGISTERED, com
 from ematix_flow.engine.planning.stream_drift import evolve_table, has_load_columns, judge_new_columns
 from ematix_flow.engine.planning.stream_guarantees import require_mode, stream_guarantee
 from ematix_flow.errors import SchemaMismatch, Unsupported, did_you_mean
+from ematix_flow.plan.decisions import Decision
 from ematix_flow.plan.drift import judge_drift
 from ematix_flow.plan.matching import resolve_matching, with_deletion_marks
-from ematix_flow.plan.stages import Choice
 from ematix_flow.plan.stream_capabilities import (
     STREAM_VIEW,
     check_batch_limit,
@@ -170,7 +170,7 @@ def _evolved_table(
 
 
 def _plan_messages(
-    spec: StreamSpec, target: StreamTargetSpec, columns: tuple[ColumnSpec, ...], guarantee: Choice
+    spec: StreamSpec, target: StreamTargetSpec, columns: tuple[ColumnSpec, ...], guarantee: Decision
 ) -> StreamTargetPlan:
     names = [column.name for column in columns]
     for option in ("message_key_column", "headers_column", "partition_column"):

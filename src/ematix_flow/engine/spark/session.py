@@ -32,7 +32,7 @@ from ematix_flow.engine.spark.launch import cluster_launch, local_launch
 from ematix_flow.engine.spark.package_zip import build_package_zip
 from ematix_flow.engine.spark.scratch_folder import create_scratch_folder
 from ematix_flow.engine.spark.session_conf import SQL_CONF, describe_session, session_conf
-from ematix_flow.engine.spark.settings import Choice, EngineSettings
+from ematix_flow.engine.spark.settings import EngineSettings
 from ematix_flow.errors import EngineError, FlowError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-__all__ = ["Choice", "EngineSettings", "describe_session", "spark_session", "stop_session"]
+__all__ = ["EngineSettings", "describe_session", "spark_session", "stop_session"]
 
 
 @dataclass

@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 from ematix_flow.engine.jvm import class_archive, jars
 from ematix_flow.engine.jvm.java_process import UTC_CLOCK
 from ematix_flow.engine.spark.machine_resources import memory_bytes
-from ematix_flow.engine.spark.settings import Choice, EngineSettings
+from ematix_flow.engine.spark.settings import EngineSettings
+from ematix_flow.plan.decisions import Decision
 from ematix_flow.spec.redaction import mask, mask_field
 
 LOOPBACK = "127.0.0.1"
@@ -96,33 +97,36 @@ def session_conf(
     return conf | jars.jar_session_conf(groups) | dict(settings.conf)
 
 
-def describe_session(settings: EngineSettings, env: Mapping[str, str] = os.environ) -> list[Choice]:
-    """The choices of the session with their reasons. Starts nothing."""
-    choices = [Choice("engine", mask(settings.master), settings.reason)]
+def describe_session(settings: EngineSettings, env: Mapping[str, str] = os.environ) -> list[Decision]:
+    """The decisions of the session with their reasons. Starts nothing."""
+    decisions = [Decision("engine", mask(settings.master), settings.reason)]
     if settings.is_connect:
-        choices.append(Choice("time zone", "UTC", "the same result on every machine"))
-        return choices
-    choices.append(Choice("driver memory", *driver_memory(settings)))
+        decisions.append(Decision("time zone", "UTC", "the same result on every machine"))
+        return decisions
+    decisions.append(Decision("driver memory", *driver_memory(settings)))
     partitions = shuffle_partitions(settings)
     if partitions is not None:
-        choices.append(Choice("shuffle partitions", str(partitions[0]), partitions[1]))
+        decisions.append(Decision("shuffle partitions", str(partitions[0]), partitions[1]))
     if settings.is_local:
         short = settings.purpose == "short"
-        choices.append(
-            Choice(
+        decisions.append(
+            Decision(
                 "compiler",
                 "C1 only" if short else "C1 and C2",
                 "a short command starts sooner" if short else "a long run earns back better code",
             )
         )
-        choices.append(Choice("garbage collector", "parallel", "the highest throughput on few cores"))
-        choices.append(Choice("class-data archive", class_archive.archive_mode(env), "halves Spark's start"))
-    choices.append(Choice("time zone", "UTC", "the same result on every machine"))
-    choices.append(Choice("ANSI SQL", "on", "a value that does not fit is an error, not a null"))
-    choices += [
-        Choice(key, _mask_secret(key, value), "[engine] conf") for key, value in sorted(settings.conf.items())
+        decisions.append(Decision("garbage collector", "parallel", "the highest throughput on few cores"))
+        decisions.append(
+            Decision("class-data archive", class_archive.archive_mode(env), "halves Spark's start")
+        )
+    decisions.append(Decision("time zone", "UTC", "the same result on every machine"))
+    decisions.append(Decision("ANSI SQL", "on", "a value that does not fit is an error, not a null"))
+    decisions += [
+        Decision(key, _mask_secret(key, value), "[engine] conf")
+        for key, value in sorted(settings.conf.items())
     ]
-    return choices
+    return decisions
 
 
 def _mask_secret(key: str, value: str) -> str:

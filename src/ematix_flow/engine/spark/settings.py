@@ -32,15 +32,6 @@ _MEMORY = re.compile(r"[1-9]\d*[kmgt]", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A decision of the engine, as ``preview`` and ``flow doctor`` show it."""
-
-    name: str
-    value: str
-    reason: str
-
-
-@dataclass(frozen=True)
 class EngineSettings:
     """``mode`` is the requested engine, ``master`` the resolved Spark master, ``reason`` says why."""
 
