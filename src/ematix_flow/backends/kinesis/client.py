@@ -6,14 +6,13 @@ import os
 from functools import lru_cache
 from typing import Any
 
-import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 
+from ematix_flow.aws_sessions import aws_session
 from ematix_flow.backends.kinesis.failures import unreachable_error
 from ematix_flow.errors import CannotConnect, ConfigError
 from ematix_flow.spec.connections import Connection, KinesisConnection
-from ematix_flow.spec.redaction import remember_secret
 
 CONNECT_SECONDS, READ_SECONDS = 5, 20
 ATTEMPTS = 3  # with growing pauses of some seconds in total
@@ -28,8 +27,6 @@ def kinesis_connection(connection: Connection) -> KinesisConnection:
 
 def kinesis_client(connection: KinesisConnection, *, attempts: int = ATTEMPTS, connections: int = 10) -> Any:
     """A new client. Safe for threads; the caller closes it."""
-    for secret in (connection.secret_access_key, connection.session_token):
-        remember_secret(secret)
     config = Config(
         retries={"mode": "standard", "total_max_attempts": attempts},
         connect_timeout=CONNECT_SECONDS,
@@ -37,12 +34,12 @@ def kinesis_client(connection: KinesisConnection, *, attempts: int = ATTEMPTS, c
         max_pool_connections=connections,
     )
     try:
-        session = boto3.Session(
-            aws_access_key_id=connection.access_key_id or None,
-            aws_secret_access_key=connection.secret_access_key or None,
-            aws_session_token=connection.session_token or None,
-            profile_name=connection.profile or None,
-            region_name=connection.region or None,
+        session = aws_session(
+            access_key_id=connection.access_key_id,
+            secret_access_key=connection.secret_access_key,
+            session_token=connection.session_token,
+            profile=connection.profile,
+            region=connection.region,
         )
         if session.region_name is None and not connection.endpoint:
             raise CannotConnect(

@@ -6,11 +6,11 @@ import time
 from typing import Any
 
 from ematix_flow.aws_errors import error_code, error_message
+from ematix_flow.aws_sessions import aws_session
 from ematix_flow.backends.payloads.framing import SchemaId
 from ematix_flow.backends.payloads.registry import RegisteredSchema, SchemaRegistry
 from ematix_flow.errors import CannotConnect, SchemaMismatch
 from ematix_flow.spec.connections.registries import GlueSchemaRegistryConnection
-from ematix_flow.spec.redaction import remember_secret
 
 _COMPATIBILITY = "BACKWARD"  # as in Confluent's registry
 _UNKNOWN = ("EntityNotFoundException", "InvalidInputException", "ValidationException")
@@ -26,12 +26,9 @@ class GlueRegistry(SchemaRegistry):
         super().__init__()
         self._connection, self._seconds = connection, seconds
         self._where = connection.endpoint or f"region {connection.region}"
-        for secret in (connection.aws_secret_access_key, connection.aws_session_token):
-            remember_secret(secret)
         self._client = self._new_client()
 
     def _new_client(self) -> Any:
-        import boto3
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
 
@@ -42,12 +39,12 @@ class GlueRegistry(SchemaRegistry):
             read_timeout=self._seconds * 0.4,
         )
         try:
-            session = boto3.Session(
-                aws_access_key_id=connection.aws_access_key_id or None,
-                aws_secret_access_key=connection.aws_secret_access_key or None,
-                aws_session_token=connection.aws_session_token or None,
-                profile_name=connection.aws_profile or None,
-                region_name=connection.region or None,
+            session = aws_session(
+                access_key_id=connection.aws_access_key_id,
+                secret_access_key=connection.aws_secret_access_key,
+                session_token=connection.aws_session_token,
+                profile=connection.aws_profile,
+                region=connection.region,
             )
             return session.client("glue", endpoint_url=connection.endpoint or None, config=config)
         except (BotoCoreError, ValueError) as error:

@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from ematix_flow.aws_sessions import aws_session
 from ematix_flow.spec.connections.lakes import S3Connection
 from ematix_flow.spec.redaction import remember_secret
 
@@ -59,14 +60,12 @@ def frozen_credentials(connection: S3Connection) -> tuple[str, str, str]:
 
 
 def _session(connection: S3Connection) -> boto3.Session:
-    import boto3
-
-    return boto3.Session(
-        aws_access_key_id=connection.access_key_id or None,
-        aws_secret_access_key=connection.secret_access_key or None,
-        aws_session_token=connection.session_token or None,
-        profile_name=connection.profile or None,
-        region_name=connection.region or None,
+    return aws_session(
+        access_key_id=connection.access_key_id,
+        secret_access_key=connection.secret_access_key,
+        session_token=connection.session_token,
+        profile=connection.profile,
+        region=connection.region,
     )
 
 
@@ -74,8 +73,6 @@ def _create_client(connection: S3Connection, session: boto3.Session, attempts: i
     from botocore import UNSIGNED
     from botocore.config import Config
 
-    for secret in (connection.secret_access_key, connection.session_token):
-        remember_secret(secret)
     endpoint = endpoint_of(connection)
     # other servers may not support Amazon's newer checksums
     checksums = "when_supported" if endpoint is None else "when_required"
