@@ -7,13 +7,13 @@ shorter than a load.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ematix_flow.backends.lake.companion_table import UNTIL, with_lifetime_columns
+from ematix_flow.backends.lake.conflict_retries import retry_on_conflict
 from ematix_flow.backends.lake.dialect import LakeDialect
 from ematix_flow.backends.lake.format import CompactionResult, LakeFormat
 from ematix_flow.backends.lake.journal import KEPT_ENTRIES, Journal
@@ -111,20 +111,16 @@ class LakeMaintenance:
 
     def _compact(self, spec: TableSpec) -> CompactionResult:
         zorder = self.options.zorder if spec is self.table else ()
-        for attempt in range(1, _TRIES + 1):
-            try:
-                return self.format.compact(self.spark, spec, zorder, dry_run=self.options.dry_run)
-            except Exception as error:
-                if not self.format.is_conflict(error):
-                    raise
-                if attempt == _TRIES:
-                    raise TargetFailed(
-                        f"other writers changed {spec.label} during each of {_TRIES} attempts to compact it",
-                        state=f"{spec.label} has every row; its files are as those writers left them",
-                        next_step="run it again when they are done",
-                    ) from error
-                time.sleep(0.2 * 2**attempt)
-        raise AssertionError("unreachable")
+        return retry_on_conflict(
+            lambda: self.format.compact(self.spark, spec, zorder, dry_run=self.options.dry_run),
+            self.format.is_conflict,
+            _TRIES,
+            lambda: TargetFailed(
+                f"other writers changed {spec.label} during each of {_TRIES} attempts to compact it",
+                state=f"{spec.label} has every row; its files are as those writers left them",
+                next_step="run it again when they are done",
+            ),
+        )
 
     def _remove_old_files(self, specs: Sequence[TableSpec], store: Store, folder: str) -> list[FileTotals]:
         options = self.options

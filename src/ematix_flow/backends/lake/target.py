@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -31,6 +30,7 @@ from ematix_flow.backends.lake.companion_table import (
     refuse_lifetime_names,
     with_lifetime_columns,
 )
+from ematix_flow.backends.lake.conflict_retries import retry_on_conflict
 from ematix_flow.backends.lake.dialect import LakeDialect
 from ematix_flow.backends.lake.format import ConcurrentCommit, LakeFormat, TableSnapshot
 from ematix_flow.backends.lake.frame_columns import conform_frame
@@ -294,20 +294,16 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
         with self._explain_errors(f"loading {load.target}"):
             if load.dry_run:
                 return self._preview_load(load, rows, self._open_journal(load.table))
-            for attempt in range(1, _TRIES + 1):
-                try:
-                    return self._apply(load, rows)
-                except Exception as error:
-                    if not isinstance(error, ConcurrentCommit) and not self._format.is_conflict(error):
-                        raise
-                    if attempt == _TRIES:
-                        raise TargetFailed(
-                            f"other writers changed {load.table.label} during each of {_TRIES} attempts",
-                            state=f"{load.table.label} holds nothing of this load",
-                            next_step="run it again when they are done",
-                        ) from error
-                    time.sleep(0.2 * 2**attempt)
-        raise AssertionError("unreachable")
+            return retry_on_conflict(
+                lambda: self._apply(load, rows),
+                lambda error: isinstance(error, ConcurrentCommit) or self._format.is_conflict(error),
+                _TRIES,
+                lambda: TargetFailed(
+                    f"other writers changed {load.table.label} during each of {_TRIES} attempts",
+                    state=f"{load.table.label} holds nothing of this load",
+                    next_step="run it again when they are done",
+                ),
+            )
 
     def _apply(self, load: Load, rows: StagedRows) -> LoadResult:
         spark = self.spark()
