@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ematix_flow.backends.durable_files import flush_to_disk
 from ematix_flow.errors import FlowError, PipelineLocked, SourceFailed
 from ematix_flow.state.private_files import make_private_database, make_private_folders, write_private
 from ematix_flow.state.state_root import next_step_for, private_directory
@@ -143,7 +144,7 @@ class SpoolIndex:
         """Move a known segment to where Spark follows it."""
         with self.wrap_errors("written"):
             os.replace(self.temporary_path(segment.number), self.segments / segment.name)
-            sync_folder(self.segments)
+            flush_to_disk(self.segments)
             self._publish_newest(segment.number)
 
     def _publish_newest(self, number: int) -> None:
@@ -165,7 +166,7 @@ class SpoolIndex:
         file = self.folder / "id"
         if not file.exists():
             write_private(file, uuid.uuid4().hex)
-            sync_folder(self.folder)
+            flush_to_disk(self.folder)
         return file.read_text()
 
     def settle(self, numbers: Sequence[int]) -> None:
@@ -296,12 +297,3 @@ class SpoolIndex:
             state="messages that are not in every target are in it, or still at their source",
             next_step=next_step,
         )
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the files that were created or renamed in a folder survive a loss of power."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
 from ematix_flow import faults
+from ematix_flow.backends.durable_files import flush_to_disk
 from ematix_flow.backends.messages.contract import Message
 from ematix_flow.backends.spool.batch_limits import PROGRESS_KEY
-from ematix_flow.backends.spool.index import SpoolIndex, SpoolSegment, sync_folder
+from ematix_flow.backends.spool.index import SpoolIndex, SpoolSegment
 from ematix_flow.backends.spool.known_messages import SegmentReceipts, as_table, message_bytes
 from ematix_flow.state.private_files import open_private
 
@@ -102,5 +103,5 @@ class SegmentWriter:
                 )
                 file.flush()
                 os.fsync(file.fileno())
-            sync_folder(index.segments)
+            flush_to_disk(index.segments)
             return path.stat().st_size

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from ematix_flow.backends.durable_files import flush_to_disk
 from ematix_flow.backends.stores.base import Store
 from ematix_flow.errors import CannotConnect
 from ematix_flow.state.file_locks import hold_file_lock
@@ -79,13 +80,12 @@ class LocalStore(Store):
             os.link(aside, place)
         finally:
             aside.unlink(missing_ok=True)
-        _flush_entries(place.parent)
+        flush_to_disk(place.parent)
 
     def upload(self, local: Path, path: str) -> None:
         place = self._path(path)
         self._make_folder(path.rpartition("/")[0])
-        with local.open("rb") as file:
-            os.fsync(file.fileno())
+        flush_to_disk(local)
         try:
             os.replace(local, place)
         except OSError:  # another file system: copy it next to its place first, so that it appears at once
@@ -93,7 +93,7 @@ class LocalStore(Store):
             shutil.copyfile(local, aside)
             os.replace(aside, place)
             local.unlink()
-        _flush_entries(place.parent)
+        flush_to_disk(place.parent)
 
     def _make_folder(self, folder: str) -> None:
         """Create a folder. Internal folders are for this user alone; the folders above are not, because they
@@ -173,12 +173,3 @@ def _nearest_existing(path: Path) -> Path:
 def _no_folder_error(path: Path) -> CannotConnect:
     what = f"{path} cannot be a folder: {_nearest_existing(path)} is a file"
     return CannotConnect(what, next_step="move the file away, or choose another path")
-
-
-def _flush_entries(folder: Path) -> None:
-    """Flush the entries of a folder, so that they survive a loss of power."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -6,7 +6,6 @@ is reported.
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ematix_flow.backends.arrow.batch_casts import row_rejection
+from ematix_flow.backends.durable_files import flush_to_disk
 from ematix_flow.backends.objectstore.formats import text_cells
 from ematix_flow.backends.objectstore.layout.file_layout import (
     EXTENSIONS,
@@ -277,15 +277,6 @@ class RollingFileWriter:
     def _bound_memory(self) -> None:
         if sum(file.writer.buffered_bytes for file in self._open.values()) > BUFFERED_BYTES:
             max(self._open.values(), key=lambda file: file.writer.buffered_bytes).writer.flush()
-
-
-def flush_to_disk(path: Path) -> None:
-    """Flush a file, or the entries of a folder, so that they survive a loss of power."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def check_values(batch: pa.RecordBatch, layout: FileLayout, offset: int) -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ematix_flow import faults
-from ematix_flow.backends.objectstore.formats.file_writers import flush_to_disk
+from ematix_flow.backends.durable_files import flush_to_disk
 from ematix_flow.backends.objectstore.layout.table_paths import (
     HIDDEN,
     DataFile,
