@@ -16,7 +16,7 @@ from ematix_flow.state.run_records import LONGEST_OUTPUT
 from ematix_flow.state.slots.tables import leases, slots
 from ematix_flow.state.slots.tables import metadata as slots_metadata
 from ematix_flow.state.sql.column_types import ExactText, UtcDateTime
-from ematix_flow.state.sql.failures import open_connection
+from ematix_flow.state.sql.failures import open_connection, run_log_connection
 from ematix_flow.state.sql.sqlite import memory_engine
 from ematix_flow.state.times import utc_now
 
@@ -195,28 +195,34 @@ def tables_missing(location: str) -> ConfigError:
     )
 
 
-def prepare_tables(
+def open_control_tables(
     engine: sa.Engine,
-    reader: sa.Engine,
     location: str,
     *,
     schema: str | None = None,
+    reader: sa.Engine | None = None,
+    maker: sa.Engine | None = None,
     create_tables: bool = True,
     read_only: bool = False,
-) -> int:
-    """Create or upgrade the tables with ``engine``, if needed, and return their version.
+) -> tuple[sa.Engine, sa.Engine, int]:
+    """The engines for writes and for queries, and the version of the tables, created or upgraded if needed.
 
-    With ``read_only`` they stay as they are.
+    ``schema`` holds the tables. ``reader`` is the engine for queries and ``maker`` the one that creates and
+    upgrades the tables, if they are not ``engine``. With ``read_only`` the tables stay as they are.
     """
-    with open_connection(reader) as connection:
-        found = stored_version(connection, schema)
-    if is_current(found, location) or read_only:
-        return found
-    if not create_tables:
-        raise tables_missing(location)
-    with open_connection(engine) as connection, connection.begin():
-        migrate(connection, location, schema=schema)
-    return 1 + len(UPGRADES)
+    schemas = {None: schema}
+    for_writes = engine.execution_options(schema_translate_map=schemas, writes=True)
+    for_queries = (reader or engine).execution_options(schema_translate_map=schemas)
+    for_tables = (maker or engine).execution_options(schema_translate_map=schemas, writes=True)
+    with run_log_connection(for_queries, location) as connection:
+        stored = stored_version(connection, schema)
+    if not is_current(stored, location) and not read_only:
+        if not create_tables:
+            raise tables_missing(location)
+        with run_log_connection(for_tables, location) as connection, connection.begin():
+            migrate(connection, location, schema=schema)
+        stored = 1 + len(UPGRADES)
+    return for_writes, for_queries, stored
 
 
 def empty_memory_database() -> sa.Engine:

@@ -10,7 +10,7 @@ import datetime as dt
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 from typing import Any
 
@@ -21,8 +21,8 @@ from ematix_flow.errors import UsageError
 from ematix_flow.state.control_tables import (
     RUNS_SINCE,
     empty_memory_database,
+    open_control_tables,
     outputs,
-    prepare_tables,
     runs,
     version_too_old,
 )
@@ -42,7 +42,13 @@ from ematix_flow.state.runlog.queries import (
     next_pipeline_statement,
     purgeable_runs_statement,
 )
-from ematix_flow.state.sql.failures import database_message, is_timeout, open_connection, run_log_unavailable
+from ematix_flow.state.sql.failures import (
+    database_message,
+    is_timeout,
+    open_connection,
+    run_log_connection,
+    run_log_unavailable,
+)
 from ematix_flow.state.times import aware_utc
 
 MOST_RUNNING = 100
@@ -75,25 +81,19 @@ class SqlRunLog(RunLog):
         must exist. With ``read_only`` the tables stay as they are: a log without tables is empty.
         """
         self.location = location
-        schemas = {None: schema}
-        self._engine = engine.execution_options(schema_translate_map=schemas, writes=True)
-        self._reader = (reader or engine).execution_options(schema_translate_map=schemas)
         self._away_until = 0.0
-        maker_engine = (maker or engine).execution_options(schema_translate_map=schemas, writes=True)
-        try:
-            found = prepare_tables(
-                maker_engine,
-                self._reader,
-                location,
-                schema=schema,
-                create_tables=create_tables,
-                read_only=read_only,
-            )
-        except SQLAlchemyError as error:
-            raise run_log_unavailable(location, error) from error
-        if 0 < found < RUNS_SINCE:
-            raise version_too_old(found, location)
-        if not found:
+        self._engine, self._reader, version = open_control_tables(
+            engine,
+            location,
+            schema=schema,
+            reader=reader,
+            maker=maker,
+            create_tables=create_tables,
+            read_only=read_only,
+        )
+        if 0 < version < RUNS_SINCE:
+            raise version_too_old(version, location)
+        if not version:
             self._dispose()
             self._engine = self._reader = empty_memory_database().execution_options()
 
@@ -279,13 +279,8 @@ class SqlRunLog(RunLog):
         with self._read_connection() as connection:
             return _read_records(connection, query)
 
-    @contextmanager
-    def _read_connection(self) -> Iterator[sa.Connection]:
-        try:
-            with open_connection(self._reader) as connection:
-                yield connection
-        except SQLAlchemyError as error:
-            raise run_log_unavailable(self.location, error) from error
+    def _read_connection(self) -> AbstractContextManager[sa.Connection]:
+        return run_log_connection(self._reader, self.location)
 
     @contextmanager
     def _transaction(self) -> Iterator[sa.Connection]:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import SQLAlchemyError
 
-from ematix_flow.state.control_tables import SLOTS_SINCE, empty_memory_database, prepare_tables
+from ematix_flow.state.control_tables import SLOTS_SINCE, empty_memory_database, open_control_tables
 from ematix_flow.state.run_records import bounded_text
 from ematix_flow.state.slots.base import (
     ENDED,
@@ -40,7 +39,7 @@ from ematix_flow.state.slots.statements import (
     slot_record,
 )
 from ematix_flow.state.slots.tables import leases, slots
-from ematix_flow.state.sql.failures import open_connection, run_log_unavailable
+from ematix_flow.state.sql.failures import run_log_connection
 from ematix_flow.state.times import utc_now
 
 _CLOCKS = {"postgresql": "SELECT clock_timestamp()", "mysql": "SELECT UTC_TIMESTAMP(6)"}
@@ -66,22 +65,16 @@ class SqlSlotStore(SlotStore):
         read_only: bool = False,
     ) -> None:
         self.location = location
-        schemas = {None: schema}
-        self._engine = engine.execution_options(schema_translate_map=schemas, writes=True)
-        self._reader = (reader or engine).execution_options(schema_translate_map=schemas)
-        maker_engine = (maker or engine).execution_options(schema_translate_map=schemas, writes=True)
-        try:
-            found = prepare_tables(
-                maker_engine,
-                self._reader,
-                location,
-                schema=schema,
-                create_tables=create_tables,
-                read_only=read_only,
-            )
-        except SQLAlchemyError as error:
-            raise run_log_unavailable(location, error) from error
-        if found < SLOTS_SINCE:
+        self._engine, self._reader, version = open_control_tables(
+            engine,
+            location,
+            schema=schema,
+            reader=reader,
+            maker=maker,
+            create_tables=create_tables,
+            read_only=read_only,
+        )
+        if version < SLOTS_SINCE:
             self.close()
             self._engine = self._reader = empty_memory_database().execution_options()
         dialect = self._engine.dialect.name
@@ -391,18 +384,10 @@ class SqlSlotStore(SlotStore):
             insert = postgresql.insert(table).on_conflict_do_nothing()
         return insert.execution_options(preserve_rowcount=True)
 
-    @contextmanager
-    def _read_connection(self) -> Iterator[sa.Connection]:
-        try:
-            with open_connection(self._reader) as connection:
-                yield connection
-        except SQLAlchemyError as error:
-            raise run_log_unavailable(self.location, error) from error
+    def _read_connection(self) -> AbstractContextManager[sa.Connection]:
+        return run_log_connection(self._reader, self.location)
 
     @contextmanager
     def _transaction(self) -> Iterator[sa.Connection]:
-        try:
-            with open_connection(self._engine) as connection, connection.begin():
-                yield connection
-        except SQLAlchemyError as error:
-            raise run_log_unavailable(self.location, error) from error
+        with run_log_connection(self._engine, self.location) as connection, connection.begin():
+            yield connection

@@ -84,3 +84,13 @@ def run_log_unavailable(location: str, error: SQLAlchemyError) -> FlowError:
             what, next_step=f"check that its user may create, read and write tables there, or {another}"
         )
     return ConfigError(what, next_step=f"make it readable and writable, or {another}")
+
+
+@contextmanager
+def run_log_connection(engine: sa.Engine, location: str) -> Iterator[sa.Connection]:
+    """Open a connection to the database of a run log; its errors within the block are ours."""
+    try:
+        with open_connection(engine) as connection:
+            yield connection
+    except SQLAlchemyError as error:
+        raise run_log_unavailable(location, error) from error
