@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import os
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange, Watermark
 from ematix_flow.state.local_stores import open_run_log
 from ematix_flow.state.runlog.sql import SqlRunLog
+from tests.unit.run.sqlite_file import execute
 
 
 @ematix.table(schema="mart")
@@ -64,14 +64,6 @@ def database(tmp_path: Path) -> Path:
     execute(path, "INSERT INTO people VALUES (1, 'Ada'), (2, NULL)")
     register_connection(SQLiteConnection(name="shop", path=str(path)))
     return path
-
-
-def execute(path: Path, sql: str) -> list[Any]:
-    connection = sqlite3.connect(path)
-    with connection:
-        rows = connection.execute(sql).fetchall()
-    connection.close()
-    return rows
 
 
 def count(path: Path, table: str) -> int:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ematix_flow import Annotated, BigInt, SQLiteConnection, Text, ematix, pk, register_connection
+from tests.unit.run.sqlite_file import execute
 
 
 @ematix.table(schema="mart")
@@ -27,11 +25,6 @@ def database(tmp_path: Path) -> Path:
     execute(path, "INSERT INTO people VALUES (1, 'Ada', 1), (2, 'Bob', 2)")
     register_connection(SQLiteConnection(name="shop", path=str(path)))
     return path
-
-
-def execute(path: Path, sql: str) -> list[Any]:
-    with closing(sqlite3.connect(path)) as connection, connection:
-        return connection.execute(sql).fetchall()
 
 
 def test_a_run_that_only_updates_succeeds_and_its_post_transforms_follow(database: Path) -> None:

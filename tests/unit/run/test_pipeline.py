@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-import sqlite3
 import uuid
 from pathlib import Path
 from typing import Annotated, Any
@@ -50,6 +49,7 @@ from ematix_flow.run.dag import run_dag
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.state.local_stores import open_run_log
+from tests.unit.run.sqlite_file import execute
 
 
 @ematix.table(schema="analytics")
@@ -65,14 +65,6 @@ def database(tmp_path: Path) -> Path:
     execute(path, "INSERT INTO raw_people VALUES (1, 'Ada'), (2, NULL)")
     register_connection(SQLiteConnection(name="shop", path=str(path)))
     return path
-
-
-def execute(path: Path, sql: str) -> list[Any]:
-    connection = sqlite3.connect(path)
-    with connection:
-        rows = connection.execute(sql).fetchall()
-    connection.close()
-    return rows
 
 
 def declare(name: str = "people", sql: str = "SELECT id, name FROM raw_people", **options: Any) -> Pipeline:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,6 +22,7 @@ from ematix_flow import (
 )
 from ematix_flow.state.local_stores import open_run_log
 from ematix_flow.state.run_records import RunRecord
+from tests.unit.run.sqlite_file import execute
 
 COUNTS = ("rows_read", "rows_inserted", "rows_updated", "rows_deleted", "rows_unchanged")
 BOUNDS = ("source_from", "source_to")
@@ -46,11 +45,6 @@ class Seen:
 class Others:
     id: Annotated[BigInt, pk()]
     name: Text | None
-
-
-def execute(path: Path, sql: str) -> None:
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute(sql)
 
 
 def declare(database: Path, name: str, **options: Any) -> Pipeline:
