@@ -151,7 +151,7 @@ def test_a_run_that_died_after_its_commit_has_the_counts_of_one_that_did_not(
         load_twice(tmp_path, name, LOADS[what], at) for name, at in (("whole", None), ("died", point))
     )
     assert (whole.status, died.status) == ("succeeded", "succeeded")
-    assert "the ledger holds the batch" in (died.error_message or "")
+    assert "the ledger has the batch" in (died.error_message or "")
     found = [{name: getattr(record, name) for name in (*COUNTS, *BOUNDS)} for record in (whole, died)]
     assert found[0] == found[1]
     assert died.rows_read
