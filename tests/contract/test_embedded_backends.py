@@ -66,8 +66,8 @@ def test_every_type_travels_from_one_to_the_other(reader: str, writer: str, tmp_
     table = every_type()
     load_rows(target_of(source), new_load(table), every_value())
     sql = source_of(source).table_query(table.label, [(n, n) for n in table.column_names])
-    assert copy(source, sql, target, table).rows_inserted == len(every_value())
-    assert copy(source, sql, target, table, "truncate").rows_deleted == len(every_value())
+    assert copy(source, sql, target, table).rows.inserted == len(every_value())
+    assert copy(source, sql, target, table, "truncate").rows.deleted == len(every_value())
     found = {row["id"]: row for row in read_table(target, table)}
     assert found == {row["id"]: row for row in read_table(source, table)}
 
@@ -78,7 +78,9 @@ def test_a_hundred_thousand_rows_go_there_and_back(tmp_path: Path) -> None:
     )
     load_rows(target_of(first), new_load(SMALL), named(0, 100_000))
     for source, target in ((first, middle), (middle, last)):
-        assert copy(source, source_of(source).table_query("shop.small", []), target, SMALL).rows_in == 100_000
+        assert (
+            copy(source, source_of(source).table_query("shop.small", []), target, SMALL).rows.read == 100_000
+        )
     assert run_sql("sqlite", tmp_path / "c", "SELECT count(DISTINCT id) FROM shop__small") == [(100_000,)]
 
 
@@ -87,8 +89,8 @@ def test_one_row_and_no_row_are_copied(kind: str, backend: Backend, tmp_path: Pa
     other = backend_at(kind, tmp_path / "other")
     load_rows(target_of(other), new_load(SMALL), named(7, 8))
     sql = source_of(other).table_query("shop.small", [("id", "id"), ("name", "name")])
-    assert copy(other, f"{sql} WHERE id < 0", backend, SMALL).rows_in == 0
-    assert copy(other, sql, backend, SMALL).rows_in == 1
+    assert copy(other, f"{sql} WHERE id < 0", backend, SMALL).rows.read == 0
+    assert copy(other, sql, backend, SMALL).rows.read == 1
     assert read_table(backend, SMALL) == named(7, 8)
 
 
@@ -97,7 +99,7 @@ def test_many_parts_and_none_are_applied(kind: str, backend: Backend) -> None:
     load_rows(target_of(backend), new_load(SMALL), named(0, 30), parts=13)
     load = new_load(SMALL)
     staging = target_of(backend).create_staging(load, SMALL.arrow_schema())
-    assert target_of(backend).apply(load, StagedRows(staging, ())).rows_in == 0
+    assert target_of(backend).apply(load, StagedRows(staging, ())).rows.read == 0
     assert len(read_table(backend, SMALL)) == 30
 
 
@@ -306,7 +308,7 @@ def test_truncate_loads_the_same_keys_again_and_keeps_what_hangs_on_the_table(
     )
     for _ in range(3):
         applied = load_rows(target_of(backend), new_load(table, "truncate"), named(0, 5000))
-        assert (applied.rows_deleted, applied.rows_inserted) == (5000, 5000)
+        assert (applied.rows.deleted, applied.rows.inserted) == (5000, 5000)
     assert run_sql(kind, path, "SELECT count(*) FROM seen") == [(5000,)]
 
 
@@ -315,7 +317,7 @@ def test_a_duckdb_schema_may_be_called_like_the_file(tmp_path: Path) -> None:
     load_rows(target_of(backend), new_load(SMALL), named(0, 3))
     load_rows(target_of(backend), new_load(SMALL, "truncate"), named(1, 3))
     sql = source_of(backend).table_query("shop.small", [("id", "id"), ("name", "name")])
-    assert compute(backend, sql, replace(SMALL, name="again")).rows_inserted == 2
+    assert compute(backend, sql, replace(SMALL, name="again")).rows.inserted == 2
     assert read_sql(backend, sql) == named(1, 3)
 
 
@@ -334,7 +336,7 @@ def test_a_load_inside_one_database_meets_the_same_rules(kind: str, backend: Bac
         ),
     )
     good = "SELECT 1 AS id, 0.1 + 0.2 AS amount, '2024-01-02' AS day, 'abc' AS code, 1 AS ok"
-    assert compute(backend, f"{good} -- a comment", table).rows_inserted == 1
+    assert compute(backend, f"{good} -- a comment", table).rows.inserted == 1
     for column, value in (
         *(("id", "2.5"), ("id", "3000000000"), ("amount", "1.239"), ("code", "'abcd'"), ("ok", "2")),
         *(("day", "'2024-02-30'"), ("id", "'x'")),
@@ -381,13 +383,13 @@ def test_loose_times_in_a_sqlite_source_are_neither_lost_nor_doubled(writer: str
         "CREATE TABLE raw (at DATETIME, what TEXT)",
         "INSERT INTO raw VALUES ('2024-01-01 10:00:00', 'a'), ('2024-01-01 09:00', 'old')",
     )
-    assert copy_new(source, sql, target, EVENTS, "at").rows_inserted == 2
-    assert copy_new(source, sql, target, EVENTS, "at").rows_inserted == 0
+    assert copy_new(source, sql, target, EVENTS, "at").rows.inserted == 2
+    assert copy_new(source, sql, target, EVENTS, "at").rows.inserted == 0
     more = (
         "('2024-01-01T10:00:00', 'tie'), ('2024-01-01 10:00:00', 'a'), ('2024-01-01 12:30:00+02:00', 'zoned')"
     )
     run_sql("sqlite", path, f"INSERT INTO raw VALUES {more}")
-    assert copy_new(source, sql, target, EVENTS, "at").rows_inserted == 3
+    assert copy_new(source, sql, target, EVENTS, "at").rows.inserted == 3
     assert sorted(row["what"] for row in read_table(target, EVENTS)) == ["a", "a", "old", "tie", "zoned"]
     run_sql("sqlite", path, "INSERT INTO raw VALUES (NULL, 'never')")
     with pytest.raises(RowRejected):
@@ -462,7 +464,7 @@ def test_an_incremental_load_inside_one_database_loses_no_tie(
         low = target_of(backend).watermark(PIPELINE, TARGET, "at")
         bounds = SourceRange("at", low)
         sql = restrict_to_range('SELECT "at", what FROM raw', bounds, target_of(backend).dialect)  # type: ignore[attr-defined]
-        inserted.append(compute(backend, sql, EVENTS, range=bounds, batch_key=None).rows_inserted)
+        inserted.append(compute(backend, sql, EVENTS, range=bounds, batch_key=None).rows.inserted)
     assert inserted == [2, 2, 0]
 
 

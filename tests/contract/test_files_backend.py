@@ -56,7 +56,7 @@ class TestOrcFiles(FilesContract):
         early = ("a_date", "a_timestamp", "a_timestamp_tz")
         rows = [{**row, **(dict.fromkeys(early) if row["id"] < 2 else {})} for row in every_value()]
         rows[2]["a_date"] = rows[2]["a_timestamp"].date()
-        assert load_rows(target, new_load(table), rows).rows_inserted == 4
+        assert load_rows(target, new_load(table), rows).rows.inserted == 4
         found = {row["id"]: row for row in self.read_rows(backend, table)}
         for expected in rows:
             for column, value in expected.items():

@@ -244,7 +244,7 @@ def test_a_users_folder_is_adopted_and_its_originals_stay(root: Path, target: Lo
 def test_a_refresh_of_a_users_folder_keeps_the_originals_aside(root: Path, target: LocalFilesTarget) -> None:
     users_folder(root)
     applied = load_rows(target, new_load(TABLE, "truncate"), rows(0, 3))
-    assert (applied.rows_deleted, applied.rows_inserted) == (2, 3)
+    assert (applied.rows.deleted, applied.rows.inserted) == (2, 3)
     assert ids(root) == [0, 1, 2]
     (original,) = (root / ".ematix_flow" / "adopted").iterdir()
     assert (original / "theirs1.parquet").exists()
@@ -414,7 +414,7 @@ def test_ties_are_matched_in_partitioned_tables_too(root: Path, target: LocalFil
         low = target.watermark(PIPELINE, TARGET, "day")
         load = new_load(table, range=SourceRange("day", low), batch_key=None, partition_by=("day",))
         read = [row for row in source if low is None or row["day"] >= low.value]
-        return load_rows(target, load, read).rows_inserted
+        return load_rows(target, load, read).rows.inserted
 
     assert run() == 2
     source += [{"day": day, "name": "a"}, {"day": dt.date(2026, 1, 2), "name": "b"}]
@@ -550,7 +550,7 @@ def test_only_files_that_may_hold_the_last_watermark_are_read_again(
 
     monkeypatch.setattr(boundary_rows, "read_rows", noting)
     source.append({"seq": 3, "name": None})
-    assert load_incremental(target, table, "seq", source).rows_inserted == 1
+    assert load_incremental(target, table, "seq", source).rows.inserted == 1
     assert len(read) == 1
 
 
@@ -575,10 +575,10 @@ def test_ties_of_every_watermark_type_are_matched_in_every_format(
         {"mark": values[1], "name": "a"},
         {"mark": values[1], "name": ""},
     ]
-    assert load_incremental(target, table, "mark", source).rows_inserted == 3
+    assert load_incremental(target, table, "mark", source).rows.inserted == 3
     source.append({"mark": values[1], "name": "a"})
-    assert load_incremental(target, table, "mark", source).rows_inserted == 1
-    assert load_incremental(target, table, "mark", source).rows_inserted == 0
+    assert load_incremental(target, table, "mark", source).rows.inserted == 1
+    assert load_incremental(target, table, "mark", source).rows.inserted == 0
     mark = target.watermark(PIPELINE, TARGET, "mark")
     assert mark is not None
     assert mark.value == values[1]
@@ -595,9 +595,9 @@ def test_whole_rows_of_every_type_are_recognised_in_every_format(root: Path, for
         early = ("a_date", "a_timestamp", "a_timestamp_tz")
         rows = [{**row, **dict.fromkeys(early)} for row in rows]
     target = LocalFilesTarget(root, format)
-    assert load_incremental(target, keyless, "id", rows).rows_inserted == 5
-    assert load_incremental(target, keyless, "id", [*rows, rows[0], rows[4]]).rows_inserted == 2
-    assert load_incremental(target, keyless, "id", [*rows, rows[0], rows[4]]).rows_inserted == 0
+    assert load_incremental(target, keyless, "id", rows).rows.inserted == 5
+    assert load_incremental(target, keyless, "id", [*rows, rows[0], rows[4]]).rows.inserted == 2
+    assert load_incremental(target, keyless, "id", [*rows, rows[0], rows[4]]).rows.inserted == 0
 
 
 # ------------------------------------------------------------------ refusals
@@ -730,7 +730,7 @@ def test_a_dry_run_of_a_table_that_is_not_there_counts_and_leaves_no_table(
     part = staging.write("p", [pa.RecordBatch.from_pylist(rows(0, 2), schema=TABLE.arrow_schema())])
     applied = target.apply(load, StagedRows(staging, (part,)))
     target.drop_staging(staging)
-    assert applied.rows_inserted == 2
+    assert applied.rows.inserted == 2
     assert target.inspect(TABLE) is None
     assert target.ledger(PIPELINE, TARGET) == []
 
@@ -743,7 +743,7 @@ def test_a_dry_run_over_a_users_folder_counts_its_rows_and_leaves_it_alone(
     staging = target.create_staging(load, TABLE.arrow_schema())
     part = staging.write("p", [pa.RecordBatch.from_pylist(rows(0, 3), schema=TABLE.arrow_schema())])
     applied = target.apply(load, StagedRows(staging, (part,)))
-    assert (applied.rows_inserted, applied.rows_deleted) == (3, 2)
+    assert (applied.rows.inserted, applied.rows.deleted) == (3, 2)
     assert not folder.is_symlink()
 
 

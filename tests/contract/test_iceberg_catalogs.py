@@ -68,7 +68,7 @@ def test_all_strategies_load_tables_of_a_rest_catalog(
     load_rows(target, load, named((1, "Ada"), (2, "Ben")))
     assert load_rows(target, new_load(CUSTOMERS, batch_key="slot:1"), named((3, "Cy"))).duplicate
     merged = load_matched(target, CUSTOMERS, "merge", named((2, "Bob"), (3, "Cy")))
-    assert (merged.rows_inserted, merged.rows_updated) == (1, 1)
+    assert (merged.rows.inserted, merged.rows.updated) == (1, 1)
     catalog = pyiceberg_catalog(rest)
 
     def found(table: TableSpec) -> list[dict[str, Any]]:
@@ -83,7 +83,7 @@ def test_all_strategies_load_tables_of_a_rest_catalog(
     load_matched(target, versions, "scd2", named((1, "Eve")))
     assert [row["name"] for row in found(versions)] == ["Ada", "Eve"]
     assert {row["is_current"] for row in found(versions.with_load_columns())} == {True, False}
-    assert [entry.rows_in for entry in target.ledger(PIPELINE, TARGET, limit=2)] == [1, 1]
+    assert [entry.rows.read for entry in target.ledger(PIPELINE, TARGET, limit=2)] == [1, 1]
     left = [key for key in s3.keys_in(s3_bucket) if "/staging/" in key]
     assert left == [], "staging is gone"
 

@@ -229,7 +229,7 @@ def test_a_column_that_was_renamed_since_the_last_load_is_read_by_its_new_name(l
     assert lake.ask("SELECT called FROM hr.people") == [("Ada",)]
     renamed = replace(table_of("people", {"id": BIG}, {"called": TEXT}), schema="hr")
     applied = load_matched(lake.target, renamed, "merge", [{"id": 1, "called": "Ada"}])
-    assert applied.rows_unchanged == 1
+    assert applied.rows.unchanged == 1
 
 
 def test_a_writer_that_commits_meanwhile_is_a_conflict_and_nothing_is_done(

@@ -81,7 +81,7 @@ def test_a_row_that_another_writer_adds_meanwhile_is_matched_not_doubled(
     load_matched(target, SMALL, "merge", named((1, "a"), (2, "b")))
     with faults.inject(point, lambda: written_by_another(folder, 3, "theirs")):
         applied = load_matched(target, SMALL, "merge", named((2, "B"), (3, "ours")))
-    assert (applied.rows_inserted, applied.rows_updated) == counted  # too late to be counted again
+    assert (applied.rows.inserted, applied.rows.updated) == counted  # too late to be counted again
     assert names_in(backend, spark) == {1: "a", 2: "B", 3: "ours"}
     assert len(read_delta(backend, SMALL, spark)) == 3
     assert len(target.ledger(PIPELINE, TARGET)) == 2
@@ -111,7 +111,7 @@ def test_a_table_that_its_first_load_makes_is_as_one_that_is_made_ahead(
     rows = [{**row, "a `place`, or so": "é", "x=1;y": 7} for row in every_value()]
     filled = [row for row in rows if all(c.nullable or row[c.name] is not None for c in made.columns)]
     load = new_load(made, partition_by=divided, table_plan=target.plan_table(made, None))
-    assert load_rows(target, load, filled, change=False).rows_inserted == len(filled) > 0
+    assert load_rows(target, load, filled, change=False).rows.inserted == len(filled) > 0
     found = {}
     for table in (ahead, made):
         snapshot = target._format.snapshot(target.spark(), table)
@@ -236,7 +236,7 @@ def test_a_batch_that_changes_nothing_is_in_the_ledger_and_makes_no_version_of_t
     load_matched(target, SMALL, "merge", named((1, "a")))
     versions = sorted(p.name for p in (folder / "_delta_log").glob("*.json"))
     applied = load_matched(target, SMALL, "merge", named((1, "a")), load={"batch_key": "slot:2"})
-    assert applied.rows_unchanged == 1
+    assert applied.rows.unchanged == 1
     assert sorted(p.name for p in (folder / "_delta_log").glob("*.json")) == versions
     assert target.ledger(PIPELINE, TARGET)[0].batch_key == "slot:2"
     assert load_matched(target, SMALL, "merge", named((1, "a")), load={"batch_key": "slot:2"}).duplicate

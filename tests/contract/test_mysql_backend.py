@@ -382,7 +382,7 @@ def test_databases_of_one_server_share_no_lock_and_no_ledger(url: str, server: M
         load_rows(first, new_load(TABLE, batch_key="slot:1"), orders(0, 2))
         again = load_rows(second, new_load(TABLE, batch_key="slot:1"), orders(0, 3))
     assert not again.duplicate
-    assert [entry.rows_in for entry in first.ledger(PIPELINE, TARGET)] == [2]
+    assert [entry.rows.read for entry in first.ledger(PIPELINE, TARGET)] == [2]
     assert read_table(backend_of(other), TABLE) == orders(0, 3)
 
 
@@ -465,7 +465,7 @@ def test_a_deadlock_is_tried_again(url: str) -> None:
     finally:
         thread.join()
         sql(url, "SET GLOBAL innodb_lock_wait_timeout = 50")
-    assert (applied.rows_deleted, applied.rows_inserted) == (10, 9)
+    assert (applied.rows.deleted, applied.rows.inserted) == (10, 9)
     assert read_table(backend, TABLE) == orders(0, 9)
 
 

@@ -89,7 +89,7 @@ def test_an_error_after_a_change_of_the_table_says_which_changes_stay(url: str) 
         if change.action == "add_column":
             assert f"add column {change.subject}" in state
     again = load_rows(target, new_load(stored, "scd2", matching=matching), people("Ada", "Bea"))
-    assert again.rows_inserted == 1
+    assert again.rows.inserted == 1
 
 
 def test_an_error_before_any_change_says_that_nothing_changed(url: str) -> None:

@@ -123,8 +123,8 @@ def test_a_key_of_another_collation_is_refused_and_the_hint_mends_it(
     sql(url, told.partition("By hand: ")[2])
     sql(url, "ALTER TABLE codes MODIFY COLUMN note longtext CHARACTER SET utf8mb4")
     assert planned(backend, table).differences == ()
-    assert merged(backend, ROWS[:2], table).rows_inserted == 2
-    assert merged(backend, ROWS, table).rows_inserted == 2
+    assert merged(backend, ROWS[:2], table).rows.inserted == 2
+    assert merged(backend, ROWS, table).rows.inserted == 2
     found = read_table(backend, table)
     assert sorted(row["code"] for row in found) == ["A", "a", "a ", "ä"]
 
@@ -157,5 +157,5 @@ def test_a_uuid_key_may_have_any_exact_collation(url: str, backend: MySQLBackend
     )
     table = replace(TABLE, columns=(replace(TABLE.columns[0], type=DataType("uuid")), TABLE.columns[1]))
     rows = [{"code": "12345678-1234-5678-1234-567812345678", "note": "x"}]
-    assert merged(backend, rows, table).rows_inserted == 1
-    assert merged(backend, [{**rows[0], "note": "y"}], table).rows_updated == 1
+    assert merged(backend, rows, table).rows.inserted == 1
+    assert merged(backend, [{**rows[0], "note": "y"}], table).rows.updated == 1

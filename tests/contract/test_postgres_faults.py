@@ -46,7 +46,7 @@ def test_a_crash_before_the_commit_leaves_the_target_as_it_was(
     assert len(backend.target().ledger(PIPELINE, TARGET)) == 1
     with backend.target().lock(PIPELINE, TARGET, uuid.uuid4()):
         assert len(backend.target().sweep_staging(PIPELINE, TARGET)) == 1
-        assert load_rows(backend, orders(), [{"id": 2}], mode).rows_inserted == 1
+        assert load_rows(backend, orders(), [{"id": 2}], mode).rows.inserted == 1
 
 
 @pytest.mark.fault

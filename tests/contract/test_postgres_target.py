@@ -115,7 +115,7 @@ def ids(url: str) -> list[int]:
 def test_every_type_goes_through_staging_unchanged_with_nulls(
     pg_database: str, backend: PostgresBackend
 ) -> None:
-    assert load_rows(backend, ALL_TYPES, ALL_ROWS).rows_inserted == 4
+    assert load_rows(backend, ALL_TYPES, ALL_ROWS).rows.inserted == 4
     columns = ", ".join(f'"{k}"::text' if k in ("json", "jsonb", "uuid") else f'"{k}"' for k in KINDS)
     got = sql(pg_database, f"SELECT id, {columns} FROM shop.everything ORDER BY id")
     assert got == [tuple(row[name] for name in ("id", *KINDS)) for row in ALL_ROWS]
@@ -126,7 +126,7 @@ def test_every_type_is_copied_from_database_to_database_unchanged(
 ) -> None:
     other = backend_of(other_database)
     load_rows(backend, ALL_TYPES, ALL_ROWS)
-    assert copy_table(backend, "SELECT * FROM shop.everything", other, ALL_TYPES).rows_inserted == 4
+    assert copy_table(backend, "SELECT * FROM shop.everything", other, ALL_TYPES).rows.inserted == 4
     columns = ", ".join(f'"{kind}"::text' for kind in KINDS)
     read = f"SELECT id, {columns} FROM shop.everything ORDER BY id"
     assert sql(other_database, read) == sql(pg_database, read)
@@ -164,7 +164,7 @@ def test_hostile_names_are_only_names(pg_database: str, backend: PostgresBackend
     key = ColumnSpec("table", DataType("integer"), primary_key=True)
     table = TableSpec('Sch"ema %s', "t" * 63, (key, *columns), unique=(("select", 'quo"te'),))
     row = {"table": 1, **{name: f"value of {name}" for name in names}}
-    assert load_rows(backend, table, [row]).rows_inserted == 1
+    assert load_rows(backend, table, [row]).rows.inserted == 1
     name = 'Sch"ema %s'.replace('"', '""')
     [got] = sql(pg_database, f'SELECT * FROM "{name}"."{"t" * 63}"')
     assert got[: len(row)] == tuple(row.values())
@@ -185,13 +185,13 @@ def test_each_row_carries_when_and_by_which_run_it_came(pg_database: str, backen
         (load.loaded_at, load.run_id)
     ]
     [entry] = backend.target().ledger(PIPELINE, TARGET)
-    assert (entry.run_id, entry.rows_in, entry.rows_inserted) == (str(load.run_id), 1, 1)
+    assert (entry.run_id, entry.rows.read, entry.rows.inserted) == (str(load.run_id), 1, 1)
     assert backend.target().ledger(PIPELINE, TARGET, run_id=str(uuid.uuid4())) == []
 
 
 def test_a_same_database_load_keeps_the_sql_as_it_is(pg_database: str, backend: PostgresBackend) -> None:
     select = "SELECT 1::bigint AS id, 5.5 AS amount, now() AS seen -- 100% %s\n"
-    assert load_same_database(backend, orders(), select).rows_inserted == 1
+    assert load_same_database(backend, orders(), select).rows.inserted == 1
     assert stored(pg_database, "id, amount") == [(1, D("5.50"))]
 
 
@@ -300,7 +300,7 @@ def test_a_part_whose_message_was_lost_is_not_loaded(pg_database: str, backend: 
     second = staging.write("second attempt", [batch])
     empty = staging.write("nothing to do", [])
     assert (second.rows, empty.rows) == (1, 0)
-    assert backend.target().apply(load, StagedRows(staging, (second, empty))).rows_inserted == 1
+    assert backend.target().apply(load, StagedRows(staging, (second, empty))).rows.inserted == 1
     assert ids(pg_database) == [1]
 
 
@@ -432,7 +432,7 @@ def test_truncate_replaces_rows_and_keeps_the_table_itself(
     identity = "SELECT 'shop.orders'::regclass::oid"
     before = sql(pg_database, identity)
     applied = load_rows(backend, orders(), [{"id": 2}, {"id": 3}, {"id": 4}], "truncate")
-    assert (applied.rows_deleted, applied.rows_inserted) == (2, 3)
+    assert (applied.rows.deleted, applied.rows.inserted) == (2, 3)
     assert sql(pg_database, "SELECT id FROM shop.seen ORDER BY id") == [(2,), (3,), (4,)]
     assert sql(pg_database, identity) == before
     assert sql(pg_database, "SELECT has_table_privilege('grantee', 'shop.orders', 'SELECT')") == [(True,)]
@@ -468,8 +468,8 @@ def test_an_empty_source_and_a_great_fall_are_refused(pg_database: str, backend:
     with pytest.raises(ShrinkRefused, match="1,001 to 500"):
         load_rows(backend, orders(), rows[:500], "truncate")
     assert len(ids(pg_database)) == 1001
-    assert load_rows(backend, orders(), rows[:500], "truncate", max_shrink=1.0).rows_inserted == 500
-    assert load_rows(backend, orders(), [], "truncate", allow_empty=True).rows_deleted == 500
+    assert load_rows(backend, orders(), rows[:500], "truncate", max_shrink=1.0).rows.inserted == 500
+    assert load_rows(backend, orders(), [], "truncate", allow_empty=True).rows.deleted == 500
     assert ids(pg_database) == []
 
 
@@ -497,13 +497,13 @@ def test_ties_at_the_boundary_are_neither_lost_nor_doubled(
     tie = {"id": 3, "amount": None, "seen": moment(2)}
     later = {"id": 4, "amount": None, "seen": moment(4)}
     applied = increment(backend, table, [*first[1:], tie, later])
-    assert applied.rows_inserted == 2
+    assert applied.rows.inserted == 2
     assert ids(pg_database) == ([1, 2, 3, 4] if keyed else [1, 2, 2, 3, 4])
     assert backend.target().watermark(PIPELINE, TARGET, "seen") == Watermark(
         "seen", DataType("timestamp_tz"), moment(4)
     )
     unchanged = increment(backend, table, [later])
-    assert (unchanged.rows_in, unchanged.rows_inserted) == (1, 0)
+    assert (unchanged.rows.read, unchanged.rows.inserted) == (1, 0)
     assert len(backend.target().ledger(PIPELINE, TARGET)) == 2
 
 
@@ -528,7 +528,7 @@ def test_a_watermark_of_any_type_comes_back_as_it_was(
     assert first.watermark.value == values[-1]
     again = backend.target().watermark(PIPELINE, TARGET, "seen")
     assert again == first.watermark
-    assert increment(backend, table, [{"seen": values[-1]}]).rows_inserted == 0
+    assert increment(backend, table, [{"seen": values[-1]}]).rows.inserted == 0
 
 
 def test_a_watermark_beyond_the_calendar_is_refused_and_not_taken_for_a_broken_connection(
@@ -634,7 +634,7 @@ def test_a_load_waits_out_a_writer_that_changes_the_same_rows(
         assert thread.is_alive()
         writer.commit()
     thread.join()
-    assert done[0].rows_inserted == 1
+    assert done[0].rows.inserted == 1
     assert ids(pg_database) == [2]
 
 
@@ -652,5 +652,5 @@ def test_a_rehearsal_counts_and_leaves_nothing(pg_database: str, backend: Postgr
     load_rows(backend, orders(), [{"id": 1}, {"id": 2}])
     load = new_load(orders(), "truncate", dry_run=True)
     applied = backend.target().apply(load, staged(backend, load, [{"id": 5}, {"id": 6}, {"id": 7}]))
-    assert (applied.rows_deleted, applied.rows_inserted) == (2, 3)
+    assert (applied.rows.deleted, applied.rows.inserted) == (2, 3)
     assert ids(pg_database) == [1, 2]

@@ -91,7 +91,7 @@ def old(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def test_a_log_of_the_first_version_is_used_with_its_runs(old: str) -> None:
     with open_run_log(old, env={}, reading=True) as log:
         found = log.get("old")
-        assert (found.rows_inserted, found.metrics, found.started_at) == (12, {"seconds": 3}, NOON)
+        assert (found.rows.inserted, found.metrics, found.started_at) == (12, {"seconds": 3}, NOON)
         assert (found.batch, found.overdue, found.engine, found.code_version) == (None, (), None, None)
         log.start(RunRecord("new", "orders", "dw.orders", "append", batch="run:1", code_version="1.0"))
         log.finish("new", "failed", error=ValueError("no"), engine="none")
@@ -163,7 +163,7 @@ def test_one_that_only_looks_upgrades_nothing(old: str) -> None:
             name = table if tables.schema is None else f"{tables.schema}.{table}"
             connection.execute(sa.text(f"DROP TABLE {name}"))
     with open_run_log(old, env={}, read_only=True, reading=True) as log:
-        assert log.get("old").rows_inserted == 12
+        assert log.get("old").rows.inserted == 12
     with open_slots(old, env={}, read_only=True) as slots:
         assert slots.newest(["orders"]) == {}
     assert version_of(old) == 4

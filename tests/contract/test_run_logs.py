@@ -16,6 +16,7 @@ from ematix_flow.backends.state_stores.run_logs import open_run_log, open_slots,
 from ematix_flow.backends.stores.object_urls import open_object_store
 from ematix_flow.errors import ConfigError, FlowError, LoadError, UsageError
 from ematix_flow.spec.location import SourceLocation
+from ematix_flow.spec.row_counts import RowCounts
 from ematix_flow.state.run_records import LONGEST_OUTPUT, RunRecord
 from ematix_flow.state.runlog.base import RunLog
 from ematix_flow.state.runlog.objects import ObjectRunLog
@@ -70,8 +71,7 @@ def test_a_run_is_read_as_it_was_written(log: RunLog, url: str) -> None:
         one.run_id,
         "succeeded",
         path="copy",
-        rows_read=2**40,
-        rows_inserted=3,
+        rows=RowCounts(read=2**40, inserted=3),
         source_to="ü",
         engine="local[2], Spark 4.1.3",
         metrics={"stages": {"read": 1.5}},
@@ -80,7 +80,7 @@ def test_a_run_is_read_as_it_was_written(log: RunLog, url: str) -> None:
     assert done
     with open_run_log(url, env={}, reading=True) as again:
         found = again.get(one.run_id[:8])
-    assert (found.status, found.rows_read, found.source_to) == ("succeeded", 2**40, "ü")
+    assert (found.status, found.rows.read, found.source_to) == ("succeeded", 2**40, "ü")
     assert found.metrics == {"stages": {"read": 1.5}} and found.duration == dt.timedelta(seconds=1.5)
     assert (found.slot, found.attempt, found.overdue) == (NOON, 2, ("a", "b"))
     assert (found.engine, found.code_version) == ("local[2], Spark 4.1.3", "1")
@@ -246,9 +246,11 @@ def test_the_end_of_what_others_settled_counts_once(log: RunLog) -> None:
     one = record()
     log.start(one)
     with ThreadPoolExecutor(4) as pool:
-        heard = list(pool.map(lambda n: log.finish(one.run_id, "succeeded", rows_read=n), range(4)))
+        heard = list(
+            pool.map(lambda n: log.finish(one.run_id, "succeeded", rows=RowCounts(read=n)), range(4))
+        )
     assert heard.count(True) == 1
-    assert log.get(one.run_id).rows_read == heard.index(True)
+    assert log.get(one.run_id).rows.read == heard.index(True)
 
 
 def test_names_are_told_apart_as_they_are_written(log: RunLog) -> None:
@@ -380,10 +382,10 @@ def test_what_a_crash_left_half_written_is_put_right(s3: S3Server, request: pyte
     mark_all = store.mark_all
     store.mark_all = lambda keys: (_ for _ in ()).throw(KeyboardInterrupt)  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
-        log.finish(one.run_id, "succeeded", rows_read=3)
+        log.finish(one.run_id, "succeeded", rows=RowCounts(read=3))
     store.mark_all = mark_all  # type: ignore[method-assign]
-    assert [found.rows_read for found in log.list("orders", "succeeded")] == [3]
+    assert [found.rows.read for found in log.list("orders", "succeeded")] == [3]
     assert log.list("orders", "running") == () and log.running("orders") == ()
     assert list(store.names("running/")) == []
-    assert [found.rows_read for found in log.list("orders", "succeeded")] == [3]
+    assert [found.rows.read for found in log.list("orders", "succeeded")] == [3]
     log.close()

@@ -55,5 +55,5 @@ def test_other_formats_are_appended_replaced_and_read_incrementally(
     events = TableSpec("shop", "events", (TABLE.columns[0], TABLE.columns[1]))
     load_incremental(target, events, "id", source[:3])
     again = [*source[:3], *source[3:]]
-    assert load_incremental(target, events, "id", again).rows_inserted == 2
+    assert load_incremental(target, events, "id", again).rows.inserted == 2
     assert sorted(row["id"] for row in lake.rows(events)) == [0, 1, 2, 3, 4]

@@ -145,7 +145,7 @@ def test_a_folder_of_others_is_adopted_by_the_first_load(spark: SparkSession, la
     put(lake, "shop/orders/theirs.parquet", parquet(id=[100, 101], day=["old", "old"]))
     backend = lake.backend()
     applied = load_rows(backend.target(), new_load(TABLE), rows(0, 2))
-    assert applied.rows_inserted == 2
+    assert applied.rows.inserted == 2
     found = query(spark, backend, "SELECT id, day, _batch_id IS NULL AS theirs FROM shop.orders ORDER BY id")
     assert [(row["id"], row["theirs"]) for row in found] == [(0, False), (1, False), (100, True), (101, True)]
     put(lake, "shop/orders/stray.parquet", parquet(id=[7], day=["stray"]))

@@ -147,7 +147,7 @@ def test_a_slot_whose_last_attempt_died_after_its_commit_has_succeeded_with_its_
     assert isinstance(found, SlotOutcome) and (found.status, found.reason) == ("succeeded", ALREADY_LOADED)
     assert ended is not None and ended.status == "succeeded"
     loaded = len(history.must_hold(0))
-    assert (newest.status, newest.rows_read, newest.rows_inserted) == ("succeeded", loaded, loaded)
+    assert (newest.status, newest.rows.read, newest.rows.inserted) == ("succeeded", loaded, loaded)
 
 
 # ------------------------------------------------------------------ processes that are killed

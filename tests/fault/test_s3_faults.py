@@ -98,7 +98,7 @@ def test_a_commit_whose_answer_was_lost_is_a_commit(
     lake: S3Lake, proxy: S3Proxy, target: BatchTarget
 ) -> None:
     with proxy.failing(500, times=1, method="PUT", path="manifest-", after=True) as fault:
-        assert load_rows(target, new_load(TABLE), rows(3, 5)).rows_inserted == 2
+        assert load_rows(target, new_load(TABLE), rows(3, 5)).rows.inserted == 2
     assert fault.met == 1
     assert ids(lake) == [0, 1, 2, 3, 4]
     assert len(target.ledger(PIPELINE, TARGET)) == 2
@@ -143,7 +143,7 @@ def test_a_commit_that_the_server_is_still_at_is_waited_for(
         ),
         proxy.failing(409, method="PUT", path="manifest-") as conflicts,
     ):
-        assert load_rows(target, new_load(TABLE), rows(3, 5)).rows_inserted == 2
+        assert load_rows(target, new_load(TABLE), rows(3, 5)).rows.inserted == 2
     assert conflicts.met > 1
     assert ids(lake) == [0, 1, 2, 3, 4]
     assert_tidy(lake)
@@ -194,7 +194,7 @@ def test_a_commit_that_comes_after_the_next_load_has_begun_is_shut_out(
         pytest.raises(TargetFailed),
     ):
         load_rows(target, new_load(TABLE, batch_key="slot:1"), rows(3, 5))
-    assert load_rows(other, new_load(TABLE, batch_key="slot:1"), rows(3, 5)).rows_inserted == 2
+    assert load_rows(other, new_load(TABLE, batch_key="slot:1"), rows(3, 5)).rows.inserted == 2
     assert ids(lake) == [0, 1, 2, 3, 4]
     go_on.set()
     assert late.answered.wait(60)
@@ -209,7 +209,7 @@ def test_a_commit_that_went_in_before_the_keys_ran_out_is_a_commit(
         proxy.failing(500, times=1, method="PUT", path="manifest-", after=True),
         proxy.failing(400, times=1, method="PUT", path="manifest-") as refused,
     ):
-        assert load_rows(target, new_load(TABLE), rows(3, 5)).rows_inserted == 2
+        assert load_rows(target, new_load(TABLE), rows(3, 5)).rows.inserted == 2
     assert refused.met == 1
     assert ids(lake) == [0, 1, 2, 3, 4]
     assert_tidy(lake)
@@ -309,7 +309,7 @@ def test_a_commit_that_comes_after_others_used_its_number_and_dropped_it_is_no_s
     assert late
     assert sorted(row["id"] for row in lake.rows(table)) == [*before, 10, 11, 12]
     target.sweep_staging(PIPELINE, TARGET)
-    assert load_rows(target, new_load(table, batch_key="slot:1"), rows(3, 5)).rows_inserted == 2
+    assert load_rows(target, new_load(table, batch_key="slot:1"), rows(3, 5)).rows.inserted == 2
     assert sorted(row["id"] for row in lake.rows(table)) == [*before, 3, 4, 10, 11, 12]
 
 

@@ -134,4 +134,4 @@ def test_staging_that_a_crash_of_the_server_emptied_is_noticed(server: PostgresS
     with pytest.raises(TargetFailed, match="holds 0 rows, and 1 were written to it"):
         target.apply(load, StagedRows(staging, (part,)))
     assert Database("postgres", url).snapshot("SELECT id, v FROM shop.small") == [[(1, 1)]]
-    assert load_rows(target, new_load(TABLE, mode), [{"id": 2, "v": 2}]).rows_inserted == 1
+    assert load_rows(target, new_load(TABLE, mode), [{"id": 2, "v": 2}]).rows.inserted == 1

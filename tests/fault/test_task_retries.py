@@ -112,7 +112,7 @@ def test_of_two_attempts_that_both_wrote_their_rows_one_is_applied(
     ]
     applied = target.apply(load, StagedRows(staging, (parts[0], parts[1], parts[3])))
     target.drop_staging(staging)
-    assert (applied.rows_in, applied.rows_inserted) == (30, 30)
+    assert (applied.rows.read, applied.rows.inserted) == (30, 30)
     found = sorted((row["id"], row["v"]) for row in read_table(backend, TABLE))
     assert found == [(row["id"], row["v"]) for some in rows for row in some]
     assert target.sweep_staging(load.pipeline, load.target) == []

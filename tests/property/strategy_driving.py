@@ -60,7 +60,7 @@ class Database:
                 model.load(list(batch.rows), batch.now)
                 if isinstance(model, ByEventTime) and applied is not None:
                     unchanged = len(batch.rows) - model.brought - model.outranked
-                    counted = (applied.rows_in, applied.rows_unchanged, applied.rows_outranked)
+                    counted = (applied.rows.read, applied.rows.unchanged, applied.rows.outranked)
                     assert counted == (len(batch.rows), unchanged, model.outranked), f"batch {number}"
                 self.compare(model, f"after batch {number}")
                 if batch.repeat == "batch":

@@ -21,6 +21,7 @@ from ematix_flow.backends.messages.contract import MessageTarget, StreamSource
 from ematix_flow.backends.split import Split
 from ematix_flow.spec.connections import Connection
 from ematix_flow.spec.pipelines import FileOptions
+from ematix_flow.spec.row_counts import NO_ROWS, RowCounts
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange, Watermark
@@ -296,28 +297,22 @@ class Load:
 class LoadResult:
     """What the transaction did. ``duplicate``: the ledger held the batch already, and nothing was done."""
 
-    rows_in: int = 0
-    rows_inserted: int = 0
-    rows_updated: int = 0
-    rows_deleted: int = 0
-    rows_unchanged: int = 0
-    rows_outranked: int = 0  # scd2 by event time: another row with the same event time wins
+    rows: RowCounts = NO_ROWS
     watermark: Watermark | None = None
     duplicate: bool = False
 
 
 @dataclass(frozen=True)
 class LedgerEntry:
+    """A committed batch. A ledger does not know how many rows were unchanged or outranked."""
+
     pipeline: str
     target: str
     batch_key: str
     run_id: str
     source_from: str | None
     source_to: str | None
-    rows_in: int
-    rows_inserted: int
-    rows_updated: int
-    rows_deleted: int
+    rows: RowCounts
     committed_at: dt.datetime
 
 

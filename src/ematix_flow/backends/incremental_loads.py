@@ -24,7 +24,7 @@ def batch_key(load: Load, high: Watermark | None) -> str:
 
 def made_no_progress(source_range: SourceRange | None, applied: LoadResult) -> bool:
     """Whether an incremental load wrote nothing and did not move the watermark."""
-    if source_range is None or applied.rows_inserted or applied.rows_updated or applied.rows_deleted:
+    if source_range is None or applied.rows.written or applied.rows.deleted:
         return False
     low, high = source_range.low, applied.watermark
     return high is None or (low is not None and high.value == low.value)

@@ -132,7 +132,7 @@ class RunMetrics:
             seconds = (record.finished_at - record.started_at).total_seconds()
             self._duration.labels(name).observe(max(seconds, 0.0))
         for kind in KINDS:
-            self._rows.labels(name, kind).inc(max(getattr(record, f"rows_{kind}") or 0, 0))
+            self._rows.labels(name, kind).inc(max(getattr(record.rows, kind) or 0, 0))
         for stage, seconds in _stages(record.metrics):
             self._stage_seconds.labels(name, self._bounded(self._stages, stage, MOST_STAGES)).inc(seconds)
         ended = (

@@ -116,7 +116,7 @@ class SpanObserver(Observer):
         if span is None or record.finished_at is None:
             return
         rows = {
-            f"flow.rows.{kind}": getattr(record, f"rows_{kind}")
+            f"flow.rows.{kind}": getattr(record.rows, kind)
             for kind in ("read", "inserted", "updated", "deleted", "unchanged")
         }
         tried_again = ending.will_retry if record.status == "failed" else None

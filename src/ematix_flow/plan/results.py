@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ematix_flow.errors import FlowError, LoadError
+from ematix_flow.spec.row_counts import NO_ROWS, RowCountProperties, RowCounts
 
 Status = Literal["succeeded", "skipped", "failed"]
 
 
 @dataclass(frozen=True)
-class TargetResult:
+class TargetResult(RowCountProperties):
     """The result of one target of a run."""
 
     target: str
@@ -19,12 +20,7 @@ class TargetResult:
     path: str  # empty if the target could not be planned
     status: Status
     reason: str | None = None  # why it was skipped, or the error
-    rows_read: int = 0
-    rows_inserted: int = 0
-    rows_updated: int = 0
-    rows_deleted: int = 0
-    rows_unchanged: int = 0
-    rows_outranked: int = 0  # of scd2 by event time: another row holds at the same event time
+    rows: RowCounts = NO_ROWS
     source_from: str | None = None
     source_to: str | None = None
     seconds: tuple[tuple[str, float], ...] = ()
@@ -37,12 +33,7 @@ class TargetResult:
             "path": self.path,
             "status": self.status,
             "reason": self.reason,
-            "rows_read": self.rows_read,
-            "rows_inserted": self.rows_inserted,
-            "rows_updated": self.rows_updated,
-            "rows_deleted": self.rows_deleted,
-            "rows_unchanged": self.rows_unchanged,
-            "rows_outranked": self.rows_outranked,
+            **self.rows.to_json(),
             "source_from": self.source_from,
             "source_to": self.source_to,
             "seconds": {name: round(value, 3) for name, value in self.seconds},
@@ -51,7 +42,7 @@ class TargetResult:
 
 
 @dataclass(frozen=True)
-class RunResult:
+class RunResult(RowCountProperties):
     """The result of one run of a pipeline."""
 
     pipeline: str
@@ -67,28 +58,8 @@ class RunResult:
     )  # the error of some targets, if the others continue
 
     @property
-    def rows_read(self) -> int:
-        return sum(t.rows_read for t in self.targets)
-
-    @property
-    def rows_inserted(self) -> int:
-        return sum(t.rows_inserted for t in self.targets)
-
-    @property
-    def rows_updated(self) -> int:
-        return sum(t.rows_updated for t in self.targets)
-
-    @property
-    def rows_deleted(self) -> int:
-        return sum(t.rows_deleted for t in self.targets)
-
-    @property
-    def rows_unchanged(self) -> int:
-        return sum(t.rows_unchanged for t in self.targets)
-
-    @property
-    def rows_outranked(self) -> int:
-        return sum(t.rows_outranked for t in self.targets)
+    def rows(self) -> RowCounts:
+        return sum((t.rows for t in self.targets), NO_ROWS)
 
     @property
     def path(self) -> str:
@@ -105,12 +76,7 @@ class RunResult:
             "status": self.status,
             "seconds": round(self.seconds, 3),
             "attempts": self.attempts,
-            "rows_read": self.rows_read,
-            "rows_inserted": self.rows_inserted,
-            "rows_updated": self.rows_updated,
-            "rows_deleted": self.rows_deleted,
-            "rows_unchanged": self.rows_unchanged,
-            "rows_outranked": self.rows_outranked,
+            **self.rows.to_json(),
             "targets": [t.to_json() for t in self.targets],
             "post": [{"step": label, "outcome": outcome} for label, outcome in self.post],
             "notes": list(self.notes),

@@ -340,11 +340,7 @@ def _record_values(result: RunResult) -> dict[str, Any]:
     first = result.targets[0]
     return {
         "path": result.path,
-        "rows_read": result.rows_read,
-        "rows_inserted": result.rows_inserted,
-        "rows_updated": result.rows_updated,
-        "rows_deleted": result.rows_deleted,
-        "rows_unchanged": result.rows_unchanged,
+        "rows": result.rows,
         "source_from": first.source_from,
         "source_to": first.source_to,
         "metrics": result.to_json(),

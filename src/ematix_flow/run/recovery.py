@@ -16,6 +16,7 @@ from ematix_flow.engine.connections import Connections
 from ematix_flow.errors import FlowError
 from ematix_flow.observe.observer import Observers, RunEnd
 from ematix_flow.spec.pipelines import PipelineSpec, TargetSpec
+from ematix_flow.spec.row_counts import NO_ROWS, RowCounts
 from ematix_flow.state.file_locks import process_is_alive
 from ematix_flow.state.run_records import RunRecord
 from ematix_flow.state.runlog.base import RunLog
@@ -53,10 +54,10 @@ def settle_interrupted_runs(
         committed, counts = list(entries), _committed_counts(spec, entries, record)
         if len(committed) == len(spec.targets) and not spec.transforms_post:
             reason = COMMITTED
-            run_log.settle(record.run_id, "succeeded", reason, counts)
+            run_log.settle(record.run_id, "succeeded", reason, **counts)
         else:
             reason = _interrupted_reason(spec, committed, unreachable)
-            if run_log.settle(record.run_id, "interrupted", reason, counts):
+            if run_log.settle(record.run_id, "interrupted", reason, **counts):
                 ended = {"finished_at": utc_now(), "error_message": reason, **counts}
                 died = replace(record, status="interrupted", **ended)
                 observers.run_finished(died, RunEnd(spec.retry.max_attempts, will_retry=True))
@@ -125,31 +126,23 @@ def _ledger_entry(
 def _committed_counts(
     spec: PipelineSpec, entries: Mapping[str, LedgerEntry], record: RunRecord
 ) -> dict[str, Any]:
-    """Return what a run committed, as it would have recorded it; nothing if an earlier run loaded its batch.
-
-    For scd2 by event time a ledger does not know how many rows changed nothing: that count stays unknown.
-    """
+    """Return what a run committed, as it would have recorded it; nothing if an earlier run loaded it."""
     targets = {target.label: target for target in spec.targets}
     own = {label: entry for label, entry in entries.items() if entry.run_id == record.run_id}
     if not own:
         return {}
-    counts: dict[str, Any] = {
-        "rows_read": sum(entry.rows_in for entry in own.values()),
-        "rows_inserted": sum(entry.rows_inserted for entry in own.values()),
-        "rows_updated": sum(entry.rows_updated for entry in own.values()),
-        "rows_deleted": sum(entry.rows_deleted for entry in own.values()),
-    }
-    if not any(_goes_by_event_time(targets[label]) for label in own):
-        counts["rows_unchanged"] = sum(
-            count_unchanged_rows(targets[label].mode, entry.rows_in, entry.rows_inserted, entry.rows_updated)
-            for label, entry in own.items()
-        )
+    rows = sum((_committed_rows(targets[label], entry) for label, entry in own.items()), NO_ROWS)
     first = own.get(spec.targets[0].label)
-    return counts | ({"source_from": first.source_from, "source_to": first.source_to} if first else {})
+    return {"rows": rows} | (
+        {"source_from": first.source_from, "source_to": first.source_to} if first else {}
+    )
 
 
-def _goes_by_event_time(target: TargetSpec) -> bool:
-    return target.mode == "scd2" and target.event_timestamp_column is not None
+def _committed_rows(target: TargetSpec, entry: LedgerEntry) -> RowCounts:
+    """For scd2 by event time a ledger cannot tell how many rows were unchanged: that count stays unknown."""
+    if target.mode == "scd2" and target.event_timestamp_column is not None:
+        return entry.rows
+    return replace(entry.rows, unchanged=count_unchanged_rows(target.mode, entry.rows))
 
 
 def slot_batch_key(slot: dt.datetime) -> str:
@@ -208,7 +201,7 @@ def slot_is_done(
         for record in run_log.running(spec.name) if done else ():
             if record.slot == slot and not _is_process_alive(record):  # a live one records its own end
                 counts = _committed_counts(spec, committed_entries(spec, connections, record.run_id), record)
-                run_log.settle(record.run_id, "succeeded", COMMITTED, counts)
+                run_log.settle(record.run_id, "succeeded", COMMITTED, **counts)
     except FlowError as error:
         _log.warning(
             "the run log did not record that slot %s of %s is loaded: %s", slot, spec.name, error.what

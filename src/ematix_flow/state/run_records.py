@@ -11,10 +11,11 @@ import os
 import socket
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 from ematix_flow.spec.redaction import mask
+from ematix_flow.spec.row_counts import UNKNOWN_ROWS, RowCounts
 from ematix_flow.state.times import aware_utc, utc_now
 
 RunStatus = Literal["running", "succeeded", "skipped", "locked", "failed", "interrupted", "cancelled"]
@@ -22,6 +23,13 @@ RunStatus = Literal["running", "succeeded", "skipped", "locked", "failed", "inte
 LONGEST_TEXT = 10_000
 LONGEST_OUTPUT = 200_000
 MOMENTS = ("slot", "started_at", "finished_at")
+_COUNT_COLUMNS = {
+    "rows_read": "read",
+    "rows_inserted": "inserted",
+    "rows_updated": "updated",
+    "rows_deleted": "deleted",
+    "rows_unchanged": "unchanged",
+}
 
 
 def new_run_id() -> str:
@@ -70,9 +78,19 @@ def _mask_value(value: Any) -> Any:
     return mask(str(value))  # JSON has no Decimal, datetime or NaN
 
 
+def count_columns(rows: RowCounts) -> dict[str, int | None]:
+    """Return the columns of a run log for these counts. A run log does not keep outranked rows."""
+    return {column: getattr(rows, name) for column, name in _COUNT_COLUMNS.items()}
+
+
+def _counts_of(columns: Mapping[str, Any]) -> RowCounts:
+    counts = {name: columns.get(column) for column, name in _COUNT_COLUMNS.items()}
+    return replace(UNKNOWN_ROWS, **counts)
+
+
 @dataclass(frozen=True)
 class RunRecord:
-    """One attempt at a pipeline, as the run log stores it. Row counts are None if they are unknown.
+    """One attempt at a pipeline, as the run log stores it.
 
     All times are aware and in UTC; ``slot`` is the fire time of a scheduled run. ``batch`` is the batch key,
     None before it is chosen; ``overdue`` are targets that earlier runs had left out too. Only a finished run
@@ -95,11 +113,7 @@ class RunRecord:
     finished_at: dt.datetime | None = None
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
-    rows_read: int | None = None
-    rows_inserted: int | None = None
-    rows_updated: int | None = None
-    rows_deleted: int | None = None
-    rows_unchanged: int | None = None
+    rows: RowCounts = UNKNOWN_ROWS
     source_from: str | None = None
     source_to: str | None = None
     error_type: str | None = None
@@ -140,11 +154,19 @@ class RunRecord:
         """
         return self.status == "succeeded" or (self.status == "skipped" and self.error_message is None)
 
+    def to_columns(self) -> dict[str, Any]:
+        """Return the values of the record by the columns of a run log."""
+        columns: dict[str, Any] = {}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            columns |= count_columns(value) if each.name == "rows" else {each.name: value}
+        return columns
+
     def to_json(self) -> dict[str, Any]:
         """Return the record for ``--output json``: times as ISO 8601, and the duration in seconds."""
         values = {
             name: value.isoformat() if isinstance(value, dt.datetime) else value
-            for name, value in asdict(self).items()
+            for name, value in self.to_columns().items()
         }
         values["duration_seconds"] = None if self.duration is None else self.duration.total_seconds()
         return values
@@ -154,15 +176,24 @@ class RunRecord:
         """Return the record of stored values, which were checked and masked when written: this saves time."""
         record = object.__new__(cls)
         for name, value in values.items():
-            object.__setattr__(record, name, value)
+            if name not in _COUNT_COLUMNS:
+                object.__setattr__(record, name, value)
+        object.__setattr__(record, "rows", _counts_of(values))
         object.__setattr__(record, "overdue", tuple(values["overdue"] or ()))
         return record
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> RunRecord:
         """Return the record for the output of `to_json`; unknown names are ignored."""
-        known = {each.name: document[each.name] for each in fields(cls) if each.name in document}
-        for name in MOMENTS:
-            if known.get(name) is not None:
-                known[name] = dt.datetime.fromisoformat(known[name])
-        return cls(**known)
+        moments = {
+            name: dt.datetime.fromisoformat(document[name])
+            for name in MOMENTS
+            if document.get(name) is not None
+        }
+        return cls.from_columns({**document, **moments})
+
+    @classmethod
+    def from_columns(cls, columns: Mapping[str, Any]) -> RunRecord:
+        """Return the record for the output of `to_columns`; unknown names are ignored."""
+        known = {each.name: columns[each.name] for each in fields(cls) if each.name in columns}
+        return cls(**{**known, "rows": _counts_of(columns)})

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.messages.contract import LagUnit
@@ -45,6 +45,7 @@ from ematix_flow.run.context_setup import spark_starter
 from ematix_flow.run.pipeline import open_connections
 from ematix_flow.run.recording import RunRecording
 from ematix_flow.run.worker_pool import stream_jar_groups
+from ematix_flow.spec.row_counts import UNKNOWN_ROWS
 from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.state.run_records import RunRecord, RunStatus
 from ematix_flow.state.runlog.base import RunLog, project_run_log
@@ -405,8 +406,7 @@ class _SupervisedStream:
             status,
             error,
             path="stream",
-            rows_read=done["rows_read"],
-            rows_inserted=done["total_rows"],
+            rows=replace(UNKNOWN_ROWS, read=done["rows_read"], inserted=done["total_rows"]),
             metrics={"stream": done},
         )
 

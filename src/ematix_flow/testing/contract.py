@@ -87,7 +87,7 @@ class TargetContract:
     def test_every_type_and_null_arrives_unchanged(self, backend: Backend, target: BatchTarget) -> None:
         table = every_type()
         applied = load_rows(target, new_load(table), every_value())
-        assert applied.rows_inserted == 4
+        assert applied.rows.inserted == 4
         found = {row["id"]: row for row in self.read_rows(backend, table)}
         for expected in every_value():
             for column, value in expected.items():
@@ -121,7 +121,7 @@ class TargetContract:
     ) -> None:
         parts = 4 if backend.capabilities.parallel_write else 1
         applied = load_rows(target, new_load(_SMALL), _named_rows(0, 100_000), parts=parts)
-        assert applied.rows_inserted == 100_000
+        assert applied.rows.inserted == 100_000
         found = self.read_rows(backend, _SMALL)
         assert len(found) == 100_000
         assert len({row["id"] for row in found}) == 100_000
@@ -137,7 +137,7 @@ class TargetContract:
         self, backend: Backend, target: BatchTarget
     ) -> None:
         applied = load_rows(target, new_load(_SMALL), [])
-        assert applied.rows_inserted == 0
+        assert applied.rows.inserted == 0
         assert target.inspect(_SMALL) is not None
         load_rows(target, new_load(_SMALL), _named_rows(0, 1))
         load_rows(target, new_load(_SMALL), [])
@@ -165,7 +165,7 @@ class TargetContract:
         assert (lost.rows, kept.rows) == (2, 2)
         applied = target.apply(load, StagedRows(staging, (kept,)))
         target.drop_staging(staging)
-        assert applied.rows_inserted == 2
+        assert applied.rows.inserted == 2
         assert self.rows(backend, _SMALL) == _named_rows(0, 2)
 
     def test_the_ledger_tells_what_each_batch_did(self, target: BatchTarget) -> None:
@@ -173,7 +173,7 @@ class TargetContract:
         load_rows(target, load, _named_rows(0, 3))
         (entry,) = target.ledger(PIPELINE, TARGET)
         assert (entry.batch_key, entry.run_id) == ("slot:7", str(load.run_id))
-        assert (entry.rows_in, entry.rows_inserted, entry.rows_deleted) == (3, 3, 0)
+        assert (entry.rows.read, entry.rows.inserted, entry.rows.deleted) == (3, 3, 0)
         assert abs(entry.committed_at - dt.datetime.now(dt.timezone.utc)) < dt.timedelta(minutes=5)
         assert target.ledger(PIPELINE, TARGET, run_id=str(uuid.uuid4())) == []
 
@@ -182,7 +182,7 @@ class TargetContract:
     def test_truncate_replaces_every_row(self, backend: Backend, target: BatchTarget) -> None:
         load_rows(target, new_load(_SMALL), _named_rows(0, 10))
         applied = load_rows(target, new_load(_SMALL, "truncate"), _named_rows(2, 9, "new"))
-        assert (applied.rows_inserted, applied.rows_deleted) == (7, 10)
+        assert (applied.rows.inserted, applied.rows.deleted) == (7, 10)
         assert self.rows(backend, _SMALL) == _named_rows(2, 9, "new")
 
     def test_an_empty_source_does_not_empty_a_table_unasked(
@@ -223,7 +223,7 @@ class TargetContract:
         source += [_event_row(5, "b"), _event_row(5, None), _event_row(5, "late tie"), _event_row(9, "c")]
         load_incremental(target, _EVENTS, "at", source)
         nothing = load_incremental(target, _EVENTS, "at", source)
-        assert nothing.rows_inserted == 0
+        assert nothing.rows.inserted == 0
         found = sorted((row["at"], row["what"] or "") for row in self.read_rows(backend, _EVENTS))
         assert found == sorted((row["at"], row["what"] or "") for row in source)
 
@@ -239,7 +239,7 @@ class TargetContract:
         load_incremental(target, table, "seq", source)
         source += [{"id": 3, "seq": 2}, {"id": 4, "seq": 3}]
         applied = load_incremental(target, table, "seq", source)
-        assert applied.rows_inserted == 2
+        assert applied.rows.inserted == 2
         assert self.rows(backend, table) == source
 
     def test_late_ties_that_come_one_by_one_all_arrive(self, backend: Backend, target: BatchTarget) -> None:
@@ -264,7 +264,7 @@ class TargetContract:
     def test_nothing_new_writes_no_ledger_entry(self, target: BatchTarget) -> None:
         load_incremental(target, _EVENTS, "at", [_event_row(1, "a")])
         applied = load_incremental(target, _EVENTS, "at", [_event_row(1, "a")])
-        assert applied.rows_inserted == 0
+        assert applied.rows.inserted == 0
         assert len(target.ledger(PIPELINE, TARGET)) == 1
 
     def test_a_null_watermark_stops_the_load(self, backend: Backend, target: BatchTarget) -> None:
@@ -320,7 +320,7 @@ class TargetContract:
     def test_a_dry_run_counts_and_changes_nothing(self, backend: Backend, target: BatchTarget) -> None:
         load_rows(target, new_load(_SMALL), _named_rows(0, 4))
         applied = load_rows(target, new_load(_SMALL, "truncate", dry_run=True), _named_rows(0, 3))
-        assert (applied.rows_inserted, applied.rows_deleted) == (3, 4)
+        assert (applied.rows.inserted, applied.rows.deleted) == (3, 4)
         assert self.rows(backend, _SMALL) == _named_rows(0, 4)
         assert len(target.ledger(PIPELINE, TARGET)) == 1
 

@@ -43,8 +43,8 @@ def merge_rows(
     return load_matched(target, table, "merge", rows, **options)
 
 
-def counts(applied: LoadResult) -> tuple[int, int, int, int]:
-    return applied.rows_inserted, applied.rows_updated, applied.rows_deleted, applied.rows_unchanged
+def counts(applied: LoadResult) -> tuple[int | None, ...]:
+    return applied.rows.inserted, applied.rows.updated, applied.rows.deleted, applied.rows.unchanged
 
 
 class MergeContract(TargetContract):
@@ -64,17 +64,17 @@ class MergeContract(TargetContract):
         self, backend: Backend, target: BatchTarget
     ) -> None:
         table = every_type("merged_types")
-        assert merge_rows(target, table, every_value()).rows_inserted == 4
+        assert merge_rows(target, table, every_value()).rows.inserted == 4
         assert counts(merge_rows(target, table, every_value())) == (0, 0, 0, 4)
         low, middle, _, empty = every_value()
         changed = [tuple(TYPES)] if self.thrifty else [(name,) for name in TYPES]
         for names in changed:
             now = {name: middle[name] for name in names}
             low, empty = {**low, **now}, {**empty, **now}
-            assert merge_rows(target, table, [low, empty]).rows_updated == 2, names
+            assert merge_rows(target, table, [low, empty]).rows.updated == 2, names
         for names in changed:
             low = {**low, **dict.fromkeys(names)}
-            assert merge_rows(target, table, [low]).rows_updated == 1, names
+            assert merge_rows(target, table, [low]).rows.updated == 1, names
         found = {row["id"]: row for row in self.read_rows(backend, table)}
         assert found[0] == {"id": 0, **dict.fromkeys(TYPES)}
         assert found[3] == {**middle, "id": 3}
@@ -242,11 +242,11 @@ class MergeContract(TargetContract):
             merge_rows(target, SMALL, rows[:999], deletes=deletes)
         assert len(self.read_rows(backend, SMALL)) == 2_000
         applied = merge_rows(target, SMALL, rows[:999], deletes=deletes, load={"max_shrink": 1.0})
-        assert applied.rows_deleted == 1_001
+        assert applied.rows.deleted == 1_001
         applied = merge_rows(
             target, SMALL, [], deletes=deletes, load={"allow_empty": True, "max_shrink": 1.0}
         )
-        assert applied.rows_deleted == 999
+        assert applied.rows.deleted == 999
 
     @pytest.mark.parametrize("deletes", ["hard", "soft"])
     def test_rows_that_all_give_way_to_others_are_no_shrinking(
@@ -254,7 +254,7 @@ class MergeContract(TargetContract):
     ) -> None:
         merge_rows(target, SMALL, rows_of((1, "a", 1)), deletes=deletes)
         applied = merge_rows(target, SMALL, rows_of((2, "b", 2)), deletes=deletes)
-        assert (applied.rows_inserted, applied.rows_deleted) == (1, 1)
+        assert (applied.rows.inserted, applied.rows.deleted) == (1, 1)
 
     # ---------------------------------------------------------------- the commit protocol
 
@@ -264,10 +264,12 @@ class MergeContract(TargetContract):
         load_matched_incremental(target, table, "merge", "seq", source, compare=("name",))
         source.append({"id": 1, "name": "a", "seq": 5})
         applied = load_matched_incremental(target, table, "merge", "seq", source, compare=("name",))
-        assert (applied.rows_inserted, applied.rows_updated) == (0, 0)
+        assert (applied.rows.inserted, applied.rows.updated) == (0, 0)
         mark = target.watermark(PIPELINE, TARGET, "seq")
         assert mark is not None and mark.value == 5
-        assert load_matched_incremental(target, table, "merge", "seq", source, compare=("name",)).rows_in == 1
+        assert (
+            load_matched_incremental(target, table, "merge", "seq", source, compare=("name",)).rows.read == 1
+        )
         assert len(target.ledger(PIPELINE, TARGET)) == 2
 
     def test_a_merge_whose_key_is_in_the_ledger_is_not_applied_again(

@@ -84,7 +84,7 @@ class Scd2Contract(TargetContract):
     ) -> None:
         load_version(target, NAMED, named_rows((1, "a"), (2, None)), 1, path=path)
         applied = load_version(target, NAMED, named_rows((1, "b"), (2, None), (3, "c")), 2, path=path)
-        assert (applied.rows_inserted, applied.rows_updated, applied.rows_unchanged) == (2, 1, 1)
+        assert (applied.rows.inserted, applied.rows.updated, applied.rows.unchanged) == (2, 1, 1)
         load_version(target, NAMED, named_rows((2, "d")), 3, path=path)
         assert self.history(backend, NAMED) == {
             1: [("a", 1, 2), ("b", 2, None)],
@@ -98,16 +98,16 @@ class Scd2Contract(TargetContract):
         table = every_type("version_types")
         stored = resolve_keys(table, "scd2")[0].with_load_columns()
         load_version(target, table, every_value(), 0)
-        assert load_version(target, table, every_value(), 1).rows_inserted == 0
+        assert load_version(target, table, every_value(), 1).rows.inserted == 0
         low, middle, _, empty = every_value()
         changed = [tuple(TYPES)] if self.thrifty else [(name,) for name in TYPES]
         for at, names in enumerate(changed, start=2):
             now = {name: middle[name] for name in names}
             low, empty = {**low, **now}, {**empty, **now}
-            assert load_version(target, table, [low, empty], at).rows_inserted == 2, names
+            assert load_version(target, table, [low, empty], at).rows.inserted == 2, names
         for at, names in enumerate(changed, start=100):
             low = {**low, **dict.fromkeys(names)}
-            assert load_version(target, table, [low], at).rows_inserted == 1, names
+            assert load_version(target, table, [low], at).rows.inserted == 1, names
         types = {c.name: c.type for c in table.columns}
         for row in self.read_rows(backend, stored):
             assert row["row_hash"] == row_hash({n: row[n] for n in TYPES}, types), row
@@ -148,7 +148,7 @@ class Scd2Contract(TargetContract):
             with pytest.raises(ShrinkRefused):
                 load_version(target, table, few, 2, **options)
         allowed = {"max_shrink": 1.0}
-        assert load_version(target, table, rows[:999], 3, load=allowed, **options).rows_updated == 1_001
+        assert load_version(target, table, rows[:999], 3, load=allowed, **options).rows.updated == 1_001
 
     def test_the_time_to_live_ends_what_loads_no_longer_bring(
         self, backend: Backend, target: BatchTarget
@@ -166,7 +166,7 @@ class Scd2Contract(TargetContract):
         wide = replace(NAMED, columns=(*NAMED.columns, ColumnSpec("extra", INTEGER, nullable=True)))
         load_version(target, NAMED, named_rows((1, "a"), (2, "b")), 1)
         rows = [{"id": 1, "name": "a", "extra": None}, {"id": 2, "name": "b", "extra": 7}]
-        assert load_version(target, wide, rows, 2).rows_inserted == 1
+        assert load_version(target, wide, rows, 2).rows.inserted == 1
         assert self.history(backend, NAMED) == {1: [("a", 1, None)], 2: [("b", 1, 2), ("b", 2, None)]}
 
     # ---------------------------------------------------------------- by the time of events
@@ -350,7 +350,7 @@ class Scd2Contract(TargetContract):
         load_version(target, table, rows, 1, event=event)
         changed = [{**row, "name": "new", **({"at": minute(1)} if event else {})} for row in rows[::100]]
         applied = load_version(target, table, [*changed, *rows[1:50]], 2, event=event)
-        assert (applied.rows_inserted, applied.rows_updated) == (1_000, 1_000)
+        assert (applied.rows.inserted, applied.rows.updated) == (1_000, 1_000)
         assert len(self.read_rows(backend, resolve_keys(table, "scd2", event=event)[0])) == 101_000
 
     # ---------------------------------------------------------------- the commit protocol
@@ -364,7 +364,7 @@ class Scd2Contract(TargetContract):
         load_matched_incremental(target, DATED, "scd2", "at", source, event=event, compare=compare)
         source += dated_rows((1, "a", 5))
         applied = load_matched_incremental(target, DATED, "scd2", "at", source, event=event, compare=compare)
-        assert applied.rows_inserted == 0
+        assert applied.rows.inserted == 0
         mark = target.watermark(PIPELINE, TARGET, "at")
         assert mark is not None and mark.value == minute(5)
 
@@ -398,7 +398,7 @@ class Scd2Contract(TargetContract):
         dry = load_version(
             target, NAMED, named_rows((1, "b"), (2, "c")), 2, path=path, load={"dry_run": True}
         )
-        assert (dry.rows_inserted, dry.rows_updated) == (2, 1)
+        assert (dry.rows.inserted, dry.rows.updated) == (2, 1)
         assert self.history(backend, NAMED) == {1: [("a", 1, None)]}
         assert len(target.ledger(PIPELINE, TARGET)) == 1
 

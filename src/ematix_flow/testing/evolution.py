@@ -298,7 +298,7 @@ class EvolutionContract:
         history = replace(wider, keeps="versions", merge_keys=keys)
         changed = first | {"new; new": "changed", rest[0]: None}
         assert (
-            load_with_changes(target, new_load(history, "scd2", matching=matching), [changed]).rows_inserted
+            load_with_changes(target, new_load(history, "scd2", matching=matching), [changed]).rows.inserted
             == 1
         )
         assert self.fits(target, history, matching)

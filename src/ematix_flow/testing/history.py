@@ -214,7 +214,7 @@ class HistoryContract(EvolutionContract):
         load_rows(target, new_load(narrow, "scd2", matching=matching), [{"id": 1, "value": 100}])
         again = new_load(wide, "scd2", matching=matching)
         applied = load_with_changes(target, again, [{"id": 1, "value": Decimal("100.00")}])
-        assert applied.rows_inserted == 0
+        assert applied.rows.inserted == 0
         (row,) = self.read_rows(backend, wide.with_load_columns())
         assert row[ROW_HASH] == row_hash({"value": Decimal("100.00")}, {"value": numeric(20, 2)})
         assert row[LOADED_AT] < again.loaded_at

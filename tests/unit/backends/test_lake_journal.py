@@ -13,6 +13,7 @@ from ematix_flow.backends.lake import journal, journal_segments
 from ematix_flow.backends.lake.journal import Journal, open_journal
 from ematix_flow.backends.stores.local_store import LocalStore
 from ematix_flow.errors import TargetFailed
+from ematix_flow.spec.row_counts import RowCounts
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import Watermark
 
@@ -41,10 +42,7 @@ def load(store: LocalStore, number: int) -> None:
         f"run {number}",
         None,
         None,
-        number,
-        number,
-        0,
-        0,
+        RowCounts(read=number, inserted=number),
         MOMENT,
     )
     mark = Watermark("id", DataType("big_int"), number)
@@ -154,7 +152,8 @@ def test_a_reader_that_began_before_a_fold_ends_as_if_there_were_none(store: Loc
 def test_an_entry_whose_load_is_under_way_is_left_alone(store: LocalStore) -> None:
     for number in range(1, 5):
         load(store, number)
-    entry = LedgerEntry("orders", "lake:sales.orders", "slot:5", "run 5", None, None, 1, 1, 0, 0, MOMENT)
+    rows = RowCounts(read=1, inserted=1)
+    entry = LedgerEntry("orders", "lake:sales.orders", "slot:5", "run 5", None, None, rows, MOMENT)
     running = opened(store)
     commit = running.next_commit()
     running.write_entry(commit, entry, None)

@@ -6,6 +6,7 @@ import datetime as dt
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from ematix_flow.cli.local_time import format_duration, format_time_until, parse
 from ematix_flow.errors import LoadError, UsageError
 from ematix_flow.schedule.status import next_fire_time
 from ematix_flow.spec.location import SourceLocation
+from ematix_flow.spec.row_counts import UNKNOWN_ROWS
 from ematix_flow.state.local_stores import open_run_log
 from ematix_flow.state.run_records import RunRecord
 
@@ -28,8 +30,7 @@ def record(run_id: str, pipeline: str = "orders", hours_ago: float = 1, status: 
             log.finish(
                 run_id,
                 status,
-                rows_read=1200,
-                rows_inserted=1000,
+                rows=replace(UNKNOWN_ROWS, read=1200, inserted=1000),
                 error=LoadError("a value is too long", next_step="mend it") if status == "failed" else None,
                 metrics={"targets": [{"target": "warehouse:shop.orders", "seconds": {"copy": 1.5}}]},
                 finished_at=started + dt.timedelta(seconds=75),

@@ -11,6 +11,7 @@ from ematix_flow.errors import FlowError
 from ematix_flow.observe.metrics import memory_metrics
 from ematix_flow.observe.observer import RunEnd, SchedulerTick
 from ematix_flow.observe.run_metrics import MOST_PIPELINES, RunMetrics
+from ematix_flow.spec.row_counts import RowCounts
 from ematix_flow.state.run_records import RunRecord
 from tests.watched_runs import orders_pipeline
 
@@ -122,7 +123,7 @@ def test_labels_are_bounded_and_hold_no_secret() -> None:
 def test_the_names_keep_to_openmetrics() -> None:
     metrics = RunMetrics()
     metrics.run_finished(
-        ended(slot=SLOT, rows_read=3, metrics={"targets": [{"seconds": {"apply": 0.5}}]}), RunEnd()
+        ended(slot=SLOT, rows=RowCounts(read=3), metrics={"targets": [{"seconds": {"apply": 0.5}}]}), RunEnd()
     )
     metrics.set_freshness_slas({"orders": 3600.0})
     metrics.scheduler_ticked(SchedulerTick(0.1, started=1, lags=(1.0,)), 1000.0)

@@ -85,7 +85,7 @@ def test_a_run_loads_counts_and_is_recorded(database: Path) -> None:
     assert (result.status, result.path, result.rows_inserted) == ("succeeded", "same_db", 2)
     assert execute(database, "SELECT id, name FROM analytics__people ORDER BY 1") == [(1, "Ada"), (2, None)]
     (record,) = logged()
-    assert (record.pipeline, record.status, record.rows_inserted, record.trigger) == (
+    assert (record.pipeline, record.status, record.rows.inserted, record.trigger) == (
         "people",
         "succeeded",
         2,

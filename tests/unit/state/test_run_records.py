@@ -5,13 +5,16 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ematix_flow.spec.row_counts import UNKNOWN_ROWS
 from ematix_flow.state.run_records import LONGEST_TEXT, RunRecord, new_run_id
 
 NOON = dt.datetime(2026, 3, 1, 12, tzinfo=dt.timezone.utc)
+COUNTS = ["rows_read", "rows_inserted", "rows_updated", "rows_deleted", "rows_unchanged"]
 
 
 def record(**given: object) -> RunRecord:
@@ -88,13 +91,16 @@ def test_an_endless_error_message_is_cut() -> None:
 
 
 def test_a_finished_record_knows_its_duration_and_serialises() -> None:
-    done = record(
-        started_at=NOON, finished_at=NOON + dt.timedelta(seconds=90), status="succeeded", rows_read=5
-    )
+    ended = {"finished_at": NOON + dt.timedelta(seconds=90), "status": "succeeded"}
+    done = record(started_at=NOON, **ended, rows=replace(UNKNOWN_ROWS, read=5, inserted=4))
     shown = json.loads(json.dumps(done.to_json()))
+    assert RunRecord.from_json(shown) == done
     assert shown["duration_seconds"] == 90
     assert shown["started_at"] == "2026-03-01T12:00:00+00:00"
-    assert shown["rows_read"] == 5
+    names = list(shown)
+    first = names.index("rows_read")
+    assert names[first - 1 : first + 6] == ["pid", *COUNTS, "source_from"]
+    assert [shown[name] for name in COUNTS] == [5, 4, None, None, None]
 
 
 def test_run_ids_do_not_repeat() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from ematix_flow import faults
 from ematix_flow.errors import UsageError
+from ematix_flow.spec.row_counts import RowCounts
 from ematix_flow.state.local_stores import open_run_log
 from ematix_flow.state.run_records import RunRecord
 from ematix_flow.state.runlog.base import RunLog
@@ -56,11 +57,7 @@ def test_a_finished_run_tells_how_it_ended(log: RunLog) -> None:
         "r1",
         "succeeded",
         path="spark",
-        rows_read=10,
-        rows_inserted=2**40,
-        rows_updated=0,
-        rows_deleted=1,
-        rows_unchanged=3,
+        rows=RowCounts(read=10, inserted=2**40, updated=0, deleted=1, unchanged=3),
         source_from="1",
         source_to="9",
         metrics={"seconds": 1.5},
@@ -70,8 +67,7 @@ def test_a_finished_run_tells_how_it_ended(log: RunLog) -> None:
     assert done.status == "succeeded"
     assert done.duration == dt.timedelta(seconds=3)
     assert (done.path, done.source_from, done.source_to) == ("spark", "1", "9")
-    assert (done.rows_read, done.rows_inserted, done.rows_updated) == (10, 2**40, 0)
-    assert (done.rows_deleted, done.rows_unchanged) == (1, 3)
+    assert done.rows == RowCounts(10, 2**40, 0, 1, 3, outranked=None)
     assert (done.error_type, done.error_message) == (None, None)
     assert done.metrics == {"seconds": 1.5}
 
@@ -147,7 +143,7 @@ def test_a_run_without_an_end_is_found_and_settled_once(log: RunLog) -> None:
 def test_a_run_that_was_thought_dead_may_still_say_how_it_ended(log: RunLog) -> None:
     log.start(a_run("slow"))
     log.settle("slow", "interrupted", "no sign of life")
-    assert log.finish("slow", "succeeded", rows_read=5)
+    assert log.finish("slow", "succeeded", rows=RowCounts(read=5))
     assert (log.get("slow").status, log.get("slow").error_message) == ("succeeded", None)
 
 
@@ -205,7 +201,7 @@ def test_threads_share_one_log(log: RunLog) -> None:
         for turn in range(5):
             run_id = f"t{number}-{turn}"
             log.start(RunRecord(run_id, "orders", "dw.orders", "append", started_at=utc_now()))
-            log.finish(run_id, "succeeded", rows_read=turn)
+            log.finish(run_id, "succeeded", rows=RowCounts(read=turn))
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
     for thread in threads:

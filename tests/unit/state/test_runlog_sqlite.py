@@ -17,6 +17,7 @@ import pytest
 import sqlalchemy as sa
 
 from ematix_flow.errors import CannotConnect, ConfigError, UsageError
+from ematix_flow.spec.row_counts import RowCounts
 from ematix_flow.state.control_tables import UPGRADES, TableUpgrade, migrate, stored_version
 from ematix_flow.state.local_stores import open_run_log
 from ematix_flow.state.run_records import RunRecord
@@ -32,6 +33,7 @@ from ematix_flow.state.times import utc_now
 CHILD = """
 import os, sys
 import ematix_flow.state.runlog.sql
+from ematix_flow.spec.row_counts import RowCounts
 from ematix_flow.state.run_records import RunRecord
 from ematix_flow.state.local_stores import open_run_log
 url, processes, turns = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -46,7 +48,7 @@ with open_run_log(url, env={}) as log:
     for turn in range(turns):
         run_id = f"{os.getpid()}-{turn}"
         log.start(RunRecord(run_id, "orders", "dw.orders", "append"))
-        log.finish(run_id, "succeeded", rows_read=turn)
+        log.finish(run_id, "succeeded", rows=RowCounts(read=turn))
 sys.exit(any([os.waitpid(pid, 0)[1] for pid in others]))
 """
 
@@ -114,7 +116,7 @@ def test_a_log_that_cannot_be_made_warns_once_and_lets_the_run_go_on(
     for _ in range(2):
         log = open_run_log(f"sqlite://{tmp_path}/file/log.db", env={})
         log.start(a_run())
-        assert not log.finish("r1", "succeeded", rows_read=1)
+        assert not log.finish("r1", "succeeded", rows=RowCounts(read=1))
         assert not log.settle("r1", "interrupted", "x")
         assert log.running("orders") == ()
     assert isinstance(log, NullRunLog)

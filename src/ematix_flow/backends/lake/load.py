@@ -44,6 +44,7 @@ from ematix_flow.backends.sql.load_steps import (
 )
 from ematix_flow.backends.stores.ledger_records import new_ledger_entry
 from ematix_flow.errors import FlowError, SchemaMismatch, TargetFailed
+from ematix_flow.spec.row_counts import RowCounts
 from ematix_flow.strategies.sql import column
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class LakeLoad:
             found = self._journal.watermark(load.pipeline, load.target, load.plan.range.column)
             require_unmoved_watermark(load, found)
         if self._journal.has_batch(load.pipeline, load.target, key):
-            return ComputedLoad(LoadResult(rows_in=rows_in, duplicate=True), key, None, None)
+            return ComputedLoad(LoadResult(RowCounts(read=rows_in), duplicate=True), key, None, None)
         incoming = replace(
             incoming_rows(load, select),
             work={name: view_table(view) for name, view in work.items()},
@@ -286,8 +287,7 @@ class LakeLoad:
         return rows.select(*[LakeDialect().quote(name) for name in names])
 
     def _ledger_entry(self, computed: ComputedLoad) -> LedgerEntry:
-        applied = computed.applied
-        return new_ledger_entry(self._load, computed.batch_key, applied, applied.watermark)
+        return new_ledger_entry(self._load, computed.batch_key, computed.applied)
 
 
 def _unknown_load_error(load: Load, journal: Journal, number: int) -> TargetFailed:

@@ -54,6 +54,7 @@ from ematix_flow.backends.stores.base import Store
 from ematix_flow.backends.stores.table_folders import literal_path
 from ematix_flow.errors import FlowError, SchemaMismatch, TargetFailed, Unsupported
 from ematix_flow.spec.generated_names import distinct_name
+from ematix_flow.spec.row_counts import RowCounts
 from ematix_flow.spec.tables import IS_CURRENT, ROW_HASH, VALID_FROM, ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import Watermark
@@ -317,7 +318,7 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
             if any(change.action == "fill" for change in load.plan.table_plan.changes):
                 # rows are compared by the filled values, so check before filling
                 if self._preview_load(load, rows, journal).duplicate:
-                    return LoadResult(rows_in=sum(part.rows for part in rows.parts), duplicate=True)
+                    return LoadResult(RowCounts(read=sum(part.rows for part in rows.parts)), duplicate=True)
                 self._change_table(load)
             work = self._new_load(spark, load, journal, rows)
             try:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from sqlglot import exp
 
 from ematix_flow.backends.base import Load, LoadResult
 from ematix_flow.backends.sql.session import SqlDialect, SqlSession
 from ematix_flow.errors import RowRejected, TargetFailed
+from ematix_flow.spec.row_counts import RowCounts
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.watermarks import Watermark
 from ematix_flow.strategies import append, merge, scd2, truncate
@@ -80,26 +82,25 @@ def incoming_rows(load: Load, select: exp.Expr) -> IncomingRows:
 
 
 def load_result(load: Load, rows_in: int, counts: Mapping[str, int], high: Watermark | None) -> LoadResult:
-    outranked = counts.get("outranked", 0)
-    if "brought" in counts:  # by event time each row is counted by its outcome
-        unchanged = rows_in - counts["brought"] - outranked
-    else:
-        unchanged = count_unchanged_rows(load.plan.mode, rows_in, counts["insert"], counts["update"])
-    return LoadResult(
-        rows_in=rows_in,
-        rows_inserted=counts["insert"],
-        rows_updated=counts["update"],
-        rows_deleted=counts["delete"],
-        rows_unchanged=unchanged,
-        rows_outranked=outranked,
-        watermark=high,
+    rows = RowCounts(
+        read=rows_in,
+        inserted=counts["insert"],
+        updated=counts["update"],
+        deleted=counts["delete"],
+        outranked=counts.get("outranked", 0),
     )
+    if "brought" in counts:  # by event time each row is counted by its outcome
+        unchanged = rows_in - counts["brought"] - counts.get("outranked", 0)
+    else:
+        unchanged = count_unchanged_rows(load.plan.mode, rows)
+    return LoadResult(replace(rows, unchanged=unchanged), high)
 
 
-def count_unchanged_rows(mode: str, rows_in: int, inserted: int, updated: int) -> int:
+def count_unchanged_rows(mode: str, rows: RowCounts) -> int:
     """The rows that were neither inserted nor updated: they matched and changed nothing."""
-    written = {"merge": inserted + updated, "scd2": inserted}.get(mode, rows_in)
-    return max(rows_in - written, 0)
+    read = rows.read or 0
+    written = {"merge": rows.written, "scd2": rows.inserted or 0}.get(mode, read)
+    return max(read - written, 0)
 
 
 def require_all_staged_rows(load: Load, rows: int, staged: int | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -32,7 +31,9 @@ from ematix_flow.backends.sql.load_steps import (
 )
 from ematix_flow.backends.sql.session import SqlDialect, SqlSession, transaction
 from ematix_flow.backends.sql.table_plans import remaining_changes
+from ematix_flow.backends.stores.ledger_records import entry_to_columns, new_ledger_entry
 from ematix_flow.errors import FlowError, PlanError
+from ematix_flow.spec.row_counts import RowCounts
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.watermarks import Watermark
 from ematix_flow.strategies.sql import (
@@ -130,11 +131,11 @@ class LoadTransaction:
             require_all_staged_rows(load, rows_in, self.staged)
             if database.control_table_exists(session, LEDGER) and self._ledger_holds(batch_key(load, high)):
                 # the table holds the rows already, which must not fail the dry run
-                return LoadResult(rows_in=rows_in, duplicate=True)
+                return LoadResult(RowCounts(read=rows_in), duplicate=True)
             if database.transactional_ddl and load.plan.table_plan.changes:
                 database.make_planned_changes(session, load)
             elif not self._table_is_as_planned():
-                return LoadResult(rows_in=rows_in, rows_inserted=rows_in, watermark=high)
+                return LoadResult(RowCounts(read=rows_in, inserted=rows_in), high)
             counts = self._run_steps(self._strategy_steps(select), rows_in)
             refuse_shrink(load, counts)
             session.check_deferred_constraints()
@@ -197,7 +198,7 @@ class LoadTransaction:
             )
             require_unmoved_watermark(load, current)
         if self._ledger_holds(key):
-            return LoadResult(rows_in=rows_in, duplicate=True)
+            return LoadResult(RowCounts(read=rows_in), duplicate=True)
         counts = self._run_steps(self._strategy_steps(select), rows_in)
         if not counted and self.staged is None:
             rows_in = counts["insert"]  # the query ran once, so the rows written are the rows read
@@ -212,25 +213,11 @@ class LoadTransaction:
 
     def _record_batch(self, key: str, applied: LoadResult) -> None:
         """Write the ledger row and the watermark."""
-        session, load = self.session, self.load
-        high = applied.watermark
-        began, ended = load.source_bounds(high)
-        now = self.database.bind(dt.datetime.now(dt.timezone.utc), TIMESTAMP)
+        session, load, high = self.session, self.load, applied.watermark
+        entry = new_ledger_entry(load, key, applied)
+        now = self.database.bind(entry.committed_at, TIMESTAMP)
         session.execute(
-            insert_control_sql(self.dialect, LEDGER),
-            {
-                "pipeline": load.pipeline,
-                "target": load.target,
-                "batch_key": key,
-                "run_id": str(load.run_id),
-                "source_from": began,
-                "source_to": ended,
-                "rows_in": applied.rows_in,
-                "rows_inserted": applied.rows_inserted,
-                "rows_updated": applied.rows_updated,
-                "rows_deleted": applied.rows_deleted,
-                "committed_at": now,
-            },
+            insert_control_sql(self.dialect, LEDGER), {**entry_to_columns(entry), "committed_at": now}
         )
         faults.point("apply.ledger_written")
         if high is not None:

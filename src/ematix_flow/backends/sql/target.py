@@ -32,6 +32,7 @@ from ematix_flow.backends.sql.create_table import create_table_sql
 from ematix_flow.backends.sql.database import SqlDatabase
 from ematix_flow.backends.sql.load_transaction import apply_load, is_committed
 from ematix_flow.backends.sql.session import SqlSession, transaction
+from ematix_flow.backends.stores.ledger_records import entry_from_columns
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.watermarks import Watermark
 from ematix_flow.strategies.matching import Matching
@@ -91,7 +92,8 @@ class RelationalTarget(SqlDatabase, BatchTarget):
             session.execute(delete_old_batches_sql(self.dialect, LEDGER), params)
 
     def _ledger_entry(self, row: dict[str, Any]) -> LedgerEntry:
-        return LedgerEntry(**{**row, "committed_at": self.dialect.to_python(row["committed_at"], TIMESTAMP)})
+        committed_at = self.dialect.to_python(row["committed_at"], TIMESTAMP)
+        return entry_from_columns({**row, "committed_at": committed_at})
 
     # -------------------------------------------------------------- the one transaction
 

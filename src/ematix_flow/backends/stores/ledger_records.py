@@ -1,21 +1,30 @@
-"""Ledger entries and watermarks as tables of files and lakes store them: small JSON records next to the data.
+"""Ledger entries and watermarks as targets store them: as rows of a database, or as JSON next to the data.
 
-Their keys are on disk and in buckets, so they never change.
+Their columns and keys are on disk and in buckets, so they never change.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ematix_flow.backends.base import LedgerEntry, Load, LoadResult
+from ematix_flow.spec.row_counts import UNKNOWN_ROWS
 from ematix_flow.spec.watermarks import Watermark
 
+_COUNT_COLUMNS = {
+    "rows_in": "read",
+    "rows_inserted": "inserted",
+    "rows_updated": "updated",
+    "rows_deleted": "deleted",
+}
 
-def new_ledger_entry(load: Load, batch_key: str, result: LoadResult, high: Watermark | None) -> LedgerEntry:
-    """The entry of a load that commits now; ``high`` is its new watermark."""
-    source_from, source_to = load.source_bounds(high)
+
+def new_ledger_entry(load: Load, batch_key: str, result: LoadResult) -> LedgerEntry:
+    """The entry of a load that commits now."""
+    source_from, source_to = load.source_bounds(result.watermark)
     return LedgerEntry(
         pipeline=load.pipeline,
         target=load.target,
@@ -23,20 +32,31 @@ def new_ledger_entry(load: Load, batch_key: str, result: LoadResult, high: Water
         run_id=str(load.run_id),
         source_from=source_from,
         source_to=source_to,
-        rows_in=result.rows_in,
-        rows_inserted=result.rows_inserted,
-        rows_updated=result.rows_updated,
-        rows_deleted=result.rows_deleted,
+        rows=replace(result.rows, unchanged=None, outranked=None),
         committed_at=dt.datetime.now(dt.timezone.utc),
     )
 
 
+def entry_to_columns(entry: LedgerEntry) -> dict[str, Any]:
+    columns = {field.name: getattr(entry, field.name) for field in fields(entry)}
+    rows = columns.pop("rows")
+    committed_at = columns.pop("committed_at")
+    counts = {column: getattr(rows, name) for column, name in _COUNT_COLUMNS.items()}
+    return {**columns, **counts, "committed_at": committed_at}
+
+
+def entry_from_columns(columns: Mapping[str, Any]) -> LedgerEntry:
+    counts = {name: columns[column] for column, name in _COUNT_COLUMNS.items()}
+    others = {name: value for name, value in columns.items() if name not in _COUNT_COLUMNS}
+    return LedgerEntry(**others, rows=replace(UNKNOWN_ROWS, **counts))
+
+
 def entry_to_json(entry: LedgerEntry) -> dict[str, Any]:
-    return {**asdict(entry), "committed_at": entry.committed_at.isoformat()}
+    return {**entry_to_columns(entry), "committed_at": entry.committed_at.isoformat()}
 
 
-def entry_from_json(value: dict[str, Any]) -> LedgerEntry:
-    return LedgerEntry(**{**value, "committed_at": dt.datetime.fromisoformat(value["committed_at"])})
+def entry_from_json(value: Mapping[str, Any]) -> LedgerEntry:
+    return entry_from_columns({**value, "committed_at": dt.datetime.fromisoformat(value["committed_at"])})
 
 
 @dataclass(frozen=True)

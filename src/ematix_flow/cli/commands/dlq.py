@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,6 +18,7 @@ from ematix_flow.cli.output import OutputColumn, write_json, write_table, write_
 from ematix_flow.cli.project import configured_module, load_project
 from ematix_flow.cli.terminal import is_terminal, say
 from ematix_flow.errors import UsageError, did_you_mean
+from ematix_flow.spec.row_counts import UNKNOWN_ROWS
 from ematix_flow.state.dead_letters.base import (
     DeadLetter,
     DeadLetterStore,
@@ -175,8 +177,7 @@ def replay_letters(
             result = dead_letter_replay.replay_letters(name, letters, selection, again)
             recording.finish(
                 "failed" if result.failed or result.lost else "succeeded" if result.taken else "skipped",
-                rows_read=result.taken,
-                rows_inserted=result.replayed,
+                rows=replace(UNKNOWN_ROWS, read=result.taken, inserted=result.replayed),
                 metrics=result.to_json(),
             )
     if output == "json":

@@ -173,10 +173,10 @@ def _run_row(record: RunRecord) -> tuple[object, ...]:
         record.status,
         format_local_time(record.started_at),
         format_duration(record.duration),
-        format_count(record.rows_read),
-        format_count(record.rows_inserted),
-        format_count(record.rows_updated),
-        format_count(record.rows_deleted),
+        format_count(record.rows.read),
+        format_count(record.rows.inserted),
+        format_count(record.rows.updated),
+        format_count(record.rows.deleted),
         record.trigger if record.attempt == 1 else f"{record.trigger}, attempt {record.attempt}",
         (record.error_message or "").split("\n")[0],
     )
@@ -190,9 +190,9 @@ def _error_text(record: RunRecord) -> str | None:
 
 def _row_counts_text(record: RunRecord) -> str:
     counts = {
-        "read": record.rows_read,
-        "inserted": record.rows_inserted,
-        "updated": record.rows_updated,
-        "deleted": record.rows_deleted,
+        "read": record.rows.read,
+        "inserted": record.rows.inserted,
+        "updated": record.rows.updated,
+        "deleted": record.rows.deleted,
     }
     return ", ".join(f"{number:,} {what}" for what, number in counts.items() if number is not None)

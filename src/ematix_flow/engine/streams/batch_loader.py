@@ -120,7 +120,7 @@ class BatchLoader:
             with report.time_phase("apply"), self.connections.spark_errors(f"sending to {sink.label}"):
                 applied = sink.commit(batch)
             if not applied.duplicate or sink.label not in report.rows_written:
-                report.rows_written[sink.label] = applied.rows_inserted + applied.rows_updated
+                report.rows_written[sink.label] = applied.rows.written
             faults.point("stream.target_committed")
 
     def _count_and_reject(

@@ -43,6 +43,7 @@ from ematix_flow.engine.streams.decoding import (
 from ematix_flow.engine.streams.incoming_batch import IncomingBatch
 from ematix_flow.engine.streams.small_batches import Messages
 from ematix_flow.plan.stream_definition import StreamTargetPlan
+from ematix_flow.spec.row_counts import RowCounts
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.state.file_locks import hold_file_lock
 from ematix_flow.state.state_root import state_root
@@ -258,9 +259,8 @@ class MessageSink(StreamSink):
         if sender is not self.sender:
             self._kept, self._used = sender, time.monotonic()
         faults.point("stream.sent")
-        return LoadResult(
-            rows_in=read, rows_inserted=sent, duplicate=token is not None and read > 0 and sent == 0
-        )
+        is_duplicate = token is not None and read > 0 and sent == 0
+        return LoadResult(RowCounts(read=read, inserted=sent), duplicate=is_duplicate)
 
     def close(self) -> None:
         self._kept = None

@@ -25,7 +25,15 @@ from ematix_flow.spec.connections.urls import mask_url
 from ematix_flow.spec.durations import try_parse_duration
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.redaction import mask
-from ematix_flow.state.run_records import RunRecord, RunStatus, bounded_text, check_finished, mask_metrics
+from ematix_flow.spec.row_counts import UNKNOWN_ROWS, RowCounts
+from ematix_flow.state.run_records import (
+    RunRecord,
+    RunStatus,
+    bounded_text,
+    check_finished,
+    count_columns,
+    mask_metrics,
+)
 from ematix_flow.state.state_root import absolute_path, state_root
 from ematix_flow.state.store_urls import parse_flag, split_options
 from ematix_flow.state.times import aware_utc, utc_now
@@ -75,11 +83,7 @@ class RunLog(ABC):
         status: RunStatus,
         *,
         path: str | None = None,
-        rows_read: int | None = None,
-        rows_inserted: int | None = None,
-        rows_updated: int | None = None,
-        rows_deleted: int | None = None,
-        rows_unchanged: int | None = None,
+        rows: RowCounts = UNKNOWN_ROWS,
         source_from: str | None = None,
         source_to: str | None = None,
         engine: str | None = None,
@@ -88,7 +92,7 @@ class RunLog(ABC):
         metrics: Mapping[str, Any] | None = None,
         finished_at: dt.datetime | None = None,
     ) -> bool:
-        """Record how a run ended, called by the run itself; values that are None stay as they were.
+        """Record how a run ended, called by the run itself; what is None stays as it was.
 
         ``where`` is the declaration, for an ``error`` without its own location. True if it was written. A run
         that another process had settled as interrupted may still finish; a finished run stays as it is.
@@ -96,11 +100,7 @@ class RunLog(ABC):
         check_finished(status)
         optional: dict[str, Any] = {
             "path": path,
-            "rows_read": rows_read,
-            "rows_inserted": rows_inserted,
-            "rows_updated": rows_updated,
-            "rows_deleted": rows_deleted,
-            "rows_unchanged": rows_unchanged,
+            **count_columns(rows),
             "source_from": None if source_from is None else bounded_text(source_from),
             "source_to": None if source_to is None else bounded_text(source_to),
             "engine": engine,
@@ -114,21 +114,30 @@ class RunLog(ABC):
         return self._end(run_id, status, values, ("running", "interrupted"))
 
     def settle(
-        self, run_id: str, status: RunStatus, reason: str, counts: Mapping[str, Any] | None = None
+        self,
+        run_id: str,
+        status: RunStatus,
+        reason: str,
+        *,
+        rows: RowCounts = UNKNOWN_ROWS,
+        source_from: str | None = None,
+        source_to: str | None = None,
     ) -> bool:
         """Record the end of a dead run, called by another process: true if it was still ``running``.
 
-        ``counts`` are fields of its record, as far as a ledger knows them.
+        Rows and bounds of its source are given as far as a ledger knows them.
         """
         check_finished(status)
-        values = {"finished_at": utc_now(), "error_message": bounded_text(reason), **(counts or {})}
+        known: dict[str, Any] = {**count_columns(rows), "source_from": source_from, "source_to": source_to}
+        values = {name: value for name, value in known.items() if value is not None}
+        values |= {"finished_at": utc_now(), "error_message": bounded_text(reason)}
         return self._end(run_id, status, values, ("running",))
 
     @abstractmethod
     def _end(
         self, run_id: str, status: RunStatus, values: Mapping[str, Any], from_status: Sequence[str]
     ) -> bool:
-        """End a run that has one of these statuses; true if it was changed."""
+        """End a run that has one of these statuses; true if it was changed. ``values`` are by column."""
 
     @abstractmethod
     def add_metrics(self, run_id: str, metrics: Mapping[str, Any]) -> None:

@@ -118,7 +118,9 @@ class ObjectRunLog(RunLog):
         self, run_id: str, status: RunStatus, values: Mapping[str, Any], from_status: Sequence[str]
     ) -> bool:
         def ended(was: RunRecord) -> RunRecord | None:
-            return replace(was, status=status, **values) if was.status in from_status else None
+            if was.status not in from_status:
+                return None
+            return RunRecord.from_columns({**was.to_columns(), "status": status, **values})
 
         try:
             changed = self._change(run_id, ended)

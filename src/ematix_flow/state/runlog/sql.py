@@ -11,7 +11,6 @@ import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import fields
 from typing import Any
 
 import sqlalchemy as sa
@@ -58,8 +57,6 @@ _AWAY_SECONDS = (
 )
 _LAST_CHARACTER = "\U0010ffff"
 
-_FIELDS = tuple(field.name for field in fields(RunRecord))
-
 
 class SqlRunLog(RunLog):
     """A run log in the database behind ``engine``; creates or migrates its tables at once."""
@@ -102,7 +99,7 @@ class SqlRunLog(RunLog):
 
     def start_all(self, records: Sequence[RunRecord]) -> None:
         """In one transaction."""
-        values = [{name: getattr(record, name) for name in _FIELDS} for record in records]
+        values = [record.to_columns() for record in records]
         if not values:
             return
         first = records[0].run_id

@@ -23,6 +23,7 @@ from ematix_flow.backends.objectstore.writing.table_state import FileFacts, Tabl
 from ematix_flow.backends.objectstore.writing.table_storage import TableStorage, TableVersion
 from ematix_flow.backends.stores.ledger_records import new_ledger_entry
 from ematix_flow.errors import RowRejected, TargetFailed
+from ematix_flow.spec.row_counts import RowCounts
 from ematix_flow.strategies import truncate
 
 
@@ -80,12 +81,12 @@ class FilesLoad:
             return duplicate
         self._require_same_layout(base)
         change = self._compute_change()
-        if load.plan.range is not None and not change.applied.rows_inserted:
+        if load.plan.range is not None and not change.applied.rows.inserted:
             if (
                 self._home.current_version() is None
             ):  # the table exists from its first load on, even without rows
                 self._home.publish(base, (), (), replace(base.state, layout=self._staging.layout))
-            return LoadResult(rows_in=self._rows_in)
+            return LoadResult(RowCounts(read=self._rows_in))
         new = [new.file for new in change.new]
         self._home.publish(base, list(change.kept), new, self._next_state(base, change))
         return change.applied
@@ -97,7 +98,7 @@ class FilesLoad:
             return None
         key = batch_key(load, self._high)
         known = self._home.has_batch(base, load.pipeline, load.target, key)
-        return LoadResult(rows_in=self._rows_in, duplicate=True) if known else None
+        return LoadResult(RowCounts(read=self._rows_in), duplicate=True) if known else None
 
     # -------------------------------------------------------------- what changes
 
@@ -116,13 +117,8 @@ class FilesLoad:
                 max_shrink=load.plan.max_shrink,
                 allow_empty=load.plan.allow_empty,
             )
-        applied = LoadResult(
-            rows_in=self._rows_in,
-            rows_inserted=inserted,
-            rows_deleted=before if replaces else 0,
-            watermark=self._high,
-        )
-        return _LoadChange({} if replaces else there, tuple(new), applied)
+        counts = RowCounts(read=self._rows_in, inserted=inserted, deleted=before if replaces else 0)
+        return _LoadChange({} if replaces else there, tuple(new), LoadResult(counts, self._high))
 
     def _existing_files(self) -> dict[str, FileFacts]:
         """The files that are in the folder now. Rows of files that the state does not list are counted."""
@@ -177,7 +173,7 @@ class FilesLoad:
 
     def _next_state(self, base: TableVersion, change: _LoadChange) -> TableState:
         load, applied = self._load, change.applied
-        entry = new_ledger_entry(load, batch_key(load, self._high), applied, self._high)
+        entry = new_ledger_entry(load, batch_key(load, self._high), applied)
         state = replace(
             base.state,
             layout=self._staging.layout,
