@@ -183,8 +183,7 @@ def test_orc_of_others_is_read_with_its_times(spark: SparkSession, tmp_path: Pat
 def test_times_that_readers_of_orc_shift_are_refused(spark: SparkSession, tmp_path: Path, value: Any) -> None:
     write(tmp_path, "t", {"id": pa.array([1]), "at": pa.array([value])}, "orc")
     assert (
-        "which ORC's readers take for different times"
-        in refused(spark, tmp_path, "SELECT * FROM t", "orc").what
+        "which ORC readers read as different times" in refused(spark, tmp_path, "SELECT * FROM t", "orc").what
     )
     assert rows(spark, tmp_path, "SELECT id FROM t", "orc") == [{"id": 1}]
 

@@ -333,7 +333,7 @@ def test_csv_whose_header_names_its_partition_column_is_not_adopted(root: Path) 
     folder.mkdir(parents=True)
     (folder / "a.csv").write_text("id,Name,note\n7,n7,x\n")
     target = LocalFilesTarget(root, "csv")
-    with pytest.raises(SchemaMismatch, match="has the column 'Name', which is that of its partition folder"):
+    with pytest.raises(SchemaMismatch, match="has the column 'Name', and so has the name of its partition"):
         load_rows(target, new_load(TABLE, partition_by=("name",)), rows(0, 1))
     assert os.listdir(folder) == ["a.csv"]
 

@@ -123,7 +123,9 @@ def test_a_record_of_another_length_is_told_whichever_columns_are_asked_for(
     (tmp_path / "t.csv").write_text("a,b,c\n1,2,3\n4,5\n")
     error = refused(spark, tmp_path, "csv", "SELECT a FROM t")
     assert isinstance(error, SourceFailed)
-    assert error.what.startswith(f"cannot read {tmp_path / 't.csv'}: the record '4,5' has not as many cells")
+    assert error.what.startswith(
+        f"cannot read {tmp_path / 't.csv'}: the record '4,5' does not have as many cells"
+    )
 
 
 def test_a_value_beyond_the_records_that_were_looked_at_is_named(spark: SparkSession, tmp_path: Path) -> None:
@@ -382,5 +384,5 @@ def test_files_that_we_would_not_write_are_not_appended_to(tmp_path: Path) -> No
     )  # a folder of ours has none
     (tmp_path / "u").mkdir()
     (tmp_path / "u" / "theirs.csv").write_text("# x\nid,note\n1,NA\n")
-    with pytest.raises(SchemaMismatch, match="says are read with comment, null_regex"):
+    with pytest.raises(SchemaMismatch, match="reads them with comment, null_regex"):
         target.inspect(replace(orders(), name="u"))

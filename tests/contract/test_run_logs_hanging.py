@@ -79,7 +79,7 @@ def test_a_load_goes_on_while_the_tables_of_its_run_log_are_locked(
         return "SELECT id FROM raw"
 
     assert not_for_ever(numbers.sync).rows_inserted == 2
-    assert "did not take the start of run" in caplog.text
+    assert "could not record the start of run" in caplog.text
 
 
 def test_who_needs_locked_tables_is_told_so(held: str) -> None:

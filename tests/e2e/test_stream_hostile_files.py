@@ -30,7 +30,7 @@ HOSTILE = {  # the rest of a line after its id, and a word of the error
     "no UTF-8": ("json", b', "short": "\xff"}\n', "is not UTF-8"),
     "refused by the target": ("json", b', "whole": 77}\n', "no 77 here"),
     "no integer in a cell": ("csv", b",x,b\n", "b.csv"),
-    "too many cells": ("csv", b",1,b,c,d\n", "has not as many cells"),
+    "too many cells": ("csv", b",1,b,c,d\n", "does not have as many cells"),
     "an open quote": ("csv", b',1,"b\n', "b.csv"),
 }
 EVERY_RUN = ("no JSON", "refused by the target")

@@ -1,8 +1,7 @@
 """Reads a stream from a TOML file or text, and runs it (`run_pipeline`).
 
-Owns the names of the keys, the options of `stream_spec` that they set, and the lines that errors point
-at. The rules are those of the decorator,
-in `api.stream_options.build_stream`.
+Owns the names of the keys, the options of `stream_spec` that they set, and the lines that errors point at.
+The rules are those of the decorator, in `api.stream_options.build_stream`.
 """
 
 from __future__ import annotations

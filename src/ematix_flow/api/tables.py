@@ -168,7 +168,7 @@ def table_spec(declared: object) -> TableSpec:
     if isinstance(spec, TableSpec):
         return spec
     if isinstance(declared, type) and issubclass(declared, ManagedTable):
-        raise DeclarationError(f"{declared.__name__} is abstract: it only lends its columns to other tables")
+        raise DeclarationError(f"{declared.__name__} is abstract: subclass it to declare a table")
     raise DeclarationError(
         f"{declared!r} is not a table",
         next_step="give a ManagedTable, or a class decorated with @ematix.table(schema=…)",

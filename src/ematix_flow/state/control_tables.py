@@ -100,7 +100,7 @@ def exclusive_migration(connection: sa.Connection) -> Iterator[None]:
     connection.exec_driver_sql(f"SET SESSION lock_wait_timeout = {_LOCK_SECONDS}")
     if connection.scalar(sa.select(sa.func.get_lock(_MIGRATION_LOCK, _LOCK_SECONDS))) != 1:
         raise ConfigError(
-            f"another process has been making the tables of the run log for {_LOCK_SECONDS} seconds",
+            f"another process has been creating the tables of the run log for {_LOCK_SECONDS} seconds",
             next_step="run it again when that has ended",
         )
     try:
@@ -190,7 +190,7 @@ def is_current(found: int, location: str, upgrades: Sequence[Upgrade] = UPGRADES
 
 def tables_missing(location: str) -> ConfigError:
     return ConfigError(
-        f"the run log {location} has no tables of this version, and create_tables=false forbids to make them",
+        f"the run log {location} has no tables of this version, and create_tables=false forbids new ones",
         next_step="open it once without create_tables=false, as a user who may create tables",
     )
 

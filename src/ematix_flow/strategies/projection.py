@@ -302,7 +302,7 @@ def _refuse_repeated_columns(source_columns: Sequence[str], where: SourceLocatio
         raise SchemaMismatch(
             f"the source yields column {twice[0]!r} twice",
             where=where,
-            next_step="name one of them otherwise with AS, or leave it out",
+            next_step="give one of them another name with AS, or leave it out",
         )
 
 

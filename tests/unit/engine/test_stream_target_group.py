@@ -48,7 +48,7 @@ def test_a_state_that_an_error_has_already_is_kept() -> None:
 def test_a_stream_that_was_stopped_does_not_claim_that_all_is_there() -> None:
     with pytest.raises(CannotConnect) as failed:
         run(Part("a:x"), Part("b:y", CannotConnect("away")), stopped=True)
-    assert "have what came until the stop" in str(failed.value.state)
+    assert "have all batches until the stop" in str(failed.value.state)
 
 
 def test_targets_that_are_all_well_raise_nothing() -> None:

@@ -19,7 +19,7 @@ from ematix_flow.spec.connections import Connection, DeltaLocalConnection, Delta
 _CONF = {
     # the log is much smaller than the data: Delta's default of 50 tasks costs seconds on few cores
     "spark.databricks.delta.snapshotPartitions": "2",
-    # what a MERGE takes is computed and kept before it begins
+    # the source rows of a MERGE are computed and kept before it begins
     "spark.databricks.delta.merge.materializeSource": "none",
 }
 

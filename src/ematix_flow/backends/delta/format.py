@@ -44,7 +44,7 @@ _CONFLICTS = (
     "DELTA_PROTOCOL_CHANGED",
     "io.delta.exceptions.Concurrent",
 )
-_COMMITS_TO_SEARCH = 30  # the newest commits are looked at in the log itself, older ones by its history
+_COMMITS_TO_SEARCH = 30  # the newest commits are read from the log itself, older ones from the history
 _LOAD_NUMBER = re.compile(rf'"txn":\{{"appId":"{_APPLICATION}","version":(\d+)')
 _WRITE = "spark.databricks.delta.write"
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"

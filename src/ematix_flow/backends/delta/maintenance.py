@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 _SMALL = 128 * 1024 * 1024  # bytes; larger files are not rewritten whenever rows are added
 _OPTIMIZE = {"spark.databricks.delta.optimize.minFileSize": str(_SMALL)}
 _VACUUM = {
-    # how many tasks list folders; Spark's default is always 10,000
+    # how many tasks list folders; Spark's default is 10,000, even for few folders
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
     "spark.databricks.delta.vacuum.parallelDelete.enabled": "true",
-    # it would be two commits to the table, though nothing in it changes
+    # otherwise VACUUM adds two commits that change nothing to the table's log
     "spark.databricks.delta.vacuum.logging.enabled": "false",
-    # else Delta passes over RETAIN, unless it is 0, and takes the table's own
+    # otherwise Delta ignores RETAIN, unless it is 0, and uses the table's own retention
     "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled": "false",
 }
 _RETENTION = "delta.deletedFileRetentionDuration"
@@ -67,7 +67,7 @@ class DeltaMaintenance:
     def remove_old_files(self, retain: dt.timedelta | None) -> FileTotals:
         before = self._total_size()
         if retain is not None and retain > self.retention():
-            # Delta would sooner forget which files it has replaced, and would no longer delete them
+            # otherwise Delta forgets replaced files before that time, and deletes them as unknown files
             kept = f"'{_RETENTION}' = 'interval {int(retain.total_seconds())} seconds'"
             self._spark.sql(f"ALTER TABLE {self._name} SET TBLPROPERTIES ({kept})")
         with temporary_settings(self._spark, self._vacuum_settings(retain)):

@@ -39,7 +39,7 @@ def _fold_name(name: str) -> str:
 
 def _name_problem(name: str) -> str | None:
     if len(name) > MAX_CHARACTERS:
-        return f"is {len(name)} characters long; MySQL keeps {MAX_CHARACTERS}"
+        return f"is {len(name)} characters long; MySQL allows {MAX_CHARACTERS}"
     if any(ord(char) > 0xFFFF or char == "\x00" for char in name):
-        return "holds a character that MySQL takes in no name (emoji and the like)"
-    return "ends with a space, which MySQL takes in no name" if name.endswith(" ") else None
+        return "has a character that MySQL does not allow in names (such as an emoji)"
+    return "ends with a space, which MySQL does not allow" if name.endswith(" ") else None

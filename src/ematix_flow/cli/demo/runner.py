@@ -136,7 +136,7 @@ class Demo:
             f"  {shop_data.NEW_ORDERS} new orders\n"
             f"  {shop_data.NEW_CUSTOMERS} new customers, {shop_data.CHANGED_CUSTOMERS} changed ones\n"
             f"  {shop_data.NEW_PAYMENTS} new payments, one of them in {shop_data.BAD_CURRENCY!r}, "
-            "which the table does not take\n"
+            "which the table does not accept\n"
             "  no return"
         )
 

@@ -52,7 +52,7 @@ def tee(
 
 def _stop_writers(outlets: Sequence[_WriterThread]) -> None:
     for outlet in outlets:
-        outlet.end(WriterStopped("the read of the source was broken off"))
+        outlet.end(WriterStopped("the read of the source was interrupted"))
     for outlet in outlets:
         outlet.join()
 

@@ -60,7 +60,7 @@ _HINTS = (
     ),
     (
         "Python worker exited unexpectedly",
-        "a Python worker of Spark was killed or crashed, most often for want of memory: the log's end has its"
+        "a Python worker of Spark was killed or crashed, most often by lack of memory: the log's end has its"
         " last words",
     ),
     (

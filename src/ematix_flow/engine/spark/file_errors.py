@@ -17,7 +17,7 @@ _REASONS = (
         re.compile(
             r"\[MALFORMED_CSV_RECORD\] Malformed CSV record: (.*?)(?: SQLSTATE: \w{5})?$", re.MULTILINE
         ),
-        "the record {0!r} has not as many cells as the header, or its quotes do not end",
+        "the record {0!r} does not have as many cells as the header, or a quote is not closed",
         "fix it; csv_read_options= sets another delimiter, quote or escape, and truncated_rows_ok fills"
         " up what is missing",
     ),
@@ -66,7 +66,7 @@ _REASONS = (
     ),
     (
         re.compile(r"nanos > 999999999 or < 0"),
-        "it holds a fraction of a second before 1970, which ORC's readers take for different times",
+        "it holds a fraction of a second before 1970, which ORC readers read as different times",
         "write the file as Parquet, which has no such limit",
     ),
     (

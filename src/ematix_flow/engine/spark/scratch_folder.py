@@ -1,6 +1,6 @@
 """The temporary folder of a session: shuffle files, the unused warehouse, launch files.
 
-It goes with the session; what a killed process left is removed by the next one that starts.
+It is deleted with the session. The next process that starts removes the folders of killed processes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Gives a running session the settings of the object stores that it reads and writes.
 
-Settings go to the session. Two things do not follow a setting by themselves: Java keeps a file system open
-for a bucket once it was used, with the keys of then, and it trusts the authorities that it knew at its
-start. This module fixes both in the driver's Java, which is the only one in local mode.
+Settings go to the session. Two things do not follow a changed setting: Java keeps the file system of a bucket
+open with the keys of its first use, and it trusts the authorities that it knew at its start. This module
+fixes both in the driver's Java, which is the only one in local mode.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _trusted: dict[int, set[str]] = {}  # certificate files by the Java process that
 def apply_storage_settings(session: SparkSession, conf: Mapping[str, str]) -> None:
     """Apply the settings, and remove other settings of the same buckets from earlier connections.
 
-    What was opened or trusted by other settings before is brought up to date.
+    File systems and certificates of earlier settings are replaced.
     """
     authorities = sorted({value for key, value in conf.items() if key.startswith(CA_CERT_SETTING)})
     if authorities:

@@ -49,7 +49,7 @@ def find_rejected_messages(
 ) -> tuple[list[RejectedMessage], IncomingBatch]:
     """The messages with which ``attempt`` fails, and the rest, with which it does not.
 
-    ``error`` is what all together failed of.
+    ``error`` is the error of all messages together.
     """
     small = incoming.small_batch()
     if small is None:
@@ -71,9 +71,9 @@ def find_rejected_messages(
 def find_rejected_rows(
     total: int, attempt: Callable[[Sequence[int]], None], error: errors.FlowError
 ) -> dict[int, errors.FlowError]:
-    """By their numbers the rows with which ``attempt`` fails, each with its reason; without them it passes.
+    """The numbers of the rows with which ``attempt`` fails, each with its reason. Without them it passes.
 
-    A reason that may be another's fault counts only when other rows pass.
+    A reason that need not be caused by a row counts only when other rows pass.
     """
     found: dict[int, errors.FlowError] = {}
 

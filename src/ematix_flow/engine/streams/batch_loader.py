@@ -267,7 +267,7 @@ class BatchLoader:
         """Find the rows that the SQL or a target rejects, drop or store them, and return the rest."""
         if self.decoders is None:
             raise error
-        self.note(f"batch {batch.number} holds what cannot be loaded, looking for it: {error.what}")
+        self.note(f"batch {batch.number} cannot be loaded, searching for the bad messages: {error.what}")
         lenient, spark = self._skips_rejected_rows(incoming), incoming.frame.sparkSession
         found, rest = find_rejected_messages(
             incoming, lambda share: self._rehearse(batch, share, lenient, spark), error

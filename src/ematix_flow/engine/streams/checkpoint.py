@@ -110,7 +110,7 @@ class Checkpoint:
         return EngineError(
             f"the checkpoint {self.folder} is damaged: {name} cannot be read",
             state="the targets hold the batches that their ledgers record",
-            next_step="move that folder away and start again: the stream goes on where the ledger ends",
+            next_step="move that folder away and start again: the stream continues from the ledger",
         )
 
 

@@ -1,4 +1,4 @@
-"""Finds schemas that appear in a registry while a stream runs, and tells whether they bring new fields."""
+"""Finds schemas that appear in a registry while a stream runs, and checks whether they have new fields."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ SPOOL_FORMAT = "ematix_flow_spool"
 class SpoolStream(DataSource):
     """Registered with a session under `SPOOL_FORMAT`.
 
-    The option ``newest`` is the file with the last number. With ``most``, how many messages a batch holds at
-    most, ``segments`` and ``checkpoint`` are the folders that tell where one ends.
+    The option ``newest`` is the file with the last number. ``most`` is the largest number of messages in a
+    batch; it needs ``segments`` and ``checkpoint``, the folders from which the end of a batch is computed.
     """
 
     @classmethod

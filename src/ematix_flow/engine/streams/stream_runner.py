@@ -125,7 +125,7 @@ class StreamRunner(OpenStream):
         if raised:
             well = [group.label for group, found in zip(groups, failures, strict=True) if not found]
             late = [group.label for group, found in zip(groups, failures, strict=True) if found]
-            have = "have what came until the stop" if self.stop.is_set() else "have everything"
+            have = "have all batches until the stop" if self.stop.is_set() else "have everything"
             others = f"the other targets ({', '.join(well)}) {have}; " if well else ""
             catch = "catches" if len(late) == 1 else "catch"
             back = f"{others}{', '.join(late)} {catch} up at the next start"

@@ -254,8 +254,8 @@ class TargetGroup:
         self.stream.note(said)
         if len(set(self._target_positions())) > 1:
             self.stream.note(
-                "the targets are not equally far: what some of them already hold of other topics may come to "
-                "them again"
+                "the targets have not read equally far: some of them may get messages of other topics again "
+                "that they already have"
             )
         return remembered
 
@@ -305,12 +305,12 @@ class TargetGroup:
         found = self._target_positions()
         if len(set(found)) > 1:
             self.stream.note(
-                "the checkpoint is gone, and the targets are not equally far: what some of them already hold "
-                "may come to them again"
+                "the checkpoint is missing, and the targets have not read equally far: some of them may get "
+                "messages again that they already have"
             )
         remembered = self._ledger_positions()
         if any(remembered):
-            self.stream.note("there is no checkpoint: going on where the ledger of the target ends")
+            self.stream.note("there is no checkpoint: the stream continues from the target's ledger")
         return remembered
 
     def _target_positions(self) -> list[str | None]:

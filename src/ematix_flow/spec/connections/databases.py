@@ -44,7 +44,7 @@ class _ServerConnection(Connection):
 class PostgresConnection(_ServerConnection):
     """PostgreSQL. ``url`` is ``postgres://user:password@host/database`` or ``host=… dbname=…``.
 
-    Without an ``sslmode`` a server on this machine is reached as it likes; any other must show a
+    Without ``sslmode`` a server on this machine decides whether to use TLS; any other must show a
     certificate that the system trusts (``verify-full``).
     """
 

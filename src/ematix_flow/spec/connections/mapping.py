@@ -22,7 +22,7 @@ def connection_from_mapping(
 ) -> Connection:
     """The typed connection. Its kind is given or follows from ``url``, which may be called ``dsn``.
 
-    Raises DeclarationError at ``where`` for an unknown kind or field, or a value that cannot be.
+    Raises DeclarationError at ``where`` for an unknown kind or field, or an invalid value.
     """
     try:
         values = {key: value for key, value in mapping.items() if value is not None}

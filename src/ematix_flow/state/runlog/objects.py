@@ -38,7 +38,7 @@ from ematix_flow.state.times import aware_utc
 
 MOST_RUNNING = 100
 _MAX_TRIES = 20
-_AWAY_SECONDS = 60.0  # a store that failed is not asked again so soon for what matters less than an end
+_AWAY_SECONDS = 60.0  # after a failure, only the end of a run is written before this time is over
 _MAX_NAMES_READ = 3_000  # names of the newest runs, for the newest of each pipeline
 _PURGE_PORTION = 500
 
@@ -357,7 +357,8 @@ class ObjectRunLog(RunLog):
     def _warn(self, lost: str, error: FlowError) -> None:
         self._away_until = time.monotonic() + _AWAY_SECONDS
         warn_once(
-            self.location, f"the run log {self.location} did not take {lost}: {error.what}. The run goes on"
+            self.location,
+            f"the run log {self.location} could not record {lost}: {error.what}. The run goes on",
         )
 
 

@@ -53,7 +53,7 @@ from ematix_flow.state.times import aware_utc
 MOST_RUNNING = 100
 _PURGE_PORTION = 500
 _AWAY_SECONDS = (
-    60.0  # one that hung is not asked again so soon for what matters less than a run's start and end
+    60.0  # after a failure, only the start and the end of a run are written before this time is over
 )
 _LAST_CHARACTER = "\U0010ffff"
 
@@ -228,7 +228,7 @@ class SqlRunLog(RunLog):
             yield name
 
     def _purge(self, pipeline: str, before: dt.datetime, keep: int, most: int | None) -> int:
-        """A portion a transaction, so that runs which record at the same time wait for none of it long."""
+        """Each portion is one transaction, so that runs that record at the same time do not wait long."""
         done = 0
         with self._read_connection() as connection:
             until = connection.scalar(keep_boundary_statement(pipeline, keep))
@@ -292,7 +292,7 @@ class SqlRunLog(RunLog):
         if is_timeout(error):
             self._away_until = time.monotonic() + _AWAY_SECONDS
         message = (
-            f"the run log {self.location} did not take {lost}: {database_message(error)}. The run goes on"
+            f"the run log {self.location} could not record {lost}: {database_message(error)}. The run goes on"
         )
         warn_once(self.location, message)
 

@@ -1,7 +1,7 @@
 """The few SQL functions that differ between engines, one module for each engine.
 
 `markers` and `casts` define each normaliser once, in terms of these functions. To add an engine, write its
-`SqlFunctions` and naming it in `functions_for`.
+`SqlFunctions` and name it in `functions_for`.
 """
 
 from __future__ import annotations

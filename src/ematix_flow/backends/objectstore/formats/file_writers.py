@@ -331,5 +331,5 @@ def _refuse_values(array: pa.Array, mask: pa.Array, column: ColumnSpec, offset: 
 
     if pc.any(mask).as_py():
         index = pc.index(mask, True).as_py()
-        why += ", which ORC's readers take for different times; Parquet has no such limit"
+        why += ", which ORC readers read as different times; Parquet has no such limit"
         raise row_rejection(column.name, offset + index, array[index].as_py(), why)

@@ -241,7 +241,7 @@ def _refuse_early_time_sql(stored: pa.DataType, value: str, column: str) -> str:
     refused = raise_error_sql(
         text_literal(f"column {column!r} of "),
         FILE_PATH_SQL,
-        text_literal(f" holds {what}, which ORC's readers take for different times"),
+        text_literal(f" holds {what}, which ORC readers read as different times"),
         next_step="write the file as Parquet, which has no such limit",
     )
     return f"CASE WHEN {early} THEN {refused} ELSE {value} END"

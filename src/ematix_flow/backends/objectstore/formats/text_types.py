@@ -24,7 +24,7 @@ _EXACT_DIGITS = 15  # the digits of a decimal that a double always holds
 _FLOAT_DIGITS = 6  # the same of a float
 _MAX_DIGITS = 38
 
-_END = "(?![^a]|a)"  # "$" would take a line end at the end of a text for none
+_END = "(?![^a]|a)"  # "$" would also match before a line end at the end of a text
 _NUMBER = f"^(?!-[0.]+{_END})-?(0|[1-9][0-9]*)([.][0-9]+)?{_END}"  # only a float has a negative zero
 # no significant sixteenth digit: a double would lose it
 _FEW_DIGITS = f"(?!-?[0.]*[1-9]([.]?[0-9]){{{_EXACT_DIGITS - 1}}}[0-9.]*[1-9])"

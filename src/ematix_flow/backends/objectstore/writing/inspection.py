@@ -124,8 +124,9 @@ def _refuse_unsupported_dialect(file: DataFile, reading: CsvReadOptions) -> None
     ]
     if odd:
         raise SchemaMismatch(
-            f"the folder {file.path.parent} has files of others ({file.name}) which csv_read_options= says "
-            f"are read with {', '.join(odd)}: files that we write are not, and one folder has one dialect",
+            f"the folder {file.path.parent} has files of other programs ({file.name}), and "
+            f"csv_read_options= reads them with {', '.join(odd)}: flow cannot write such files, "
+            "and one folder has one dialect",
             next_step="read that folder as a source, and load it into another one",
         )
 
@@ -144,8 +145,8 @@ def _require_one_header(files: Sequence[DataFile], dialect: CsvDialect) -> None:
     twice = next((name for name in first if name.lower() in outside), None)
     if twice is not None:
         raise SchemaMismatch(
-            f"{files[0].name} in the folder {files[0].path.parent} has the column {twice!r}, which is that "
-            "of its partition folder too: files that we write have it in the folder's name alone",
+            f"{files[0].name} in the folder {files[0].path.parent} has the column {twice!r}, and so has the "
+            "name of its partition folder: files that flow writes have it only in the folder's name",
             next_step="read that folder as a source, and load it into another one",
         )
     for file in files[1:]:

@@ -43,7 +43,7 @@ S = TypeVar("S", bound="FilesStaging")
 
 @dataclass(frozen=True)
 class PartSummary:
-    """What a task reports of the part that it wrote."""
+    """What a task reports about the part that it wrote."""
 
     files: tuple[WrittenFile, ...]
     rows: int
