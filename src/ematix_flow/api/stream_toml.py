@@ -21,7 +21,7 @@ from ematix_flow.api.stream_toml_endpoints import (
     read_target,
     warn_of_inline_secrets,
 )
-from ematix_flow.api.streaming import UNSUPPORTED_OPTIONS, StreamingPipeline, not_supported_error, stream_spec
+from ematix_flow.api.streaming import UNSUPPORTED_OPTIONS, not_supported_error, stream_spec
 from ematix_flow.config.toml_file import TomlFile, parse_toml, read_toml
 from ematix_flow.config.toml_table import TomlTable
 from ematix_flow.errors import ConfigError, DeclarationError, FlowError, UsageError, did_you_mean
@@ -30,6 +30,7 @@ from ematix_flow.spec.connections import Connection
 from ematix_flow.spec.location import SourceLocation, TableLocation
 from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.spec.tables import TableSpec
+from ematix_flow.streams.run_options import StreamRunOptions
 
 if TYPE_CHECKING:
     from ematix_flow.engine.spark.settings import EngineSettings
@@ -128,6 +129,8 @@ def run_pipeline(
     engine: str | EngineSettings | None = None,
 ) -> StreamResult:
     """Run the stream that a TOML file or text declares, until it is stopped."""
+    from ematix_flow.streams.running_stream import run_stream
+
     if (config is None) == (config_str is None):
         raise UsageError("run_pipeline takes config= (a file) or config_str= (a text), exactly one of them")
     if config is not None:
@@ -135,7 +138,7 @@ def run_pipeline(
     else:
         assert config_str is not None
         spec = stream_from_text(config_str, name=pipeline_name)
-    return StreamingPipeline(spec, current_registry()).run(
+    options = StreamRunOptions(
         once=once,
         metrics_port=metrics_port,
         restart_on_error=restart_on_error,
@@ -146,6 +149,7 @@ def run_pipeline(
         run_log=run_log_url,
         engine=engine,
     )
+    return run_stream(spec, current_registry(), options)
 
 
 def _build_stream(file: TomlFile, name: str | None) -> StreamSpec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ematix_flow.api.option_checks import name_or_default
@@ -23,6 +23,7 @@ from ematix_flow.spec.streams import (
     StreamSpec,
     StreamTargetSpec,
 )
+from ematix_flow.streams.run_options import StreamRunOptions
 
 if TYPE_CHECKING:
     from ematix_flow.engine.spark.settings import EngineSettings
@@ -36,19 +37,7 @@ if TYPE_CHECKING:
 # documented options that streams do not support yet
 UNSUPPORTED_OPTIONS = ("window", "join", "cdc", "udfs", "aggregate_udfs", "state_store", "watermark")
 
-_RUN_OPTIONS = (
-    "once",
-    "available_now",
-    "metrics_port",
-    "restart_on_error",
-    "initial_backoff_ms",
-    "max_backoff_ms",
-    "max_restarts",
-    "reset_backoff_after_secs",
-    "run_log",
-    "engine",
-    "watch",
-)
+_RUN_OPTIONS = (*(option.name for option in fields(StreamRunOptions)), "available_now")
 
 
 class StreamingPipeline:
@@ -96,7 +85,9 @@ class StreamingPipeline:
         watch: StreamListener | None = None,
     ) -> StreamResult:
         """Follow the source until SIGTERM or Ctrl-C. With ``once``, load what is there now and end."""
-        return self.start(
+        from ematix_flow.streams.running_stream import run_stream
+
+        options = StreamRunOptions(
             once=once,
             metrics_port=metrics_port,
             restart_on_error=restart_on_error,
@@ -107,7 +98,8 @@ class StreamingPipeline:
             run_log=run_log,
             engine=engine,
             watch=watch,
-        ).wait(handle_signals=True)
+        )
+        return run_stream(self._spec, self._registry, options)
 
     def start(
         self,
@@ -137,9 +129,7 @@ class StreamingPipeline:
         """
         from ematix_flow.streams.running_stream import start_stream
 
-        return start_stream(
-            self._spec,
-            self._registry,
+        options = StreamRunOptions(
             once=once,
             metrics_port=metrics_port,
             restart_on_error=restart_on_error,
@@ -150,6 +140,11 @@ class StreamingPipeline:
             run_log=run_log,
             engine=engine,
             watch=watch,
+        )
+        return start_stream(
+            self._spec,
+            self._registry,
+            options,
             metrics=metrics,
             observers=observers,
             together_with=[each._spec for each in together_with],
@@ -242,12 +237,13 @@ def run_streaming_pipeline(
     **options: Any,
 ) -> StreamResult:
     """Declare a stream and run it until it is stopped; with ``once``, load what is there now and end."""
+    from ematix_flow.streams.running_stream import run_stream
+
     where = caller_location()
     _refuse_unknown_options(options, where, also=inspect.signature(run_streaming_pipeline).parameters)
     if "name" not in options:
         raise DeclarationError("a streaming pipeline needs a name: pass name=", where=where)
-    spec = stream_spec(where, **options)
-    return StreamingPipeline(spec, current_registry()).run(
+    run_options = StreamRunOptions(
         once=once or available_now,
         metrics_port=metrics_port,
         restart_on_error=restart_on_error,
@@ -258,6 +254,7 @@ def run_streaming_pipeline(
         run_log=run_log,
         engine=engine,
     )
+    return run_stream(stream_spec(where, **options), current_registry(), run_options)
 
 
 def stream_spec(

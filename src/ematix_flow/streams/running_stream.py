@@ -52,6 +52,7 @@ from ematix_flow.state.runlog.base import RunLog, project_run_log
 from ematix_flow.state.times import utc_now
 from ematix_flow.streams.dead_letters import open_dead_letters
 from ematix_flow.streams.restarts import RestartNotice, RestartPolicy, RestartSupervisor
+from ematix_flow.streams.run_options import StreamRunOptions
 
 if TYPE_CHECKING:
     from ematix_flow.engine.spark.settings import EngineSettings
@@ -168,17 +169,8 @@ def plan_stream(
 def start_stream(
     spec: StreamSpec,
     registry: Registry,
+    options: StreamRunOptions,
     *,
-    once: bool = False,
-    metrics_port: int | None = None,
-    restart_on_error: bool = False,
-    initial_backoff_ms: int = 1_000,
-    max_backoff_ms: int = 60_000,
-    max_restarts: int | None = None,
-    reset_backoff_after_secs: float = 60.0,
-    run_log: str | None = None,
-    engine: str | EngineSettings | None = None,
-    watch: StreamListener | None = None,
     metrics: StreamMetrics | None = None,
     observers: Observers | None = None,
     together_with: Iterable[StreamSpec] = (),
@@ -188,31 +180,31 @@ def start_stream(
     Streams that run together in one process share ``metrics`` and ``observers``. Spark starts with the jars
     of this stream and of the streams in ``together_with``.
     """
-    policy = RestartPolicy(
-        initial_backoff_ms=min(initial_backoff_ms, max_backoff_ms),
-        max_backoff_ms=max_backoff_ms,
-        max_restarts=max_restarts if restart_on_error else 0,
-        reset_backoff_after_seconds=reset_backoff_after_secs,
-    )
-    listener = watch or StreamListener()
+    policy = options.restart_policy()
+    listener = options.watch or StreamListener()
     stream_metrics = metrics or StreamMetrics()
     if observers is None:
         Observability.resolve(os.environ).check()
-    server = stream_metrics.serve(metrics_port) if metrics_port is not None else None
+    server = stream_metrics.serve(options.metrics_port) if options.metrics_port is not None else None
 
     def run(running: RunningStream) -> None:
         with (
             _close_server_after(server),
             use_registry(registry),
-            open_run_log(run_log or project_run_log(os.environ), env=os.environ) as log,
+            open_run_log(options.run_log or project_run_log(os.environ), env=os.environ) as log,
             _open_observers(observers, log, stream_metrics) as run_observers,
         ):
             jars = stream_jar_groups(registry, together_with)
             _SupervisedStream(
-                spec, running, listener, stream_metrics, log, engine, once, run_observers, jars
+                spec, running, options, stream_metrics, log, run_observers, jars
             ).run_supervised(policy)
 
     return RunningStream(spec.name, run, listener)
+
+
+def run_stream(spec: StreamSpec, registry: Registry, options: StreamRunOptions) -> StreamResult:
+    """Run the stream until it ends. SIGTERM and Ctrl-C stop it after the current batch."""
+    return start_stream(spec, registry, options).wait(handle_signals=True)
 
 
 class _SupervisedStream:
@@ -222,17 +214,15 @@ class _SupervisedStream:
         self,
         spec: StreamSpec,
         running: RunningStream,
-        watch: StreamListener,
+        options: StreamRunOptions,
         metrics: StreamMetrics,
         log: RunLog,
-        engine: str | EngineSettings | None,
-        once: bool,
         observers: Observers,
         jar_groups: frozenset[str] = frozenset(),
     ) -> None:
         self.jar_groups = jar_groups  # of other streams of this process
-        self.spec, self.running, self.watch, self.metrics = spec, running, watch, metrics
-        self.log, self.engine, self.once, self.observers = log, engine, once, observers
+        self.spec, self.running, self.watch, self.options = spec, running, running.watch, options
+        self.metrics, self.log, self.observers = metrics, log, observers
         self._record: RunRecord | None = None  # of the current or last attempt
         self._healthy_after = dt.timedelta()
         self._is_healthy = False
@@ -280,7 +270,7 @@ class _SupervisedStream:
         try:
             with (
                 recording.capture_output(),
-                using_spark(f"stream {self.spec.name!r}", is_endless=not self.once),
+                using_spark(f"stream {self.spec.name!r}", is_endless=not self.options.once),
             ):
                 self._follow(recording)
         except PipelineLocked as error:
@@ -306,13 +296,13 @@ class _SupervisedStream:
 
         with open_dead_letters(self.spec) as letters:
             connections = open_connections(
-                recording.wrap_spark_start(spark_starter(self.engine, self.jar_groups))
+                recording.wrap_spark_start(spark_starter(self.options.engine, self.jar_groups))
             )
             stream = StreamRunner(
                 self.spec,
                 connections,
                 stream_folder_for(self.spec),
-                once=self.once,
+                once=self.options.once,
                 letters=letters,
                 report=report,
                 note=note,

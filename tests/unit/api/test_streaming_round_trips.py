@@ -29,7 +29,7 @@ from ematix_flow import (
 from ematix_flow.api.stream_options import build_stream
 from ematix_flow.api.stream_toml import stream_from_text
 from ematix_flow.api.stream_toml_writer import stream_to_toml
-from ematix_flow.api.streaming import StreamingPipeline, stream_spec
+from ematix_flow.api.streaming import stream_spec
 from ematix_flow.errors import ConfigError, DeclarationError, DuplicateName, UnknownName
 from ematix_flow.graph.connections import resolve_for_use
 from ematix_flow.graph.registry import current_registry
@@ -41,6 +41,7 @@ from ematix_flow.streaming import (
     register_streaming_pipeline,
     render_streaming_pipeline_toml,
 )
+from ematix_flow.streams import running_stream
 
 KAFKA = KafkaConnection(
     name="kafka_prod",
@@ -311,7 +312,7 @@ def test_the_sample_of_several_targets(samples: dict[str, Any]) -> None:
 
 def test_the_sample_of_a_lookup(samples: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[StreamSpec] = []
-    monkeypatch.setattr(StreamingPipeline, "run", lambda self, **how: ran.append(self.spec))
+    monkeypatch.setattr(running_stream, "run_stream", lambda spec, registry, options: ran.append(spec))
     run_streaming_pipeline(
         name="events-clean",
         source=samples["kafka_prod"],
@@ -334,7 +335,7 @@ def test_the_sample_of_files_that_are_followed(
     samples: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[StreamSpec] = []
-    monkeypatch.setattr(StreamingPipeline, "run", lambda self, **how: ran.append(self.spec))
+    monkeypatch.setattr(running_stream, "run_stream", lambda spec, registry, options: ran.append(spec))
     run_streaming_pipeline(
         name="option-chain-snapshots",
         source=samples["lake"],

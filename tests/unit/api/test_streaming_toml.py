@@ -6,17 +6,18 @@ import datetime as dt
 import inspect
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ematix_flow import KafkaConnection, PostgresConnection, SchemaRegistryConnection, Target, run_pipeline
 from ematix_flow.api.stream_toml import KEYS, stream_from_text, stream_from_toml
 from ematix_flow.api.stream_toml_endpoints import TARGET_KEYS
-from ematix_flow.api.streaming import StreamingPipeline, stream_spec
+from ematix_flow.api.streaming import stream_spec
 from ematix_flow.errors import CannotConnect, ConfigError, DeclarationError, FlowError, MissingSecret
 from ematix_flow.graph.connections import resolve_for_use
 from ematix_flow.spec.streams import StreamSpec
+from ematix_flow.streams import running_stream
+from ematix_flow.streams.run_options import StreamRunOptions
 
 SEED = """\
 # pipeline.toml
@@ -76,14 +77,18 @@ def test_the_file_of_the_readme_loads_as_it_stands(tmp_path: Path) -> None:
 def test_the_file_of_the_readme_is_what_run_pipeline_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ran: list[tuple[StreamSpec, dict[str, Any]]] = []
-    monkeypatch.setattr(StreamingPipeline, "run", lambda self, **how: ran.append((self.spec, how)))
+    ran: list[tuple[StreamSpec, StreamRunOptions]] = []
+    monkeypatch.setattr(
+        running_stream, "run_stream", lambda spec, registry, options: ran.append((spec, options))
+    )
     (tmp_path / "pipeline.toml").write_text(SEED)
     run_pipeline(config="pipeline.toml", metrics_port=9100)
     run_pipeline(config_str=SEED, pipeline_name="other", once=True)
     assert [spec.name for spec, _ in ran] == ["events-to-pg", "other"]
-    assert ran[0][1]["metrics_port"] == 9100
-    assert ran[1][1]["once"] is True
+    assert [options for _, options in ran] == [
+        StreamRunOptions(metrics_port=9100),
+        StreamRunOptions(once=True),
+    ]
 
 
 def test_every_option_of_a_stream_has_its_key() -> None:

@@ -34,6 +34,7 @@ from ematix_flow.state.runlog.base import NullRunLog, RunLog
 from ematix_flow.state.slots.base import Claim, Slot, SlotRecord
 from ematix_flow.state.slots.memory import MemorySlotStore
 from ematix_flow.streams.restarts import RestartPolicy
+from ematix_flow.streams.run_options import StreamRunOptions
 from ematix_flow.streams.running_stream import _SupervisedStream
 
 NOON = dt.datetime(2026, 5, 17, 12, tzinfo=dt.timezone.utc)
@@ -377,15 +378,14 @@ def follow(script: Script, log: RunLog, monkeypatch: pytest.MonkeyPatch, restart
     """A stream under supervision, without Spark: what it does is played."""
     monkeypatch.setattr(_SupervisedStream, "_follow", lambda run, recording: script.next(run))
     spec: Any = SimpleNamespace(name="clicks", targets=(), where=None)
-    running: Any = SimpleNamespace(
-        _stop=threading.Event(), _counts=dict.fromkeys(("rows_read", "total_rows", "restarts"), 0)
-    )
+    nobody: Any = SimpleNamespace(**dict.fromkeys(_CALLS, lambda *_: None))
+    counts = dict.fromkeys(("rows_read", "total_rows", "restarts"), 0)
+    running: Any = SimpleNamespace(_stop=threading.Event(), _counts=counts, watch=nobody)
     running._add_counts = lambda **counts: running._counts.update(
         {name: running._counts[name] + count for name, count in counts.items()}
     )
-    nobody: Any = SimpleNamespace(**dict.fromkeys(_CALLS, lambda *_: None))
     with open_observers(Observability(), log) as observers:
-        run = _SupervisedStream(spec, running, nobody, nobody, log, None, False, observers)
+        run = _SupervisedStream(spec, running, StreamRunOptions(), nobody, log, observers)
         run.run_supervised(RestartPolicy(1, 1, restarts))
 
 
