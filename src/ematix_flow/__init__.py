@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from ematix_flow.api.markers import pk as pk
     from ematix_flow.api.namespace import ematix as ematix
     from ematix_flow.api.pipeline import Pipeline as Pipeline
-    from ematix_flow.api.stream_options import Lookup as Lookup
-    from ematix_flow.api.stream_options import Source as Source
+    from ematix_flow.api.stream_declaration import Lookup as Lookup
+    from ematix_flow.api.stream_declaration import Source as Source
     from ematix_flow.api.stream_toml import run_pipeline as run_pipeline
     from ematix_flow.api.streaming import StreamingPipeline as StreamingPipeline
     from ematix_flow.api.streaming import run_streaming_pipeline as run_streaming_pipeline
@@ -78,7 +78,7 @@ _NAMES_BY_MODULE = {
     "ematix_flow.api.markers": "natural_key nullable pk",
     "ematix_flow.api.namespace": "ematix",
     "ematix_flow.api.pipeline": "Pipeline",
-    "ematix_flow.api.stream_options": "Lookup Source",
+    "ematix_flow.api.stream_declaration": "Lookup Source",
     "ematix_flow.api.stream_toml": "run_pipeline",
     "ematix_flow.api.streaming": "StreamingPipeline run_streaming_pipeline",
     "ematix_flow.api.tables": "ManagedTable",

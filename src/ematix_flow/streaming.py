@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ematix_flow.api.stream_options import Lookup, Source
+from ematix_flow.api.stream_declaration import Lookup, Source
 from ematix_flow.api.stream_registry import (
     get_streaming_pipeline,
     list_streaming_pipelines,

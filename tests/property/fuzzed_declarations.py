@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ematix_flow.api.streaming import stream_spec
+from ematix_flow.api.stream_declaration import StreamOptions
 from tests.property.fuzzed_values import TEXTS, VALUES, misspelled
 
 HEAD = """\
@@ -363,7 +363,7 @@ def modules(draw: st.DrawFn) -> str:
 
 # --- streams ---------------------------------------------------------------------------------------
 
-STREAM_OPTIONS = [each for each in _parameters(stream_spec) if each != "where"] + ["sorce", "window", "once"]
+STREAM_OPTIONS = [*_parameters(StreamOptions), "sorce", "window", "once"]
 
 
 @st.composite

@@ -1,4 +1,4 @@
-"""The sources, targets and lookups of a streaming pipeline as a user writes them, and their checks.
+"""The rules of a streaming pipeline: checks its options and builds its spec.
 
 Decorator, call and TOML file all end in `build_stream`, so that each rule is written once.
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 from ematix_flow.api import option_checks
+from ematix_flow.api.stream_declaration import Lookup, Source, StreamOptions
 from ematix_flow.api.tables import table_spec
 from ematix_flow.api.target import (
     Target,
@@ -28,17 +29,14 @@ from ematix_flow.plan.stream_capabilities import (
     check_target_message_parts,
 )
 from ematix_flow.spec.location import SourceLocation
-from ematix_flow.spec.pipelines import DRIFT_POLICIES, ConnectionRef, DriftPolicy, FileOptions
+from ematix_flow.spec.pipelines import DRIFT_POLICIES, ConnectionRef, FileOptions
 from ematix_flow.spec.streams import (
     BROKERS,
     DEAD_LETTER_STORES,
     DELIVERIES,
     ERROR_POLICIES,
     STREAM_MODES,
-    DeadLetterKind,
     DeadLetterSpec,
-    Delivery,
-    ErrorPolicy,
     LookupSpec,
     StreamMode,
     StreamSourceSpec,
@@ -70,135 +68,86 @@ _TARGET_TEXT_OPTIONS = (
 )
 
 
-@dataclass(frozen=True)
-class Source:
-    """A connection and what the stream follows there: a topic, queue, subscription, folder or table."""
-
-    connection: ConnectionRef
-    query: str
-    starting: str | dt.datetime | None = None  # "earliest", "latest" or a time
-    csv_read_options: Mapping[str, Any] | None = None
-    json_read_options: Mapping[str, Any] | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    where: SourceLocation | None = field(
-        default=None, repr=False, compare=False
-    )  # set when a file declares it
-
-
-@dataclass(frozen=True)
-class Lookup:
-    """Rows of another connection for joins in ``transform_sql``: a ``query`` or a whole ``table``."""
-
-    connection: ConnectionRef
-    query: str | None = None
-    table: str | tuple[str, str] | None = None
-    schema: str = ""
-    refresh_interval_ms: int | None = None
-    where: SourceLocation | None = field(
-        default=None, repr=False, compare=False
-    )  # set when a file declares it
-
-
-def build_stream(
-    *,
-    name: str,
-    sources: Sequence[Source],
-    targets: Sequence[Target],
-    defaults: StreamTargetSpec,
-    where: SourceLocation | None,
-    transform_sql: str | None = None,
-    transform_on_error: ErrorPolicy | None = None,
-    dialect: str | None = None,
-    lookups: Mapping[str, Lookup] | None = None,
-    source_columns: Any = None,
-    dead_letter_topic: str | None = None,
-    dead_letter_table: str | None = None,
-    dead_letter_connection: ConnectionRef | None = None,
-    dlq_store: DeadLetterKind | None = None,
-    dlq_max_attempts: int | None = None,
-    idle_pause_ms: int = 500,
-    max_rows_per_batch: int | None = None,
-    delivery: Delivery | None = None,
-    continue_on_target_failure: bool = False,
-    on_drift: DriftPolicy = "error",
-    fail_on_data_loss: bool = True,
-    checkpoint: str | None = None,
-    description: str | None = None,
-) -> StreamSpec:
+def build_stream(options: StreamOptions, where: SourceLocation | None) -> StreamSpec:
     """Check the options and return the spec of a stream. Every error points at the declaration."""
-    if not isinstance(name, str) or not name.strip():
+    options.check_alternatives(where)
+    sources, targets = options.all_sources(), options.all_targets()
+    defaults = StreamTargetSpec(
+        connection="default",
+        mode=cast("StreamMode", options.mode),  # checked for each target that does not set its own mode
+        keys=read_column_names("keys", options.keys, where) or (),
+        update_columns=read_column_names("update_columns", options.update_columns, where),
+        compare_columns=read_column_names("compare_columns", options.compare_columns, where),
+        event_timestamp_column=options.event_timestamp_column,
+    )
+    delivery, transform_sql = options.delivery or options.guarantee, options.transform_sql
+    if not isinstance(options.name, str) or not options.name.strip():
         raise DeclarationError("a streaming pipeline needs a name", where=where)
     option_checks.check_texts(
         where,
         transform_sql=transform_sql,
-        dialect=dialect,
-        dead_letter_topic=dead_letter_topic,
-        dead_letter_table=dead_letter_table,
-        checkpoint=checkpoint,
-        description=description,
+        dialect=options.dialect,
+        dead_letter_topic=options.dead_letter_topic,
+        dead_letter_table=options.dead_letter_table,
+        checkpoint=options.checkpoint,
+        description=options.description,
     )
-    option_checks.check_flag("continue_on_target_failure", continue_on_target_failure, where)
-    option_checks.check_flag("fail_on_data_loss", fail_on_data_loss, where)
+    option_checks.check_flag("continue_on_target_failure", options.continue_on_target_failure, where)
+    option_checks.check_flag("fail_on_data_loss", options.fail_on_data_loss, where)
     for option, listed in (("sources", sources), ("targets", targets)):
         if not isinstance(listed, (list, tuple)):
             raise DeclarationError(f"{option}= takes a list, not {listed!r}", where=where)
         if not listed:
             raise DeclarationError(f"{option}= is empty: a stream needs at least one", where=where)
-    if lookups is not None and not isinstance(lookups, Mapping):
-        raise DeclarationError(f"lookups= takes Lookup(…) by name, not {lookups!r}", where=where)
+    if options.lookups is not None and not isinstance(options.lookups, Mapping):
+        raise DeclarationError(f"lookups= takes Lookup(…) by name, not {options.lookups!r}", where=where)
     read = tuple(_build_source(source, where) for source in sources)
-    option_checks.check_choice("transform_on_error", transform_on_error, ERROR_POLICIES, where)
-    option_checks.check_choice("dlq_store", dlq_store, DEAD_LETTER_STORES, where)
+    option_checks.check_choice("transform_on_error", options.transform_on_error, ERROR_POLICIES, where)
+    option_checks.check_choice("dlq_store", options.dlq_store, DEAD_LETTER_STORES, where)
     option_checks.check_choice("delivery", delivery, DELIVERIES, where)
-    option_checks.check_sql_dialect("dialect", dialect, where)
-    option_checks.check_choice("on_drift", on_drift, DRIFT_POLICIES, where)
-    option_checks.check_whole_number("idle_pause_ms", idle_pause_ms, 0, where)
-    option_checks.check_whole_number("max_rows_per_batch", max_rows_per_batch, 1, where)
-    option_checks.check_whole_number("dlq_max_attempts", dlq_max_attempts, 1, where)
+    option_checks.check_sql_dialect("dialect", options.dialect, where)
+    option_checks.check_choice("on_drift", options.on_drift, DRIFT_POLICIES, where)
+    option_checks.check_whole_number("idle_pause_ms", options.idle_pause_ms, 0, where)
+    option_checks.check_whole_number("max_rows_per_batch", options.max_rows_per_batch, 1, where)
+    option_checks.check_whole_number("dlq_max_attempts", options.dlq_max_attempts, 1, where)
     if transform_sql is not None and not transform_sql.strip():
         transform_sql = None
-    if lookups and transform_sql is None:
+    if options.lookups and transform_sql is None:
         raise DeclarationError("lookups= works with transform_sql=, which is not set", where=where)
-    if dialect is not None and transform_sql is None:
+    if options.dialect is not None and transform_sql is None:
         raise DeclarationError("dialect= works with transform_sql=, which is not set", where=where)
-    letters = _build_dead_letters(
-        dlq_store,
-        dead_letter_topic,
-        dead_letter_table,
-        dead_letter_connection,
-        dlq_max_attempts,
-        sources,
-        where,
-    )
+    letters = _build_dead_letters(options, sources, where)
     built = tuple(_build_target(target, defaults, where) for target in targets)
     check_stream_matching_options(targets, defaults, built, where)
     labels = [target.label for target in built]
     if len(set(labels)) != len(labels):
         raise DeclarationError(f"two targets of one pipeline are the same: {', '.join(labels)}", where=where)
     spec = StreamSpec(
-        name=name,
+        name=options.name,
         sources=read,
         targets=built,
         transform_sql=transform_sql,
-        dialect=dialect,
-        lookups=tuple(_build_lookup(key, value, where) for key, value in (lookups or {}).items()),
-        on_error=transform_on_error or ("dlq" if dead_letter_topic or dead_letter_table else "fail"),
+        dialect=options.dialect,
+        lookups=tuple(_build_lookup(key, value, where) for key, value in (options.lookups or {}).items()),
+        on_error=options.transform_on_error
+        or ("dlq" if options.dead_letter_topic or options.dead_letter_table else "fail"),
         dead_letters=letters,
-        columns=None if source_columns is None else _declared_table(source_columns, where),
-        idle_pause_ms=idle_pause_ms,
-        max_rows_per_batch=max_rows_per_batch,
+        columns=None if options.source_columns is None else _declared_table(options.source_columns, where),
+        idle_pause_ms=options.idle_pause_ms,
+        max_rows_per_batch=options.max_rows_per_batch,
         delivery=delivery or "auto",
-        continue_on_target_failure=continue_on_target_failure,
-        on_drift=on_drift,
-        fail_on_data_loss=fail_on_data_loss,
-        checkpoint=checkpoint,
-        description=description,
+        continue_on_target_failure=options.continue_on_target_failure,
+        on_drift=options.on_drift,
+        fail_on_data_loss=options.fail_on_data_loss,
+        checkpoint=options.checkpoint,
+        description=options.description,
         where=where,
     )
     kinds = [_connection_kind(source.connection) for source in read]
     check_source_message_parts(spec, kinds)
     check_batch_limit(spec, kinds)
     check_error_policy(spec, kinds)
+    options.refuse_single_options(where)
     return spec
 
 
@@ -404,14 +353,10 @@ def _build_lookup(name: str, lookup: Lookup, where: SourceLocation | None) -> Lo
 
 
 def _build_dead_letters(
-    store: DeadLetterKind | None,
-    topic: str | None,
-    table: str | None,
-    connection: ConnectionRef | None,
-    attempts: int | None,
-    sources: Sequence[Source],
-    where: SourceLocation | None,
+    options: StreamOptions, sources: Sequence[Source], where: SourceLocation | None
 ) -> DeadLetterSpec:
+    store, connection = options.dlq_store, options.dead_letter_connection
+    topic, table = options.dead_letter_topic, options.dead_letter_table
     if topic is not None and table is not None:
         raise DeclarationError("give dead_letter_topic= or dead_letter_table=, not both", where=where)
     if store == "broker":
@@ -433,7 +378,8 @@ def _build_dead_letters(
                 where=where,
                 next_step="pass dead_letter_connection= with a Kafka connection, or dead_letter_table=",
             )
-    return DeadLetterSpec(store or "auto", topic, table, connection, 3 if attempts is None else attempts)
+    attempts = 3 if options.dlq_max_attempts is None else options.dlq_max_attempts
+    return DeadLetterSpec(store or "auto", topic, table, connection, attempts)
 
 
 def _declared_table(given: Any, where: SourceLocation | None) -> TableSpec:

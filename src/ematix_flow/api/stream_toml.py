@@ -1,6 +1,6 @@
 """Reads a stream from a TOML file or text, and runs it (`run_pipeline`).
 
-Owns the names of the keys, the options of `stream_spec` that they set, and the lines that errors point at.
+Owns the names of the keys, the fields of `StreamOptions` that they set, and the lines that errors point at.
 The rules are those of the decorator, in `api.stream_options.build_stream`.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.api.column_text import columns_from_text
-from ematix_flow.api.stream_options import Lookup
+from ematix_flow.api.stream_declaration import Lookup
 from ematix_flow.api.stream_toml_endpoints import (
     read_connection,
     read_lookup,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ematix_flow.api.column_text import columns_from_text
-from ematix_flow.api.stream_options import Lookup, Source
+from ematix_flow.api.stream_declaration import Lookup, Source
 from ematix_flow.api.target import Target, read_column_names
 from ematix_flow.config.connection_resolution import with_kind_from_url
 from ematix_flow.config.interpolate import remember_secrets

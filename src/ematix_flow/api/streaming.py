@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any
 
 from ematix_flow.api.option_checks import name_or_default
-from ematix_flow.api.stream_options import Lookup, Source, build_stream
-from ematix_flow.api.target import DeclaredTable, Target, read_column_names
+from ematix_flow.api.stream_declaration import StreamOptions
+from ematix_flow.api.stream_options import build_stream
 from ematix_flow.errors import DeclarationError, did_you_mean
 from ematix_flow.graph.registry import DeclaredStream, Registry, current_registry, use_registry
 from ematix_flow.spec.location import SourceLocation, caller_location
-from ematix_flow.spec.pipelines import ConnectionRef, DriftPolicy
+from ematix_flow.spec.pipelines import ConnectionRef
 from ematix_flow.spec.streams import (
-    DeadLetterKind,
-    Delivery,
-    ErrorPolicy,
-    StreamMode,
     StreamSpec,
-    StreamTargetSpec,
 )
 from ematix_flow.streams.run_options import StreamRunOptions
 
@@ -257,179 +251,9 @@ def run_streaming_pipeline(
     return run_stream(stream_spec(where, **options), current_registry(), run_options)
 
 
-def stream_spec(
-    where: SourceLocation | None,
-    *,
-    name: str,
-    source: ConnectionRef | None = None,
-    source_query: str | None = None,
-    sources: Sequence[Source] | None = None,
-    source_columns: Any = None,
-    starting: str | dt.datetime | None = None,
-    source_options: Mapping[str, Any] | None = None,
-    csv_read_options: Mapping[str, Any] | None = None,
-    json_read_options: Mapping[str, Any] | None = None,
-    target: ConnectionRef | DeclaredTable | None = None,  # with target_connection=, the table
-    target_connection: ConnectionRef | None = None,
-    target_table: DeclaredTable | str | tuple[str, str] | None = None,
-    target_topic: str | None = None,
-    target_queue: str | None = None,
-    target_partition_key_prefix: str | None = None,
-    target_prefix: str | None = None,
-    target_message_key_column: str | None = None,
-    target_headers_column: str | None = None,
-    target_partition_column: str | None = None,
-    target_partition_by: Sequence[str] | None = None,
-    target_primary_key: Sequence[str] | None = None,
-    targets: Sequence[Target] | None = None,
-    mode: StreamMode | Literal["scd1"] = "append",
-    keys: Sequence[str] | None = None,
-    update_columns: Sequence[str] | None = None,
-    compare_columns: Sequence[str] | None = None,
-    event_timestamp_column: str | None = None,
-    transform_sql: str | None = None,
-    transform_on_error: ErrorPolicy | None = None,
-    dialect: str | None = None,
-    lookups: Mapping[str, Lookup] | None = None,
-    dead_letter_topic: str | None = None,
-    dead_letter_table: str | None = None,
-    dead_letter_connection: ConnectionRef | None = None,
-    dlq_store: DeadLetterKind | None = None,
-    dlq_max_attempts: int | None = None,
-    idle_pause_ms: int = 500,
-    max_rows_per_batch: int | None = None,
-    delivery: Delivery | None = None,
-    guarantee: Delivery | None = None,
-    continue_on_target_failure: bool = False,
-    on_drift: DriftPolicy = "error",
-    fail_on_data_loss: bool = True,
-    checkpoint: str | None = None,
-    description: str | None = None,
-) -> StreamSpec:
-    """Build the spec from all options of a stream, as the decorator and the call take them."""
-    if (source is None) == (sources is None):
-        raise DeclarationError(
-            "a streaming pipeline takes source= with source_query=, or sources=: give one of them",
-            where=where,
-        )
-    if (target is None and target_connection is None) == (targets is None):
-        raise DeclarationError(
-            "a streaming pipeline takes target= or targets=, exactly one of them", where=where
-        )
-    if delivery is not None and guarantee is not None:
-        raise DeclarationError("delivery= and guarantee= mean the same: give one of them", where=where)
-    if target is not None and target_connection is not None and target_table is not None:
-        raise DeclarationError(
-            "with target_connection=, both target= and target_table= name the table: give one of them",
-            where=where,
-        )
-    given, several = dict(locals()), (sources is not None, targets is not None)
-    if sources is None:
-        assert source is not None
-        sources = [
-            Source(
-                source,
-                source_query or "",
-                starting,
-                csv_read_options,
-                json_read_options,
-                source_options or {},
-            )
-        ]
-    if targets is None:
-        # with target_connection=, target= is the declared table, as in a batch pipeline; `Target` checks both
-        if target_connection is None:
-            connection, table = cast("ConnectionRef | None", target), target_table
-        else:
-            connection = target_connection
-            table = target_table if target is None else cast("DeclaredTable", target)
-        targets = [
-            Target(
-                connection=connection,
-                table=table,
-                topic=target_topic,
-                queue=target_queue,
-                partition_key_prefix=target_partition_key_prefix,
-                prefix=target_prefix,
-                message_key_column=target_message_key_column,
-                headers_column=target_headers_column,
-                partition_column=target_partition_column,
-                partition_by=target_partition_by,
-                primary_key=target_primary_key,
-            )
-        ]
-    defaults = StreamTargetSpec(
-        connection="default",
-        mode=cast("StreamMode", mode),  # checked for each target that does not set its own mode
-        keys=read_column_names("keys", keys, where) or (),
-        update_columns=read_column_names("update_columns", update_columns, where),
-        compare_columns=read_column_names("compare_columns", compare_columns, where),
-        event_timestamp_column=event_timestamp_column,
-    )
-    spec = build_stream(
-        name=name,
-        sources=sources,
-        targets=targets,
-        defaults=defaults,
-        where=where,
-        transform_sql=transform_sql,
-        transform_on_error=transform_on_error,
-        dialect=dialect,
-        lookups=lookups,
-        source_columns=source_columns,
-        dead_letter_topic=dead_letter_topic,
-        dead_letter_table=dead_letter_table,
-        dead_letter_connection=dead_letter_connection,
-        dlq_store=dlq_store,
-        dlq_max_attempts=dlq_max_attempts,
-        idle_pause_ms=idle_pause_ms,
-        max_rows_per_batch=max_rows_per_batch,
-        delivery=delivery or guarantee,
-        continue_on_target_failure=continue_on_target_failure,
-        on_drift=on_drift,
-        fail_on_data_loss=fail_on_data_loss,
-        checkpoint=checkpoint,
-        description=description,
-    )
-    if several[0]:
-        _refuse_single_options("sources", _SINGLE_SOURCE_OPTIONS, given, where)
-    if several[1]:
-        _refuse_single_options("targets", _SINGLE_TARGET_OPTIONS, given, where)
-    return spec
-
-
-_SINGLE_SOURCE_OPTIONS = (
-    "source_query",
-    "starting",
-    "source_options",
-    "csv_read_options",
-    "json_read_options",
-)
-_SINGLE_TARGET_OPTIONS = (
-    "target_table",
-    "target_topic",
-    "target_queue",
-    "target_partition_key_prefix",
-    "target_prefix",
-    "target_message_key_column",
-    "target_headers_column",
-    "target_partition_column",
-    "target_partition_by",
-    "target_primary_key",
-)
-
-
-def _refuse_single_options(
-    several: str, options: Iterable[str], given: Mapping[str, Any], where: SourceLocation | None
-) -> None:
-    """Refuse options for a single source or target next to ``sources=`` or ``targets=``."""
-    for option in options:
-        if given[option] is not None:
-            each = "Source(…)" if several == "sources" else "Target(…)"
-            raise DeclarationError(
-                f"{option}= is for a single {several[:-1]}; with {several}= set it in each {each}",
-                where=where,
-            )
+def stream_spec(where: SourceLocation | None, **options: Any) -> StreamSpec:
+    """Build the spec from the options of a stream, as the decorator and the call take them."""
+    return build_stream(StreamOptions(**options), where)
 
 
 def not_supported_error(feature: str, where: SourceLocation | None) -> DeclarationError:
@@ -441,7 +265,7 @@ def _refuse_unknown_options(
     options: Mapping[str, Any], where: SourceLocation | None, also: Iterable[str] = ()
 ) -> None:
     """Raise an error with a suggestion at the user's line, instead of Python's TypeError."""
-    known = {*inspect.signature(stream_spec).parameters, *also} - {"where", "options"}
+    known = {*(option.name for option in fields(StreamOptions)), *also} - {"options"}
     for option in options:
         if option in UNSUPPORTED_OPTIONS:
             raise not_supported_error(f"{option}=", where)

@@ -30,6 +30,7 @@ from ematix_flow import (
     nullable,
     pk,
 )
+from ematix_flow.api.stream_declaration import StreamOptions
 from ematix_flow.api.streaming import stream_spec
 from ematix_flow.api.unknown_class_names import TABLE_SETTINGS
 from ematix_flow.errors import DeclarationError
@@ -424,7 +425,7 @@ def stream_json(**options: Any) -> Any:
 
 
 def test_every_parameter_of_a_stream_has_a_sample() -> None:
-    assert set(inspect.signature(stream_spec).parameters) - {"where", "name"} == set(STREAM_SAMPLES)
+    assert set(inspect.signature(StreamOptions).parameters) - {"name"} == set(STREAM_SAMPLES)
 
 
 def outcome(plain: Any, declare: Any) -> str:

@@ -26,7 +26,6 @@ from ematix_flow import (
     pk,
     run_streaming_pipeline,
 )
-from ematix_flow.api.stream_options import build_stream
 from ematix_flow.api.stream_toml import stream_from_text
 from ematix_flow.api.stream_toml_writer import stream_to_toml
 from ematix_flow.api.streaming import stream_spec
@@ -34,7 +33,7 @@ from ematix_flow.errors import ConfigError, DeclarationError, DuplicateName, Unk
 from ematix_flow.graph.connections import resolve_for_use
 from ematix_flow.graph.registry import current_registry
 from ematix_flow.normalize import trim
-from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
+from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.streaming import (
     get_streaming_pipeline,
     list_streaming_pipelines,
@@ -133,7 +132,7 @@ streams = st.fixed_dictionaries(
 def built(options: dict[str, Any]) -> StreamSpec | None:
     """The stream, or None for one that the rules refuse."""
     try:
-        return build_stream(defaults=StreamTargetSpec("default"), where=None, **options)
+        return stream_spec(None, **options)
     except DeclarationError:
         return None
 

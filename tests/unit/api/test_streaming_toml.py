@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from ematix_flow import KafkaConnection, PostgresConnection, SchemaRegistryConnection, Target, run_pipeline
+from ematix_flow.api.stream_declaration import StreamOptions
 from ematix_flow.api.stream_toml import KEYS, stream_from_text, stream_from_toml
 from ematix_flow.api.stream_toml_endpoints import TARGET_KEYS
-from ematix_flow.api.streaming import stream_spec
 from ematix_flow.errors import CannotConnect, ConfigError, DeclarationError, FlowError, MissingSecret
 from ematix_flow.graph.connections import resolve_for_use
 from ematix_flow.spec.streams import StreamSpec
@@ -92,7 +92,7 @@ def test_the_file_of_the_readme_is_what_run_pipeline_runs(
 
 
 def test_every_option_of_a_stream_has_its_key() -> None:
-    assert set(inspect.signature(stream_spec).parameters) - {"where"} - set(KEYS) == set()
+    assert set(inspect.signature(StreamOptions).parameters) - set(KEYS) == set()
 
 
 def test_every_option_of_a_target_has_its_key() -> None:

@@ -11,7 +11,8 @@ from types import ModuleType
 import pytest
 
 from ematix_flow import ematix
-from ematix_flow.api.streaming import StreamingPipeline, run_streaming_pipeline, stream_spec
+from ematix_flow.api.stream_declaration import StreamOptions
+from ematix_flow.api.streaming import StreamingPipeline, run_streaming_pipeline
 from tests.docs.blocks import blocks_of
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -109,7 +110,7 @@ def test_the_page_on_streams_describes_every_option_once() -> None:
     shown = described_options((DOCS / "reference" / "streams.md").read_text(encoding="utf-8"))
     own = {"metrics", "observers", "together_with"}  # of streams that one process runs together
     options = {
-        *(name for name in inspect.signature(stream_spec).parameters if name != "where"),
+        *inspect.signature(StreamOptions).parameters,
         *(name for name in inspect.signature(run_streaming_pipeline).parameters if name != "options"),
         *(name for name in inspect.signature(StreamingPipeline.start).parameters if name != "self"),
     }
