@@ -187,6 +187,7 @@ declare_point(
 declare_point(
     "spool.acknowledged", "the messages are acknowledged; the index still expects them to come again"
 )
+declare_point("stream.dead_letters_sent", "a Kafka topic has the dead letters; their store does not yet")
 declare_point(
     "stream.dead_letters", "unreadable messages are in the dead-letter store; the batch itself is only staged"
 )

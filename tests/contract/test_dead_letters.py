@@ -22,10 +22,8 @@ ALL = LetterSelection(all=True)
 STORES = [
     "sqlite",
     pytest.param("postgres", marks=pytest.mark.postgres),
-    pytest.param("kafka", marks=pytest.mark.kafka),
     *shared_out("duckdb", "mariadb", "mysql"),
 ]
-ROOMY = {"max.message.bytes": str(4 * 1024 * 1024), "retention.ms": "-1"}
 Opened = Callable[..., DeadLetterStore]
 
 
@@ -38,10 +36,6 @@ def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opene
     if request.param in ("mariadb", "mysql"):
         url = request.getfixturevalue(f"{request.param}_database")
         table = f"{url.rpartition('/')[2].partition('?')[0]}.letters"
-    if request.param == "kafka":
-        kafka = request.getfixturevalue("kafka")
-        url = f"kafka://{kafka.bootstrap}"
-        table = kafka.create_topic(request.node.name, partitions=3, config=ROOMY)
     opened: list[DeadLetterStore] = []
 
     def opening(**given: Any) -> DeadLetterStore:
@@ -52,8 +46,6 @@ def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opene
     yield opening
     for store in opened:
         store.close()
-    if request.param == "kafka":
-        kafka.drop_topic(table)
 
 
 @pytest.fixture
@@ -182,6 +174,17 @@ def test_a_letter_that_was_replayed_is_pending_again_when_another_batch_fails_on
     assert store.add([a_letter(batch="q2:1", reason="still not JSON")]) == 1
     (again,) = store.list("orders", status="pending")
     assert (again.reason, again.attempt, again.batch) == ("still not JSON", 1, "q2:1")
+
+
+def test_new_are_the_letters_that_would_be_added(store: DeadLetterStore) -> None:
+    store.add(letters(3, batch="q1:1"))
+    lease = store.lease("orders", LetterSelection(first=1))
+    store.mark_replayed(lease, [lease.letters[0].id])
+    assert positions(store.select_new([*letters(5, batch="q1:1"), a_letter(4)])) == ["3", "4"]
+    assert positions(store.select_new(letters(4, batch="q2:1"))) == ["0", "3"]
+    assert positions(store.select_new(letters(1203))) == ["0", *[str(number) for number in range(3, 1203)]]
+    assert store.select_new([]) == []
+    assert len(store.list("orders")) == 3
 
 
 # ------------------------------------------------------------------ looking

@@ -63,6 +63,7 @@ COMMITTED = ("apply.after_commit", "staging.dropped", "files.after_publish", "ru
 
 # streams die at these in test_stream_crashes.py, and senders of messages in test_kafka_sender.py
 STREAMED = (
+    "stream.dead_letters_sent",
     "stream.dead_letters",
     "stream.staged",
     "stream.target_committed",

@@ -62,6 +62,26 @@ def test_a_stream_that_dies_there_loads_everything_once(
         assert len(store.list("events", limit=10)) == 1
 
 
+@pytest.mark.parametrize("point", ["stream.dead_letters_sent", "stream.dead_letters"])
+def test_a_dead_letter_is_in_its_topic_and_its_store_after_a_crash(
+    kafka: KafkaServer, kafka_topic: str, events: str, point: str
+) -> None:
+    letters = kafka.create_topic("letters")
+    followed = into(kafka, kafka_topic, events, dead_letter_topic=letters)
+    produce(kafka, kafka_topic, [{"id": 1}, b"broken"], keys=["a", "b"])
+    with faults.inject(point, "crash") as fault, pytest.raises(faults.InjectedCrash):
+        load(followed)
+    assert fault.has_fired
+    load(followed)
+    assert query(events, "SELECT count(*) FROM events") == [(1,)]
+    with open_stream_dead_letters(followed.spec, env=os.environ) as store:
+        (kept,) = store.list("events")
+    sent = kafka.consume_all(letters)
+    assert [(m.value(), m.key(), dict(m.headers())["ematix-dlq-id"].decode()) for m in sent] == [
+        (b"broken", b"b", kept.id)
+    ] * (2 if point == "stream.dead_letters_sent" else 1)
+
+
 def test_of_two_targets_each_gets_the_batch_once_when_the_stream_dies_between_them(
     kafka: KafkaServer, kafka_topic: str, events: str, tmp_path: Path
 ) -> None:

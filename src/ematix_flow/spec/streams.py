@@ -183,15 +183,18 @@ _PLAIN_TARGET_FIELDS = (
 
 @dataclass(frozen=True)
 class DeadLetterSpec:
-    """Where messages go that cannot be loaded. ``auto`` uses the topic if one is given, else a table.
+    """Where messages go that cannot be loaded: into a table, and with a topic also there.
 
-    ``broker`` rejects the message at the source, for RabbitMQ's dead-letter exchange.
+    ``store`` is ``table`` for the table alone; ``topic`` needs a topic. ``broker`` rejects the message at the
+    source, for RabbitMQ's dead-letter exchange.
     """
 
     store: DeadLetterKind = "auto"
     topic: str | None = None
     table: str | None = None
-    connection: ConnectionRef | None = None  # connection of the table; None: the store on this machine
+    connection: ConnectionRef | None = (
+        None  # of the table, or Kafka for the topic; None: the store on this machine
+    )
     max_attempts: int = 3
 
     def __post_init__(self) -> None:

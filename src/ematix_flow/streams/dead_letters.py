@@ -1,4 +1,4 @@
-"""Writes a stream's dead letters: messages that it cannot load go to the store that it declares."""
+"""Writes a stream's dead letters: messages that it cannot load go to its store, and to its topic if any."""
 
 from __future__ import annotations
 
@@ -9,23 +9,37 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-from ematix_flow.backends.state_stores.dead_letters import open_stream_dead_letters
+from ematix_flow import faults
+from ematix_flow.backends.state_stores.dead_letters import open_dead_letter_topic, open_stream_dead_letters
 from ematix_flow.engine.streams.batch_report import RejectedMessage
 from ematix_flow.engine.streams.decoding import ARRIVAL
 from ematix_flow.engine.streams.spool_segments import parse_arrival
 from ematix_flow.graph.connections import resolve
 from ematix_flow.spec.streams import StreamSpec
-from ematix_flow.state.dead_letters.base import DeadLetter, DeadLetterStore, Stage
+from ematix_flow.state.dead_letters.base import DeadLetter, DeadLetterPublisher, DeadLetterStore, Stage
 
 
 class StreamDeadLetters:
-    """The dead letters of one stream in a store. Adding a letter twice does nothing: its id identifies it."""
+    """The dead letters of one stream in a store. Adding a letter twice does nothing: its id identifies it.
 
-    def __init__(self, spec: StreamSpec, store: DeadLetterStore, payload_format: str) -> None:
-        self.spec, self.store, self.payload_format = spec, store, payload_format
+    ``topic`` gets each letter before the store. A crash between the two sends it once more, with the same id.
+    """
+
+    def __init__(
+        self,
+        spec: StreamSpec,
+        store: DeadLetterStore,
+        payload_format: str,
+        topic: DeadLetterPublisher | None = None,
+    ) -> None:
+        self.spec, self.store, self.payload_format, self.topic = spec, store, payload_format, topic
 
     def add(self, letters: Sequence[RejectedMessage], batch: str) -> None:
-        self.store.add([self._dead_letter(letter, batch) for letter in letters])
+        found = [self._dead_letter(letter, batch) for letter in letters]
+        if self.topic is not None:
+            self.topic.publish(self.store.select_new(found))
+            faults.point("stream.dead_letters_sent")
+        self.store.add(found)
 
     def _dead_letter(self, letter: RejectedMessage, batch: str) -> DeadLetter:
         message = letter.message
@@ -76,7 +90,8 @@ def open_dead_letters(spec: StreamSpec) -> Iterator[StreamDeadLetters | BrokerDe
         return
     source = resolve(spec.sources[0].connection)
     with open_stream_dead_letters(spec, env=os.environ) as store:
-        yield StreamDeadLetters(spec, store, getattr(source, "payload_format", "") or "json")
+        payload_format = getattr(source, "payload_format", "") or "json"
+        yield StreamDeadLetters(spec, store, payload_format, open_dead_letter_topic(spec))
 
 
 def _bytes(value: Any) -> bytes | None:

@@ -231,6 +231,29 @@ def test_the_store_is_chosen_by_url_and_table(flow, tmp_path):
     assert listed(flow) == []
 
 
+def test_letters_of_a_topic_are_shown_and_purged_without_its_kafka(flow, tmp_path):
+    (tmp_path / "streams.py").write_text(
+        "from ematix_flow import KafkaConnection\n"
+        "from ematix_flow.api.streaming import stream_spec\n"
+        "from ematix_flow.graph.registry import DeclaredStream, current_registry\n"
+        "away = KafkaConnection(name='away', bootstrap_servers='127.0.0.1:9')\n"
+        "spec = stream_spec(None, name='orders', source=away, source_query='in', target=away,\n"
+        "                   target_topic='out', dead_letter_topic='letters')\n"
+        "current_registry().add_stream(DeclaredStream(spec, None))\n",
+        encoding="utf-8",
+    )
+    keep(2)
+    assert listed(flow, "-p", "orders", "-m", "streams") == [("0", "pending"), ("1", "pending")]
+    assert flow("dlq", "purge", "--all", "--yes", "-p", "orders", "-m", "streams").code == 0
+    assert listed(flow, "-p", "orders", "-m", "streams") == []
+
+
+def test_a_kafka_is_no_store(flow):
+    failed = flow("dlq", "list", "--store", "kafka://127.0.0.1:9", "--table", "letters")
+    assert (failed.code != 0, "which cannot store dead letters" in failed.err) == (True, True)
+    assert "flow dlq list --pipeline NAME" in failed.err
+
+
 def test_the_store_is_the_one_that_the_stream_declares(flow, streams):
     keep(1, "returns", "rejected")
     assert listed(flow, "-p", "returns") == []

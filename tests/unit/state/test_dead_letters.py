@@ -216,7 +216,7 @@ def test_a_store_that_cannot_be_written_is_never_silent(tmp_path: Path) -> None:
     ("where", "said"),
     [
         ("s3://bucket/x", "cannot store dead letters"),
-        ("kafka://localhost:1", "no topic is named"),
+        ("kafka://localhost:1", "a Kafka cluster, which cannot store dead letters"),
         ("nothing://x", "is unknown"),
     ],
 )

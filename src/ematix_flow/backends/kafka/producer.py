@@ -73,7 +73,7 @@ class TopicProducer:
         sent = 0
         for batch in batches:
             for message in produce_arguments(batch):
-                self._produce(message)
+                self.produce(message)
                 sent += 1
             self._poll_producer(self.producer.poll, 0)
             self._raise_failures()
@@ -117,7 +117,8 @@ class TopicProducer:
             next_step=away.next_step,
         )
 
-    def _produce(self, message: dict[str, Any]) -> None:
+    def produce(self, message: dict[str, Any]) -> None:
+        """Give one message to the producer, waiting while its queue is full."""
         deadline = time.monotonic() + _DELIVERY_MS / 1000 + 10
         while True:
             try:

@@ -51,7 +51,7 @@ class KafkaSender:
                     f"a message names partition {partition}, but topic {self.topic!r} has {self.partitions}",
                     next_step="fix what the partition is computed from, or add partitions",
                 )
-            size = _batch_size(message)
+            size = message_batch_size(message)
             if (
                 self.max_message_bytes is not None
                 and size > self.max_message_bytes
@@ -100,7 +100,7 @@ class OpenKafkaSender:
         return self
 
 
-def _batch_size(message: Mapping[str, Any]) -> int:
+def message_batch_size(message: Mapping[str, Any]) -> int:
     """The size of a batch with this message only, which the topic limits."""
     headers = message.get("headers", ())
     texts = [message.get("key") or b"", message["value"] or b""]
@@ -120,4 +120,4 @@ def _compressed_size(message: Mapping[str, Any]) -> int:
     import pyarrow as pa
 
     value = message["value"] or b""
-    return _batch_size({**message, "value": pa.compress(value, "lz4", asbytes=True)})
+    return message_batch_size({**message, "value": pa.compress(value, "lz4", asbytes=True)})

@@ -44,9 +44,7 @@ StoreOption = Annotated[
         "module says, then dead_letters.db in the state folder.",
     ),
 ]
-TableOption = Annotated[
-    str | None, typer.Option("--table", metavar="NAME", help="The store's table, or its topic.")
-]
+TableOption = Annotated[str | None, typer.Option("--table", metavar="NAME", help="The store's table.")]
 StageOption = Annotated[Stage | None, typer.Option("--stage", help="Only letters that failed in this stage.")]
 StatusOption = Annotated[LetterStatus | None, typer.Option("--status", help="Only letters with this status.")]
 ReasonOption = Annotated[

@@ -268,6 +268,10 @@ class DeadLetterStore(ABC):
         """
 
     @abstractmethod
+    def select_new(self, letters: Sequence[DeadLetter]) -> builtins.list[DeadLetter]:
+        """Return the letters that `add` would store now: unknown ones, and replayed ones of another batch."""
+
+    @abstractmethod
     def list(
         self,
         pipeline: str | None = None,
@@ -338,6 +342,14 @@ class DeadLetterStore(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class DeadLetterPublisher(ABC):
+    """Sends copies of dead letters to other consumers. The letters themselves are in a store."""
+
+    @abstractmethod
+    def publish(self, letters: Sequence[DeadLetter]) -> None:
+        """Send the letters, and return when they are durable. Raises FlowError otherwise."""
 
 
 def check_stage(stage: str) -> None:

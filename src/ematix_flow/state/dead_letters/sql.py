@@ -85,23 +85,15 @@ class SqlDeadLetterStore(DeadLetterStore):
     # ------------------------------------------------------------------ adding
 
     def add(self, letters: Sequence[DeadLetter]) -> int:
-        once = {letter.id: letter for letter in reversed(letters)}  # of equal ids the first stays
         added = 0
-        for portion in _letter_portions(tuple(reversed(once.values()))):
+        for portion in _letter_portions(_first_of_each_id(letters)):
             cut = [letter.with_payload_cut_to(self.longest_payload) for letter in portion]
             added += self._run_in_transaction(partial(self._add, letters=cut))
         return added
 
     def _add(self, connection: sa.Connection, letters: Sequence[DeadLetter]) -> int:
         table = self._letters
-        known = {
-            row.id: row
-            for row in connection.execute(
-                sa.select(table.c.id, table.c.status, table.c.batch).where(
-                    table.c.id.in_([letter.id for letter in letters])
-                )
-            )
-        }
+        known = {row.id: row for row in connection.execute(self._known_letters(letters))}
         new = [letter for letter in letters if letter.id not in known]
         first = time.time_ns()
         rows = [
@@ -111,11 +103,7 @@ class SqlDeadLetterStore(DeadLetterStore):
         if rows:
             connection.execute(sa.insert(table), rows)
         reopened = [
-            letter
-            for letter in letters
-            if letter.id in known
-            and known[letter.id].status == "replayed"
-            and known[letter.id].batch != letter.batch
+            letter for letter in letters if letter.id in known and _is_reopened(known[letter.id], letter)
         ]
         for number, letter in enumerate(reopened, start=len(rows)):
             values = {name: getattr(letter, name) for name in _FIELDS if name != "id"}
@@ -123,6 +111,23 @@ class SqlDeadLetterStore(DeadLetterStore):
                 sa.update(table).where(table.c.id == letter.id).values(values | {"seq": first + number})
             )
         return len(new) + len(reopened)
+
+    def select_new(self, letters: Sequence[DeadLetter]) -> builtins.list[DeadLetter]:
+        found: builtins.list[DeadLetter] = []
+        for portion in _letter_portions(_first_of_each_id(letters)):
+            known = {row.id: row for row in self._rows(self._known_letters(portion))}
+            found += [
+                letter
+                for letter in portion
+                if letter.id not in known or _is_reopened(known[letter.id], letter)
+            ]
+        return found
+
+    def _known_letters(self, letters: Sequence[DeadLetter]) -> sa.Select[Any]:
+        """The query for those of the letters that the table has."""
+        table = self._letters
+        ids = [letter.id for letter in letters]
+        return sa.select(table.c.id, table.c.status, table.c.batch).where(table.c.id.in_(ids))
 
     # ------------------------------------------------------------------ reading
 
@@ -401,6 +406,16 @@ def open_dead_letter_file(
 def _id_portions(ids: Sequence[str]) -> Iterator[Sequence[str]]:
     for start in range(0, len(ids), LETTERS_PER_STATEMENT):
         yield ids[start : start + LETTERS_PER_STATEMENT]
+
+
+def _first_of_each_id(letters: Sequence[DeadLetter]) -> Sequence[DeadLetter]:
+    first = {letter.id: letter for letter in reversed(letters)}
+    return tuple(reversed(first.values()))
+
+
+def _is_reopened(known: sa.Row[Any], letter: DeadLetter) -> bool:
+    """Whether a known letter was replayed, and has now failed in another batch."""
+    return bool(known.status == "replayed" and known.batch != letter.batch)
 
 
 def _letter_portions(letters: Sequence[DeadLetter]) -> Iterator[Sequence[DeadLetter]]:
