@@ -1,4 +1,4 @@
-"""Small servers of the test process that are told alerts: over HTTP, well or badly behaved, and over SMTP."""
+"""Small servers in the test process that receive alerts: over HTTP, working or faulty, and over SMTP."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def http_receiver(*behaviours: str) -> Iterator[Receiver]:
 
 @contextmanager
 def refusing_port() -> Iterator[int]:
-    """A port that nobody listens on, and that nobody else is given meanwhile."""
+    """A port without a listener, reserved so that no other process gets it."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Reading Iceberg tables back with pyiceberg, which knows nothing of us or of Spark."""
+"""Reads Iceberg tables back with pyiceberg, independently of the product and of Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading lake tables back with libraries that know nothing of us."""
+"""Reads lake tables back with other libraries."""
 
 from __future__ import annotations
 

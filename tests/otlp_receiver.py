@@ -24,7 +24,7 @@ Answer = Literal["well", "broken", "never"]
 
 
 class OtlpReceiver:
-    """What it was sent is in `spans` and `metrics`; ``release`` lets those go who wait for an answer."""
+    """Received data is in `spans` and `metrics`; ``release`` answers the clients that wait."""
 
     def __init__(self, answer: Answer = "well") -> None:
         self.answer = answer

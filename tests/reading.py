@@ -42,7 +42,7 @@ def _read_sql(backend: Backend, table: TableSpec) -> list[dict[str, Any]]:
 
 
 def _read_files(backend: Backend, table: TableSpec) -> list[dict[str, Any]]:
-    """Through pyarrow, a reader that knows nothing of us."""
+    """Through pyarrow, a reader other than the product."""
     import pyarrow.dataset as ds
 
     folder = Path(backend.connection.path) / (table.schema or "") / table.name  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What tests of streams share: declare one, run it over what is there, and look at what arrived."""
+"""What tests of streams share: declare one, load what is there, and read what arrived."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def ledger(url: str) -> list[tuple[Any, ...]]:
 
 
 def until(holds: Callable[[], bool], running: RunningStream, seconds: float = 120) -> None:
-    """Wait for what a running stream does."""
+    """Wait for an effect of a running stream."""
     deadline = time.monotonic() + seconds
     while not holds():
         if not running.is_running:

@@ -1,4 +1,4 @@
-"""A pipeline within one SQLite file, which needs no Spark, to run under somebody's eyes."""
+"""A pipeline within one SQLite file, which needs no Spark, for tests of metrics and traces."""
 
 from __future__ import annotations
 

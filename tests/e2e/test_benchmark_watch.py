@@ -1,4 +1,4 @@
-"""The watch of the stream benchmark on a real table: it must miss no row, or a contestant waits for ever."""
+"""The watch of the stream benchmark on a real table: it must miss no row, or the benchmark never ends."""
 
 from __future__ import annotations
 

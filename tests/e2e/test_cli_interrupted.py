@@ -1,4 +1,4 @@
-"""``flow run`` as a process that is stopped, started twice, or has no Java: one error, nothing half."""
+"""``flow run`` as a process that is stopped, started twice, or has no Java: one error, no partial load."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted:
-    """A command that is to be stopped as soon as it has come to a certain point."""
+    """A command that is stopped when it reaches a certain point."""
 
     def __init__(self, start: Start, project: Path, arguments: list[str], number: int, **env: str) -> None:
         self.marker = project / f"marker-{uuid.uuid4().hex}"
@@ -280,7 +280,7 @@ class Interrupted:
         return f"flow {' '.join(self.arguments)} with {signal.Signals(self.number).name}"
 
     def stop(self) -> None:
-        """Wait until it is there, and send the signal; what it had started is watched from then on."""
+        """Wait for that point, and send the signal; processes that it started are watched from then on."""
         until = time.monotonic() + 240
         while not self.marker.exists():
             assert self.process.poll() is None, (str(self), self.process.communicate())

@@ -1,4 +1,4 @@
-"""What a person waits for who types a command: as multiples of what this machine needs to import typer."""
+"""How long commands take, as multiples of the time that this machine needs to import typer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo as a person runs it: the whole story, and the commands it offers at the end."""
+"""The demo as a user runs it, and the commands that it shows at the end."""
 
 from __future__ import annotations
 

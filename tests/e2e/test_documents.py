@@ -1,4 +1,4 @@
-"""The samples of the documents that the API follows, run as they stand against a real Postgres.
+"""The samples of the documents that the API follows, run unchanged against a real Postgres.
 
 The documents are not part of this repository. They are read from the folder that
 ``EMATIX_FLOW_DOCUMENTS`` names, or from ``shared/spec`` next to the checkout, where continuous

@@ -169,7 +169,7 @@ told["killed"] = failure(lambda: again.range(3).collect())
 def test_without_any_java_of_the_machine_spark_runs_on_the_wheels_with_an_archive_of_its_own(
     tmp_path: Path,
 ) -> None:
-    """``sync`` makes the archive first; a broken one is as good as none."""
+    """``sync`` makes the archive first; a broken one is ignored."""
     cache, log = tmp_path / "cache", tmp_path / "classes.log"
     program = """
 spark = spark_session(EngineSettings.resolve(engine="local[2]"))

@@ -1,4 +1,4 @@
-"""One pipeline, several targets: one read of the source, each with its own strategy and its own fate."""
+"""One pipeline, several targets: one read of the source, each with its own strategy and outcome."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def load(into: str, name: str = "orders", **options: Any) -> Pipeline:
 
 
 def stored(folder: Path, *columns: str) -> list[tuple[Any, ...]]:
-    """By delta-rs, which knows nothing of us."""
+    """By delta-rs, independently of the product."""
     found = DeltaTable(str(folder)).to_pyarrow_table(columns=list(columns))
     return sorted(zip(*(found.column(name).to_pylist() for name in columns), strict=True))
 
@@ -349,6 +349,6 @@ def test_a_statement_after_a_load_is_refused_when_it_is_no_change_of_rows(lake: 
 
 
 def counted(conn: Any) -> None:
-    """A function among the transforms: it asks and changes by the names that queries know."""
+    """A function among the transforms: it queries and changes tables by the names of queries."""
     assert conn.scalar("SELECT count(*) FROM sales.orders") == 10
     assert conn.execute("DELETE FROM sales.orders WHERE order_id = 0") == 1

@@ -1,4 +1,4 @@
-"""What stands in the way of a Delta table is told in words that say what to do, before anything is loaded."""
+"""Obstacles to a Delta table are errors that say what to do, before anything is loaded."""
 
 from __future__ import annotations
 

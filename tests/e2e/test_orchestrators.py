@@ -174,7 +174,7 @@ def run(tool: str, code: str, project: Path, package: Path) -> Ran:
 
 
 def check(ran: Ran, attempts: int) -> None:
-    """Loaded once for two runs of a slot; the failure is the task's, after as many attempts as it allows."""
+    """Two runs of a slot load once; a failed run fails the task, after as many attempts as it allows."""
     assert ran.answer["states"] == ["success", "success", "failed"]
     assert [run.trigger for run in ran.runs] == ["sync"] * len(ran.runs)
     by_slot: dict[dt.datetime, list[str]] = {}

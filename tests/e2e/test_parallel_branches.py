@@ -1,4 +1,4 @@
-"""``flow run --all --workers 2`` over one Spark: branches side by side, one of which fails."""
+"""``flow run --all --workers 2`` over one Spark: branches in parallel, one of which fails."""
 
 from __future__ import annotations
 

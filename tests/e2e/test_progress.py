@@ -1,4 +1,4 @@
-"""What a load tells while Spark copies: rows, bytes, and how many rows there will be."""
+"""The progress of a load while Spark copies: rows, bytes, and the expected number of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``flow scheduler`` as a process that is asked to stop: runs end or are given back, and so is the lease."""
+"""``flow scheduler`` that is asked to stop: runs end or return their slots, and it returns its lease."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A source query means what the source's own connection makes of it, on every path and in a preview.
+"""A source query has the meaning of the source's own connection, on every path and in a preview.
 
 Each case is a pair of connections that reach one server or file and differ in one thing.
 """
@@ -44,7 +44,7 @@ PASSWORD = "secret"
 
 @dataclass(frozen=True)
 class Case:
-    """What differs, the query, and the words that tell it; without words the two answer alike."""
+    """What differs, the query, and the text that names it; without a text both give the same rows."""
 
     source: Connection
     target: Connection

@@ -52,7 +52,7 @@ def test_a_stream_whose_topics_change_goes_on_in_each_where_it_stood(
 
 
 def test_a_topic_that_comes_back_goes_on_where_the_group_stood(kafka: KafkaServer) -> None:
-    """Into a broker that keeps no ledger of ours."""
+    """Into a broker, which has no ledger."""
     first, second, out = (kafka.create_topic(name, 1) for name in ("first", "second", "out"))
 
     def sent(topics: str) -> int:

@@ -151,7 +151,7 @@ def message(number: int, **fields: str) -> bytes:
 
 
 class Sent:
-    """What is sent, by number: good ones stand between all others."""
+    """The messages by number: good ones are between all others."""
 
     def __init__(self, refused: dict[str, str], repeats: bool) -> None:
         self.messages: list[bytes] = []

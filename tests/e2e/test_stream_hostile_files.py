@@ -1,4 +1,4 @@
-"""Hostile files under a stream: one stops it with nothing of the batch loaded, and there is a way on."""
+"""Hostile files under a stream: one stops it, nothing of the batch is loaded, and the stream can go on."""
 
 from __future__ import annotations
 

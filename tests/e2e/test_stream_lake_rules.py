@@ -1,4 +1,4 @@
-"""Rules of a lake table that somebody else made: the rows that break one are dead letters, others arrive."""
+"""Constraints of a lake table of another program: rows that break one are dead letters, others arrive."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class Numbered(ManagedTable):
 
 
 def _broker(kind: str, request: pytest.FixtureRequest) -> tuple[Any, dict[str, str], Any]:
-    """A connection, the options that name a place which is not there, and what makes it."""
+    """A connection, the options that name a missing destination, and the command that creates it."""
     server = request.getfixturevalue("rabbitmq" if kind == "exchange" else kind)
     server.start()
     name = f"nowhere-{uuid.uuid4().hex}"

@@ -1,4 +1,4 @@
-"""Streams with bad beginnings, changed declarations, targets that are away, and letters that come back."""
+"""Streams with bad first messages, changed declarations, unreachable targets, and replayed letters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A newer schema, told by each kind of registry in each format: `on_drift=` judges it alike."""
+"""A newer schema from each kind of registry in each format: `on_drift=` works the same way."""
 
 from __future__ import annotations
 

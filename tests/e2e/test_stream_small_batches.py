@@ -49,7 +49,7 @@ def test_one_large_message_keeps_the_batch_from_the_driver(
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each batch that could was taken by the driver."""
+    """Whether the driver took every batch that it could."""
     told: list[bool] = []
 
     plain = incoming_batch.TaskReadBatch.small_batch

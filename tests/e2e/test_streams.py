@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("spark")
 
 @pytest.fixture
 def events(pg_database: str) -> str:
-    """A table that somebody else has made; its URL."""
+    """A table that another program made; returns its URL."""
     query(
         pg_database,
         "CREATE TABLE events (seq bigserial PRIMARY KEY, id bigint NOT NULL, name text, at timestamptz)",

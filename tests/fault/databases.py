@@ -1,4 +1,4 @@
-"""The databases that fault tests load, spoken to by their drivers alone: the product has no part in it."""
+"""The databases that fault tests load, used through their drivers only, without code of the product."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ class Database:
                 session.execute(statement)
 
     def fill(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Insert rows of numbers and moments."""
+        """Insert rows of numbers and times."""
         with self.session() as session:
             for first in range(0, len(rows), 500):
                 shown = ", ".join(f"({', '.join(map(_literal, row))})" for row in rows[first : first + 500])
                 session.execute(f"INSERT INTO {table} VALUES {shown}")
 
     def snapshot(self, *queries: str) -> list[list[tuple[Any, ...]]]:
-        """The rows of each query, all of one moment."""
+        """The rows of each query, all from one snapshot."""
         with self.session() as session, session.one_moment():
             return [session.rows(query) for query in queries]
 
     def look(self, schema: str, name: str, query: str) -> tuple[int, list[tuple[Any, ...]] | None]:
-        """How many batches the ledger holds and the table's rows, of one moment; None: there is no table."""
+        """How many batches the ledger holds and the table's rows, in one snapshot; None: no table."""
         if not self.exists(schema, name):
             return 0, None
         ledger, table = self.table("ematix_flow", "ledger"), self.table(schema, name)
@@ -56,7 +56,7 @@ class Database:
         return int(counted[0][0]), rows
 
     def left_behind(self, schema: str, name: str) -> list[str]:
-        """What lies in the database that no run needs any more: tables of staging."""
+        """What no run needs any more in the database: tables of staging."""
         with self.session() as session:
             if self.kind == "sqlite":
                 found = session.rows("SELECT name FROM sqlite_master WHERE name LIKE 'ematix_flow_staging%'")

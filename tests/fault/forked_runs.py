@@ -75,7 +75,7 @@ class ForkedRuns:
         return self._ask(folder, {**order, "count": 1, "gate": False})[0]
 
     def race(self, folder: Path, count: int, *, slot: str | None = None, gate: bool) -> list[Outcome]:
-        """So many at once. With ``gate`` who gets to load goes on only when all others have ended."""
+        """Start this many at once. With ``gate`` the loading run goes on after all others have ended."""
         order = {"slot": slot, "fault": "", "kill_after": None}
         return self._ask(folder, {**order, "count": count, "gate": gate})
 
@@ -114,7 +114,7 @@ def forked_runs() -> Iterator[ForkedRuns]:
 
 
 class TasksHere:
-    """The little of a Spark session that the copy path asks for: one task after the other, here."""
+    """The parts of a Spark session that the copy path needs; it runs tasks one by one in this process."""
 
     conf = SimpleNamespace(get=lambda key, default: default, set=lambda key, value: None)
 
@@ -183,7 +183,7 @@ def _child(order: dict[str, Any], start: int, gate: int) -> tuple[int, dict[str,
 
 
 def void(_: object) -> None:
-    """For a lambda that is called for what it does."""
+    """Ignores the result of a lambda."""
 
 
 @dataclass
@@ -244,7 +244,7 @@ def _carry_out(order: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
 
 
 def _hear(child: _Running) -> None:
-    """Some of its answer, or its end."""
+    """A part of its answer, or its end."""
     said = os.read(child.answer, 65_536)
     child.said += said
     if not said:

@@ -22,7 +22,7 @@ EVENTS = 250  # of the log, a round
 
 
 def events(until: int) -> list[Row]:
-    """The log after so many rounds: id, k, v, happened. Some events change nothing, some keys are rare."""
+    """The log after this many rounds: id, k, v, happened. Some events change nothing, some keys are rare."""
     return [
         (i, i * i % (KEYS // 2), i // 7 % 5, BASE + dt.timedelta(seconds=i)) for i in range(until * EVENTS)
     ]
@@ -79,7 +79,7 @@ def event_versions(number: int) -> list[Row]:
 
 
 def snapshot_versions(number: int) -> list[Row]:
-    """k, v, is_current: when a version began is the moment of a load, which no model knows."""
+    """k, v, is_current: a version begins at the time of a load, which the model does not know."""
     open_now: dict[int, int] = {}
     closed: list[Row] = []
     for n in range(number + 1):
@@ -94,7 +94,7 @@ def snapshot_versions(number: int) -> list[Row]:
 
 @dataclass(frozen=True)
 class LoadKind:
-    """One declared pipeline. ``slotted``: its rounds are told apart by the slot alone."""
+    """One declared pipeline. ``slotted``: only the slot distinguishes its rounds."""
 
     name: str
     source: str
@@ -213,7 +213,7 @@ class History:
         return (BASE + dt.timedelta(days=number)).isoformat() + "+00:00" if self.load.slotted else None
 
     def seen(self) -> tuple[int, list[Row]]:
-        """How many batches the ledger holds and the target's rows, of one moment."""
+        """How many batches the ledger holds and the target's rows, from one snapshot."""
         batches, rows = self.target.look("loads", self.load.name, self.load.query)
         return batches, sorted(rows or [], key=lambda row: tuple(map(str, row)))
 

@@ -1,4 +1,4 @@
-"""Tables of files and lakes as fault tests load them, read by programs that know nothing of us.
+"""Tables of files and lakes as fault tests load them, read by other programs.
 
 Each says which rows are there (None: there is no table), how many batches its ledger holds, and what lies
 there that no run needs any more.

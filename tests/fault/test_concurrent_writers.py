@@ -64,7 +64,7 @@ def write_at_once(writers: Sequence[Writer], rounds: int) -> None:
 
 
 def appending(target: BatchTarget, name: str) -> Writer:
-    """A pipeline that appends rows which nobody else writes."""
+    """A pipeline that appends rows that no other writer has."""
 
     def write(number: int) -> None:
         rows = [{"id": number * 10 + n, "name": name} for n in range(10)]
@@ -138,7 +138,7 @@ def stamped(rows: Sequence[tuple[int, str]]) -> pa.Table:
 
 
 def by_delta_rs(folder: Path) -> Writer:
-    """Another program, which takes no lock of ours: it appends, and merges into the keys of our merge."""
+    """Another program, which does not take our lock: it appends, and merges into the keys of our merge."""
     from deltalake import DeltaTable, write_deltalake
     from deltalake.exceptions import CommitFailedError
 

@@ -1,4 +1,4 @@
-"""A run is killed, and something in between keeps its connection open: the lock is free soon all the same."""
+"""A run is killed and a proxy keeps its connection open: the lock is still free soon."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ with target.lock("load", "wh:s.t", uuid.uuid4()):
 
 
 class Proxy:
-    """Passes bytes on. When a client goes, the server is not told."""
+    """A proxy that passes bytes on. When a client disconnects, the server does not notice."""
 
     def __init__(self, port: int) -> None:
         self._upstream = port
@@ -137,7 +137,7 @@ def test_the_session_of_a_process_of_this_machine_that_is_gone_is_ended(
 
 
 def test_a_note_of_a_dead_process_ends_no_session_but_its_own(mariadb_database: str) -> None:
-    """As when two servers know a pipeline and a target of the same names, or one has started again."""
+    """Two servers have a pipeline and a target of the same names, or one was restarted."""
     target = target_at("m", mariadb_database)
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()

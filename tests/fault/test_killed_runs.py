@@ -1,4 +1,4 @@
-"""Runs that are killed for real: at every commit point and at moments of chance; the next run is exact.
+"""Runs that are killed for real: at every commit point and at random times; the next run is exact.
 
 Each store is killed in each strategy that it has. Lakes, which need Spark, are killed in test_lake_killed.py.
 """
@@ -34,7 +34,7 @@ APPLIED = (
 STAGED = ("staging.created", "task.staged", "staging.loaded", "staging.dropped")
 PUBLISHED = ("files.version_written", "files.before_publish", "files.after_publish")
 POINTS = 2  # of them, each load and path is killed at so many: others in turn, so that all have theirs
-CHANCES = 1  # and so often at a moment of chance
+CHANCES = 1  # kills at a random time
 CHANCES_LONG = 15
 DATABASES = ("postgres", "mysql", "sqlite", "duckdb")
 # The load's code is the same on each database: SQLite and Postgres are killed in every load on every path,
@@ -105,7 +105,7 @@ class Killed:
             self.again(0)
 
     def kill(self, *, fault: str = "", after: float | None = None) -> Outcome:
-        """Advance the source, kill the run, look at the target, and run it to the end."""
+        """Advance the source, kill the run, check the target, and run it to the end."""
         self.number += 1
         self.history.advance(self.number)
         slot = self.history.slot(self.number)
@@ -232,7 +232,7 @@ def test_dozens_of_loads_of_files_that_are_killed_by_chance_lose_and_double_noth
 
 
 def _kill_by_chance(killed: Killed, count: int, seed: str) -> None:
-    """Until so many were hit while they ran: one that was over before is no kill."""
+    """Repeat until this many were killed while they ran: a run that had ended does not count."""
     chance = random.Random(seed)
     longest, hits = 0.5, 0
     while hits < count:

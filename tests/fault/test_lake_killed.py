@@ -177,7 +177,7 @@ def start(folder: Path, slot: str | None, fault: str = "") -> subprocess.Popen[b
 
 
 def kill_when(process: subprocess.Popen[bytes], ready: Callable[[], bool], folder: Path) -> None:
-    """As soon as that is so; the test's own time limit ends a wait in vain."""
+    """Wait until that is true; the test's own time limit ends the wait otherwise."""
     while not ready():
         assert process.poll() is None, (folder / "output").read_text()
         time.sleep(0.01)
@@ -189,7 +189,7 @@ def kill_when(process: subprocess.Popen[bytes], ready: Callable[[], bool], folde
 def test_a_process_that_is_killed_while_it_writes_the_first_rows_shows_no_table(
     tmp_path: Path, spark: SparkSession
 ) -> None:
-    """Files of rows lie in the folder then, and no log: the next run makes the table all the same."""
+    """The folder then has files with rows and no log: the next run still creates the table."""
     history = lake_history("delta", BY_NAME["append_new"], tmp_path)
     history.advance(0)
     table = tmp_path / "lake" / "loads" / "append_new"

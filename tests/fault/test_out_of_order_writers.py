@@ -118,7 +118,7 @@ def write(url: str, number: int, enough: threading.Event, zone: str) -> None:
 
 @contextmanager
 def writers(url: str, enough: threading.Event, zone: str = "UTC") -> Iterator[Callable[[], bool]]:
-    """Writers at work; what is given tells whether one still is. All must end well."""
+    """Writers at work; the yielded function returns whether one still runs. All must succeed."""
     failures: list[BaseException] = []
 
     def one(number: int) -> None:
@@ -151,7 +151,7 @@ class NaiveReader(threading.Thread):
         self.start()
 
     def missed(self) -> set[int]:
-        """What was committed below what it has seen, where it never looks again."""
+        """Rows that were committed below its highest value, which it never reads."""
         below = f"SELECT id FROM events WHERE {self.watermark} < %s"
         with psycopg.connect(self.url) as connection:
             return {row[0] for row in connection.execute(below.encode(), [self.low])} - self.seen

@@ -1,4 +1,4 @@
-"""One pipeline started by several processes at once: one loads, the others are told so and change nothing."""
+"""One pipeline started by several processes at once: one loads, the others are refused and change nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def within(database: Database, load: str, folder: Path) -> History:
 
 
 def race(history: History, runs: ForkedRuns, folder: Path, rounds: int) -> None:
-    """Who gets to load waits until all others have ended: there is one, and the others are refused."""
+    """The run that loads waits until all others have ended: exactly one loads, the others are refused."""
     for number in range(rounds):
         history.advance(number)
         count = 2 + number % 7

@@ -1,4 +1,4 @@
-"""A reader that looks at a target while loads run: it sees the rows before or after, never between."""
+"""A reader that polls a target while loads run: it sees the rows before or after a load, never between."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def runs() -> Iterator[ForkedRuns]:
 
 
 class Reader:
-    """Looks again and again in its own thread; keeps what it saw, each state once."""
+    """Polls in its own thread and keeps each state that it saw once."""
 
     def __init__(self, look: Look) -> None:
         self.seen: list[list[Row]] = []
@@ -114,7 +114,7 @@ def begin(history: History, folder: Path, load: Callable[[str | None], object]) 
 def test_a_reader_of_a_database_sees_each_load_as_a_whole(
     tmp_path: Path, runs: ForkedRuns, request: pytest.FixtureRequest, kind: str, load: LoadKind
 ) -> None:
-    """The loads run in their own processes, as those of others would."""
+    """The loads run in their own processes, as in production."""
     where = request.getfixturevalue(SERVERS[kind]) if kind in SERVERS else None
     database = Database(kind, where) if where else file_database(kind, tmp_path)
     history = History(load, database, database)
@@ -130,7 +130,7 @@ def test_a_reader_of_a_database_sees_each_load_as_a_whole(
 
 @pytest.mark.parametrize("load", LOADS, ids=lambda load: load.name)
 def test_a_reader_of_duckdb_sees_each_load_as_a_whole(tmp_path: Path, load: LoadKind) -> None:
-    """DuckDB lets one process at a time at a file: reader and loads share this one."""
+    """DuckDB allows one process at a time to open a file: reader and loads share this one."""
     database = file_database("duckdb", tmp_path)
     history = History(load, database, database)
     begin(history, tmp_path, lambda slot: run_here(tmp_path, slot))
@@ -189,7 +189,7 @@ def engine_of(kind: str, request: pytest.FixtureRequest) -> SparkSession | None:
 def test_a_table_of_files_appears_with_its_first_rows(
     tmp_path: Path, request: pytest.FixtureRequest, table_of_files: Any, kind: str, name: str
 ) -> None:
-    """A reader that looks all the time, and at each step of the load, finds no table or all rows."""
+    """A reader that polls all the time, and at each step of the load, finds no table or all rows."""
     history: History = table_of_files(kind, name)
     engine = engine_of(kind, request)
     history.advance(0)

@@ -73,7 +73,7 @@ def target(lake: S3Lake, proxy: S3Proxy) -> BatchTarget:
 
 
 def assert_tidy(lake: S3Lake) -> None:
-    """Who lists the prefix sees the table and what it replaced, and nothing of a load is left aside."""
+    """A listing of the prefix shows the table and the replaced files, and no leftovers of a load."""
     assert sorted(lake.listed(TABLE)) == sorted([*lake.published(TABLE), *lake.replaced()])
     left = [name for name in lake.hidden() if "/intent-" in name or name.startswith(("staging/", "locks/"))]
     assert left == []
@@ -128,7 +128,7 @@ def test_a_server_that_goes_away_at_the_commit_leaves_a_question_that_the_next_r
 def test_a_commit_that_the_server_is_still_at_is_waited_for(
     lake: S3Lake, proxy: S3Proxy, target: BatchTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client gives up on it and asks again, and is told that another write of it is under way."""
+    """The client times out and repeats the write, and the server answers that another write is under way."""
     monkeypatch.setattr(s3_client, "READ_SECONDS", 1)
     monkeypatch.setattr(s3_client, "_clients", {})
 
@@ -233,7 +233,7 @@ def test_a_load_that_fails_half_way_through_its_copies_takes_them_back(
 def test_a_load_that_lost_its_lock_does_not_commit(
     lake: S3Lake, target: BatchTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another takes over while this one is held up; what this one brought is gone, and it may not commit."""
+    """Another load takes over while this one is delayed: its files are removed, and it may not commit."""
     monkeypatch.setattr(s3_leases, "LEASE_SECONDS", 1.0)
     monkeypatch.setattr(s3_leases, "HEARTBEAT_SECONDS", 600.0)
     other = lake.backend().target()

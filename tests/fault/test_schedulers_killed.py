@@ -116,7 +116,7 @@ class Stage:
             )
 
     def looks(self, number: int) -> bool:
-        """Whether the scheduler that runs now has looked at the store."""
+        """Whether the scheduler that runs now has polled."""
         return b"this scheduler" in self.logs[number].read_bytes()
 
     def workers(self) -> list[int]:
@@ -134,7 +134,7 @@ class Stage:
         return found
 
     def pause(self, number: int, seconds: float) -> None:
-        """What it holds it keeps, as a lock of the store: so another thread wakes it."""
+        """A paused process keeps its locks in the store, so another thread wakes it."""
         scheduler = self.schedulers[number]
         scheduler.send_signal(signal.SIGSTOP)
         self.paused[number] = threading.Timer(seconds, scheduler.send_signal, [signal.SIGCONT])
@@ -225,7 +225,7 @@ def check(stage: Stage, done: Counter[str]) -> None:
 
 
 def one_holder_at_a_time(changes: list[Change]) -> None:
-    """Who made a claim, until a run takes it; then that run alone."""
+    """The process that made a claim, until a run begins it; then that run."""
     holders: dict[tuple[str, str, int, bool], str] = {}
     for pipeline, at, status, fence, holder, begun, before in changes:
         assert fence in (before, before + 1)

@@ -1,4 +1,4 @@
-"""A PostgreSQL that goes down in mid-load and comes back: a clear error, nothing half, and an exact rerun."""
+"""PostgreSQL stops during a load and comes back: a clear error, no partial load, and an exact rerun."""
 
 from __future__ import annotations
 

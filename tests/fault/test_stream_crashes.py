@@ -1,4 +1,4 @@
-"""A stream that dies between any two durable effects and is started again: nothing lost, nothing twice."""
+"""A stream that dies between any two durable effects and is started again: each message arrives once."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ run_streaming_pipeline(
 def test_a_process_that_is_killed_again_and_again_loads_every_message_once(
     kafka: KafkaServer, kafka_topic: str, events: str, tmp_path: Path
 ) -> None:
-    """Real SIGKILLs at moments of nobody's choosing, while messages go on coming."""
+    """Real SIGKILLs at random times, while messages keep coming."""
     script = tmp_path / "killed.py"
     script.write_text(CHILD)
     total = 0

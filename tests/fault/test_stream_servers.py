@@ -1,4 +1,4 @@
-"""A running stream while its servers die and come back: nothing lost, nothing twice, no half batch seen."""
+"""A running stream while its servers die and come back: each message once, and no partial batch visible."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_stream_survives_the_restart_of_its_database_and_of_its_broker(
 
 
 class _Reader:
-    """Somebody else who looks at table and ledger in one moment, again and again."""
+    """A reader that polls table and ledger in one snapshot."""
 
     def __init__(self, url: str) -> None:
         self.looks, self.halves, self._url = 0, list[tuple[int, int]](), url

@@ -21,12 +21,12 @@ from pyarrow import orc
 
 
 class Unreadable(Exception):
-    """No rows can be right: the file has to be refused."""
+    """The file must be refused: no rows would be correct."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """One file, and how it was made, for the words of a failure."""
+    """One file, and how it was made, for the message of a failed test."""
 
     name: str
     data: bytes
@@ -159,7 +159,7 @@ def csv_rows(content: Content) -> list[dict[str, str]]:
 
 
 def _is_number(text: str) -> bool:
-    """Whether a number says the same: a leading zero or a plus sign would be lost."""
+    """Whether the text of a number is kept: a leading zero or a plus sign would be lost."""
     return re.fullmatch(r"-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][+-]?[0-9]+)?", text) is not None
 
 

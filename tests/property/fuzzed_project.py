@@ -112,7 +112,7 @@ def _rows(database: Path, table: str) -> list[tuple[Any, ...]] | None:
 
 
 def require_a_clear_end(called: Called) -> None:
-    """All went well, or an error of ours says what, where and what next; no traceback and no secret."""
+    """The command succeeded, or an error names what, where and what next, without traceback and secret."""
     said = f"{called.out}\n{called.err}"
     assert CANARY not in said, called
     assert "--debug" in called.arguments or "Traceback (most recent" not in said, called

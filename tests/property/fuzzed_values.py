@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 
 def seeded(cases: int) -> settings:
-    """The same cases in every run; one that fails is not made smaller, which takes longer than to find it."""
+    """The same cases in every run; a failing case is not minimised, because that takes too long."""
     return settings(
         max_examples=cases,
         derandomize=True,

@@ -40,12 +40,12 @@ HOSTILE = (
 
 
 def fitting(never: Collection[str] = (), *, folds_case: bool = True) -> tuple[str, ...]:
-    """Those that a system takes; ``never`` are the others, whole or as a character that they hold."""
+    """The names that a system accepts; ``never`` are those it refuses, or characters in them."""
     marks = [mark for mark in never if len(mark) == 1]
     fit = [n for n in HOSTILE if n not in never and not any(mark in n for mark in marks)]
     return tuple({(n.lower() if folds_case else n): n for n in fit}.values())
 
 
 def column_names(count: int, *, never: Collection[str] = ()) -> st.SearchStrategy[list[str]]:
-    """So many different ones."""
+    """This many different names."""
     return st.lists(st.sampled_from(fitting(never)), min_size=count, max_size=count, unique=True)

@@ -1,4 +1,4 @@
-"""Systems as others see them: sources filled, and targets read, by clients that know nothing of us."""
+"""Sources that are filled, and targets that are read, by other clients than the product."""
 
 from __future__ import annotations
 

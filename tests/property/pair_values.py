@@ -66,7 +66,7 @@ _DAYS += (dt.date(9999, 12, 31), dt.date(2024, 2, 29))
 
 @dataclass(frozen=True)
 class Domain:
-    """What a system cannot hold, or what our way of writing a source there does not say."""
+    """What a system cannot store, or what the test cannot write into a source there."""
 
     floats_missing: tuple[str, ...] = ()
     never: tuple[str, ...] = ()  # names, or characters of names
@@ -80,7 +80,7 @@ class Domain:
     tells_case_apart: bool = False  # whether two columns may be called a and A
 
     def __or__(self, other: Domain) -> Domain:
-        """What either cannot hold."""
+        """What one of the two cannot store."""
         return Domain(
             (*self.floats_missing, *other.floats_missing),
             (*self.never, *other.never),
@@ -187,7 +187,7 @@ def comparable(value: Any, data_type: DataType) -> Any:
 
 
 def by_key(table: TableSpec, rows: Collection[Row]) -> dict[Any, Row]:
-    """Rows as they are compared; two with one key are a mistake."""
+    """Rows as they are compared; two rows with one key are an error."""
     found = {row[KEY]: {c.name: comparable(row[c.name], c.type) for c in table.columns} for row in rows}
     assert len(found) == len(rows), "a row arrived twice"
     return found

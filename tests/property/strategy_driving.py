@@ -72,7 +72,7 @@ class Database:
                     self.compare(model, f"after batch {number} came again")
 
     def poll(self, polling: Polling) -> None:
-        """A source that grows, read from the watermark on."""
+        """A growing source, read from the watermark."""
         model, source, low = polling.model(), list[Row](), None
         with self._example(polling.table) as pipeline:
             for number, growth in enumerate(polling.growths):
@@ -104,7 +104,7 @@ class Database:
     # -------------------------------------------------------------- loads
 
     def _run(self, load: Load, rows: list[Row], crash_at: str | None) -> LoadResult | None:
-        """Once; when it is to crash, twice. What it did, unless a load that crashed had done it."""
+        """Load once, or twice after a crash. Returns the counts, unless the crashed load had committed."""
         committed = crash_at is not None and self._crash(load, rows, crash_at)
         applied = self._apply(_another(load) if crash_at else load, rows)
         assert applied.duplicate == committed
@@ -188,7 +188,7 @@ def _another(load: Load) -> Load:
 
 
 def _shown(value: Any, spec: ColumnSpec) -> Any:
-    """In one spelling, so that rows can be sorted and compared."""
+    """In one form, so that rows can be sorted and compared."""
     if spec.type.kind == "jsonb" and value is not None:
         return json.dumps(json.loads(value))
     if isinstance(value, dt.datetime) and value.tzinfo is not None:

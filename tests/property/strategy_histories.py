@@ -59,7 +59,7 @@ _MARK = "seq"
 
 @dataclass(frozen=True)
 class Batch:
-    """One load: its rows, when, and what befalls it. ``wide`` once the added column is there."""
+    """One load: its rows, its time and its fault. ``wide``: the added column exists."""
 
     rows: tuple[Row, ...]
     now: dt.datetime
@@ -119,7 +119,7 @@ def _batch_called(batch: Batch, names: Mapping[str, str]) -> Batch:
 
 @st.composite
 def _names_for(draw: st.DrawFn, table: TableSpec, never: Collection[str]) -> Mapping[str, str]:
-    """Names of ours, or any that trip SQL."""
+    """Plain names, or names that break SQL."""
     known = table.column_names
     hostile = draw(st.one_of(st.none(), *[column_names(len(known), never=never)] * 3))
     return dict(zip(known, known if hostile is None else hostile, strict=True))

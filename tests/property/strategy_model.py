@@ -1,4 +1,4 @@
-"""What a load means, as short pure Python: the oracle that every database is held to.
+"""What a load means, in short pure Python: every database must give the same result.
 
 Written from the meaning of the strategies, not from their SQL. A model holds the table after each
 ``load(rows, now)``; `table` gives its rows, without the load columns. Floats that are not a number are
@@ -49,7 +49,7 @@ class Model:
         return [n for n in self.spec.column_names if n not in skipped]
 
     def last_of_each_key(self, rows: list[Row]) -> dict[tuple[Any, ...], Row]:
-        """By the order column, a null being the least; equal ones by the hash of what is no key."""
+        """By the order column, nulls first; equal ones by the hash of the columns that are not keys."""
         order = self.matching.order
         values = [n for n in self.spec.column_names if n not in self.matching.keys]
 
@@ -71,7 +71,7 @@ class Append(Model):
         self.rows += rows
 
     def load_from(self, rows: list[Row], column: str, low: Any) -> None:
-        """Incremental: what lies at the bound may be there already, as often as it is there."""
+        """Incremental: rows at the bound may already be stored, each as often as it is stored."""
         known = Counter(self._mark(row) for row in self.rows if row[column] == low)
         for row in rows:
             if known[self._mark(row)] and row[column] == low:
@@ -144,7 +144,7 @@ class History(Model):
 
 @dataclass
 class ByLoadTime(History):
-    """A row that differs from the open version of its key holds from the moment of the load on."""
+    """A row that differs from the open version of its key is valid from the time of the load."""
 
     keys: dict[tuple[Any, ...], list[Version]] = field(default_factory=dict)
 
@@ -172,7 +172,7 @@ class ByLoadTime(History):
 
 @dataclass
 class ByEventTime(History):
-    """A function of the set of points of each key: what happened when; None is a delete."""
+    """A function of the points in time of each key and their rows; None is a delete."""
 
     keys: dict[tuple[Any, ...], dict[dt.datetime, Row | None]] = field(default_factory=dict)
     now: dt.datetime = dt.datetime(1970, 1, 1, tzinfo=UTC)
@@ -194,7 +194,7 @@ class ByEventTime(History):
         self.outranked = sum(not self._held(row, before) for row in rows)
 
     def _own(self, key: tuple[Any, ...], at: dt.datetime) -> dt.datetime:
-        """The moment that the row of a point names itself; another one when its key came back."""
+        """The event time in the row of a point; another time when its key returned."""
         row = self.keys[key][at]
         assert row is not None
         return self.moment(row)
@@ -229,13 +229,13 @@ class ByEventTime(History):
         self.now = max(now, self.now)
 
     def changed_after_return(self, key: tuple[Any, ...], last: Row) -> bool:
-        """It came back with an older row, and is another one now that is still older than its return."""
+        """The key returned with an older row, and this row changed, still older than the return."""
         v = self.of_key(key)[-1]
         came_back = v.ends is None and v.begins != self.moment(v.row)
         return came_back and self.moment(last) < v.begins and not self.same(v.row, last)
 
     def rank(self, row: Row | None) -> tuple[Any, ...]:
-        """At one moment an event counts more than a delete; of several the fullest, then by hash."""
+        """At one time an event wins over a delete; of several, the one with most values, then by hash."""
         if row is None:
             return (False,)
         values = sum(row.get(n) is not None for n in (*self.matching.compare, *self.rest()))

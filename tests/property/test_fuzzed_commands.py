@@ -1,4 +1,4 @@
-"""Generated command lines over a small project: carried out, or refused by an error of ours that helps."""
+"""Generated command lines over a small project: carried out, or refused with a helpful error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generated declarations: taken, or refused by an error of ours at the user's line; rows arrive unchanged."""
+"""Generated declarations: accepted, or refused with an error at the user's line; rows arrive unchanged."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def require_taken_or_refused(base: Path, module: str) -> None:
 
 
 def _is_raised_by_us(error: BaseException | None) -> bool:
-    """Whether Python's error came out of a call of this package: that should have been an error of ours."""
+    """Whether a call of this package raised Python's own error, where it should raise a FlowError."""
     assert error is not None
     frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     users = [number for number, name in enumerate(frames) if name.endswith("project.py")]

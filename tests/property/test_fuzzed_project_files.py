@@ -142,7 +142,7 @@ def require_used_or_refused(base: Path, text: str | bytes, command: list[str], o
 
 
 def _require_no_silence(called: Called, command: list[str], text: str | bytes) -> None:
-    """What a run loads is right, and what nobody reads is refused."""
+    """A run loads correct rows, and a key that nothing reads is refused."""
     if command[0] == "run" and called.code == 0:
         assert called.rows is None or [row[:2] for row in called.rows] == [(1, "x")], called
     if isinstance(text, str) and "[conections]" in text and command[0] in ("list", "run", "plan"):

@@ -1,4 +1,4 @@
-"""Every strategy on every system with columns that are called like our own aliases, or trip SQL otherwise.
+"""Every strategy on every system with column names that equal internal aliases or break SQL.
 
 The tables have as many of these names at once as a load stays quick with.
 """
@@ -189,7 +189,7 @@ def delta(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Data
 
 class FreshCatalog(Database):
     def drop(self, table: TableSpec) -> None:
-        """Each test has a warehouse that goes with it."""
+        """Each test has its own warehouse, which is removed after it."""
 
 
 @pytest.fixture

@@ -168,7 +168,7 @@ TOO_LARGE: tuple[tuple[DataType, Any, DataType, Any], ...] = (
 
 
 def refused(source: System, target: System, table: TableSpec, from_table: str, name: str) -> None:
-    """In words of ours, which say what, where, and what to do."""
+    """A FlowError, which names what, where, and what to do."""
     with pytest.raises((SchemaMismatch, RowRejected)) as caught:
         load(source, target, table, from_table)
     error = caught.value

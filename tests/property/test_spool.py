@@ -39,7 +39,7 @@ class World:
         self.spool.follow(self.receiver, max_rows=4, linger=self.linger, max_pending_rows=16, thread=False)
 
     def die(self) -> None:
-        """The process is gone; only what is on disk and at the broker is left."""
+        """The process died; only the disk and the broker keep their state."""
         self.spool._failure = RuntimeError("dead")
         self.spool.close()
 

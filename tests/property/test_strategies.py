@@ -55,7 +55,7 @@ def opened(connection: Connection) -> Database:
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    """In memory where that can be had: these tests are about meaning, not about disks."""
+    """In memory if possible: these tests are not about disks."""
     memory = Path("/dev/shm")
     made = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
     yield made
