@@ -118,6 +118,7 @@ REFUSED = [
     (b'{"x":"0001-01-01T00:00:00+14:00"}', column("x", "timestamp_tz"), "which is not a valid TimestampTZ"),
     (b'{"x":1e18}', column("x", "timestamp_tz"), "out of the range"),
     (b'{"x":"###"}', column("x", "bytes"), "which is not base64 text"),
+    ('{"x":"é"}'.encode(), column("x", "bytes"), "which is not base64 text"),
     (b'{"x":"8f14e45f"}', column("x", "uuid"), "which is not a valid UUID"),
     (b'{"x":null}', column("x", "integer", nullable=False), "missing or null, and the column takes no nulls"),
     (b"{}", column("x", "integer", nullable=False), "field 'x' is missing or null"),

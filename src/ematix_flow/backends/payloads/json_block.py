@@ -7,7 +7,6 @@ Otherwise it gives up, and the payloads are read one by one. Both ways always gi
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +48,7 @@ def read_block(values: pa.Array, columns: Sequence[ColumnSpec]) -> list[pa.Array
         _require_plain_lines(values)
         table = _read_table(values, columns)
         return [_convert_column(table.column(c.name), c) for c in columns]
-    except (_BlockUnreadable, pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError):
+    except (_BlockUnreadable, pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
 
 
@@ -96,7 +95,10 @@ def _sample(values: pa.Array) -> Mapping[str, Any]:
     """The first value of each field among the first payloads."""
     found: dict[str, Any] = {}
     for value in values.slice(0, _SAMPLE_ROWS).to_pylist():
-        payload = orjson.loads(value)  # the caller handles a ValueError
+        try:
+            payload = orjson.loads(value)
+        except orjson.JSONDecodeError:
+            raise _BlockUnreadable from None
         if not isinstance(payload, dict):
             raise _BlockUnreadable
         for name, field in payload.items():
@@ -182,5 +184,5 @@ def _require_match(array: pa.Array, pattern: str) -> pa.Array:
 def _decode_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
-    except binascii.Error:
+    except ValueError:  # wrong padding, or a character that is not ASCII
         raise _BlockUnreadable from None
