@@ -98,7 +98,7 @@ def test_a_connection_whose_server_stands_still_is_given_up(
     open_slots(pg_database, env={}).close()
     monkeypatch.setattr(run_logs, "MAX_WAIT_SECONDS", 0.5)
     monkeypatch.setattr(timeouts, "_GRACE_SECONDS", 0.5)
-    with open_slots(pg_database, env={}, kept=True) as slots, psycopg.connect(pg_database) as other:
+    with open_slots(pg_database, env={}, keep_open=True) as slots, psycopg.connect(pg_database) as other:
         slots.open([SLOT])
         ours = (
             "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"

@@ -444,7 +444,7 @@ def test_a_kept_connection_serves_many_calls_and_one_that_broke_is_made_anew(
         if server == "pg_database"
         else ("SELECT CONNECTION_ID()", "KILL %s")
     )
-    with open_slots(url, env={}, kept=True) as kept, open_slots(url, env={}) as other:
+    with open_slots(url, env={}, keep_open=True) as kept, open_slots(url, env={}) as other:
         assert isinstance(kept, SqlSlotStore) and isinstance(other, SqlSlotStore)
 
         def session() -> int:

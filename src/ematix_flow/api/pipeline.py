@@ -180,13 +180,13 @@ class Pipeline:
         from ematix_flow.run.maintenance import maintain_pipelines, require_lakes
         from ematix_flow.spec.durations import parse_duration
 
-        kept = parse_duration("retain=", retain) if isinstance(retain, str) else retain
-        upkeep = MaintenanceOptions(
-            kept, read_column_names("zorder", zorder, None) or (), dry_run=dry_run, force=force
+        retention = parse_duration("retain=", retain) if isinstance(retain, str) else retain
+        options = MaintenanceOptions(
+            retention, read_column_names("zorder", zorder, None) or (), dry_run=dry_run, force=force
         )
         with use_registry(self._registry):
             require_lakes([self._declared], spark_starter())
-            outcomes = list(maintain_pipelines([self._declared], spark_starter(), upkeep))
+            outcomes = list(maintain_pipelines([self._declared], spark_starter(), options))
         for outcome in outcomes:
             if outcome.error is not None:
                 raise outcome.error

@@ -82,5 +82,5 @@ class MaintainableTarget(ABC):
     """A target whose tables are files that accumulate."""
 
     @abstractmethod
-    def maintain(self, table: TableSpec, upkeep: MaintenanceOptions) -> Sequence[MaintenanceReport]:
+    def maintain(self, table: TableSpec, options: MaintenanceOptions) -> Sequence[MaintenanceReport]:
         """Maintain the table and its companion; empty when it does not exist. Loads may wait meanwhile."""

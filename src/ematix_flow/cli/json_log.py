@@ -32,10 +32,10 @@ _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _LEVELS = {"warning: ": logging.WARNING, "error: ": logging.ERROR}
 
 
-def resolve_log_format(given: str | None) -> LogFormat:
+def resolve_log_format(log_format: str | None) -> LogFormat:
     """``--log-format``, then the environment, then ``[log] format`` of the project's file, then text."""
-    if given is not None:
-        return _require_log_format(given, "--log-format")
+    if log_format is not None:
+        return _require_log_format(log_format, "--log-format")
     if os.environ.get(LOG_FORMAT_VARIABLE):
         return _require_log_format(os.environ[LOG_FORMAT_VARIABLE], LOG_FORMAT_VARIABLE)
     try:

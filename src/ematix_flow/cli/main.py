@@ -21,13 +21,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from ematix_flow.cli.terminal import open_missing_streams, write
 
     open_missing_streams()
-    debug, given = _take_debug(list(sys.argv[1:] if arguments is None else arguments))
-    log_format, given = _take_log_format(given)
-    if "_FLOW_COMPLETE" not in os.environ and given in ([], ["--help"], ["-h"], ["--version"]):
+    debug, command_line = _take_debug(list(sys.argv[1:] if arguments is None else arguments))
+    log_format, command_line = _take_log_format(command_line)
+    if "_FLOW_COMPLETE" not in os.environ and command_line in ([], ["--help"], ["-h"], ["--version"]):
         try:
-            write(f"flow {__version__}" if given == ["--version"] else help_text(), sys.stdout)
+            write(f"flow {__version__}" if command_line == ["--version"] else help_text(), sys.stdout)
         except Exception as error:
-            return _report(error, given)
+            return _report(error, command_line)
         return 0
     try:
         from ematix_flow.cli.json_log import resolve_log_format, use_log_format
@@ -38,50 +38,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with (
             interruptible(),
             use_log_format(resolve_log_format(log_format)),
-            masked_output(as_json=wants_json(given)),
+            masked_output(as_json=wants_json(command_line)),
         ):
             from ematix_flow.cli.error_report import show_tracebacks
 
             with show_tracebacks(debug):
-                code = _run(given)
+                code = _run(command_line)
                 return INTERRUPTED if code and was_signalled() else code
     except BaseException as error:
-        return _report(error, given)
+        return _report(error, command_line)
 
 
-def _run(given: Sequence[str]) -> int:
+def _run(arguments: Sequence[str]) -> int:
     try:
         from ematix_flow.cli.app import run_command
 
-        return run_command(given)
+        return run_command(arguments)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(bool(end.code))
     except BaseException as error:
-        return _report(error, given)
+        return _report(error, arguments)
 
 
-def _report(error: BaseException, given: Sequence[str]) -> int:
+def _report(error: BaseException, arguments: Sequence[str]) -> int:
     from ematix_flow.cli.error_report import report_error
 
-    return report_error(error, arguments=given)
+    return report_error(error, arguments=arguments)
 
 
 def _take_debug(arguments: list[str]) -> tuple[bool, list[str]]:
     """Remove ``--debug`` from the arguments; it may be before or after the command's name."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     rest = [a for a in arguments[:end] if a != "--debug"] + arguments[end:]
-    asked = "--debug" in arguments[:end] or os.environ.get("EMATIX_FLOW_DEBUG", "") not in ("", "0")
-    return asked, rest
+    wanted = "--debug" in arguments[:end] or os.environ.get("EMATIX_FLOW_DEBUG", "") not in ("", "0")
+    return wanted, rest
 
 
 def _take_log_format(arguments: list[str]) -> tuple[str | None, list[str]]:
     """Remove ``--log-format FORMAT`` from the arguments, wherever it is; the last one counts."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    found, rest, given = None, [], iter(arguments[:end])
-    for argument in given:
+    log_format, rest, words = None, [], iter(arguments[:end])
+    for argument in words:
         name, equals, value = argument.partition("=")
         if name != "--log-format":
             rest.append(argument)
         else:
-            found = value if equals else next(given, "")
-    return found, [*rest, *arguments[end:]]
+            log_format = value if equals else next(words, "")
+    return log_format, [*rest, *arguments[end:]]

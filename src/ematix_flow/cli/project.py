@@ -28,9 +28,9 @@ def load_project(module: str | None) -> Registry:
     return load_module(name)
 
 
-def require_module(given: str | None) -> str:
+def require_module(module: str | None) -> str:
     """The module of ``--module``, the environment or ``[project] module``. Raises UsageError without one."""
-    name = configured_module(given)
+    name = configured_module(module)
     if name:
         return name
     here = sorted(path.name for path in Path.cwd().glob("*.py"))
@@ -44,11 +44,11 @@ def require_module(given: str | None) -> str:
     )
 
 
-def configured_module(given: str | None) -> str | None:
+def configured_module(module: str | None) -> str | None:
     """The configured module, or None."""
     from ematix_flow.config.settings import text_setting
 
-    return given or os.environ.get(MODULE_VARIABLE) or text_setting("project", "module")
+    return module or os.environ.get(MODULE_VARIABLE) or text_setting("project", "module")
 
 
 def resolve_pipelines(

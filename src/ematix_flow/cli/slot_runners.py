@@ -41,10 +41,10 @@ def slot_runner(
     trigger: str,
     observability: Observability | None = None,
     *,
-    kept: bool = False,
+    keep_open: bool = False,
     stand_in: bool = False,
 ) -> Iterator[SlotRunner]:
-    """A runner for the slots of these pipelines that records each run. ``kept`` is as for `open_slots`.
+    """A runner for the slots of these pipelines that records each run. ``keep_open`` is as for `open_slots`.
 
     With ``stand_in``, if the store cannot be written, slots and runs are kept in memory for this call, with
     a warning.
@@ -56,7 +56,7 @@ def slot_runner(
     if stand_in:
         slots, run_log = _open_slots_or_memory(run_log)
     else:
-        slots = _open_required_slots(run_log, kept=kept)
+        slots = _open_required_slots(run_log, keep_open=keep_open)
     with (
         slots as store,
         run_context(
@@ -103,13 +103,15 @@ def dry_run_slot_runner(registry: Registry, run_log: str | None) -> Iterator[Slo
         yield SlotRunner(registry, store, log, refused)
 
 
-def _open_required_slots(run_log: str | None, *, kept: bool = False, read_only: bool = False) -> SlotStore:
+def _open_required_slots(
+    run_log: str | None, *, keep_open: bool = False, read_only: bool = False
+) -> SlotStore:
     """Open the slots. Unlike the run log they are required: without them, slots could run twice."""
     from ematix_flow.backends.state_stores.run_logs import open_slots
     from ematix_flow.errors import FlowError
 
     try:
-        return open_slots(slots_url(run_log), env=os.environ, kept=kept, read_only=read_only)
+        return open_slots(slots_url(run_log), env=os.environ, keep_open=keep_open, read_only=read_only)
     except FlowError as error:
         error.state = "; ".join(filter(None, ("nothing was run", error.state)))
         raise

@@ -24,25 +24,25 @@ class Connections:
     """Opens each backend at first use.
 
     ``spark`` starts Spark with the given groups of jars, at first use. ``failure`` translates an exception of
-    Spark into one of our errors. ``tell`` applies settings to a running session.
+    Spark into one of our errors. ``apply_settings`` applies settings to a running session.
     """
 
     def __init__(
         self,
         spark: StartSpark,
         failure: Callable[[Exception, str], FlowError],
-        tell: Callable[[SparkSession, Mapping[str, str]], None],
+        apply_settings: Callable[[SparkSession, Mapping[str, str]], None],
     ) -> None:
         self._start_spark = spark
         self._failure = failure
-        self._tell = tell
+        self._apply_settings = apply_settings
         self._backends: dict[Any, Backend] = {}
 
     def spark(self) -> SparkSession:
         """The session, with the jars and settings of all backends opened so far."""
         backends = list(self._backends.values())
         session = self._start_spark(sorted({group for each in backends for group in each.jar_groups}))
-        told: dict[str, str] = {}
+        settings: dict[str, str] = {}
         buckets: dict[str, dict[str, str | None]] = {}
         for backend in backends:
             conf = backend.spark_conf()
@@ -52,9 +52,9 @@ class Connections:
                     if there != wanted[key] and not unsaid:
                         raise _conflicting_settings(key, backend)
             for key, value in conf.items():
-                if told.setdefault(key, value) != value:
+                if settings.setdefault(key, value) != value:
                     raise _conflicting_settings(key, backend)
-        self._tell(session, told)
+        self._apply_settings(session, settings)
         return session
 
     @contextmanager

@@ -215,8 +215,8 @@ def _check_session_start(settings: EngineSettings) -> DoctorFinding:
     except Exception as error:
         from ematix_flow.engine.spark.error_translation import translate_spark_error
 
-        told = translate_spark_error(error, what="a first job")
-        return DoctorFinding("start", "fail", told.what, told.next_step)
+        failure = translate_spark_error(error, what="a first job")
+        return DoctorFinding("start", "fail", failure.what, failure.next_step)
     job = time.monotonic() - up
     detail = f"{settings.master}: session in {up - began:.1f} s, a first job of {rows} rows in {job:.1f} s"
     return DoctorFinding("start", "ok", mask(detail))

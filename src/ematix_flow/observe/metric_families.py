@@ -113,7 +113,7 @@ def _families_from(metrics: Iterable[Metric]) -> MetricFamilies:
     return found
 
 
-def _labels(given: Mapping[str, str]) -> Labels:
+def _labels(labels: Mapping[str, str]) -> Labels:
     """Return sorted labels. Bucket bounds as we write them: a gateway returns ``1`` for ``1.0``."""
-    bound = {"le": floatToGoString(given["le"])} if "le" in given else {}  # type: ignore[no-untyped-call]
-    return tuple(sorted({**given, **bound}.items()))
+    bound = {"le": floatToGoString(labels["le"])} if "le" in labels else {}  # type: ignore[no-untyped-call]
+    return tuple(sorted({**labels, **bound}.items()))

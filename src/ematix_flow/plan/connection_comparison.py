@@ -39,12 +39,16 @@ class ConnectionComparison:
 def describe_differences(source: Mapping[str, str], target: Mapping[str, str]) -> str:
     """The differences of the two contexts, for a person; empty if they agree."""
     names = [name for name in {**source, **target} if source.get(name) != target.get(name)]
-    told = [
+    descriptions = [
         f"{name} ({source.get(name, 'none')!r} and {target.get(name, 'none')!r})"
         if name in _SAFE_TO_SHOW
         else name
         for name in names[:_MAX_SHOWN]
     ]
     if len(names) > _MAX_SHOWN:
-        told.append(f"{len(names) - _MAX_SHOWN} more")
-    return ", ".join(told[:-1]) + " and " + told[-1] if len(told) > 1 else "".join(told)
+        descriptions.append(f"{len(names) - _MAX_SHOWN} more")
+    return (
+        ", ".join(descriptions[:-1]) + " and " + descriptions[-1]
+        if len(descriptions) > 1
+        else "".join(descriptions)
+    )

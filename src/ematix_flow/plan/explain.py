@@ -57,16 +57,18 @@ def _describe_strategy(plan: TargetPlan) -> str:
     if plan.target.mode == "merge":
         differing = f"update those that differ in ({', '.join(matching.compare)})"
         others = differing if matching.compare else "leave those that are there"
-        told = f"insert new rows, {others} by key ({keys})"
+        description = f"insert new rows, {others} by key ({keys})"
         gone = {"hard": ", delete those that the source lacks", "soft": ", mark those that the source lacks"}
-        return told + gone.get(matching.deletes or "", "")
+        return description + gone.get(matching.deletes or "", "")
     if plan.target.mode == "scd2":
         since = f"from {matching.event} on" if matching.event else "from this load on"
         which = f"rows that differ in ({', '.join(matching.compare)})" if matching.compare else "new rows"
-        told = f"a new version, {since}, of {which} by key ({keys})"
-        told += ", close those that the source lacks" if matching.deletes else ""
+        description = f"a new version, {since}, of {which} by key ({keys})"
+        description += ", close those that the source lacks" if matching.deletes else ""
         ttl = matching.ttl_seconds
-        return told + (f", close what nothing has confirmed for {ttl:,.0f} s" if ttl is not None else "")
+        return description + (
+            f", close what nothing has confirmed for {ttl:,.0f} s" if ttl is not None else ""
+        )
     return {"append": "insert the rows", "truncate": "replace every row"}[plan.target.mode]
 
 

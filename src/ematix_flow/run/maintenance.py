@@ -61,7 +61,7 @@ def require_lakes(pipelines: Sequence[DeclaredPipeline], spark: StartSpark) -> N
 def maintain_pipelines(
     pipelines: Sequence[DeclaredPipeline],
     spark: StartSpark,
-    upkeep: MaintenanceOptions,
+    options: MaintenanceOptions,
     *,
     run_log: str | None = None,
     before: Callable[[str], None] = lambda target: None,
@@ -90,11 +90,11 @@ def maintain_pipelines(
             yield target
             continue
         before(target.label)
-        if upkeep.dry_run:
-            yield _maintain_target(spec, target, connections, upkeep, done)
+        if options.dry_run:
+            yield _maintain_target(spec, target, connections, options, done)
             continue
         with record_command(spec.name, target.label, "maintain", run_log, spec.where) as recording:
-            outcome = _maintain_target(spec, target, connections, upkeep, done)
+            outcome = _maintain_target(spec, target, connections, options, done)
             status: RunStatus = "failed" if outcome.error else "succeeded" if outcome.tables else "skipped"
             recording.finish(status, outcome.error, engine=engine, metrics=outcome.to_json())
         yield outcome
@@ -124,7 +124,7 @@ def _maintain_target(
     spec: PipelineSpec,
     target: TargetSpec,
     connections: Connections,
-    upkeep: MaintenanceOptions,
+    options: MaintenanceOptions,
     done: set[tuple[str, str]],
 ) -> MaintenanceOutcome:
     assert target.table is not None
@@ -136,7 +136,7 @@ def _maintain_target(
         table, _ = resolve_matching(spec, target, target.table)
         sink = connections.target(target.connection)
         assert isinstance(sink, MaintainableTarget)
-        tables = tuple(sink.maintain(table, upkeep))
+        tables = tuple(sink.maintain(table, options))
     except FlowError as error:
         return MaintenanceOutcome(spec.name, target.label, error=error.with_location(spec.where))
     except Exception as error:

@@ -134,14 +134,14 @@ def _as_utc(value: object, spec: PipelineSpec) -> dt.datetime | None:
     )
 
 
-def report_freshness(spec: PipelineSpec, found: Freshness, run_log: RunLog, observers: Observers) -> None:
+def report_freshness(spec: PipelineSpec, freshness: Freshness, run_log: RunLog, observers: Observers) -> None:
     """Report a breach, and its end, to the observers. Each is recorded once in the run log."""
-    name = f"{FRESHNESS}{found.pipeline}"
+    name = f"{FRESHNESS}{freshness.pipeline}"
     last = run_log.last(name)
     error = None
-    if found.state == "breached":
-        step = f"flow runs list --pipeline {found.pipeline}"
-        error = Stale(_breach_message(found), where=spec.where, next_step=step)
+    if freshness.state == "breached":
+        step = f"flow runs list --pipeline {freshness.pipeline}"
+        error = Stale(_breach_message(freshness), where=spec.where, next_step=step)
     elif last is None:
         return
     # a known breach is reported again; observers that already reported it stay silent
@@ -184,11 +184,11 @@ def _record_and_notify(
     observers.run_finished(finished, RunEnd(error=error))
 
 
-def _breach_message(found: Freshness) -> str:
-    allowed = _format_duration(found.sla_seconds)
-    if found.lag_seconds is None:
-        return f"{found.reason}; its freshness_sla is {allowed}"
-    return f"its newest data is {_format_duration(found.lag_seconds)} old; its freshness_sla is {allowed}"
+def _breach_message(freshness: Freshness) -> str:
+    allowed = _format_duration(freshness.sla_seconds)
+    if freshness.lag_seconds is None:
+        return f"{freshness.reason}; its freshness_sla is {allowed}"
+    return f"its newest data is {_format_duration(freshness.lag_seconds)} old; its freshness_sla is {allowed}"
 
 
 def _format_duration(seconds: float) -> str:

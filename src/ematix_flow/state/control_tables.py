@@ -176,16 +176,16 @@ def stored_version(connection: sa.Connection, schema: str | None = None) -> int:
     return connection.scalar(sa.select(sa.func.max(version.c.version))) or 0
 
 
-def is_current(found: int, location: str, upgrades: Sequence[Upgrade] = UPGRADES) -> bool:
+def is_current(stored: int, location: str, upgrades: Sequence[Upgrade] = UPGRADES) -> bool:
     """Whether the tables have this version. Raises ConfigError for a run log of a later version."""
     newest = 1 + len(upgrades)
-    if found > newest:
+    if stored > newest:
         raise ConfigError(
-            f"the run log {location} has version {found}, and this ematix-flow knows only up to {newest}",
+            f"the run log {location} has version {stored}, and this ematix-flow knows only up to {newest}",
             state="the run log is unchanged",
             next_step="upgrade ematix-flow-spark, or name another run log",
         )
-    return found == newest
+    return stored == newest
 
 
 def tables_missing(location: str) -> ConfigError:
@@ -233,9 +233,9 @@ def empty_memory_database() -> sa.Engine:
     return engine
 
 
-def version_too_old(found: int, location: str) -> ConfigError:
+def version_too_old(stored: int, location: str) -> ConfigError:
     return ConfigError(
-        f"the run log {location} has version {found}, and this ematix-flow reads it from {RUNS_SINCE} on",
+        f"the run log {location} has version {stored}, and this ematix-flow reads it from {RUNS_SINCE} on",
         state="the run log is unchanged: commands that only read it do not upgrade it",
         next_step="when all its users have this version, upgrade it by the next  flow run,  flow run-due  "
         "or  flow scheduler",

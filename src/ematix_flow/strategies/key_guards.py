@@ -88,12 +88,12 @@ def rows_differ(
 
 
 def deletion_guard(
-    kept: exp.Select, gone: exp.Select, fresh: exp.Select, shrinking: ShrinkLimit
+    kept_count: exp.Select, missing_count: exp.Select, new_count: exp.Select, shrinking: ShrinkLimit
 ) -> LoadGuard:
     """Stop if a full snapshot leaves too few rows. The queries count kept, missing and new rows."""
 
-    def judge(found: list[tuple[Any, ...]], _: Mapping[str, int]) -> FlowError | None:
-        left, lost, new = (int(count) for count in found[0])
+    def judge(rows: list[tuple[Any, ...]], _: Mapping[str, int]) -> FlowError | None:
+        left, lost, new = (int(count) for count in rows[0])
         if not lost:
             return None
         try:
@@ -108,24 +108,22 @@ def deletion_guard(
             return refused
         return None
 
-    counts = [exp.Subquery(this=query) for query in (kept, gone, fresh)]
+    counts = [exp.Subquery(this=query) for query in (kept_count, missing_count, new_count)]
     return LoadGuard(exp.select(*counts), judge)
 
 
-def _null_keys_error(table: TableSpec, keys: tuple[str, ...], found: list[tuple[Any, ...]]) -> RowRejected:
+def _null_keys_error(table: TableSpec, keys: tuple[str, ...], rows: list[tuple[Any, ...]]) -> RowRejected:
     return RowRejected(
-        f"rows for {table.label} have a null in their key: {_list_keys(keys, found)}",
+        f"rows for {table.label} have a null in their key: {_list_keys(keys, rows)}",
         where=table.where,
         state=f"{table.label} is unchanged",
         next_step="filter these rows out in the source SQL, or choose a key that is never null",
     )
 
 
-def _repeated_keys_error(
-    table: TableSpec, keys: tuple[str, ...], found: list[tuple[Any, ...]]
-) -> RowRejected:
+def _repeated_keys_error(table: TableSpec, keys: tuple[str, ...], rows: list[tuple[Any, ...]]) -> RowRejected:
     return RowRejected(
-        f"several rows of one batch for {table.label} have the same key: {_list_keys(keys, found)}",
+        f"several rows of one batch for {table.label} have the same key: {_list_keys(keys, rows)}",
         where=table.where,
         state=f"{table.label} is unchanged",
         next_step=(
@@ -135,6 +133,6 @@ def _repeated_keys_error(
     )
 
 
-def _list_keys(keys: tuple[str, ...], found: list[tuple[Any, ...]]) -> str:
-    shown = ["(" + ", ".join(f"{k}={v!r}" for k, v in zip(keys, row, strict=False)) + ")" for row in found]
-    return ", ".join(shown) + (" …" if len(found) == _MAX_SHOWN else "")
+def _list_keys(keys: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
+    shown = ["(" + ", ".join(f"{k}={v!r}" for k, v in zip(keys, row, strict=False)) + ")" for row in rows]
+    return ", ".join(shown) + (" …" if len(rows) == _MAX_SHOWN else "")

@@ -313,18 +313,18 @@ def _mismatch_error(
     unknown: Sequence[str],
     where: SourceLocation | None,
 ) -> SchemaMismatch:
-    said = [
+    messages = [
         f"{table.label} declares {name!r}, and the source has no such column."
         f"{did_you_mean(name, source_columns)}"
         for name in missing
     ]
-    said += [
+    messages += [
         f"the source yields {name!r}, and {table.label} declares no such column."
         f"{did_you_mean(name, table.column_names)}"
         for name in unknown
     ]
     return SchemaMismatch(
-        " ".join(said),
+        " ".join(messages),
         where=where,
         state=f"{table.label} is unchanged",
         next_step="name the columns with AS in the source SQL, use column_map=, or declare them",

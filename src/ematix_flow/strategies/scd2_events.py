@@ -67,10 +67,10 @@ def null_event_times(table: TableSpec, incoming: IncomingRows) -> LoadGuard:
         .limit(5)
     )
 
-    def judge(found: list[tuple[object, ...]], _: object) -> RowRejected | None:
-        if not found:
+    def judge(rows: list[tuple[object, ...]], _: object) -> RowRejected | None:
+        if not rows:
             return None
-        shown = ", ".join("(" + ", ".join(map(repr, row)) + ")" for row in found)
+        shown = ", ".join("(" + ", ".join(map(repr, row)) + ")" for row in rows)
         return RowRejected(
             f"rows for {table.label} have no time in event_timestamp_column {event!r}; their keys: {shown}",
             where=table.where,

@@ -150,7 +150,7 @@ def _generated_value(rules: TableRules, name: str) -> Column:
 
 
 def _updated_rows(
-    stored: DataFrame, rows: DataFrame, changes: RowChanges, change: RowAction, kept: Sequence[str]
+    stored: DataFrame, rows: DataFrame, changes: RowChanges, change: RowAction, kept_columns: Sequence[str]
 ) -> DataFrame:
     """The stored rows with the values that the action sets."""
     from pyspark.sql import functions as f
@@ -164,5 +164,5 @@ def _updated_rows(
     joined = old.join(new, reduce(lambda one, other: one & other, same))
     return joined.select(
         *[f.col(f"{_NEW}.{quote(name)}").alias(name) for name in change.columns],
-        *[f.col(f"{_STORED}.{quote(name)}").alias(name) for name in kept],
+        *[f.col(f"{_STORED}.{quote(name)}").alias(name) for name in kept_columns],
     )

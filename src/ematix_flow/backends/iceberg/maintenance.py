@@ -72,11 +72,13 @@ class IcebergMaintenance:
     def _newest_size(self) -> FileTotals:
         return self._query_size(f"SELECT count(*), sum(file_size_in_bytes) FROM {self._name}.files")
 
-    def _removable_size(self, kept: dt.timedelta) -> FileTotals:
+    def _removable_size(self, retention: dt.timedelta) -> FileTotals:
         """The size of the files that neither the oldest remaining snapshot nor a later one needs."""
         snapshots = f"{self._name}.snapshots"
         newest = f"SELECT max(committed_at) FROM {snapshots}"
-        oldest = f"SELECT min(committed_at) FROM {snapshots} WHERE committed_at >= {_timestamp_before(kept)}"
+        oldest = (
+            f"SELECT min(committed_at) FROM {snapshots} WHERE committed_at >= {_timestamp_before(retention)}"
+        )
         return self._query_size(
             "SELECT count(*), sum(bytes) FROM (SELECT DISTINCT e.data_file.file_path AS path, "
             f"e.data_file.file_size_in_bytes AS bytes FROM {self._name}.all_entries AS e "
@@ -84,9 +86,9 @@ class IcebergMaintenance:
             f"WHERE e.status = {_DELETED} AND s.committed_at <= coalesce(({oldest}), ({newest})))"
         )
 
-    def _remove_orphans(self, kept: dt.timedelta, *, dry_run: bool) -> int:
+    def _remove_orphans(self, retention: dt.timedelta, *, dry_run: bool) -> int:
         """Remove files in the table's folder that belong to no snapshot, such as those of a crashed write."""
-        older = _timestamp_before(max(kept, _ORPHANS))
+        older = _timestamp_before(max(retention, _ORPHANS))
         shown = str(dry_run).lower()
         return len(
             self._call_procedure("remove_orphan_files", f", older_than => {older}, dry_run => {shown}")

@@ -370,11 +370,11 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
         self.store.remove_tree(folder)
         return [f"staging {attempt}" for attempt in sorted(attempts)]
 
-    def maintain(self, table: TableSpec, upkeep: MaintenanceOptions) -> Sequence[MaintenanceReport]:
+    def maintain(self, table: TableSpec, options: MaintenanceOptions) -> Sequence[MaintenanceReport]:
         with self._explain_errors(f"maintaining {table.label}"):
             spark = self.spark()
             return LakeMaintenance(
-                spark, self._format, table, lambda: self._open_journal(table), upkeep
+                spark, self._format, table, lambda: self._open_journal(table), options
             ).run()
 
     def run_sql(self, sql: str) -> int:

@@ -115,11 +115,11 @@ def target_failure(error: Exception, names: Mapping[str, str] | None = None) -> 
     return TargetFailed(f"MySQL: {found.message}", state=UNCHANGED, next_step=_target_advice(found))
 
 
-def row_rejection(found: MySQLDiagnosis, names: Mapping[str, str]) -> RowRejected:
-    what = found.message
-    column = names.get(found.column, found.column) if found.column else None
-    if column and found.column != column:
-        what = what.replace(f"'{found.column}'", f"'{column}'")
+def row_rejection(diagnosis: MySQLDiagnosis, names: Mapping[str, str]) -> RowRejected:
+    what = diagnosis.message
+    column = names.get(diagnosis.column, diagnosis.column) if diagnosis.column else None
+    if column and diagnosis.column != column:
+        what = what.replace(f"'{diagnosis.column}'", f"'{column}'")
     if column and f"'{column}'" not in what:
         what = f"column {column!r}: {what}"
     steps = {
@@ -128,9 +128,9 @@ def row_rejection(found: MySQLDiagnosis, names: Mapping[str, str]) -> RowRejecte
         _TOO_LONG: FIX_LENGTH,
         _OUT_OF_RANGE: FIX_RANGE,
     }
-    if found.number in _FOREIGN:
-        steps[found.number] = FIX_REFERENCE
-    return RowRejected(what, state=UNCHANGED, next_step=steps.get(found.number, FIX_ROW))
+    if diagnosis.number in _FOREIGN:
+        steps[diagnosis.number] = FIX_REFERENCE
+    return RowRejected(what, state=UNCHANGED, next_step=steps.get(diagnosis.number, FIX_ROW))
 
 
 def is_conflict(error: FlowError) -> bool:
@@ -168,15 +168,15 @@ def _is_driver_error(cause: BaseException | None) -> TypeGuard[BaseException]:
     return cause is not None and type(cause).__module__.startswith("pymysql")
 
 
-def _target_advice(found: MySQLDiagnosis) -> str:
-    if found.number in _DENIED:
+def _target_advice(diagnosis: MySQLDiagnosis) -> str:
+    if diagnosis.number in _DENIED:
         return "GRANT what is missing to the connection's user, or use another user"
-    if found.number in (1021, 1114, 28):
+    if diagnosis.number in (1021, 1114, 28):
         return "free space on the server's disk, then run it again"
-    if found.number in (1290, 1792, 1836):
+    if diagnosis.number in (1290, 1792, 1836):
         return "connect to the primary: this server takes no writes"
-    if found.number in (1170, 1071):
+    if diagnosis.number in (1170, 1071):
         return "declare the key's columns as String with a length: MySQL's keys hold at most 3072 bytes"
-    if found.number in (1040, 1203):
+    if diagnosis.number in (1040, 1203):
         return "wait until fewer connections are open, or raise max_connections at the server"
     return "check the server's log"

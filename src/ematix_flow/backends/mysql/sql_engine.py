@@ -13,8 +13,10 @@ from ematix_flow.backends.sql_servers.sql_engine import server_engine
 from ematix_flow.spec.connections import MySQLConnection
 
 
-def sql_engine(connection: MySQLConnection, *, kept: bool = False, seconds: float | None = None) -> sa.Engine:
-    """With ``kept`` one connection stays open. No statement waits longer than ``seconds``, if given."""
+def sql_engine(
+    connection: MySQLConnection, *, keep_open: bool = False, seconds: float | None = None
+) -> sa.Engine:
+    """With ``keep_open`` one connection stays open. No statement waits longer than ``seconds``, if given."""
     address = parse_address(connection)
 
     def open_connection() -> pymysql.Connection[Any]:
@@ -22,4 +24,4 @@ def sql_engine(connection: MySQLConnection, *, kept: bool = False, seconds: floa
         session.autocommit(False)  # SQLAlchemy expects the driver to begin
         return session
 
-    return server_engine("mysql+pymysql://", open_connection, kept=kept)
+    return server_engine("mysql+pymysql://", open_connection, keep_open=keep_open)

@@ -30,13 +30,13 @@ def exact_select(connection: psycopg.Connection[Any], name: str, sql: str, table
     return select_exact(sql, checked, table, _DIALECT)
 
 
-def _checked_value(found: ResultColumn, table: TableSpec) -> exp.Expr | None:
-    wanted = table.column(found.name).type
-    how = column_export(found)
+def _checked_value(result_column: ResultColumn, table: TableSpec) -> exp.Expr | None:
+    wanted = table.column(result_column.name).type
+    how = column_export(result_column)
     if how.type is None:
-        plain = exp.Cast(this=column(found.name, ALIAS), to=exp.DataType.build("NUMERIC"))
-        return checked_number(plain, found.name, wanted, _DIALECT)
-    if how.type.kind == "json" and wanted.kind in ("json", "jsonb") and not found.is_json:
-        document = exp.Anonymous(this="to_json", expressions=[column(found.name, ALIAS)])
+        plain = exp.Cast(this=column(result_column.name, ALIAS), to=exp.DataType.build("NUMERIC"))
+        return checked_number(plain, result_column.name, wanted, _DIALECT)
+    if how.type.kind == "json" and wanted.kind in ("json", "jsonb") and not result_column.is_json:
+        document = exp.Anonymous(this="to_json", expressions=[column(result_column.name, ALIAS)])
         return exp.cast(document, wanted.kind.upper(), dialect="postgres")
     return None

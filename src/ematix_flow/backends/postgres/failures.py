@@ -125,13 +125,13 @@ def _position_within(sql: str, statement: str | None, position: int | None) -> i
     return inside if start >= 0 and 1 <= inside <= len(sql) + 1 else None
 
 
-def _row_rejection(found: PostgresDiagnosis, names: Mapping[str, str]) -> RowRejected:
-    what = found.sentence
-    column = names.get(found.column, found.column) if found.column else None
+def _row_rejection(diagnosis: PostgresDiagnosis, names: Mapping[str, str]) -> RowRejected:
+    what = diagnosis.sentence
+    column = names.get(diagnosis.column, diagnosis.column) if diagnosis.column else None
     if column and column not in what:
         what = f"column {column!r}: {what}"
-    elif found.constraint and found.constraint not in what:
-        what = f"constraint {found.constraint!r}: {what}"
+    elif diagnosis.constraint and diagnosis.constraint not in what:
+        what = f"constraint {diagnosis.constraint!r}: {what}"
     steps = {
         "23505": FIX_DUPLICATE,
         "23503": FIX_REFERENCE,
@@ -139,16 +139,16 @@ def _row_rejection(found: PostgresDiagnosis, names: Mapping[str, str]) -> RowRej
         "22001": FIX_LENGTH,
         "22003": FIX_RANGE,
     }
-    return RowRejected(what, state=UNCHANGED, next_step=steps.get(found.state, FIX_ROW))
+    return RowRejected(what, state=UNCHANGED, next_step=steps.get(diagnosis.state, FIX_ROW))
 
 
-def _target_advice(found: PostgresDiagnosis) -> str:
-    if found.state == "42501":
+def _target_advice(diagnosis: PostgresDiagnosis) -> str:
+    if diagnosis.state == "42501":
         return "GRANT what is missing to the connection's user, or use another user"
-    if found.state == "53100":
+    if diagnosis.state == "53100":
         return "free space on the server's disk, then run it again"
-    if found.state == "25006":
+    if diagnosis.state == "25006":
         return "connect to the primary: this server takes no writes"
-    if found.state == "57014":
+    if diagnosis.state == "57014":
         return "raise the user's statement_timeout if that was what stopped it"
-    return found.hint or "check the server's log"
+    return diagnosis.hint or "check the server's log"

@@ -119,50 +119,50 @@ def find_read_bound(
 
     None on a standby, which does not list the open transactions of its primary.
     """
-    kept = query.range
-    assert kept is not None
+    source_range = query.range
+    assert source_range is not None
     if _fetch_value(connection, "SELECT pg_is_in_recovery()"):
         return None
     sql = one_statement(query.sql, "postgres")
-    picked = f"SELECT {_DIALECT.quote(kept.column)} FROM {as_subquery(sql, _DIALECT)}"
+    picked = f"SELECT {_DIALECT.quote(source_range.column)} FROM {as_subquery(sql, _DIALECT)}"
     native = prepare_statement(connection, name, sql, picked)[0][1]
     if native == _TIMESTAMPTZ and data_type.kind in ("timestamp", "timestamp_tz"):
-        return _bound_by_oldest_start(connection, name, sql, kept, data_type)
-    top, tables = _highest_value(connection, name, sql, kept, data_type)
+        return _bound_by_oldest_start(connection, name, sql, source_range, data_type)
+    top, tables = _highest_value(connection, name, sql, source_range, data_type)
     if top is None:
-        return ReadBound(_bound_without_new_rows(kept, data_type))
-    high = Watermark(kept.column, data_type, top)
+        return ReadBound(_bound_without_new_rows(source_range, data_type))
+    high = Watermark(source_range.column, data_type, top)
     is_time = native in (_DATE, _TIMESTAMP, _TIMESTAMPTZ)
     if is_time and data_type.kind in _TIMES:
-        return _bound_by_local_start(connection, kept, high)
+        return _bound_by_local_start(connection, source_range, high)
     if is_time:  # as text
         _sleep(_VISIBLE_AFTER)
     noted = _open_transactions(connection) if is_time else _writing_transactions(connection, tables)
     left = _wait_for_transactions(connection, [*noted, *_prepared_transactions(connection)])
     if not left:
         return ReadBound(high)
-    high = _bound_without_new_rows(kept, data_type)
-    return ReadBound(high, _held_back_text(high, left, kept))
+    high = _bound_without_new_rows(source_range, data_type)
+    return ReadBound(high, _held_back_text(high, left, source_range))
 
 
 def _bound_by_local_start(
-    connection: psycopg.Connection[Any], kept: SourceRange, high: Watermark
+    connection: psycopg.Connection[Any], source_range: SourceRange, high: Watermark
 ) -> ReadBound:
     """The bound for ``high``, the highest value, in an unknown zone."""
-    if high == kept.low:  # nothing new
+    if high == source_range.low:  # nothing new
         return ReadBound(high)
     if _bound_before_start(_now(connection) - _VISIBLE_AFTER, high) != high:
         _sleep(_VISIBLE_AFTER)
     noted = [*_open_transactions(connection), *_prepared_transactions(connection)]
-    if _bound_before_starts(noted, kept, high) == high:
+    if _bound_before_starts(noted, source_range, high) == high:
         return ReadBound(high)
     left = _wait_for_transactions(connection, noted)
-    bound = _bound_before_starts(left, kept, high)
-    return ReadBound(bound, _held_back_text(bound, left, kept) if bound != high else None)
+    bound = _bound_before_starts(left, source_range, high)
+    return ReadBound(bound, _held_back_text(bound, left, source_range) if bound != high else None)
 
 
 def _bound_by_oldest_start(
-    connection: psycopg.Connection[Any], name: str, sql: str, kept: SourceRange, data_type: DataType
+    connection: psycopg.Connection[Any], name: str, sql: str, source_range: SourceRange, data_type: DataType
 ) -> ReadBound:
     """A row at the bound itself may come later: the next read starts at the bound, inclusive."""
     now = _now(connection)
@@ -170,7 +170,9 @@ def _bound_by_oldest_start(
     bound, surely_shown = _oldest_start(noted, now), now - _VISIBLE_AFTER
     if bound > surely_shown:
         newest = SourceRange(
-            kept.column, _watermark_at(kept, data_type, surely_shown), _watermark_at(kept, data_type, bound)
+            source_range.column,
+            _watermark_at(source_range, data_type, surely_shown),
+            _watermark_at(source_range, data_type, bound),
         )
         if _highest_value(connection, name, sql, newest, data_type)[0] is None:
             bound = surely_shown
@@ -182,28 +184,28 @@ def _bound_by_oldest_start(
     unknown = [t for t in noted if t.start is None]
     left = _wait_for_transactions(connection, [*unknown, *_prepared_transactions(connection)])
     if left:
-        high = _bound_without_new_rows(kept, data_type)
-        return ReadBound(high, _held_back_text(high, left, kept))
-    high = _watermark_at(kept, data_type, bound)
-    if kept.high is not None and _sort_value(kept.high) < _sort_value(high):
-        return ReadBound(kept.high)
+        high = _bound_without_new_rows(source_range, data_type)
+        return ReadBound(high, _held_back_text(high, left, source_range))
+    high = _watermark_at(source_range, data_type, bound)
+    if source_range.high is not None and _sort_value(source_range.high) < _sort_value(high):
+        return ReadBound(source_range.high)
     started = [t for t in noted if t.start is not None]
     long_open = (now - _oldest_start(started, now)).total_seconds() > WAIT_SECONDS
-    return ReadBound(high, _held_back_text(high, started, kept) if long_open else None)
+    return ReadBound(high, _held_back_text(high, started, source_range) if long_open else None)
 
 
 # ------------------------------------------------------------------ what is there
 
 
 def _highest_value(
-    connection: psycopg.Connection[Any], name: str, sql: str, kept: SourceRange, data_type: DataType
+    connection: psycopg.Connection[Any], name: str, sql: str, source_range: SourceRange, data_type: DataType
 ) -> tuple[WatermarkValue | None, list[int]]:
     """The highest value in the range, as the bound's type, and the tables that the query read."""
-    mark = _DIALECT.range_operand(column(kept.column, ALIAS), data_type)
+    mark = _DIALECT.range_operand(column(source_range.column, ALIAS), data_type)
     typed = _DIALECT.literal(None, data_type)
     typed.set("this", exp.Max(this=_DIALECT.comparable(mark, data_type)))
     statement = f"SELECT {_DIALECT.render(typed)} FROM {as_subquery(sql, _DIALECT)}"
-    condition = range_condition(kept, _DIALECT, ALIAS)
+    condition = range_condition(source_range, _DIALECT, ALIAS)
     if condition is not None:
         statement += f" WHERE {_DIALECT.render(condition)}"
     connection.execute("BEGIN READ ONLY")
@@ -256,24 +258,28 @@ def _wait_for_transactions(
 # ------------------------------------------------------------------ bounds and messages
 
 
-def _oldest_start(found: Sequence[_OpenTransaction], otherwise: dt.datetime) -> dt.datetime:
-    return min([otherwise, *(t.start for t in found if t.start is not None)])
+def _oldest_start(transactions: Sequence[_OpenTransaction], otherwise: dt.datetime) -> dt.datetime:
+    return min([otherwise, *(t.start for t in transactions if t.start is not None)])
 
 
-def _watermark_at(kept: SourceRange, data_type: DataType, moment: dt.datetime) -> Watermark:
+def _watermark_at(source_range: SourceRange, data_type: DataType, moment: dt.datetime) -> Watermark:
     value = moment.astimezone(dt.timezone.utc)
     return Watermark(
-        kept.column, data_type, value if data_type.kind == "timestamp_tz" else value.replace(tzinfo=None)
+        source_range.column,
+        data_type,
+        value if data_type.kind == "timestamp_tz" else value.replace(tzinfo=None),
     )
 
 
-def _bound_before_starts(found: Sequence[_OpenTransaction], kept: SourceRange, high: Watermark) -> Watermark:
+def _bound_before_starts(
+    transactions: Sequence[_OpenTransaction], source_range: SourceRange, high: Watermark
+) -> Watermark:
     """The lower of ``high`` and the lowest value that these can write into a column without zone."""
-    starts = [t.start for t in found if t.start is not None]
-    if not found:
+    starts = [t.start for t in transactions if t.start is not None]
+    if not transactions:
         return high
-    if len(starts) < len(found):
-        return _bound_without_new_rows(kept, high.type)
+    if len(starts) < len(transactions):
+        return _bound_without_new_rows(source_range, high.type)
     return _bound_before_start(min(starts), high)
 
 
@@ -288,9 +294,9 @@ def _bound_before_start(start: dt.datetime, high: Watermark) -> Watermark:
     return min(high, Watermark(high.column, high.type, value), key=_sort_value)
 
 
-def _bound_without_new_rows(kept: SourceRange, data_type: DataType) -> Watermark:
+def _bound_without_new_rows(source_range: SourceRange, data_type: DataType) -> Watermark:
     """A bound that excludes all new rows: the end of the last read, or below every value."""
-    return kept.low or Watermark(kept.column, data_type, _lowest_value(data_type))
+    return source_range.low or Watermark(source_range.column, data_type, _lowest_value(data_type))
 
 
 def _lowest_value(data_type: DataType) -> WatermarkValue:
@@ -312,15 +318,19 @@ def _sort_value(mark: Watermark) -> Any:
     return mark.value
 
 
-def _held_back_text(high: Watermark, left: Sequence[_OpenTransaction], kept: SourceRange) -> str:
-    oldest = min(left, key=lambda t: (t.start or t.prepared_at or dt.datetime.max).replace(tzinfo=None))
+def _held_back_text(
+    high: Watermark, transactions: Sequence[_OpenTransaction], source_range: SourceRange
+) -> str:
+    oldest = min(
+        transactions, key=lambda t: (t.start or t.prepared_at or dt.datetime.max).replace(tzinfo=None)
+    )
     what = (
         "new rows"
-        if high == _bound_without_new_rows(kept, high.type)
+        if high == _bound_without_new_rows(source_range, high.type)
         else f"rows with {high.column} beyond {high.encode()}"
     )
-    others = f", and {len(left) - 1} more" if len(left) > 1 else ""
-    hidden = any(t.start is None and t.gid is None for t in left) and high.type.kind in _TIMES
+    others = f", and {len(transactions) - 1} more" if len(transactions) > 1 else ""
+    hidden = any(t.start is None and t.gid is None for t in transactions) and high.type.kind in _TIMES
     grant = "; a user with pg_read_all_stats sees when it began, and reads up to there" if hidden else ""
     return f"{what} wait for a later run: {oldest}{others}{grant}"
 

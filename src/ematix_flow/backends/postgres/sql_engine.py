@@ -15,9 +15,9 @@ from ematix_flow.spec.connections import PostgresConnection
 
 
 def sql_engine(
-    connection: PostgresConnection, *, kept: bool = False, seconds: float | None = None
+    connection: PostgresConnection, *, keep_open: bool = False, seconds: float | None = None
 ) -> sa.Engine:
-    """With ``kept`` one connection stays open. No statement waits longer than ``seconds``, if given."""
+    """With ``keep_open`` one connection stays open. No statement waits longer than ``seconds``, if given."""
     address = parse_address(connection)
 
     def open_connection() -> psycopg.Connection[Any]:
@@ -25,4 +25,6 @@ def sql_engine(
         session.autocommit = False  # SQLAlchemy expects the driver to begin
         return session
 
-    return server_engine("postgresql+psycopg://", open_connection, kept=kept, use_native_hstore=False)
+    return server_engine(
+        "postgresql+psycopg://", open_connection, keep_open=keep_open, use_native_hstore=False
+    )

@@ -139,23 +139,23 @@ def _new_elements(dialect: SqlDialect, diff: TableDiff, created: CreateTableStat
     return columns + constraints + [f"UNIQUE {column_list(dialect, group)}" for group in diff.add_unique]
 
 
-def _final_column(diff: TableDiff, item: ColumnSpec, found: ColumnSpec) -> ColumnSpec:
+def _final_column(diff: TableDiff, item: ColumnSpec, live_column: ColumnSpec) -> ColumnSpec:
     """A column that is only widened keeps its NOT NULL."""
     if item in diff.relaxed or item in diff.tightened:
         return item
-    return replace(item, nullable=found.nullable)
+    return replace(item, nullable=live_column.nullable)
 
 
-def _with_limit(diff: TableDiff, found: ColumnSpec) -> ColumnSpec:
-    return replace(found, type=diff.live.limits.get(found.name, found.type))
+def _with_limit(diff: TableDiff, live_column: ColumnSpec) -> ColumnSpec:
+    return replace(live_column, type=diff.live.limits.get(live_column.name, live_column.type))
 
 
 def _require_known_definition(
-    dialect: SqlDialect, diff: TableDiff, definition: TableElement, found: ColumnSpec
+    dialect: SqlDialect, diff: TableDiff, definition: TableElement, live_column: ColumnSpec
 ) -> None:
     """A definition that changes must contain nothing that the new table would lose."""
-    native = diff.live.native.get(found.name, "")
-    kept = _with_limit(diff, found)
+    native = diff.live.native.get(live_column.name, "")
+    kept = _with_limit(diff, live_column)
     types = {sql_words(native), sql_words(dialect.native_type(kept.type))}
     constraint = sql_words(dialect.column_constraint(kept))
     rests = {
@@ -166,8 +166,8 @@ def _require_known_definition(
     }
     if _without_punctuation(definition.words[1:]) not in {_without_punctuation(rest) for rest in rests}:
         raise CannotAlter(
-            f"column {found.name!r} is defined as  {definition.text}  which a rebuilt table could not keep "
-            "completely. By hand: create the table again with the declared column"
+            f"column {live_column.name!r} is defined as  {definition.text}  which a rebuilt table could not "
+            "keep completely. By hand: create the table again with the declared column"
         )
 
 

@@ -72,12 +72,12 @@ def compare_tables(
     if scd2_conversion.keeps_versions(live) and not scd2_conversion.may_keep_versions(wanted):
         diff.refuse("table", scd2_conversion.revert_instructions(dialect, wanted, live), blocks=True)
     for item in wanted.columns:
-        found = there.get(item.name)
-        if found is None:
+        live_column = there.get(item.name)
+        if live_column is None:
             _compare_missing_column(dialect, diff, item, ask)
         else:
-            _compare_type(dialect, diff, item, found)
-            _compare_nulls(dialect, diff, item, found)
+            _compare_type(dialect, diff, item, live_column)
+            _compare_nulls(dialect, diff, item, live_column)
     _compare_undeclared_columns(diff)
     _compare_keys(dialect, diff, matching, ask)
     if diff.converts_to_scd2:
@@ -110,15 +110,15 @@ def _compare_missing_column(dialect: SqlDialect, diff: TableDiff, item: ColumnSp
     diff.blockers.append(f"column {item.name!r} ({item.type}) is declared but not in the table")
 
 
-def _compare_type(dialect: SqlDialect, diff: TableDiff, item: ColumnSpec, found: ColumnSpec) -> None:
+def _compare_type(dialect: SqlDialect, diff: TableDiff, item: ColumnSpec, live_column: ColumnSpec) -> None:
     live, name = diff.live, item.name
     native = live.native.get(name)
     limit = live.limits.get(name)
-    if dialect.can_hold(item.type, found.type, native) and _same_limit(dialect, item, limit):
+    if dialect.can_hold(item.type, live_column.type, native) and _same_limit(dialect, item, limit):
         return
-    shown = native or str(found.type)
-    meaning = limit or (found.type if native is None else dialect.canonical_type(native))
-    difference = f"column {name!r} is {shown} in the table, declared as {item.type}"
+    live_type = native or str(live_column.type)
+    meaning = limit or (live_column.type if native is None else dialect.canonical_type(native))
+    difference = f"column {name!r} is {live_type} in the table, declared as {item.type}"
     loose = meaning is None or not takes_exactly_or_rejects(
         meaning, item.type
     )  # it would round, cut or refuse values
@@ -134,7 +134,7 @@ def _compare_type(dialect: SqlDialect, diff: TableDiff, item: ColumnSpec, found:
         )
     else:
         diff.widened.append(item)
-        diff.lines.append(DiffLine("~", name, shown, dialect.display_type(item.type)))
+        diff.lines.append(DiffLine("~", name, live_type, dialect.display_type(item.type)))
         if loose:
             diff.blockers.append(difference)
 
@@ -145,8 +145,8 @@ def _same_limit(dialect: SqlDialect, item: ColumnSpec, limit: DataType | None) -
     return dialect.column_constraint(replace(item, type=limit)) == dialect.column_constraint(item)
 
 
-def _compare_nulls(dialect: SqlDialect, diff: TableDiff, item: ColumnSpec, found: ColumnSpec) -> None:
-    if found.nullable == item.nullable:
+def _compare_nulls(dialect: SqlDialect, diff: TableDiff, item: ColumnSpec, live_column: ColumnSpec) -> None:
+    if live_column.nullable == item.nullable:
         return
     if item.nullable:
         if item.name not in diff.live.primary_key:  # reported with the key

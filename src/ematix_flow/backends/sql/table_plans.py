@@ -72,14 +72,14 @@ def matching_by_key(table: TableSpec) -> Matching:
     return Matching(keys=keys, compare=tuple(n for n in table.column_names if n not in keys))
 
 
-def remaining_changes(load: Load, found: TablePlan) -> Sequence[TableChange]:
+def remaining_changes(load: Load, plan: TablePlan) -> Sequence[TableChange]:
     """The planned changes that no other process has made since the plan."""
     agreed, declined = (
         {(change.action, change.subject) for change in changes}
         for changes in (load.plan.table_plan.changes, load.plan.table_plan.declined)
     )
-    other = [c for c in found.changes if (c.action, c.subject) not in agreed | declined]
-    refused = [text for text in found.differences if text not in load.plan.table_plan.differences]
+    other = [c for c in plan.changes if (c.action, c.subject) not in agreed | declined]
+    refused = [text for text in plan.differences if text not in load.plan.table_plan.differences]
     if other or refused:
         changed = refused or [f"{c.action.replace('_', ' ')} {c.subject}" for c in other]
         raise SchemaMismatch(
@@ -89,4 +89,4 @@ def remaining_changes(load: Load, found: TablePlan) -> Sequence[TableChange]:
             state=f"{load.table.label} is unchanged",
             next_step="run it again",
         )
-    return [c for c in found.changes if (c.action, c.subject) in agreed]
+    return [c for c in plan.changes if (c.action, c.subject) in agreed]

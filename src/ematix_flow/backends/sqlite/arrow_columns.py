@@ -65,56 +65,56 @@ def _parse_values(values: Sequence[Any], name: str, data_type: DataType, offset:
     return parsed
 
 
-def _cast_column(found: pa.Array, data_type: DataType) -> pa.Array | None:
+def _cast_column(array: pa.Array, data_type: DataType) -> pa.Array | None:
     """The whole column in one cast, or None when only `parse_value` can convert it."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.types as t
 
     kind, wanted = data_type.kind, data_type.arrow()
-    is_number = t.is_integer(found.type) or t.is_floating(found.type)
-    if t.is_null(found.type):
-        return pa.nulls(len(found), wanted)
+    is_number = t.is_integer(array.type) or t.is_floating(array.type)
+    if t.is_null(array.type):
+        return pa.nulls(len(array), wanted)
     if (kind in INTEGER_BITS or kind == "double") and is_number:
-        return found.cast(wanted, safe=True)
-    if kind == "boolean" and t.is_integer(found.type):
-        least, most = pc.min_max(found).as_py().values()
-        return found.cast(wanted) if least >= 0 and most <= 1 else None
+        return array.cast(wanted, safe=True)
+    if kind == "boolean" and t.is_integer(array.type):
+        least, most = pc.min_max(array).as_py().values()
+        return array.cast(wanted) if least >= 0 and most <= 1 else None
     if kind == "numeric" and is_number:
-        return _cast_numbers(found.cast(pa.float64(), safe=True), data_type)
-    if kind == "bytes" and t.is_binary(found.type):
-        return found
-    if not t.is_string(found.type):
+        return _cast_numbers(array.cast(pa.float64(), safe=True), data_type)
+    if kind == "bytes" and t.is_binary(array.type):
+        return array
+    if not t.is_string(array.type):
         return None
     if kind in ("text", "json", "jsonb"):
-        return found
+        return array
     if kind == "string":
-        return found if pc.max(pc.utf8_length(found)).as_py() <= (data_type.length or 0) else None
+        return array if pc.max(pc.utf8_length(array)).as_py() <= (data_type.length or 0) else None
     if kind == "date":
-        return found.cast(wanted)
-    return _cast_timestamps(found, wanted) if kind in ("timestamp", "timestamp_tz") else None
+        return array.cast(wanted)
+    return _cast_timestamps(array, wanted) if kind in ("timestamp", "timestamp_tz") else None
 
 
-def _cast_timestamps(found: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _cast_timestamps(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     """Arrow parses text with a zone only as a type with a zone, and text without only as one without."""
     import pyarrow as pa
 
-    first = next((text for text in found.slice(0, 100).to_pylist() if text is not None), "")
-    read = found.cast(pa.timestamp("us", tz="UTC" if _ZONED.fullmatch(first) else None))
+    first = next((text for text in array.slice(0, 100).to_pylist() if text is not None), "")
+    read = array.cast(pa.timestamp("us", tz="UTC" if _ZONED.fullmatch(first) else None))
     return read if read.type == wanted else read.cast(pa.int64()).cast(wanted)
 
 
-def _cast_numbers(found: pa.Array, data_type: DataType) -> pa.Array | None:
+def _cast_numbers(array: pa.Array, data_type: DataType) -> pa.Array | None:
     """Doubles as decimals, if each is the nearest double of a decimal of this scale."""
     import numpy as np
 
-    numbers = numpy_view(found)
+    numbers = numpy_view(array)
     power = float(10 ** (data_type.scale or 0))
     limit = float(10 ** min(data_type.precision or 0, EXACT_DIGITS))
     with np.errstate(over="ignore", invalid="ignore"):
         unscaled = np.rint(numbers * power)
         exact = (unscaled / power == numbers) & (np.abs(unscaled) < limit)
-    return decimal_column(unscaled.astype(np.int64), data_type.arrow(), found) if exact.all() else None
+    return decimal_column(unscaled.astype(np.int64), data_type.arrow(), array) if exact.all() else None
 
 
 # ------------------------------------------------------------------ to SQLite

@@ -21,8 +21,8 @@ _CACHE_KIB = 64 << 10  # keys in random order touch many pages of an index
 class SQLiteSession(SqlSession):
     """One connection of a target, with explicit transactions."""
 
-    def __init__(self, found: OpenConnection, file: DatabaseFile) -> None:
-        self.connection, self.failures = found
+    def __init__(self, connection: OpenConnection, file: DatabaseFile) -> None:
+        self.connection, self.failures = connection
         self.file = file
 
     def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> int:

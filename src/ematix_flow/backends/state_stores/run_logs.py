@@ -89,7 +89,9 @@ def open_run_log(
             from ematix_flow.state.runlog.objects import ObjectRunLog
 
             return ObjectRunLog(open_object_store(given), read_only=read_only)
-        return sql_tables(given, kept=reading, read_only=read_only).open_store(SqlRunLog, read_only=read_only)
+        return sql_tables(given, keep_open=reading, read_only=read_only).open_store(
+            SqlRunLog, read_only=read_only
+        )
     except FlowError as error:
         if reading:
             raise
@@ -98,12 +100,12 @@ def open_run_log(
 
 
 def open_slots(
-    url: str | None = None, *, env: Mapping[str, str], kept: bool = False, read_only: bool = False
+    url: str | None = None, *, env: Mapping[str, str], keep_open: bool = False, read_only: bool = False
 ) -> SlotStore:
     """The slots next to the run log. An error when they cannot be opened: scheduling needs them.
 
-    With ``kept`` the connection to a server stays open between calls. With ``read_only`` nothing is created
-    or upgraded, and missing slots are empty.
+    With ``keep_open`` the connection to a server stays open between calls. With ``read_only`` nothing is
+    created or upgraded, and missing slots are empty.
     """
     given = url or env.get(URL_VARIABLE)
     if given is None or not is_server(given):
@@ -113,7 +115,9 @@ def open_slots(
         from ematix_flow.state.slots.objects import ObjectSlotStore
 
         return ObjectSlotStore(open_object_store(given), read_only=read_only)
-    return sql_tables(given, kept=kept, read_only=read_only).open_store(SqlSlotStore, read_only=read_only)
+    return sql_tables(given, keep_open=keep_open, read_only=read_only).open_store(
+        SqlSlotStore, read_only=read_only
+    )
 
 
 def is_server(url: str) -> bool:
@@ -121,7 +125,7 @@ def is_server(url: str) -> bool:
     return _scheme(url) in SERVER_SCHEMES
 
 
-def sql_tables(url: str, *, kept: bool = False, read_only: bool = False) -> SqlTables:
+def sql_tables(url: str, *, keep_open: bool = False, read_only: bool = False) -> SqlTables:
     """The tables behind a URL. Its own options are ``create_tables`` and, where there are any, ``schema``."""
     scheme = _scheme(url)
     if scheme == "sqlite":
@@ -137,7 +141,7 @@ def sql_tables(url: str, *, kept: bool = False, read_only: bool = False) -> SqlT
     if isinstance(connection, PostgresConnection):
         from ematix_flow.backends.postgres.sql_engine import sql_engine
 
-        engine = sql_engine(connection, kept=kept, seconds=MAX_WAIT_SECONDS)
+        engine = sql_engine(connection, keep_open=keep_open, seconds=MAX_WAIT_SECONDS)
         return SqlTables(location, engine, schema, maker=sql_engine(connection), create_tables=create)
     if isinstance(connection, MySQLConnection):
         from ematix_flow.backends.mysql.sql_engine import sql_engine as mysql_engine
@@ -147,7 +151,7 @@ def sql_tables(url: str, *, kept: bool = False, read_only: bool = False) -> SqlT
                 "a run log in MySQL has no schema: there a schema is a database",
                 next_step="name the database in the URL, as in mysql://user@host/database",
             )
-        engine = mysql_engine(connection, kept=kept, seconds=MAX_WAIT_SECONDS)
+        engine = mysql_engine(connection, keep_open=keep_open, seconds=MAX_WAIT_SECONDS)
         return SqlTables(location, engine, maker=mysql_engine(connection), create_tables=create)
     from ematix_flow.backends.duckdb.sql_engine import sql_engine as duckdb_engine
     from ematix_flow.backends.embedded.database_file import DatabaseFile

@@ -71,11 +71,11 @@ def freshness_check(
     return 1 if any(each.state == "breached" for each in found) else 0
 
 
-def _show_freshness(found: list[Freshness], output: str) -> None:
+def _show_freshness(freshness: list[Freshness], output: str) -> None:
     if output == "json":
-        write_json([each.to_json() for each in found])
+        write_json([each.to_json() for each in freshness])
         return
-    if not found:
+    if not freshness:
         say('no pipeline has a freshness_sla: declare one with  freshness_sla="6h"')
         return
     columns = (
@@ -85,7 +85,7 @@ def _show_freshness(found: list[Freshness], output: str) -> None:
         OutputColumn("allowed", right=True),
         OutputColumn(f"fresh as of ({local_zone_name()})", wraps=True),
     )
-    write_table(columns, [_freshness_row(each) for each in found])
+    write_table(columns, [_freshness_row(each) for each in freshness])
 
 
 def _freshness_row(each: Freshness) -> tuple[object, ...]:

@@ -71,21 +71,21 @@ def maintain(
     from ematix_flow.run.maintenance import maintain_pipelines, require_lakes
 
     columns = tuple(part.strip() for part in (zorder or "").split(",") if part.strip())
-    kept = None if retain is None else parse_duration("--retain", retain)
-    upkeep = MaintenanceOptions(kept, columns, dry_run=dry_run, force=force)
+    retention = None if retain is None else parse_duration("--retain", retain)
+    options = MaintenanceOptions(retention, columns, dry_run=dry_run, force=force)
     registry = load_project(module)
     chosen = resolve_pipelines(registry, names, everything=everything, select=select, exclude=exclude)
     pipelines = [registry.pipeline(name) for name in chosen]
     spark = spark_starter(engine)
     if names:
         require_lakes(pipelines, spark)
-    if upkeep.is_below_safe_retention and not dry_run:
+    if options.is_below_safe_retention and not dry_run:
         say(
             f"warning: a reader or writer that still uses a version older than {retain} will fail",
             "yellow",
         )
     with show_steps() as at:
-        outcomes = list(maintain_pipelines(pipelines, spark, upkeep, run_log=run_log, before=at))
+        outcomes = list(maintain_pipelines(pipelines, spark, options, run_log=run_log, before=at))
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     if output == "json":
         write_json([outcome.to_json() for outcome in outcomes])

@@ -131,7 +131,7 @@ def scheduler(
         log_info_of("ematix_flow.schedule"),
         stop_requests(say, "stopping after the current runs; press again to stop at once") as asked,
         slot_runner(
-            registry, run_log, engine, None, lease_seconds, "schedule", watching, kept=True
+            registry, run_log, engine, None, lease_seconds, "schedule", watching, keep_open=True
         ) as runner,
     ):
         holder = f"{worker_id}/{runner.holder}" if worker_id else runner.holder

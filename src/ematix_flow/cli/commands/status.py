@@ -47,7 +47,7 @@ def status(
     only = resolve_pipeline_filter(registry, names, select, exclude)
     with (
         read_run_log(run_log) as log,
-        open_slots(slots_url(run_log), env=os.environ, kept=True, read_only=True) as store,
+        open_slots(slots_url(run_log), env=os.environ, keep_open=True, read_only=True) as store,
     ):
         now = store.now()
         pipelines = pipeline_statuses(registry, only, store, log, now)

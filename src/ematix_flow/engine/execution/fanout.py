@@ -138,8 +138,8 @@ class _FanOut:
                 )
                 for run, staging in staged
             ]
-            told = tasks.copy_splits_to_all(spark, splits, outlets, self.continue_on_failure)
-        for (run, _), outcome in zip(staged, told, strict=True):
+            outcomes = tasks.copy_splits_to_all(spark, splits, outlets, self.continue_on_failure)
+        for (run, _), outcome in zip(staged, outcomes, strict=True):
             if isinstance(outcome, FlowError):
                 self.failures[run.load.target] = outcome
             elif outcome is not None:

@@ -53,8 +53,8 @@ def retrieve(
                 if success:
                     arrived(success[1])
                 elif complaint is None:
-                    told = _COMPLAINT.match(line)
-                    complaint = " ".join(told[1].split()) if told else None
+                    match = _COMPLAINT.match(line)
+                    complaint = " ".join(match[1].split()) if match else None
         except BaseException:  # Ctrl-C, or the progress callback failed
             process.kill()
             raise

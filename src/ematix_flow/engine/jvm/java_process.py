@@ -130,8 +130,10 @@ class JavaProcess:
         return port, content[8 : 8 + length].decode()
 
     def start_error(self, what: str) -> SparkFailed:
-        said = find_complaint(self._last_log_lines())
-        return SparkFailed(f"{what}: {said}" if said else what, next_step=f"Spark's own log is {self.log}")
+        complaint = find_complaint(self._last_log_lines())
+        return SparkFailed(
+            f"{what}: {complaint}" if complaint else what, next_step=f"Spark's own log is {self.log}"
+        )
 
     def has_ended(self, within: float) -> bool:
         """Whether it ends within so many seconds. Its connection breaks before it ends."""
@@ -202,8 +204,8 @@ def start_java(command: Sequence[str], env: Mapping[str, str], log: Path, scratc
     Java writes its port and secret to a file in ``scratch``, a folder that only this user can read.
     """
     global _last
-    told = scratch / "connection"
-    environment = {**env, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told), "SPARK_CONNECT_MODE": "0"}
+    connection_file = scratch / "connection"
+    environment = {**env, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_file), "SPARK_CONNECT_MODE": "0"}
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     log_from = os.fstat(descriptor).st_size
     try:
@@ -219,7 +221,7 @@ def start_java(command: Sequence[str], env: Mapping[str, str], log: Path, scratc
         raise SparkFailed(f"{command[0]} does not start: {error.strerror}") from error
     finally:
         os.close(descriptor)
-    started = JavaProcess(child.process, log, told, log_from, child)
+    started = JavaProcess(child.process, log, connection_file, log_from, child)
     with _last_lock:
         _last = started
     return started

@@ -129,9 +129,9 @@ def _home_of(executable: Path) -> tuple[Path | None, str | None]:
     if real.parent.name == "bin" and (home / "lib").is_dir():
         return home, None
     text, problem = _run_version_command(executable, "-XshowSettings:properties", "-version")
-    told = re.search(r"^\s*java\.home = (.+)$", text, re.MULTILINE)
-    if told and _missing_executable(Path(told[1].strip())) is None:
-        return Path(told[1].strip()), None
+    match = re.search(r"^\s*java\.home = (.+)$", text, re.MULTILINE)
+    if match and _missing_executable(Path(match[1].strip())) is None:
+        return Path(match[1].strip()), None
     if problem is None and real.parent.name == "bin":
         return home, None
     return None, problem or "does not report its home"
@@ -140,15 +140,15 @@ def _home_of(executable: Path) -> tuple[Path | None, str | None]:
 def _version(home: Path) -> tuple[str | None, str | None]:
     """The version from the ``release`` file of the build; running the program takes longer."""
     try:
-        told = re.search(r'^JAVA_VERSION="([^"]+)"', (home / "release").read_text(), re.MULTILINE)
+        match = re.search(r'^JAVA_VERSION="([^"]+)"', (home / "release").read_text(), re.MULTILINE)
     except (OSError, UnicodeDecodeError):
-        told = None
-    if told is None:
+        match = None
+    if match is None:
         text, problem = _run_version_command(home / "bin" / _JAVA, "-version")
-        told = re.search(r'version "([^"]+)"', text)
-        if told is None:
+        match = re.search(r'version "([^"]+)"', text)
+        if match is None:
             return None, problem or "does not report its version"
-    return told[1], None
+    return match[1], None
 
 
 @functools.lru_cache(maxsize=16)
@@ -167,8 +167,8 @@ def _run_version_command(executable: Path, *arguments: str) -> tuple[str, str | 
     except OSError as error:
         return "", f"does not start ({error.strerror})"
     if answer.returncode != 0:
-        said = (answer.stderr or answer.stdout).strip().splitlines()
-        return "", f"does not run ({said[0] if said else f'exit code {answer.returncode}'})"
+        lines = (answer.stderr or answer.stdout).strip().splitlines()
+        return "", f"does not run ({lines[0] if lines else f'exit code {answer.returncode}'})"
     return answer.stderr + answer.stdout, None
 
 

@@ -229,7 +229,7 @@ def _plan_target(
     source_backend = connections.backend(source_reference(spec))
     live = sink.inspect(table)
     wanted_range, reloaded = source_range(spec, table, target, connections, live)
-    watermark_range, held, is_bounded = bound_range(
+    watermark_range, range_warnings, is_bounded = bound_range(
         wanted_range, table, source.reader, source.sql, source.column_map
     )
     late = None if is_bounded else late_writers_in(spec, source_backend)
@@ -304,7 +304,7 @@ def _plan_target(
         (
             *drift,
             *reloaded,
-            *held,
+            *range_warnings,
             *late_warning(spec, late),
             *(() if path.value == "same_db" else sink.warnings()),
         ),

@@ -87,10 +87,12 @@ def late_warning(spec: PipelineSpec, late_writers_in: str | None) -> tuple[str, 
     )
 
 
-def range_in_source_names(found: SourceRange | None, column_map: Mapping[str, str]) -> SourceRange | None:
+def range_in_source_names(
+    source_range: SourceRange | None, column_map: Mapping[str, str]
+) -> SourceRange | None:
     """The range with the column's name in the result of the source SQL."""
-    if found is None or found.column not in column_map:
-        return found
-    name = column_map[found.column]
-    low, high = (mark and replace(mark, column=name) for mark in (found.low, found.high))
+    if source_range is None or source_range.column not in column_map:
+        return source_range
+    name = column_map[source_range.column]
+    low, high = (mark and replace(mark, column=name) for mark in (source_range.low, source_range.high))
     return SourceRange(name, low, high)

@@ -68,15 +68,15 @@ def judge_new_columns(
     if not changes and not refused:
         return TablePlan(), ()
     lines = [str(line) for line in found.diff if line.subject in touched]
-    told = "; ".join(lines or [*(f"+ {change.subject}" for change in changes), *refused])
+    description = "; ".join(lines or [*(f"+ {change.subject}" for change in changes), *refused])
     if policy == "evolve" and not refused:
         others = tuple(change for change in found.changes if change not in changes)
         return TablePlan(changes, found.differences, found.diff, declined=others), ()
     if policy == "warn":
-        left = f"the stream has columns or types that {table.label} does not have; they are left out: {told}"
-        return TablePlan(), (left,)
+        warning = f"the stream has columns or types that {table.label} does not have; they are left out"
+        return TablePlan(), (f"{warning}: {description}",)
     raise SchemaMismatch(
-        f"the stream has columns or types that {table.label} does not have: {told}",
+        f"the stream has columns or types that {table.label} does not have: {description}",
         where=where,
         state=f"{table.label} is unchanged, and nothing of this batch is loaded",
         next_step=(

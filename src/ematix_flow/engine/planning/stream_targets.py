@@ -82,10 +82,10 @@ def plan_targets(
     """Plan every target for these columns. Spark checks the SQL on no rows."""
     outgoing = columns
     # columns found in a table or in messages do not declare what a table should hold
-    said = spec.transform_sql is not None or columns_by in (DECLARED, REGISTERED)
+    are_declared = spec.transform_sql is not None or columns_by in (DECLARED, REGISTERED)
     if spec.transform_sql is not None:
         outgoing = computed_columns(spec, connections, columns, lookups)
-    return tuple(_plan_target(spec, target, connections, outgoing, said) for target in spec.targets)
+    return tuple(_plan_target(spec, target, connections, outgoing, are_declared) for target in spec.targets)
 
 
 def _plan_target(
@@ -93,9 +93,9 @@ def _plan_target(
     target: StreamTargetSpec,
     connections: Connections,
     columns: tuple[ColumnSpec, ...],
-    said: bool,
+    are_declared: bool,
 ) -> StreamTargetPlan:
-    """``said``: the columns are declared, not only found in a table or in messages."""
+    """``are_declared``: the columns are declared, not only found in a table or in messages."""
     backend = connections.backend(target.connection)
     guarantee = stream_guarantee(spec, target, connections, backend)
     if backend.message_target() is not None:
@@ -112,7 +112,7 @@ def _plan_target(
     grown, drift = None, tuple[str, ...]()
     if declared is not None and target.table is None:
         table = replace(table, columns=tuple(c for c in table.columns if c.name in available))
-        grown, drift = _evolved_table(spec, sink, table, columns) if said else (None, ())
+        grown, drift = _evolved_table(spec, sink, table, columns) if are_declared else (None, ())
         table = grown or table
     if target.keys and target.table is None:
         table = _with_required_keys(table, target.keys)
@@ -123,8 +123,10 @@ def _plan_target(
         table = with_deletion_marks(table, live)
     changes = TablePlan()
     if not adopted:  # an existing table without a declaration is not changed
-        changes, told = judge_drift(spec.on_drift, table, sink.plan_table(table, live, matching), spec.where)
-        drift = (*drift, *told)
+        changes, warnings = judge_drift(
+            spec.on_drift, table, sink.plan_table(table, live, matching), spec.where
+        )
+        drift = (*drift, *warnings)
     elif grown is not None and declared is not None:
         changes, _ = judge_new_columns(spec.on_drift, sink, declared, table, matching, spec.where)
     projection = None
@@ -159,8 +161,8 @@ def _evolved_table(
     there = {column.name for column in live.columns}
     if not has_load_columns(live):
         left = [column.name for column in columns if column.name not in there]
-        told = f"{table.label} has no column {', '.join(left)}: what the stream brings there is left out"
-        return None, ((told,) if left else ())
+        warning = f"{table.label} has no column {', '.join(left)}: what the stream brings there is left out"
+        return None, ((warning,) if left else ())
     grown = evolve_table(table, live, columns)
     if grown == table:
         return None, ()

@@ -109,8 +109,8 @@ def root_cause(text: str) -> str:
     if python is not None:
         return python.splitlines()[0]
     lost = _LOST_TASK.search(text)
-    told = [*reversed(_CAUSED_BY.findall(text)), *([lost[1]] if lost else []), _first_line(text)]
-    causes = [said for said in map(_exception_message, told) if said]
+    lines = [*reversed(_CAUSED_BY.findall(text)), *([lost[1]] if lost else []), _first_line(text)]
+    causes = [message for message in map(_exception_message, lines) if message]
     telling = [cause for cause in causes if any(sign in cause for sign, _ in _HINTS)]
     return next(iter(telling or causes), None) or _first_line(text) or "no reason given"
 
@@ -144,14 +144,14 @@ def _python_error(text: str) -> str | None:
     if _TRACEBACK not in text:
         return None
     lines = text.rsplit(_TRACEBACK, 1)[1].splitlines()[1:]
-    said: list[str] = []
+    message_lines: list[str] = []
     for line in lines:
-        if not said and (not line.strip() or line[0].isspace()):
+        if not message_lines and (not line.strip() or line[0].isspace()):
             continue  # still in the frames
-        if line.startswith("\tat ") or (said and not line.strip()):
+        if line.startswith("\tat ") or (message_lines and not line.strip()):
             break
-        said.append(line)
-    return "\n".join(said) or None
+        message_lines.append(line)
+    return "\n".join(message_lines) or None
 
 
 def _own_error(text: str) -> errors.FlowError | None:
@@ -241,5 +241,5 @@ def _has_class_named(error: BaseException, name: str) -> bool:
 
 
 def _python_line(error: BaseException) -> str:
-    said = _first_line(str(error))
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    message = _first_line(str(error))
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__

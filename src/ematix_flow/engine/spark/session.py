@@ -299,16 +299,16 @@ def _create_gateway(port: int, secret: str) -> JavaGateway:
     """PySpark's gateway object for a Java process that already runs."""
     from pyspark.java_gateway import launch_gateway
 
-    told = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
-    with _temporary_environment(told):
+    variables = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
+    with _temporary_environment(variables):
         return launch_gateway()  # type: ignore[no-untyped-call]
 
 
 @contextlib.contextmanager
-def _temporary_environment(told: Mapping[str, str]) -> Iterator[None]:
+def _temporary_environment(variables: Mapping[str, str]) -> Iterator[None]:
     """Set environment variables within the block. PySpark reads some values only from there."""
-    before = {name: os.environ.get(name) for name in told}
-    os.environ.update(told)
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:

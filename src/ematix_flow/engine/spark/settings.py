@@ -188,8 +188,8 @@ def _standalone_master(addresses: Sequence[str]) -> str:
     return "spark://" + ",".join(addresses)
 
 
-def _count(found: Sequence[str]) -> str:
-    return f"{len(found)} address{'' if len(found) == 1 else 'es'}: {', '.join(found)}"
+def _count(names: Sequence[str]) -> str:
+    return f"{len(names)} address{'' if len(names) == 1 else 'es'}: {', '.join(names)}"
 
 
 def _require_peers(peers: Sequence[str], lookup: Lookup) -> list[str]:

@@ -65,17 +65,17 @@ def wait_for_others(wanted: str, is_needed: Callable[[], bool]) -> None:
     EngineError when waiting would not end: for a stream, or when this run uses Spark itself. Called with the
     lock held, which is released while waiting.
     """
-    user, told = _current.get(), False
+    user, has_warned = _current.get(), False
     while is_needed():
         others = [each for each in _holders if each is not user]
         if not others:
             return
         if user is None or user in _holders or any(each.is_endless for each in others):
             raise spark_in_use_error([each.name for each in others], wanted)
-        if not told:
+        if not has_warned:
             names = ", ".join(each.name for each in others)
             _log.warning("%s waits until %s ends: Spark must restart for %s", user.name, names, wanted)
-            told = True
+            has_warned = True
         _ended.wait(_POLL_SECONDS)  # in short waits, so that Ctrl-C works
 
 

@@ -66,8 +66,8 @@ def refuse_nulls(rows: DataFrame, declared: TableSpec | None) -> DataFrame:
     checked = []
     for name in rows.columns:
         if name in filled:
-            told = f"column {name!r} is null or missing, and source_columns= declares it without nulls"
-            refused = raise_error_sql(text_literal(told), next_step=step)
+            message = f"column {name!r} is null or missing, and source_columns= declares it without nulls"
+            refused = raise_error_sql(text_literal(message), next_step=step)
             checked.append(F.expr(f"coalesce({quote(name)}, {refused})").alias(name))
         else:
             checked.append(F.col(quote(name)))

@@ -101,14 +101,14 @@ def stage_messages(
     With ``lenient`` a rejected row counts as bad; otherwise it stops the batch.
     """
     task = _stage_task(decoders, staging, validator, lenient)
-    told = [json.loads(answer) for answer in tasks.run_tasks(messages, task)]
-    for answer in told:
+    answers = [json.loads(answer) for answer in tasks.run_tasks(messages, task)]
+    for answer in answers:
         if "error" in answer:
             raise tasks.decode_error(answer)
     counts = MessageCounts()
-    for answer in told:
+    for answer in answers:
         counts += MessageCounts(**answer["counts"])
-    return tuple(StagedPart(**answer["part"]) for answer in told), counts
+    return tuple(StagedPart(**answer["part"]) for answer in answers), counts
 
 
 def _stage_task(
@@ -120,10 +120,10 @@ def _stage_task(
             rows = _decode_rows(batches, decoders, validator, lenient, found)
             part = staging.write(uuid.uuid4().hex, rows)
             faults.point("task.staged")
-            told: dict[str, Any] = {"part": vars(part), "counts": vars(found[0])}
+            answer: dict[str, Any] = {"part": vars(part), "counts": vars(found[0])}
         except errors.FlowError as error:
-            told = tasks.encode_outcome(error)
-        yield tasks.text_batch(json.dumps(told))
+            answer = tasks.encode_outcome(error)
+        yield tasks.text_batch(json.dumps(answer))
 
     return task
 
@@ -142,13 +142,13 @@ def _decode_rows(
     decoders: SourceDecoders,
     validator: RowValidator,
     lenient: bool,
-    found: list[MessageCounts],
+    counts: list[MessageCounts],
 ) -> Iterator[pa.RecordBatch]:
     seen = 0
     for batch in batches:
         for own, read in decoders.decode(batch):
             decoded = without_rejected_rows(read, validator) if lenient else read
-            found[0] += count_messages(own, decoded)
+            counts[0] += count_messages(own, decoded)
             if decoded.rows.num_rows:
                 yield cast_batch(decoded.rows, validator.table, seen)
                 seen += decoded.rows.num_rows

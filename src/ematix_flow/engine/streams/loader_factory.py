@@ -165,10 +165,10 @@ class LoaderFactory:
         place = target.topic or target.queue or ""
         messages.check_destination(place)
         options = {"partition_key_prefix": target.partition_key_prefix} if target.partition_key_prefix else {}
-        shown = [
+        value_columns = [
             c for c in plan.table.columns if c.name not in (target.headers_column, target.partition_column)
         ]
-        encoder = encoder_for(target_payload(stream.connections, target), shown)
+        encoder = encoder_for(target_payload(stream.connections, target), value_columns)
         once = plan.guarantee.value == "exactly_once"
         return MessageSink(plan, messages, messages.sender(place, options), encoder, once)
 
@@ -184,9 +184,11 @@ def _as_declared(columns: Sequence[ColumnSpec], declared: TableSpec | None) -> t
     """The columns with the types and nullability of ``source_columns=``, which may be stricter than the
     table.
     """
-    said = {c.name: c for c in declared.columns} if declared is not None else {}
+    declared_columns = {c.name: c for c in declared.columns} if declared is not None else {}
     return tuple(
-        replace(said[c.name], nullable=c.nullable and said[c.name].nullable) if c.name in said else c
+        replace(declared_columns[c.name], nullable=c.nullable and declared_columns[c.name].nullable)
+        if c.name in declared_columns
+        else c
         for c in columns
     )
 

@@ -74,8 +74,8 @@ class Lookups:
             try:
                 self._read(lookup)
             except Exception as error:  # after any error the previous rows stay in use
-                told = error.what if isinstance(error, FlowError) else type(error).__name__
-                self.note(f"lookup {lookup.name!r} keeps its rows: {told}")
+                reason = error.what if isinstance(error, FlowError) else type(error).__name__
+                self.note(f"lookup {lookup.name!r} keeps its rows: {reason}")
 
     def _read(self, lookup: LookupSpec) -> None:
         """Read into a new view.

@@ -29,12 +29,12 @@ def recorded_ids(
     """The ids recorded in the checkpoint and in the ledgers."""
     found: list[RecordedIds] = []
     for place, (source, position) in enumerate(zip(sources, remembered, strict=True)):
-        said = (
+        ids_in_position = (
             source.resource_ids_in(position)
             if isinstance(source, SparkStreamSource) and position is not None
             else {}
         )
-        found.append({**checkpoint.resource_ids(place), **said})
+        found.append({**checkpoint.resource_ids(place), **ids_in_position})
     return found
 
 

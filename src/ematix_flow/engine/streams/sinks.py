@@ -283,10 +283,10 @@ def _send_task(
         rows = [0]
         try:
             sent = sender.send(_encode_messages(batches, table, encoder, names, rows), token)
-            told: dict[str, Any] = {"sent": sent, "rows": rows[0]}
+            answer: dict[str, Any] = {"sent": sent, "rows": rows[0]}
         except errors.FlowError as error:
-            told = tasks.encode_outcome(error)
-        yield tasks.text_batch(json.dumps(told))
+            answer = tasks.encode_outcome(error)
+        yield tasks.text_batch(json.dumps(answer))
 
     return task
 
@@ -308,13 +308,13 @@ class _SendCheck:
 
 def _check_task(validator: RowValidator) -> tasks.ArrowFunction:
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        told: dict[str, Any] = {}
+        answer: dict[str, Any] = {}
         try:
             for batch in batches:
                 validator.conform_rows(batch)
         except errors.FlowError as error:
-            told = tasks.encode_outcome(error)
-        yield tasks.text_batch(json.dumps(told))
+            answer = tasks.encode_outcome(error)
+        yield tasks.text_batch(json.dumps(answer))
 
     return task
 
@@ -330,7 +330,7 @@ def _encode_messages(
 
     key, headers, partition = names
     # columns that only route a message are not part of it
-    said = [column.name for column in table.columns if column.name not in (headers, partition)]
+    value_columns = [column.name for column in table.columns if column.name not in (headers, partition)]
     for batch in batches:
         fitting = cast_batch(batch, table, rows[0])
         rows[0] += batch.num_rows
@@ -341,7 +341,7 @@ def _encode_messages(
         ) -> pa.Array:
             return pa.nulls(empty, wanted) if name is None else _cast_array(fitting.column(name), wanted)
 
-        values = encoder.encode(fitting.select(said))
+        values = encoder.encode(fitting.select(value_columns))
         schema = outgoing_schema()
         yield pa.RecordBatch.from_arrays(
             [

@@ -131,9 +131,9 @@ class TargetGroup:
     def _translate_error(self, error: Exception) -> FlowError:
         """The error of a source that recognises Spark's message, or else Spark's error."""
         stream = self.stream
-        said = f"{error}\n{error.__cause__}" if error.__cause__ is not None else str(error)
+        message = f"{error}\n{error.__cause__}" if error.__cause__ is not None else str(error)
         for source, declared in zip(stream.sources, stream.spec.sources, strict=True):
-            found = source.explain_failure(stream.reading_of(declared), said)
+            found = source.explain_failure(stream.reading_of(declared), message)
             if found is not None:
                 return found
         return translate_spark_error(error, what=f"stream {stream.spec.name!r}", source=True)
@@ -222,8 +222,8 @@ class TargetGroup:
         if not replaced and all(
             not isinstance(source, SparkStreamSource)
             or known is None
-            or source.continues_checkpoint(known, told, stream.reading_of(declared))
-            for source, declared, known, told in zip(
+            or source.continues_checkpoint(known, position, stream.reading_of(declared))
+            for source, declared, known, position in zip(
                 stream.sources, stream.spec.sources, planned, remembered, strict=True
             )
         ):
@@ -249,9 +249,9 @@ class TargetGroup:
         self, replaced: Sequence[str], remembered: tuple[str | None, ...]
     ) -> tuple[str | None, ...]:
         self.checkpoint.set_aside()
-        said = f"{'; '.join(replaced)}: it is read from its beginning, as fail_on_data_loss=False allows"
-        _log.warning("stream %r: %s", self.stream.spec.name, said)
-        self.stream.note(said)
+        message = f"{'; '.join(replaced)}: it is read from its beginning, as fail_on_data_loss=False allows"
+        _log.warning("stream %r: %s", self.stream.spec.name, message)
+        self.stream.note(message)
         if len(set(self._target_positions())) > 1:
             self.stream.note(
                 "the targets have not read equally far: some of them may get messages of other topics again "

@@ -61,11 +61,11 @@ class AlertEvent:
     @property
     def summary(self) -> str:
         """One line: which pipeline, what happened, why."""
-        said = f"{self.pipeline} {_HEADINGS[self.kind]}"
+        heading = f"{self.pipeline} {_HEADINGS[self.kind]}"
         if self.kind == "gave_up" and self.attempt_count > 1:
-            said = f"{self.pipeline} failed {self.attempt_count} times, and is not tried again"
+            heading = f"{self.pipeline} failed {self.attempt_count} times, and is not tried again"
         why = ": ".join(text for text in (self.error_type, self.error_message) if text)
-        return f"{said}: {why}" if why else said
+        return f"{heading}: {why}" if why else heading
 
     @property
     def details(self) -> tuple[tuple[str, str], ...]:

@@ -98,16 +98,16 @@ def stored_version(connection: sa.Connection, tables: LetterTables) -> int:
     return connection.scalar(sa.select(sa.func.max(tables.version.c.version))) or 0
 
 
-def is_current(found: int, location: str, upgrades: Sequence[Upgrade] = UPGRADES) -> bool:
+def is_current(stored: int, location: str, upgrades: Sequence[Upgrade] = UPGRADES) -> bool:
     """Whether the tables have this version. Raises ConfigError for a later version."""
     newest = 1 + len(upgrades)
-    if found > newest:
+    if stored > newest:
         raise ConfigError(
-            f"the dead letters in {location} have version {found}; this ematix-flow knows up to {newest}",
+            f"the dead letters in {location} have version {stored}; this ematix-flow knows up to {newest}",
             state="they are unchanged",
             next_step="upgrade ematix-flow-spark, or name another store",
         )
-    return found == newest
+    return stored == newest
 
 
 def migrate(

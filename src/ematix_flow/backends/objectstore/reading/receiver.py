@@ -198,20 +198,20 @@ class FilesReceiver(Receiver):
             else:
                 yield found
 
-    def _has_settled(self, found: ListedFile, settling: dict[str, tuple[str, float]]) -> bool:
+    def _has_settled(self, file: ListedFile, settling: dict[str, tuple[str, float]]) -> bool:
         """Whether the file has stayed unchanged for long enough.
 
         Checked by its modification time or, as clocks may differ, by how long we have seen the same version.
         """
         rest = self._options.settle_seconds
-        if 0 <= time.time_ns() - found.modified >= rest * _SECOND:
+        if 0 <= time.time_ns() - file.modified >= rest * _SECOND:
             return True
-        version, since = self._settling.get(found.name, ("", 0.0))
-        if version != found.version:
+        version, since = self._settling.get(file.name, ("", 0.0))
+        if version != file.version:
             since = time.monotonic()
         elif time.monotonic() - since >= rest:
             return True
-        settling[found.name] = (found.version, since)
+        settling[file.name] = (file.version, since)
         return False
 
     def _is_nameable(self, name: str) -> bool:
@@ -252,12 +252,12 @@ class FilesReceiver(Receiver):
         self._new_progress |= brought
         return [self._message(found) for found in taken]
 
-    def _message(self, found: ListedFile) -> Message:
+    def _message(self, file: ListedFile) -> Message:
         return Message(
-            value=found.name.encode(),
+            value=file.name.encode(),
             topic=self._reading.query,
-            position=f"{found.name}|{found.version}",
-            timestamp=_to_datetime(found.modified),
+            position=f"{file.name}|{file.version}",
+            timestamp=_to_datetime(file.modified),
         )
 
 

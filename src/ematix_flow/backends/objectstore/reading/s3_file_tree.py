@@ -171,10 +171,10 @@ class S3FileTree(FileTree):
         with _as_source_failures():
             return self._store.objects_below("/".join(parts))
 
-    def _source_file(self, found: S3Object, path: str, name: str | None = None) -> S3SourceFile:
-        version = int(hashlib.sha256(found.etag.encode()).hexdigest()[:15], 16)
+    def _source_file(self, listed: S3Object, path: str, name: str | None = None) -> S3SourceFile:
+        version = int(hashlib.sha256(listed.etag.encode()).hexdigest()[:15], 16)
         shown = self._store.uri(path)
-        return S3SourceFile(name or path.rpartition("/")[2], shown, found.size, version, self._store, path)
+        return S3SourceFile(name or path.rpartition("/")[2], shown, listed.size, version, self._store, path)
 
 
 def _is_table_file(path: str, belongs: Callable[[str], bool]) -> bool:

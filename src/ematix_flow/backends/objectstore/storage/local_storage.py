@@ -86,10 +86,10 @@ class LocalTableStorage(TableStorage):
         return version
 
     def publish(
-        self, base: TableVersion, kept: Sequence[str], new: Sequence[DataFile], state: TableState
+        self, base: TableVersion, kept_files: Sequence[str], new: Sequence[DataFile], state: TableState
     ) -> None:
         place, there = self.place, _as_local_version(base)
-        stay = [DataFile(there.data / name, name) for name in kept]
+        stay = [DataFile(there.data / name, name) for name in kept_files]
         is_first = not self._is_published(base)
         path = local_versions.link_files(place, [*stay, *new])
         try:

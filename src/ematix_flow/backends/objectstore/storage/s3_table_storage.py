@@ -226,10 +226,10 @@ class S3TableStorage(TableStorage):
         return replace(version, state=replace(version.state, begun=False))
 
     def publish(
-        self, base: TableVersion, kept: Sequence[str], new: Sequence[DataFile], state: TableState
+        self, base: TableVersion, kept_files: Sequence[str], new: Sequence[DataFile], state: TableState
     ) -> None:
         there = _as_s3_version(base)
-        gone = set(there.state.files) - set(kept)
+        gone = set(there.state.files) - set(kept_files)
         theirs = gone & set(there.state.adopted)
         replaced = tuple(sorted(gone - theirs))
         state = replace(state, adopted=tuple(name for name in state.adopted if name in state.files))
@@ -255,8 +255,8 @@ class S3TableStorage(TableStorage):
         faults.point("files.after_publish")
         faults.point("apply.after_commit")
         if theirs:
-            told = "%s: %d files of other programs stay, but are no longer part of the table"
-            _log.warning(told, self.display_name, len(theirs))
+            message = "%s: %d files of other programs stay, but are no longer part of the table"
+            _log.warning(message, self.display_name, len(theirs))
         try:  # the load is committed: the next load removes what cannot be removed now
             self._note_replaced(intent.replaced)
             self._drop_manifests(there.number)

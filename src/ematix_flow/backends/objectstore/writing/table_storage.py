@@ -77,7 +77,7 @@ class TableStorage(ABC):
 
     @abstractmethod
     def publish(
-        self, base: TableVersion, kept: Sequence[str], new: Sequence[DataFile], state: TableState
+        self, base: TableVersion, kept_files: Sequence[str], new: Sequence[DataFile], state: TableState
     ) -> None:
         """Make the version of these files visible to readers, in one step that commits all of it."""
 
