@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 FEW_ROWS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
+    "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
@@ -220,15 +221,12 @@ def fresh_registry() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The one Spark session of this test process; it is stopped at the end."""
-    from ematix_flow.engine.spark import launch, session_conf
+    from ematix_flow.engine.spark import session_conf
     from ematix_flow.engine.spark.session import spark_session, stop_session
     from ematix_flow.engine.spark.settings import EngineSettings
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(session_conf, "_LARGEST_MEMORY", 3 << 30)  # each process of the tests has one
-        if os.environ.get("PYTEST_XDIST_WORKER") == "gw0":
-            # hundreds of tests use it, by `in_order_of_start`: better code pays after some minutes
-            patched.setattr(launch, "compiler_options", lambda _: ["-XX:+UseParallelGC"])
         session = spark_session(EngineSettings.resolve(env={}), jar_groups=LAKES)
     for key, value in FEW_ROWS.items():
         session.conf.set(key, value)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 delta_first = pytest.mark.parametrize(
     "backend", ["delta", pytest.param("iceberg", marks=pytest.mark.long)], indirect=True
 )
+iceberg_first = pytest.mark.parametrize(
+    "backend", ["iceberg", pytest.param("delta", marks=pytest.mark.long)], indirect=True
+)
 
 
 def lake_backend(kind: str, folder: Path) -> Backend:

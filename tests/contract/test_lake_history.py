@@ -25,7 +25,7 @@ from ematix_flow.testing.loads import load_rows, new_load
 from ematix_flow.testing.matched_loads import load_matched
 from tests.iceberg_reading import rows_of, static_table
 from tests.lake_reading import read_delta
-from tests.lakes import delta_first, lake_backend, lake_target
+from tests.lakes import delta_first, iceberg_first, lake_backend, lake_target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,14 +74,14 @@ def test_rows_become_versions_that_begin_at_their_events(
     suite.test_rows_become_versions_that_begin_at_their_events(backend, target)
 
 
-@delta_first
+@iceberg_first
 def test_a_mark_of_deletion_ends_the_version_also_under_a_time_to_live(
     suite: Histories, backend: Backend, target: LakeTarget
 ) -> None:
     suite.test_a_mark_of_deletion_ends_the_version_also_under_a_time_to_live(backend, target)
 
 
-@delta_first
+@iceberg_first
 def test_a_switch_to_versions_that_dies_before_its_last_change_keeps_the_marks_of_deletion(
     suite: Histories, backend: Backend, target: LakeTarget
 ) -> None:

@@ -166,6 +166,7 @@ told["killed"] = failure(lambda: again.range(3).collect())
     assert left == {"helper_module.py", "later", "script.py", "answer.json"}
 
 
+@pytest.mark.long
 def test_without_any_java_of_the_machine_spark_runs_on_the_wheels_with_an_archive_of_its_own(
     tmp_path: Path,
 ) -> None:

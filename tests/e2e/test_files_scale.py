@@ -108,7 +108,7 @@ def load_large(tmp_path: Path, format: str, size: int, heap: str) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("format", ["csv", "parquet"])
+@pytest.mark.parametrize("format", ["csv", pytest.param("parquet", marks=pytest.mark.long)])
 def test_a_file_of_200_mb_is_loaded_with_half_a_gigabyte_for_spark(tmp_path: Path, format: str) -> None:
     load_large(tmp_path, format, 200 * MB, "512m")
 

@@ -11,19 +11,15 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import duckdb
 import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCES = REPOSITORY / "src"
 # Before a test has its own home: what `make` installed is in this cache, so that nothing is fetched again
 UV_CACHE = os.environ.get("UV_CACHE_DIR") or str(Path.home() / ".cache" / "uv")
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """On the disk: uv links PySpark's half a gigabyte from its cache, which it cannot do into memory."""
-    with tempfile.TemporaryDirectory(prefix="ematix-flow-installed-") as made:
-        yield Path(made)
 
 
 def run(folder: Path, *command: str | Path) -> str:
@@ -65,21 +61,94 @@ def install(folder: Path, wheel: Path) -> Path:
     return programs
 
 
-@pytest.mark.slow
-@pytest.mark.spark
-@pytest.mark.timeout(900)
-def test_the_wheel_installs_into_an_empty_environment_and_its_commands_work(folder: Path) -> None:
-    wheel = build_wheel(folder)
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """On the disk: uv links PySpark's half a gigabyte from its cache, which it cannot do into memory."""
+    with tempfile.TemporaryDirectory(prefix="ematix-flow-installed-") as made:
+        yield Path(made)
+
+
+@pytest.fixture(scope="module")
+def wheel(folder: Path) -> Path:
+    return build_wheel(folder)
+
+
+@pytest.fixture(scope="module")
+def programs(folder: Path, wheel: Path) -> Path:
+    return install(folder, wheel)
+
+
+def test_the_wheel_holds_every_file_of_the_package(folder: Path, wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as packed:
         names = {name for name in packed.namelist() if name.startswith("ematix_flow/")}
     sources = {path.relative_to(folder / "src").as_posix() for path in (folder / "src").rglob("*")}
     assert names == {name for name in sources if (folder / "src" / name).is_file()}
 
-    programs = install(folder, wheel)
+
+@pytest.mark.timeout(900)
+def test_the_installed_package_makes_a_project_and_runs_it(folder: Path, programs: Path) -> None:
     where = run(folder, programs / "python", "-I", "-c", "import ematix_flow; print(ematix_flow.__file__)")
     assert where.startswith(str(folder / "env"))
-
     assert "shop/pipelines.py" in run(folder, programs / "flow", "init", "shop")
     loaded = run(folder / "shop", programs / "flow", "run", "--all")
     assert loaded.count("succeeded") == 2
-    assert "The demo went as planned" in run(folder, programs / "flow", "demo", "--dir", "demo")
+
+
+def statuses(table: str) -> dict[str, str]:
+    """Pipeline and status of each line of a result table."""
+    return {line.split()[0]: line.split()[1] for line in table.strip().splitlines()[1:]}
+
+
+@pytest.mark.timeout(900)
+def test_the_demo_tells_its_story_and_what_it_offers_next_works(folder: Path, programs: Path) -> None:
+    story = run(folder, programs / "flow", "demo", "--dir", "demo")
+    demo, flow = folder / "demo", programs / "flow"
+    tables = [part for part in story.split("\n\n") if part.startswith("pipeline ")]
+    first, second = (statuses(table) for table in tables)
+    assert set(first.values()) == {"succeeded"}
+    assert len(first) == 8
+    assert second == {
+        **first,
+        "returns": "skipped",
+        "payments": "failed",
+        "daily_cash": "not",  # run
+    }
+    assert "nothing new since the last run" in tables[1]
+    assert "error: column 'currency'" in story
+    assert "'EURO' is longer than the 3 characters" in story
+    assert "where: pipelines.py:" in story
+    assert story.count("plan  ") == 8 + 7  # what is not run is not planned
+    assert "The demo went as planned, the failure included" in story
+
+    with duckdb.connect(str(demo / "warehouse.duckdb"), read_only=True) as warehouse:
+        for table, rows in {
+            "shop.orders": 100_500,
+            "shop.customers": 10_025,
+            "shop.returns": 2_000,
+            "shop.payments": 20_000,  # as before the failed load
+            "reports.daily_revenue": 349,
+            "reports.customer_value": 10_000,
+            "reports.daily_cash": 696,
+        }.items():
+            assert warehouse.execute(f"SELECT count(*) FROM {table}").fetchone() == (rows,), table
+        emails = "SELECT count(*) FILTER (email IS NULL), count(*) FILTER (email <> lower(trim(email)))"
+        assert warehouse.execute(f"{emails} FROM shop.customers").fetchone() == (198, 0)
+        once = "SELECT count(*) - count(DISTINCT order_id) FROM shop.orders"
+        assert warehouse.execute(once).fetchone() == (0,)
+    with duckdb.connect() as lake:
+        orders = f"read_parquet('{demo}/lake/orders/**/*.parquet')"
+        counts = lake.execute(f"SELECT count(*), count(DISTINCT order_id) FROM {orders}").fetchone()
+    assert counts == (100_500, 100_500)
+
+    for offered in ("status", "runs list", "plan orders"):
+        assert f"/flow {offered} " in story
+        run(demo, flow, *offered.split())
+    listed = run(demo, flow, "runs", "list").splitlines()
+    assert len(listed) == 1 + 8 + 8  # what is not run is recorded too
+    assert " shop_data.py fix " in story
+    run(demo, programs / "python", "shop_data.py", "fix")
+    assert "/flow run payments daily_cash " in story
+    fixed = run(demo, flow, "run", "payments", "daily_cash")
+    assert statuses(fixed) == {"payments": "succeeded", "daily_cash": "succeeded"}
+    with duckdb.connect(str(demo / "warehouse.duckdb"), read_only=True) as warehouse:
+        assert warehouse.execute("SELECT count(*) FROM shop.payments").fetchone() == (20_300,)

@@ -48,7 +48,12 @@ POINTS = (
     "staging.dropped",
     "runlog.before_finish",
 )
-EVERY_RUN = ("append_new", "replace_all", "merge_all", "versions_of_events")
+EVERY_RUN = {
+    "append_new": "delta",
+    "replace_all": "delta",
+    "merge_all": "delta",
+    "versions_of_events": "iceberg",
+}
 RUN = (
     "from pathlib import Path; from tests.fault.test_lake_killed import run_alone; run_alone(Path('.'), {!r})"
 )
@@ -94,7 +99,7 @@ def crash(history: History, folder: Path, number: int, spark: SparkSession, poin
         pytest.param(kind, load, id=f"{kind}-{load.name}", marks=() if chosen else pytest.mark.long)
         for kind in ("delta", "iceberg")
         for load in LOADS
-        for chosen in [load.name in EVERY_RUN if kind == "delta" else load.name == "append_new"]
+        for chosen in [EVERY_RUN.get(load.name) == kind]
     ],
 )
 def test_a_lake_load_that_dies_loses_and_doubles_nothing(
@@ -102,7 +107,7 @@ def test_a_lake_load_that_dies_loses_and_doubles_nothing(
 ) -> None:
     """While it makes the table, and when the table is there."""
     history = lake_history(kind, load, tmp_path)
-    first = EVERY_RUN.index(load.name) * 2 if load.name in EVERY_RUN else LOADS.index(load)
+    first = [*EVERY_RUN].index(load.name) * 2 if load.name in EVERY_RUN else LOADS.index(load)
     for number in range(2):
         crash(history, tmp_path, number, spark, POINTS[(first + number) % len(POINTS)])
 

@@ -82,7 +82,13 @@ def fill(database: Database, width: int = WIDTH) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are measured by /proc, which only Linux has")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "kinds", [("postgres", "postgres"), ("postgres", "sqlite"), ("sqlite", "duckdb")], ids="-to-".join
+    "kinds",
+    [
+        ("postgres", "postgres"),
+        ("sqlite", "duckdb"),
+        pytest.param(("postgres", "sqlite"), marks=pytest.mark.long),
+    ],
+    ids="-to-".join,
 )
 def test_a_million_rows_are_copied_without_being_held(
     tmp_path: Path, postgres: PostgresServer, pg_database: str, kinds: tuple[str, str]

@@ -184,8 +184,8 @@ def doubled(found: list[int]) -> list[int]:
     [
         ("id", "UTC"),
         ("at", "UTC"),
-        ("local", "UTC"),
-        ("local", "America/New_York"),
+        pytest.param("local", "UTC", marks=pytest.mark.long),
+        pytest.param("local", "America/New_York", marks=pytest.mark.long),
         ("local", "Asia/Tokyo"),
     ],
 )

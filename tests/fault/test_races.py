@@ -55,7 +55,7 @@ def race(history: History, runs: ForkedRuns, folder: Path, rounds: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rounds", [28, pytest.param(300, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [14, pytest.param(300, marks=pytest.mark.long)])
 def test_of_processes_that_start_at_once_one_loads_and_the_others_are_refused_on_postgres(
     tmp_path: Path, pg_database: str, runs: ForkedRuns, rounds: int
 ) -> None:

@@ -28,7 +28,7 @@ from ematix_flow.state.slots.base import ENDED, Slot, SlotStore
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
-ROUNDS, ROUNDS_LONG = 30, 200
+ROUNDS, ROUNDS_LONG = 15, 200
 PIPELINES = 5
 LEASE, LEADER = 8.0, 1.0
 BEGIN = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)

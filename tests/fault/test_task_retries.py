@@ -40,7 +40,13 @@ print(result.status, result.rows_read)
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize(
-    ("kind", "action"), [("postgres", "raise"), ("postgres", "kill"), ("sqlite", "kill"), ("duckdb", "raise")]
+    ("kind", "action"),
+    [
+        ("postgres", "kill"),
+        ("duckdb", "raise"),
+        pytest.param("postgres", "raise", marks=pytest.mark.long),
+        pytest.param("sqlite", "kill", marks=pytest.mark.long),
+    ],
 )
 def test_a_task_that_spark_runs_again_after_its_write_counts_once(
     tmp_path: Path, request: pytest.FixtureRequest, kind: str, action: str

@@ -205,7 +205,7 @@ def quickly(*strategies: str) -> list[Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy",
-    quickly("append", "merge with hard deletes", "scd2 by event time with deletes and a time to live"),
+    quickly("append", "merge with hard deletes"),
 )
 def test_no_name_of_a_column_trips_delta(strategy: str, delta: Database) -> None:
     delta.check(scenario(strategy, fitting(LAKES_NEVER), 2))

@@ -118,7 +118,9 @@ def pairs() -> list[Any]:
 
 def _is_quick(pair: tuple[str, str]) -> bool:
     first, last = pair
-    return set(pair) <= set(SYSTEMS) or QUICK.get(first) == last or QUICK.get(last) == first
+    if set(pair) <= set(SYSTEMS):  # each is a source and a target of three
+        return (SYSTEMS.index(last) - SYSTEMS.index(first)) % len(SYSTEMS) in (0, 1, 3)
+    return QUICK.get(first) == last or QUICK.get(last) == first
 
 
 def every_kind() -> list[Any]:

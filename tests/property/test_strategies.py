@@ -103,27 +103,27 @@ def maria(mariadb: MySQLServer) -> Iterator[Database]:
 
 
 class TestSQLite:
-    @examples(200)
+    @examples(120)
     @given(scenarios(PLAIN, SQLITE_LACKS, SQLITE_NEVER))
     def test_append_and_truncate(self, sqlite: Database, scenario: Scenario) -> None:
         sqlite.check(scenario)
 
-    @examples(200)
+    @examples(120)
     @given(scenarios(("merge",), SQLITE_LACKS, SQLITE_NEVER))
     def test_merge(self, sqlite: Database, scenario: Scenario) -> None:
         sqlite.check(scenario)
 
-    @examples(110)
+    @examples(70)
     @given(scenarios(("versions",), SQLITE_LACKS, SQLITE_NEVER))
     def test_scd2_by_load_time(self, sqlite: Database, scenario: Scenario) -> None:
         sqlite.check(scenario)
 
-    @examples(110)
+    @examples(70)
     @given(scenarios(("events",), SQLITE_LACKS, SQLITE_NEVER))
     def test_scd2_by_event_time(self, sqlite: Database, scenario: Scenario) -> None:
         sqlite.check(scenario)
 
-    @examples(130)
+    @examples(80)
     @given(pollings(POLLED, SQLITE_LACKS, SQLITE_NEVER))
     def test_incremental_reads(self, sqlite: Database, polling: Polling) -> None:
         sqlite.poll(polling)
@@ -136,12 +136,12 @@ class TestSQLite:
 
 
 class TestDuckDB:
-    @examples(60)
+    @examples(40)
     @given(scenarios(PLAIN))
     def test_append_and_truncate(self, duck: Beside, scenario: Scenario) -> None:
         duck.check(scenario)
 
-    @examples(30)
+    @examples(20)
     @given(scenarios(("merge",)))
     def test_merge(self, duck: Beside, scenario: Scenario) -> None:
         duck.check(scenario)
@@ -156,7 +156,7 @@ class TestDuckDB:
     def test_scd2_by_event_time(self, duck: Beside, scenario: Scenario) -> None:
         duck.check(scenario)
 
-    @examples(25)
+    @examples(15)
     @given(pollings(POLLED))
     def test_incremental_reads(self, duck: Beside, polling: Polling) -> None:
         duck.poll(polling)
@@ -187,7 +187,7 @@ class TestPostgres:
 
 
 class TestMariaDB:
-    @examples(30)
+    @examples(20)
     @given(scenarios(EVERY, MARIADB_LACKS, MARIADB_NEVER))
     def test_every_strategy(self, maria: Database, scenario: Scenario) -> None:
         maria.check(scenario)

@@ -36,7 +36,7 @@ def plannable(scenario: Scenario) -> bool:
 
 
 @settings(
-    max_examples=30,
+    max_examples=15,
     deadline=None,
     database=None,
     phases=[Phase.explicit, Phase.generate],

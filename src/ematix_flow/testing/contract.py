@@ -58,7 +58,6 @@ class TargetContract:
 
     points: tuple[str, ...] = APPLY_POINTS
     never_named: tuple[str, ...] = ()  # hostile names that the system cannot store
-    thrifty = False  # a load takes seconds, so several cases share one load
 
     @property
     def hostile_names(self) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from ematix_flow.testing.matched_loads import (
     resolve_keys,
     table_of,
 )
-from ematix_flow.testing.samples import TYPES, every_type, every_value
+from ematix_flow.testing.samples import TYPES, every_type, every_value, row_per_type
 
 BIG, TEXT, INTEGER = DataType("big_int"), DataType("text"), DataType("integer")
 SMALL = table_of("merged", {"id": BIG}, {"name": TEXT, "size": INTEGER})
@@ -67,17 +67,14 @@ class MergeContract(TargetContract):
         assert merge_rows(target, table, every_value()).rows.inserted == 4
         assert counts(merge_rows(target, table, every_value())) == (0, 0, 0, 4)
         low, middle, _, empty = every_value()
-        changed = [tuple(TYPES)] if self.thrifty else [(name,) for name in TYPES]
-        for names in changed:
-            now = {name: middle[name] for name in names}
-            low, empty = {**low, **now}, {**empty, **now}
-            assert merge_rows(target, table, [low, empty]).rows.updated == 2, names
-        for names in changed:
-            low = {**low, **dict.fromkeys(names)}
-            assert merge_rows(target, table, [low]).rows.updated == 1, names
-        found = {row["id"]: row for row in self.read_rows(backend, table)}
-        assert found[0] == {"id": 0, **dict.fromkeys(TYPES)}
-        assert found[3] == {**middle, "id": 3}
+        merge_rows(target, table, [*row_per_type(low, low, 10), *row_per_type(empty, empty, 60)])
+        changed = [*row_per_type(low, middle, 10), *row_per_type(empty, middle, 60)]
+        assert counts(merge_rows(target, table, changed)) == (0, 2 * len(TYPES), 0, 0)
+        nulled = row_per_type(low, empty, 10)
+        assert counts(merge_rows(target, table, nulled)) == (0, len(TYPES), 0, 0)
+        stored = {row["id"]: row for row in self.read_rows(backend, table)}
+        expected = [*every_value(), *nulled, *row_per_type(empty, middle, 60)]
+        assert stored == {row["id"]: row for row in expected}
 
     @pytest.mark.parametrize("name", KEY_TYPES)
     def test_merge_matches_by_a_key_of_any_type(

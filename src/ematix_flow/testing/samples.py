@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -73,6 +74,11 @@ def every_type(name: str = "every_type", schema: str | None = "contract") -> Tab
     columns = [ColumnSpec("id", DataType("big_int"), primary_key=True)]
     columns += [ColumnSpec(column, data_type, nullable=True) for column, (data_type, _) in TYPES.items()]
     return TableSpec(schema, name, tuple(columns))
+
+
+def row_per_type(row: Mapping[str, Any], values: Mapping[str, Any], first_id: int) -> list[dict[str, Any]]:
+    """A copy of the row for each type, with another value in the column of that type only."""
+    return [{**row, name: values[name], "id": first_id + i} for i, name in enumerate(TYPES)]
 
 
 def every_value() -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ def test_a_local_start_is_java_itself_with_the_jars_in_the_environment(
     command, env, _ = local_launch(settings, frozenset(), [tmp_path / "extra.jar"])
     assert command[0] == str(find_java().executable)
     assert "-Xmx3g" in command
-    assert "-XX:TieredStopAtLevel=1" in command
+    assert {"-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m"} <= set(command)
     assert env["CLASSPATH"].endswith("extra.jar")
     assert env["PYSPARK_PYTHON"] == sys.executable
     assert "SPARK_HOME" not in env
