@@ -232,6 +232,12 @@ def test_a_column_that_was_renamed_since_the_last_load_is_read_by_its_new_name(l
     assert applied.rows.unchanged == 1
 
 
+def test_a_column_that_was_added_since_the_last_load_is_read_as_null(lake: Lake) -> None:
+    lake.load(PEOPLE, people("Ada"))
+    lake.sql("ALTER TABLE lake.hr.people ADD COLUMN age INT")
+    assert lake.ask("SELECT name, age FROM hr.people") == [("Ada", None)]
+
+
 def test_a_writer_that_commits_meanwhile_is_a_conflict_and_nothing_is_done(
     lake: Lake, tmp_path: Path
 ) -> None:

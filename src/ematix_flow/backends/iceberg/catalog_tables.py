@@ -44,16 +44,21 @@ class CatalogTables:
         return str({row[0]: row[1] for row in shown}.get("current-snapshot-id", NO_SNAPSHOT))
 
     def read_snapshot(self, spark: SparkSession, path: TablePath, snapshot: TableSnapshot) -> DataFrame:
-        """The rows of a snapshot.
+        """The rows of a snapshot with the table's columns.
 
-        A snapshot has the columns of its time. If a column was renamed since, only the current table has the
-        name.
+        A snapshot has the columns of its time. A column that was added since is null in it. If a column was
+        renamed since, only the current table has the name.
         """
+        from pyspark.sql.functions import lit
+
         now = spark.table(self.quoted_name(path))
         if snapshot.version == NO_SNAPSHOT:
             return now
         then = spark.read.option("versionAsOf", snapshot.version).table(self.quoted_name(path))
-        return then if set(then.columns) <= set(snapshot.schema.names) else now
+        if not set(then.columns) <= set(snapshot.schema.names):
+            return now
+        added = [field for field in snapshot.schema.fields if field.name not in then.columns]
+        return then.withColumns({field.name: lit(None).cast(field.dataType) for field in added})
 
     def partition_columns(self, spark: SparkSession, path: TablePath) -> tuple[str, ...]:
         """The partition columns or expressions, such as ``days(at)``."""
