@@ -192,7 +192,7 @@ class PostgresServer:
         """A new empty database; its name starts with what is usable of the hint."""
         readable = re.sub(r"[^a-z0-9]+", "_", hint.lower())[:40].strip("_")
         name = f"t_{readable}_{secrets.token_hex(4)}"
-        self.execute(f'CREATE DATABASE "{name}" TEMPLATE template0 STRATEGY FILE_COPY')
+        self.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')
         return name
 
     def drop_database(self, name: str) -> None:
