@@ -182,13 +182,14 @@ class Scd2Contract(TargetContract):
     ) -> None:
         events = dated_rows((1, "a", 1), (1, "a", 4), (1, "b", 2), (1, "b", 4), (2, None, 3), (1, None, 4))
         found = []
-        for size, order in ((2, events[::-1]), (3, events[2:] + events[:2])):
+        for size, order in ((6, events), (2, events[::-1]), (3, events[2:] + events[:2])):
             table = replace(DATED, name=f"events_{size}")
             for start in range(0, len(order), size):
                 for _ in range(2):  # each batch comes twice
                     load_version(target, table, order[start : start + size], event="at")
             found.append(self.history(backend, table, "at"))
         assert all(history == found[0] for history in found)
+        assert found[0][1][0] == ("a", 1, 2)
         assert found[0][2] == [(None, 3, None)]
 
     def test_a_column_that_is_added_is_filled_when_its_events_come_again(

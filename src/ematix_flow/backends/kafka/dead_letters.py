@@ -7,6 +7,7 @@ The status of a letter is in the stream's store, never in the topic.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -39,7 +40,7 @@ _HEADER_FIELDS = {
 
 
 class DeadLetterTopic(DeadLetterPublisher):
-    """An existing topic. Raises TargetMissing if it does not exist. Used by one thread at a time."""
+    """An existing topic. Raises TargetMissing if it does not exist. Targets of a stream may share it."""
 
     def __init__(self, connection: KafkaConnection, topic: str) -> None:
         target = KafkaTarget(KafkaCluster(connection))
@@ -47,16 +48,18 @@ class DeadLetterTopic(DeadLetterPublisher):
         self._sender = target.sender(topic, {})
         self._max_bytes = self._sender.max_message_bytes or _DEFAULT_MAX_BYTES
         self._producer: TopicProducer | None = None
+        self._lock = threading.Lock()
 
     def publish(self, letters: Sequence[DeadLetter]) -> None:
         if not letters:
             return
-        producer, self._producer = self._producer, None  # a producer that fails is not used again
-        producer = producer or self._sender.open_producer()
-        for letter in letters:
-            producer.produce(letter_message(fit_letter(letter, self._max_bytes)))
-        producer.confirm()
-        self._producer = producer
+        with self._lock:
+            producer, self._producer = self._producer, None  # a producer that fails is not used again
+            producer = producer or self._sender.open_producer()
+            for letter in letters:
+                producer.produce(letter_message(fit_letter(letter, self._max_bytes)))
+            producer.confirm()
+            self._producer = producer
 
 
 def fit_letter(letter: DeadLetter, max_bytes: int) -> DeadLetter:

@@ -76,7 +76,7 @@ def open_dead_letter_topic(spec: StreamSpec) -> DeadLetterPublisher | None:
             module = _import_backend(connection, "ematix_flow.backends.kafka.dead_letters", "kafka")
             return cast(DeadLetterPublisher, module.DeadLetterTopic(connection, topic))
     raise ConfigError(
-        f"stream {spec.name!r} wants its dead letters in the topic {topic!r}, but has no Kafka",
+        f"stream {spec.name!r} declares dead_letter_topic={topic!r} but no Kafka connection",
         next_step="name a Kafka connection as dead_letter_connection, or use dead_letter_table",
     ).with_location(spec.where)
 
@@ -85,7 +85,7 @@ def _topic_name(spec: StreamSpec) -> str | None:
     letters = spec.dead_letters
     if letters.store == "topic" and letters.topic is None:
         raise ConfigError(
-            f"stream {spec.name!r} wants its dead letters in a topic, but names none",
+            f"stream {spec.name!r} declares dlq_store='topic' but no topic",
             next_step='add  dead_letter_topic = "…"',
         ).with_location(spec.where)
     return letters.topic if letters.store in ("topic", "auto") else None

@@ -40,8 +40,8 @@ StoreOption = Annotated[
     typer.Option(
         "--store",
         metavar="URL",
-        help="Where the letters are: a URL or the name of a connection. Without it: where the stream of the "
-        "module says, then dead_letters.db in the state folder.",
+        help="Where the letters are: a URL or the name of a connection. Default: the store that the stream "
+        "declares, else dead_letters.db in the state folder.",
     ),
 ]
 TableOption = Annotated[str | None, typer.Option("--table", metavar="NAME", help="The store's table.")]
