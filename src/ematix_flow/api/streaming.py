@@ -204,10 +204,9 @@ def streaming_pipeline(
 
     def declare(function: Callable[..., Any]) -> StreamingPipeline:
         own = name_or_default("streaming pipeline", name, str(getattr(function, "__name__", "stream")), where)
-        described = (
-            options.pop("description", None) or (getattr(function, "__doc__", None) or "").strip() or None
-        )
-        spec = stream_spec(where, name=own, description=described, **options)
+        documented = (getattr(function, "__doc__", None) or "").strip() or None
+        described = options.get("description") or documented
+        spec = stream_spec(where, **{**options, "name": own, "description": described})
         registry = current_registry()
         handle = StreamingPipeline(spec, registry)
         registry.add_stream(DeclaredStream(spec, handle))

@@ -76,6 +76,18 @@ def test_the_plainest_stream_appends_and_fails_on_an_error() -> None:
     assert spec.where is not None and Path(spec.where.file).name == Path(__file__).name
 
 
+def test_a_decorator_that_is_used_twice_describes_both_streams() -> None:
+    declare = ematix.streaming_pipeline(
+        source="events", source_query="orders", target="warehouse", target_table="orders", description="All."
+    )
+
+    def one() -> None: ...
+
+    def two() -> None: ...
+
+    assert [declare(function).spec.description for function in (one, two)] == ["All.", "All."]
+
+
 def test_a_stream_is_called_as_its_function_and_registered() -> None:
     @ematix.streaming_pipeline(source=KAFKA, source_query="a", target=WAREHOUSE, target_table="b")
     def clicks() -> None:

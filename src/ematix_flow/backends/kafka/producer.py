@@ -170,7 +170,8 @@ def kafka_error_of(error: KafkaException | SystemError, ask_again: Callable[[], 
     except KafkaException as again:
         if again.args[0].code() == KafkaError._NOT_CONFIGURED:  # a producer without transactions
             return KafkaError(KafkaError._FATAL, str(error), True)
-        return kafka_error_of(again, ask_again)
+        if again.args[0].code() != KafkaError._STATE:  # a transaction is open: there was no fatal error
+            return kafka_error_of(again, ask_again)
     raise error
 
 
