@@ -52,7 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str]) -> int:
     try:
         from ematix_flow.cli.app import run_command
+        from ematix_flow.config.working_folder import working_folder
 
+        working_folder()  # an early error, because most commands resolve paths against it
         return run_command(arguments)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(bool(end.code))

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from ematix_flow.config.interpolate import expand, reads_environment_only
 from ematix_flow.config.toml_file import TomlFile, read_toml
+from ematix_flow.config.working_folder import working_folder
 from ematix_flow.errors import ConfigError, DeclarationError, MissingSecret, UnknownConnection, did_you_mean
 from ematix_flow.spec.connections import Connection, connection_from_mapping, kind_of_scheme
 from ematix_flow.spec.location import SourceLocation
@@ -93,7 +94,7 @@ class ConfigSources:
 
     registered: Mapping[str, RegisteredConnection] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=lambda: os.environ)
-    cwd: Path = field(default_factory=Path.cwd)
+    cwd: Path = field(default_factory=working_folder)
     home: Path | None = None
 
     @cached_property
@@ -176,7 +177,7 @@ def resolve_connection(
     A registered instance is looked up by its name, so that an environment variable can redirect it. Any other
     instance is used as it is. Raises UnknownConnection for a name that no source defines.
     """
-    places = ConfigSources(registered, os.environ if env is None else env, cwd or Path.cwd(), home)
+    places = ConfigSources(registered, os.environ if env is None else env, cwd or working_folder(), home)
     if isinstance(value, Connection):
         declared = registered.get(value.name)
         if declared is None or declared.connection != value:

@@ -10,6 +10,7 @@ from typing import Any
 from ematix_flow.config.connection_resolution import PROJECT_FILE
 from ematix_flow.config.interpolate import expand
 from ematix_flow.config.toml_file import TomlFile, read_toml
+from ematix_flow.config.working_folder import working_folder
 from ematix_flow.errors import ConfigError, FlowError, did_you_mean
 from ematix_flow.spec.location import SourceLocation
 
@@ -31,14 +32,14 @@ def project_settings(cwd: Path | None = None) -> Mapping[str, Any]:
 
     Raises ConfigError for an unknown table or key, because it would have no effect.
     """
-    file = read_toml((cwd or Path.cwd()) / PROJECT_FILE)
+    file = read_toml((cwd or working_folder()) / PROJECT_FILE)
     _refuse_unknown(file)
     return MappingProxyType({key: value for key, value in file.tables.items() if key != "connections"})
 
 
 def setting_location(table: str, key: str, cwd: Path | None = None) -> SourceLocation | None:
     """The line of a setting, or of the nearest table around it; None when there is no file."""
-    file = read_toml((cwd or Path.cwd()) / PROJECT_FILE)
+    file = read_toml((cwd or working_folder()) / PROJECT_FILE)
     return file.where(table, key) if file.exists else None
 
 

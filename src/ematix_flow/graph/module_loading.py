@@ -10,6 +10,7 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
+from ematix_flow.config.working_folder import working_folder
 from ematix_flow.errors import FlowError, ModuleLoadError, UsageError, did_you_mean
 from ematix_flow.graph.call_errors import as_declaration_error
 from ematix_flow.graph.registry import Registry, current_registry
@@ -31,7 +32,7 @@ def load_module(name: str) -> Registry:
         path = None
         if not all(part.isidentifier() for part in name.split(".")):
             raise _invalid_module_name_error(name)
-        _make_importable(os.getcwd())
+        _make_importable(str(working_folder()))
     try:
         module = importlib.import_module(name)
     except FlowError as error:
@@ -99,7 +100,7 @@ def _make_importable(folder: str) -> None:
 
 def _refuse_shadowed_module(name: str, path: Path | None, module: ModuleType) -> None:
     """Refuse a file that has the name of a module of Python or of a package: it would never be imported."""
-    wanted = path.resolve() if path is not None else Path.cwd() / f"{name}.py"
+    wanted = path.resolve() if path is not None else working_folder() / f"{name}.py"
     found = getattr(module, "__file__", None)
     if wanted.is_file() and (found is None or Path(found).resolve() != wanted.resolve()):
         raise UsageError(
@@ -109,9 +110,9 @@ def _refuse_shadowed_module(name: str, path: Path | None, module: ModuleType) ->
 
 
 def _module_not_found_error(name: str) -> FlowError:
-    here = sorted(p.stem for p in Path.cwd().glob("*.py"))
+    here = sorted(p.stem for p in working_folder().glob("*.py"))
     return UsageError(
-        f"there is no module {name!r} in {Path.cwd()} or among the packages.{did_you_mean(name, here)}",
+        f"there is no module {name!r} in {working_folder()} or among the packages.{did_you_mean(name, here)}",
         next_step="run flow in the folder that holds the module, or give --module path/to/file.py",
     )
 

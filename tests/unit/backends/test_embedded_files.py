@@ -7,9 +7,11 @@ import os
 import uuid
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from ematix_flow.backends.base import Load, LoadPlan
+from ematix_flow.backends.duckdb.split import DuckDBSplit
 from ematix_flow.backends.embedded.database_file import DatabaseFile
 from ematix_flow.backends.embedded.staging_folders import (
     create_staging_folder,
@@ -42,6 +44,22 @@ def test_a_relative_path_counts_from_the_folder_of_the_moment(
     file = DatabaseFile.of("SQLite", "wh", "x.db")
     monkeypatch.chdir("/")
     assert file.path == tmp_path.resolve() / "x.db"
+
+
+def test_a_task_reads_duckdb_in_a_worker_whose_working_directory_was_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, project = tmp_path / "gone", tmp_path / "project"
+    gone.mkdir()
+    project.mkdir()
+    (project / "orders.csv").write_text("id\n7\n")
+    duckdb.connect(str(tmp_path / "x.db")).close()
+    split = DuckDBSplit(
+        DatabaseFile.of("DuckDB", "wh", str(tmp_path / "x.db")), "SELECT id FROM 'orders.csv'", str(project)
+    )
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert [row for batch in split.read() for row in batch.to_pylist()] == [{"id": 7}]
 
 
 def test_all_names_of_one_file_are_one_identity(tmp_path: Path) -> None:

@@ -45,6 +45,20 @@ def test_each_command_is_one_module():
     assert sum(len(section) for section in COMMANDS.values()) == len(command_names()) - len(HIDDEN)
 
 
+@pytest.mark.parametrize("command", ["status", "init", "demo", "doctor"])
+def test_a_deleted_working_directory_is_an_error_of_its_own(flow, command, tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    failed = flow(command)
+    assert failed.code == 2
+    assert failed.err == (
+        "error: the working directory of this process was deleted\n"
+        "  next:  change to a folder that exists, then start the command again\n"
+    )
+
+
 def test_an_unknown_command_gets_a_suggestion(flow):
     failed = flow("lst")
     assert failed.code == 2

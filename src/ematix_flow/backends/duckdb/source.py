@@ -5,7 +5,6 @@ Processes cannot share a snapshot, so a query is one split; DuckDB runs it on al
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
@@ -18,6 +17,7 @@ from ematix_flow.backends.duckdb.shared_connections import catalog_name, open_co
 from ematix_flow.backends.duckdb.split import DuckDBSplit, describe_query, require_one_select
 from ematix_flow.backends.embedded.database_file import DatabaseFile
 from ematix_flow.backends.split import Split
+from ematix_flow.config.working_folder import working_folder
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.ranges import restrict_to_range
 from ematix_flow.strategies.raw_sql import one_statement
@@ -54,7 +54,7 @@ class DuckDBSource(BatchSource):
     ) -> Iterator[Sequence[Split]]:
         dialect = DuckDBDialect(catalog_name(self.file.path))
         sql = restrict_to_range(one_statement(query.sql, self.dialect), query.range, dialect)
-        yield [DuckDBSplit(self.file, sql, os.getcwd())]
+        yield [DuckDBSplit(self.file, sql, str(working_folder()))]
 
     def _translate_errors(self) -> AbstractContextManager[None]:
         return translate_errors(lambda error: source_error(error, self.file))

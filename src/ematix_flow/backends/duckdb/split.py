@@ -61,7 +61,7 @@ class DuckDBSplit:
 @contextmanager
 def _working_directory(folder: str) -> Iterator[None]:
     """Change the working directory: a task has its own process. Without the folder, stay."""
-    before = os.getcwd()
+    before = _current_folder()
     if folder == before or not os.path.isdir(folder):
         yield
         return
@@ -69,7 +69,16 @@ def _working_directory(folder: str) -> Iterator[None]:
     try:
         yield
     finally:
-        os.chdir(before)
+        if before is not None:
+            os.chdir(before)
+
+
+def _current_folder() -> str | None:
+    """The working directory, None if it was deleted: Spark's workers keep the one that Spark started in."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
 
 
 def describe_query(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[SourceColumn, ...]:

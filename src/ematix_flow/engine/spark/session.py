@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow.config.working_folder import working_folder
 from ematix_flow.engine.jvm import class_archive, java_process
 from ematix_flow.engine.jvm.cache_folder import drop_old_logs, spark_log
 from ematix_flow.engine.jvm.jars import jars_for
@@ -357,7 +358,7 @@ def import_path(scratch: str) -> str:
     own = {os.path.realpath(p) for p in sysconfig.get_paths().values()}
     found: dict[str, None] = {}
     for entry in sys.path:
-        path = os.path.abspath(entry or os.getcwd())
+        path = os.path.abspath(working_folder() / entry)
         zipped = os.path.isfile(path) and path.endswith((".zip", ".egg", ".whl"))
         if not (os.path.isdir(path) or zipped) or path.startswith(scratch):
             continue
