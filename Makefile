@@ -31,8 +31,8 @@ DEV := .venv/.ready-$(PYTHON_VERSION)
 DEMO := .venv-demo/.ready-$(PYTHON_VERSION)
 METADATA := pyproject.toml README.md LICENSE src/ematix_flow/_version.py
 BIN := .venv/bin
-# Tests wait for servers a good part of their time, so that three share two cores well
-WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2)
+# Tests wait for servers half of their time, so that four share two cores well
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 2)
 
 .PHONY: help
 help: ## List these commands
