@@ -6,11 +6,12 @@ Decorator, call and TOML file all end in `build_stream`, so that each rule is wr
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
 from ematix_flow.api import option_checks
+from ematix_flow.api.stream_dead_letters import build_dead_letters, resolve_error_policy
 from ematix_flow.api.stream_declaration import Lookup, Source, StreamOptions
 from ematix_flow.api.tables import table_spec
 from ematix_flow.api.target import (
@@ -32,11 +33,8 @@ from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.pipelines import DRIFT_POLICIES, ConnectionRef, FileOptions
 from ematix_flow.spec.streams import (
     BROKERS,
-    DEAD_LETTER_STORES,
     DELIVERIES,
-    ERROR_POLICIES,
     STREAM_MODES,
-    DeadLetterSpec,
     LookupSpec,
     StreamMode,
     StreamSourceSpec,
@@ -102,21 +100,18 @@ def build_stream(options: StreamOptions, where: SourceLocation | None) -> Stream
     if options.lookups is not None and not isinstance(options.lookups, Mapping):
         raise DeclarationError(f"lookups= takes Lookup(…) by name, not {options.lookups!r}", where=where)
     read = tuple(_build_source(source, where) for source in sources)
-    option_checks.check_choice("transform_on_error", options.transform_on_error, ERROR_POLICIES, where)
-    option_checks.check_choice("dlq_store", options.dlq_store, DEAD_LETTER_STORES, where)
     option_checks.check_choice("delivery", delivery, DELIVERIES, where)
     option_checks.check_sql_dialect("dialect", options.dialect, where)
     option_checks.check_choice("on_drift", options.on_drift, DRIFT_POLICIES, where)
     option_checks.check_whole_number("idle_pause_ms", options.idle_pause_ms, 0, where)
     option_checks.check_whole_number("max_rows_per_batch", options.max_rows_per_batch, 1, where)
-    option_checks.check_whole_number("dlq_max_attempts", options.dlq_max_attempts, 1, where)
     if transform_sql is not None and not transform_sql.strip():
         transform_sql = None
     if options.lookups and transform_sql is None:
         raise DeclarationError("lookups= works with transform_sql=, which is not set", where=where)
     if options.dialect is not None and transform_sql is None:
         raise DeclarationError("dialect= works with transform_sql=, which is not set", where=where)
-    letters = _build_dead_letters(options, sources, where)
+    letters = build_dead_letters(options, sources, where)
     built = tuple(_build_target(target, defaults, where) for target in targets)
     check_stream_matching_options(targets, defaults, built, where)
     labels = [target.label for target in built]
@@ -129,8 +124,7 @@ def build_stream(options: StreamOptions, where: SourceLocation | None) -> Stream
         transform_sql=transform_sql,
         dialect=options.dialect,
         lookups=tuple(_build_lookup(key, value, where) for key, value in (options.lookups or {}).items()),
-        on_error=options.transform_on_error
-        or ("dlq" if options.dead_letter_topic or options.dead_letter_table else "fail"),
+        on_error=resolve_error_policy(options),
         dead_letters=letters,
         columns=None if options.source_columns is None else _declared_table(options.source_columns, where),
         idle_pause_ms=options.idle_pause_ms,
@@ -350,36 +344,6 @@ def _build_lookup(name: str, lookup: Lookup, where: SourceLocation | None) -> Lo
     elif table is not None and lookup.schema:
         table = f"{lookup.schema}.{table}"
     return LookupSpec(name, lookup.connection, lookup.query, table, lookup.refresh_interval_ms)
-
-
-def _build_dead_letters(
-    options: StreamOptions, sources: Sequence[Source], where: SourceLocation | None
-) -> DeadLetterSpec:
-    store, connection = options.dlq_store, options.dead_letter_connection
-    topic, table = options.dead_letter_topic, options.dead_letter_table
-    if topic is not None and table is not None:
-        raise DeclarationError("give dead_letter_topic= or dead_letter_table=, not both", where=where)
-    if store == "broker":
-        kinds = {known.kind for s in sources if (known := known_connection(s.connection)) is not None}
-        if kinds - {"rabbitmq"}:
-            raise DeclarationError(
-                "dlq_store='broker' works with RabbitMQ, whose queues have dead-letter exchanges",
-                where=where,
-            )
-        if topic is not None or table is not None:
-            raise DeclarationError("dlq_store='broker' takes no topic and no table", where=where)
-    if store == "topic" and topic is None:
-        raise DeclarationError("dlq_store='topic' needs dead_letter_topic=", where=where)
-    if topic is not None and store != "table":
-        kinds = {known.kind for s in sources if (known := known_connection(s.connection)) is not None}
-        if kinds and "kafka" not in kinds and connection is None:
-            raise DeclarationError(
-                "dead_letter_topic= is a topic of the Kafka source, and this pipeline has none",
-                where=where,
-                next_step="pass dead_letter_connection= with a Kafka connection, or dead_letter_table=",
-            )
-    attempts = 3 if options.dlq_max_attempts is None else options.dlq_max_attempts
-    return DeadLetterSpec(store or "auto", topic, table, connection, attempts)
 
 
 def _declared_table(given: Any, where: SourceLocation | None) -> TableSpec:

@@ -61,7 +61,7 @@ def stream_to_toml(spec: StreamSpec) -> str:
     transform: dict[str, Any] = {}
     if spec.transform_sql is not None:
         transform["sql"] = _multiline_text(spec.transform_sql)
-    if spec.on_error != ("dlq" if spec.dead_letters.topic or spec.dead_letters.table else "fail"):
+    if spec.on_error != "fail" or spec.dead_letters != DeadLetterSpec():
         transform["on_error"] = spec.on_error
     if spec.dialect is not None:
         transform["dialect"] = spec.dialect

@@ -393,7 +393,7 @@ STREAM_SAMPLES: dict[str, Any] = {
     "dead_letter_topic": "dead",
     "dead_letter_table": "dead",
     "dead_letter_connection": DB,
-    "dlq_store": "sqlite://dead.db",
+    "dlq_store": "table",
     "dlq_max_attempts": 7,
     "idle_pause_ms": 20,
     "max_rows_per_batch": 10,

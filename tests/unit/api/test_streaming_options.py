@@ -150,7 +150,7 @@ def test_a_moment_is_where_reading_begins() -> None:
 def test_a_place_for_dead_letters_means_that_they_go_there() -> None:
     assert declare(dead_letter_topic="bad").on_error == "dlq"
     assert declare(dead_letter_table="bad").on_error == "dlq"
-    assert declare(dead_letter_topic="bad", transform_on_error="fail").on_error == "fail"
+    assert declare(dead_letter_table="bad", transform_on_error="fail").on_error == "fail"  # for flow dlq
     letters = declare(dead_letter_table="bad", dlq_max_attempts=5, dead_letter_connection=WAREHOUSE)
     assert letters.dead_letters.max_attempts == 5
 
@@ -276,6 +276,37 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"dead_letter_topic": "a", "dead_letter_table": "b"}, "not both"),
     ({"dlq_store": "topic"}, "needs dead_letter_topic="),
+    ({"dead_letter_connection": WAREHOUSE}, "dead_letter_connection= is not used: without transform_on_err"),
+    ({"dlq_store": "table"}, "dlq_store='table' is not used: without transform_on_error="),
+    ({"dlq_max_attempts": 5}, "dlq_max_attempts= is not used: without transform_on_error="),
+    (
+        {"dead_letter_topic": "a", "transform_on_error": "fail"},
+        "dead_letter_topic= is not used with transform_on_error='fail'",
+    ),
+    (
+        {"dead_letter_topic": "a", "transform_on_error": "drop"},
+        "dead_letter_topic= is not used with transform_on_error='drop'",
+    ),
+    (
+        {"source": RABBIT, "dlq_store": "broker", "transform_on_error": "drop"},
+        "dlq_store='broker' is not used with transform_on_error='drop'",
+    ),
+    (
+        {"dead_letter_topic": "a", "dlq_store": "table"},
+        "dead_letter_topic= is not used with dlq_store='table'",
+    ),
+    *(
+        (
+            {"source": RABBIT, "transform_on_error": "dlq", "dlq_store": "broker", option: value},
+            f"{option}= is not used with dlq_store='broker'",
+        )
+        for option, value in (
+            ("dead_letter_topic", "a"),
+            ("dead_letter_table", "a"),
+            ("dead_letter_connection", WAREHOUSE),
+            ("dlq_max_attempts", 5),
+        )
+    ),
     ({"dlq_store": "tpoic"}, "Did you mean 'topic'?"),
     ({"dlq_max_attempts": 0}, "dlq_max_attempts= takes a whole number from 1 up"),
     ({"source": RABBIT, "dead_letter_topic": "a"}, "this pipeline has none"),

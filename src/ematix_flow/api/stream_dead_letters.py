@@ -1,0 +1,103 @@
+"""Checks the options of a stream's dead letters and builds their spec. Refuses options without an effect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ematix_flow.api import option_checks
+from ematix_flow.api.stream_declaration import Source, StreamOptions
+from ematix_flow.api.target import known_connection
+from ematix_flow.errors import DeclarationError
+from ematix_flow.spec.location import SourceLocation
+from ematix_flow.spec.streams import DEAD_LETTER_STORES, ERROR_POLICIES, DeadLetterSpec, ErrorPolicy
+
+
+def resolve_error_policy(options: StreamOptions) -> ErrorPolicy:
+    """What happens to a message that cannot be loaded. A topic or a table for dead letters means ``dlq``."""
+    if options.transform_on_error is not None:
+        return options.transform_on_error
+    has_place = options.dead_letter_topic is not None or options.dead_letter_table is not None
+    return "dlq" if has_place else "fail"
+
+
+def build_dead_letters(
+    options: StreamOptions, sources: Sequence[Source], where: SourceLocation | None
+) -> DeadLetterSpec:
+    store, connection = options.dlq_store, options.dead_letter_connection
+    topic, table = options.dead_letter_topic, options.dead_letter_table
+    option_checks.check_choice("transform_on_error", options.transform_on_error, ERROR_POLICIES, where)
+    option_checks.check_choice("dlq_store", store, DEAD_LETTER_STORES, where)
+    option_checks.check_whole_number("dlq_max_attempts", options.dlq_max_attempts, 1, where)
+    if topic is not None and table is not None:
+        raise DeclarationError("give dead_letter_topic= or dead_letter_table=, not both", where=where)
+    if store == "topic" and topic is None:
+        raise DeclarationError("dlq_store='topic' needs dead_letter_topic=", where=where)
+    _check_options_of_policy(options, where)
+    if store == "broker":
+        _check_broker_store(options, sources, where)
+    if topic is not None and store == "table":
+        raise DeclarationError(
+            "dead_letter_topic= is not used with dlq_store='table': it keeps dead letters in a table only",
+            where=where,
+            next_step="leave dlq_store= out to keep letters in a table and send them to the topic, or leave "
+            "dead_letter_topic= out",
+        )
+    if topic is not None:
+        kinds = {known.kind for s in sources if (known := known_connection(s.connection)) is not None}
+        if kinds and "kafka" not in kinds and connection is None:
+            raise DeclarationError(
+                "dead_letter_topic= is a topic of the Kafka source, and this pipeline has none",
+                where=where,
+                next_step="pass dead_letter_connection= with a Kafka connection, or dead_letter_table=",
+            )
+    attempts = 3 if options.dlq_max_attempts is None else options.dlq_max_attempts
+    return DeadLetterSpec(store or "auto", topic, table, connection, attempts)
+
+
+def _check_options_of_policy(options: StreamOptions, where: SourceLocation | None) -> None:
+    """Refuse what has no effect on a stream that writes no dead letters.
+
+    A stream that declares ``fail`` or ``drop`` may still say where its letters are: ``flow dlq`` shows and
+    replays those that it wrote before.
+    """
+    policy = resolve_error_policy(options)
+    if policy == "dlq":
+        return
+    if options.transform_on_error is not None:
+        unused = {
+            "dead_letter_topic=": options.dead_letter_topic is not None,
+            f"dlq_store={options.dlq_store!r}": options.dlq_store in ("topic", "broker"),
+        }
+        why = f"is not used with transform_on_error={policy!r}: it writes no dead letters"
+    else:
+        unused = {
+            "dead_letter_connection=": options.dead_letter_connection is not None,
+            f"dlq_store={options.dlq_store!r}": options.dlq_store not in (None, "auto"),
+            "dlq_max_attempts=": options.dlq_max_attempts is not None,
+        }
+        why = "is not used: without transform_on_error= a message that cannot be loaded stops the stream"
+    for option, is_given in unused.items():
+        if is_given:
+            raise DeclarationError(
+                f"{option} {why}",
+                where=where,
+                next_step=f"set transform_on_error='dlq' to write dead letters, or leave {option} out",
+            )
+
+
+def _check_broker_store(
+    options: StreamOptions, sources: Sequence[Source], where: SourceLocation | None
+) -> None:
+    kinds = {known.kind for s in sources if (known := known_connection(s.connection)) is not None}
+    if kinds - {"rabbitmq"}:
+        raise DeclarationError(
+            "dlq_store='broker' works with RabbitMQ, whose queues have dead-letter exchanges",
+            where=where,
+        )
+    for option in ("dead_letter_topic", "dead_letter_table", "dead_letter_connection", "dlq_max_attempts"):
+        if getattr(options, option) is not None:
+            raise DeclarationError(
+                f"{option}= is not used with dlq_store='broker': the broker keeps the messages",
+                where=where,
+                next_step=f"leave {option}= out, or dlq_store=",
+            )
