@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -37,6 +36,7 @@ from tests.contract.embedded_setup import (
     target_of,
 )
 from tests.reading import read_table
+from tests.waiting import wait_until
 
 EACH = pytest.mark.parametrize("kind", KINDS)
 COUNT = {"sqlite": "SELECT count(*) AS n FROM shop__small", "duckdb": "SELECT count(*) AS n FROM shop.small"}
@@ -182,10 +182,17 @@ def test_a_duckdb_connection_of_the_users_own_may_stay_open(path: Path) -> None:
             load_rows(target_of(backend), new_load(SMALL), named(3, 6))
 
 
-def test_a_duckdb_writer_waits_for_the_readers_of_its_process(path: Path) -> None:
+def test_a_duckdb_writer_waits_for_the_readers_of_its_process(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     backend = backend_at("duckdb", path)
     load_rows(target_of(backend), new_load(SMALL), named(0, 3))
     order: list[str] = []
+    waiting, plain = threading.Event(), shared_connections._changed.wait
+
+    def wait(seconds: float) -> bool:
+        waiting.set()
+        return plain(seconds)
 
     def write() -> None:
         load_rows(target_of(backend), new_load(SMALL), named(3, 6))
@@ -193,8 +200,9 @@ def test_a_duckdb_writer_waits_for_the_readers_of_its_process(path: Path) -> Non
 
     with shared_connections.open_connection(backend.file, write=False) as reading:  # type: ignore[attr-defined]
         writer = threading.Thread(target=write)
+        monkeypatch.setattr(shared_connections._changed, "wait", wait)
         writer.start()
-        time.sleep(0.5)
+        assert waiting.wait(60)
         order.append(f"read {reading.execute(COUNT['duckdb']).fetchall()[0][0]}")
     writer.join()
     assert order == ["read 3", "written"]
@@ -320,13 +328,19 @@ target.run_sql(f"INSERT INTO t {counted}")
 """
 
 
+def _cpu_ticks(pid: int) -> int:
+    """User time of the process, in hundredths of a second."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11])
+
+
 @EACH
 @pytest.mark.fault
 def test_ctrl_c_ends_a_long_statement(kind: str, path: Path) -> None:
     process = _process(LONG, kind, path)
     assert process.stdout is not None
     process.stdout.readline()
-    time.sleep(1)
+    begun = _cpu_ticks(process.pid)
+    wait_until(lambda: _cpu_ticks(process.pid) > begun + 50)  # half a second inside the statement
     process.send_signal(signal.SIGINT)
     try:
         _, errors = process.communicate(timeout=60)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -23,6 +22,7 @@ from ematix_flow.schedule.executors.executor_urls import open_executor
 from ematix_flow.state.slots.base import Claim, Slot, SlotRecord, SlotStore
 from tests.contract.kubelet import Kubelet, container_environment
 from tests.contract.lambda_emulator import LambdaEmulator
+from tests.waiting import wait_until
 
 NOON = dt.datetime(2026, 3, 29, 12, tzinfo=dt.timezone.utc)
 HOSTILE = '--help; $(rm -rf /) "näme" \' \\ ☃ ' + "long" * 20
@@ -82,16 +82,7 @@ class Place:
             record = self.store.get(claim.slot)
             return record if record is not None and record.status != "claimed" else None
 
-        return self.until(let_go)
-
-    def until(self, question: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
-            answer = question()
-            if answer:
-                return answer
-            time.sleep(0.05)
-        raise AssertionError("this did not come to pass")
+        return wait_until(let_go, 120)
 
     def rows(self) -> int | None:
         """How many are loaded; None before the first load."""
@@ -169,7 +160,7 @@ def test_many_at_once_run_once_each_whatever_they_are_called(place: Place) -> No
     claims = [place.claim("orders"), place.claim("orders", 1), place.claim(HOSTILE)]
     for claim in claims:
         place.start(claim)
-    place.until(lambda: place.executor.capacity() in (None, 4))
+    wait_until(lambda: place.executor.capacity() in (None, 4), 120)
     for claim in claims:
         record = place.ended(claim)
         if record.status == "waiting":  # it met another run of its pipeline
@@ -191,7 +182,7 @@ def test_a_run_that_is_started_twice_loads_once(place: Place) -> None:
     place.start(claim)
     place.start(claim)  # the first answer was lost
     assert place.ended(claim).status == "succeeded"  # and the other never has the claim
-    place.until(lambda: place.rows() == 2)
+    wait_until(lambda: place.rows() == 2, 120)
     place.executor.close(30)
     assert place.rows() == 2
 
@@ -202,7 +193,7 @@ def test_a_claim_that_is_no_more_is_not_run(place: Place) -> None:
     place.start(claim)
     if place.kind == "lambda":
         return  # nobody hears of it
-    ending = place.until(lambda: place.executor.poll_workers().exits)[0]
+    ending = wait_until(lambda: place.executor.poll_workers().exits, 120)[0]
     assert ending.claim.slot == claim.slot and "exit code 2" in ending.reason
     assert place.rows() is None
 
@@ -211,10 +202,10 @@ def test_a_run_that_dies_is_noticed(place: Place) -> None:
     if place.kill is None:
         return  # what becomes of an invocation cannot be seen: its claim expires
     claim = place.start(place.claim("slow"))
-    place.until((place.folder / "began").exists)
+    wait_until((place.folder / "began").exists, 120)
     assert place.executor.poll_workers().exits == []
     assert place.kill() == 1
-    ending = place.until(lambda: place.executor.poll_workers().exits)[0]
+    ending = wait_until(lambda: place.executor.poll_workers().exits, 120)[0]
     assert (ending.claim.slot, ending.claim.fence) == (claim.slot, claim.fence)
     assert ("SIGKILL" if place.kind == "subprocess" else "OOMKilled (exit code 137)") in ending.reason
     assert list(place.executor.poll_workers().exits) == []  # told once

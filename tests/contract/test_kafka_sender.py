@@ -27,6 +27,7 @@ from ematix_flow.spec.connections.brokers import KafkaConnection
 from tests.contract.kafka_setup import WAYS, backend, outgoing, secured
 from tests.services.kafka import PASSWORD, KafkaServer
 from tests.services.shared import private_server
+from tests.waiting import wait_until
 
 kafka = private_server("kafka")  # tests here stop it
 
@@ -380,7 +381,7 @@ def test_a_batch_that_takes_longer_than_a_transaction_may_is_told_so(
 
     def slow() -> Iterator[pa.RecordBatch]:
         yield outgoing([b"old"])
-        time.sleep(5)  # the broker looks every second
+        wait_until(lambda: kafka.last_stable_offset(kafka_topic) > 0)  # the broker has aborted
         if goes_on:
             yield outgoing([b"more"])
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from ematix_flow.schedule.executors.base import CannotDispatch, Executor, RunDis
 from ematix_flow.schedule.executors.executor_urls import open_executor
 from ematix_flow.state.slots.base import Claim, Slot
 from tests.contract.kubelet import Kubelet
+from tests.waiting import wait_until
 
 AT = dt.datetime(2026, 3, 29, 12, tzinfo=dt.timezone.utc)
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "scheduler.md"
@@ -43,16 +43,6 @@ class Cluster:
         return [job.metadata.name for job in self.jobs.list_namespaced_job(self.namespace).items]
 
 
-def until(question: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        answer = question()
-        if answer:
-            return answer
-        time.sleep(0.05)
-    raise AssertionError("this did not come to pass")
-
-
 @pytest.fixture
 def cluster(kubernetes: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     monkeypatch.setenv("KUBECONFIG", str(kubernetes.kubeconfig))
@@ -66,10 +56,10 @@ def test_a_pod_that_waits_for_a_node_keeps_its_claim_until_the_time_is_up(cluste
     claim = cluster.job(executor)
     seen = executor.poll_workers()
     assert [found.slot for found in seen.starting] == [claim.slot] and not seen.exits
-    [ending] = until(lambda: executor.poll_workers().exits)
+    [ending] = wait_until(lambda: executor.poll_workers().exits)
     assert ending.reason.startswith("it did not start in 3 s: ")
     assert "Unschedulable: 0/0 nodes are available" in ending.reason
-    until(lambda: cluster.names() == [])
+    wait_until(lambda: cluster.names() == [])
 
 
 @pytest.mark.parametrize(
@@ -85,15 +75,15 @@ def test_a_pod_that_cannot_start_is_noticed(
     monkeypatch.setattr(kubernetes_jobs, "_HOPELESS_START_SECONDS", 1.0)
     executor = cluster.executor(options)
     cluster.job(executor)
-    [ending] = until(lambda: executor.poll_workers().exits)
+    [ending] = wait_until(lambda: executor.poll_workers().exits)
     assert told in ending.reason
-    until(lambda: cluster.names() == [])
+    wait_until(lambda: cluster.names() == [])
 
 
 def test_another_scheduler_sees_a_run_that_died(cluster: Cluster) -> None:
     claim = cluster.job(cluster.executor("image=flow:oom"), number=7)
     other = cluster.executor("image=flow:oom")
-    [ending] = until(lambda: other.poll_workers().exits)
+    [ending] = wait_until(lambda: other.poll_workers().exits)
     assert (ending.claim.slot, ending.claim.fence, ending.claim.holder) == (claim.slot, 7, claim.holder)
     assert ending.reason == "OOMKilled (exit code 137)"
 
@@ -143,8 +133,8 @@ def test_what_the_page_allows_the_scheduler_is_enough_and_needed(cluster: Cluste
     reference = {"kind": "Role", "name": "flow-scheduler", "apiGroup": "rbac.authorization.k8s.io"}
     binding = {"metadata": {"name": "flow"}, "subjects": [subject], "roleRef": reference}
     rbac.create_namespaced_role_binding(cluster.namespace, binding)
-    until(lambda: _is_allowed(cluster, executor))
-    assert until(lambda: executor.poll_workers().exits)
+    wait_until(lambda: _is_allowed(cluster, executor))
+    assert wait_until(lambda: executor.poll_workers().exits)
 
 
 def _is_allowed(cluster: Cluster, executor: Executor) -> bool:

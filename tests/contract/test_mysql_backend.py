@@ -17,10 +17,13 @@ import pytest
 
 from ematix_flow import faults
 from ematix_flow.backends.base import SameDatabaseRows, SourceQuery
+from ematix_flow.backends.mysql import target as mysql_target
+from ematix_flow.backends.mysql.failures import is_conflict
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.errors import (
     CannotConnect,
     ConfigError,
+    FlowError,
     PipelineLocked,
     RowRejected,
     SourceFailed,
@@ -435,14 +438,22 @@ def test_a_commit_whose_answer_was_lost_leaves_it_to_the_ledger(url: str) -> Non
     assert isinstance(raised.value.__cause__, (pymysql.MySQLError, OSError, ValueError))
 
 
-def test_a_deadlock_is_tried_again(url: str) -> None:
-    """Another session holds the rows for a while, and lets go of them."""
+def test_a_load_whose_rows_another_session_locks_is_retried(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another session locks the rows until the first try has timed out."""
     import threading
-    import time
 
     backend = backend_of(url)
     load_rows(backend.target(), new_load(TABLE), orders(0, 10))
-    began = threading.Event()
+    began, conflicted = threading.Event(), threading.Event()
+
+    def observed(error: FlowError) -> bool:
+        if is_conflict(error):
+            conflicted.set()
+        return is_conflict(error)
+
+    monkeypatch.setattr(mysql_target, "is_conflict", observed)
 
     def hold() -> None:
         from contextlib import closing
@@ -453,7 +464,7 @@ def test_a_deadlock_is_tried_again(url: str) -> None:
             connection.begin()
             cursor.execute("UPDATE orders SET note = 'held'")
             began.set()
-            time.sleep(2.5)
+            conflicted.wait(60)
             connection.rollback()
 
     sql(url, "SET GLOBAL innodb_lock_wait_timeout = 1")
@@ -465,6 +476,7 @@ def test_a_deadlock_is_tried_again(url: str) -> None:
     finally:
         thread.join()
         sql(url, "SET GLOBAL innodb_lock_wait_timeout = 50")
+    assert conflicted.is_set()
     assert (applied.rows.deleted, applied.rows.inserted) == (10, 9)
     assert read_table(backend, TABLE) == orders(0, 9)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from ematix_flow.errors import CannotConnect, PipelineLocked, TargetFailed
 from ematix_flow.spec.connections import ObjectStoreS3Connection
 from tests.services.s3 import S3Server, running_server
 from tests.services.s3_proxy import S3Proxy, proxied
+from tests.waiting import wait_until
 
 
 def connection(server: S3Server, bucket: str, **more: Any) -> ObjectStoreS3Connection:
@@ -306,6 +308,19 @@ def test_a_store_travels_without_showing_its_secret(store: S3Store) -> None:
 
 # ------------------------------------------------------------------ locks
 
+LOCKS = f"{HIDDEN}/locks"
+
+
+def only_lock(store: S3Store) -> str:
+    (name,) = store.names(LOCKS)
+    return f"{LOCKS}/{name}"
+
+
+def is_expired(store: S3Store) -> bool:
+    """Whether the only lock in the bucket has expired, as another process sees it."""
+    status = s3_leases.S3Lease(store.connection, store.key(only_lock(store)), "it").read_status()
+    return status is not None and status.is_expired
+
 
 def test_a_second_run_is_refused_and_told_who_runs(store: S3Store, s3: S3Server) -> None:
     first = uuid.uuid4()
@@ -327,7 +342,8 @@ def test_a_lease_is_renewed_as_long_as_its_holder_lives(
     monkeypatch.setattr(s3_leases, "LEASE_SECONDS", 2.0)
     monkeypatch.setattr(s3_leases, "HEARTBEAT_SECONDS", 0.5)
     with store.lock("p", "t", uuid.uuid4()):
-        time.sleep(5)
+        # nine renewals take 4.5 s at least, in which the lease would have expired without them
+        wait_until(lambda: json.loads(store.read(only_lock(store)))["beat"] >= 10)
         with pytest.raises(PipelineLocked), store.lock("p", "t", uuid.uuid4()):
             pytest.fail("the lock was given twice")
         store.require_locks_held()
@@ -339,7 +355,7 @@ def test_a_lease_of_a_dead_holder_is_taken_over_and_the_dead_one_notices(
     monkeypatch.setattr(s3_leases, "LEASE_SECONDS", 1.0)
     monkeypatch.setattr(s3_leases, "HEARTBEAT_SECONDS", 600.0)  # it never gets to renew
     with store.lock("p", "t", uuid.uuid4()):
-        time.sleep(4)
+        wait_until(lambda: is_expired(store))
         second = store.lock("p", "t", uuid.uuid4())
         monkeypatch.setattr(s3_leases, "LEASE_SECONDS", 60.0)
         with second:
@@ -415,7 +431,7 @@ def test_of_many_that_take_over_one_wins(store: S3Store, monkeypatch: pytest.Mon
     monkeypatch.setattr(s3_leases, "HEARTBEAT_SECONDS", 600.0)
     dead = s3_leases.S3Lease(store.connection, "lake/lease", "it", seconds=1.0)
     assert dead.try_acquire() is None
-    time.sleep(4)
+    wait_until(lambda: (status := dead.read_status()) is not None and status.is_expired)
     start = threading.Barrier(6)
     takers = [s3_leases.S3Lease(store.connection, "lake/lease", "it") for _ in range(6)]
 
@@ -445,13 +461,15 @@ def test_a_lock_whose_answer_was_lost_is_held(s3: S3Server, s3_bucket: str, prox
 def test_a_holder_that_is_cut_off_for_too_long_must_not_commit(
     s3: S3Server, s3_bucket: str, proxy: S3Proxy, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3_leases, "LEASE_SECONDS", 1.0)
+    monkeypatch.setattr(s3_leases, "LEASE_SECONDS", 0.0)  # it expires at once
     monkeypatch.setattr(s3_leases, "HEARTBEAT_SECONDS", 600.0)
     store = S3Store(connection(s3, s3_bucket, endpoint=proxy.endpoint))
-    with store.lock("p", "t", uuid.uuid4()):
-        time.sleep(1.2)
-        with proxy.failing(None), pytest.raises(TargetFailed, match="could not be renewed"):
-            store.require_locks_held()
+    with (
+        store.lock("p", "t", uuid.uuid4()),
+        proxy.failing(None),
+        pytest.raises(TargetFailed, match="could not be renewed"),
+    ):
+        store.require_locks_held()
 
 
 def test_loads_of_one_table_wait_for_each_other(store: S3Store, caplog: pytest.LogCaptureFixture) -> None:
@@ -466,7 +484,7 @@ def test_loads_of_one_table_wait_for_each_other(store: S3Store, caplog: pytest.L
         thread = threading.Thread(target=second)
         thread.start()
         with store.table_lock("sales/other"):
-            time.sleep(1)
+            wait_until(lambda: "waiting for another load" in caplog.text)
         order.append("first")
     thread.join()
     assert order == ["first", "second"]

@@ -238,8 +238,7 @@ def test_a_load_that_lost_its_lock_does_not_commit(
     monkeypatch.setattr(s3_leases, "HEARTBEAT_SECONDS", 600.0)
     other = lake.backend().target()
 
-    def meanwhile() -> None:
-        time.sleep(3)
+    def meanwhile() -> None:  # waits until the lease of the first load has expired
         load_rows(other, new_load(TABLE, pipeline="another"), rows(10, 12))
 
     with (

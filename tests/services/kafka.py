@@ -325,6 +325,17 @@ class KafkaServer:
         assert not open_ones, f"partitions {open_ones} of {topic} have no end"
         return found
 
+    def last_stable_offset(self, topic: str) -> int:
+        """The offset in partition 0 at which a reader of committed messages stops."""
+        from confluent_kafka import IsolationLevel, TopicPartition
+        from confluent_kafka.admin import OffsetSpec
+
+        partition = TopicPartition(topic, 0)
+        answer = self.admin().list_offsets(
+            {partition: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_COMMITTED
+        )
+        return int(answer[partition].result(30).offset)
+
     def committed(self, group: str, topic: str) -> dict[int, tuple[int, str | None]]:
         """The offset and metadata that a consumer group has committed, by partition."""
         from confluent_kafka import ConsumerGroupTopicPartitions

@@ -121,11 +121,20 @@ def test_the_stream_decides_which_view_it_gets() -> None:
     assert isinstance(choose_stream_view(["a"], quiet=True, stream=Terminal()), QuietStreamView)
 
 
-def test_a_watch_may_look_at_nothing() -> None:
-    watch = StreamListener()
-    watch.started("a", "")
-    watch.batch_committed("a", 1, 1, 1, 1.0, {})
-    watch.dead_letters_added("a", 1)
-    watch.restarting("a", RuntimeError(), 1.0)
-    watch.stopped("a")
-    watch.note("x")
+def test_a_listener_overrides_only_the_events_it_needs() -> None:
+    stopped: list[str] = []
+
+    class Listener(StreamListener):
+        def stopped(self, name: str) -> None:
+            stopped.append(name)
+
+    listener = Listener()
+    listener.started("a", "")
+    listener.batch_committed("a", 1, 1, 1, 1.0, {})
+    listener.lag_changed("a", {"0": 1}, "messages")
+    listener.dead_letters_added("a", 1)
+    listener.messages_left_out("a", 1, 1)
+    listener.restarting("a", RuntimeError(), 1.0)
+    listener.stopped("a")
+    listener.note("x")
+    assert stopped == ["a"]
