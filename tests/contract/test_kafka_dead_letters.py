@@ -16,6 +16,7 @@ import pytest
 from ematix_flow import faults
 from ematix_flow.backends.kafka.dead_letters import DeadLetterTopic
 from ematix_flow.backends.state_stores.dead_letters import open_dead_letter_topic, open_stream_dead_letters
+from ematix_flow.backends.state_stores.dead_letters import open_dead_letters as open_table
 from ematix_flow.engine.streams.batch_report import RejectedMessage
 from ematix_flow.errors import CannotConnect, ConfigError, FlowError, TargetFailed
 from ematix_flow.spec.connections import KafkaConnection, PostgresConnection, RabbitMQConnection
@@ -297,6 +298,19 @@ def test_a_stream_of_another_broker_names_the_kafka_of_its_topic(
         letters.add([rejected(1)], "q1:1")
         assert letters.store.location.endswith("dead_letters.db")
     assert sent(kafka, kafka_topic) == [("1", b"{")]
+
+
+def test_the_letters_of_a_topic_are_stored_in_the_table_that_the_stream_names(
+    kafka: KafkaServer, kafka_topic: str, store_connection: PostgresConnection | None
+) -> None:
+    named = {"topic": kafka_topic, "table": "rejected", "connection": store_connection}
+    with opened(declared(connected(kafka), **named)) as letters:
+        letters.add([rejected(1)], "q1:1")
+    assert sent(kafka, kafka_topic) == [("1", b"{")]
+    with open_table(store_connection, env=os.environ, table="rejected") as store:
+        assert [letter.position for letter in store.list()] == ["1"]
+    with open_table(store_connection, env=os.environ) as store:
+        assert store.list() == []
 
 
 def test_a_stream_that_wants_its_letters_in_a_table_sends_none(kafka: KafkaServer) -> None:

@@ -28,8 +28,6 @@ def build_dead_letters(
     option_checks.check_choice("transform_on_error", options.transform_on_error, ERROR_POLICIES, where)
     option_checks.check_choice("dlq_store", store, DEAD_LETTER_STORES, where)
     option_checks.check_whole_number("dlq_max_attempts", options.dlq_max_attempts, 1, where)
-    if topic is not None and table is not None:
-        raise DeclarationError("give dead_letter_topic= or dead_letter_table=, not both", where=where)
     if store == "topic" and topic is None:
         raise DeclarationError("dlq_store='topic' needs dead_letter_topic=", where=where)
     _check_options_of_policy(options, where)

@@ -153,6 +153,8 @@ def test_a_place_for_dead_letters_means_that_they_go_there() -> None:
     assert declare(dead_letter_table="bad", transform_on_error="fail").on_error == "fail"  # for flow dlq
     letters = declare(dead_letter_table="bad", dlq_max_attempts=5, dead_letter_connection=WAREHOUSE)
     assert letters.dead_letters.max_attempts == 5
+    both = declare(dead_letter_topic="bad", dead_letter_table="ops.bad").dead_letters
+    assert (both.topic, both.table) == ("bad", "ops.bad")
 
 
 def test_an_empty_transform_is_none() -> None:
@@ -274,7 +276,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"lookups": {"u": Lookup(WAREHOUSE, table="u", refresh_interval_ms=0)}, "transform_sql": "x"},
         "refresh_interval_ms= takes a whole number from 1 up",
     ),
-    ({"dead_letter_topic": "a", "dead_letter_table": "b"}, "not both"),
     ({"dlq_store": "topic"}, "needs dead_letter_topic="),
     ({"dead_letter_connection": WAREHOUSE}, "dead_letter_connection= is not used: without transform_on_err"),
     ({"dlq_store": "table"}, "dlq_store='table' is not used: without transform_on_error="),
