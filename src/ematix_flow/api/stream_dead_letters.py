@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ematix_flow.api import option_checks
-from ematix_flow.api.stream_declaration import Source, StreamOptions
-from ematix_flow.api.target import known_connection
+from ematix_flow.api.stream_declaration import StreamOptions
 from ematix_flow.errors import DeclarationError
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.streams import DEAD_LETTER_STORES, ERROR_POLICIES, DeadLetterSpec, ErrorPolicy
@@ -20,11 +17,8 @@ def resolve_error_policy(options: StreamOptions) -> ErrorPolicy:
     return "dlq" if has_place else "fail"
 
 
-def build_dead_letters(
-    options: StreamOptions, sources: Sequence[Source], where: SourceLocation | None
-) -> DeadLetterSpec:
-    store, connection = options.dlq_store, options.dead_letter_connection
-    topic, table = options.dead_letter_topic, options.dead_letter_table
+def build_dead_letters(options: StreamOptions, where: SourceLocation | None) -> DeadLetterSpec:
+    store, topic = options.dlq_store, options.dead_letter_topic
     option_checks.check_choice("transform_on_error", options.transform_on_error, ERROR_POLICIES, where)
     option_checks.check_choice("dlq_store", store, DEAD_LETTER_STORES, where)
     option_checks.check_whole_number("dlq_max_attempts", options.dlq_max_attempts, 1, where)
@@ -32,7 +26,7 @@ def build_dead_letters(
         raise DeclarationError("dlq_store='topic' needs dead_letter_topic=", where=where)
     _check_options_of_policy(options, where)
     if store == "broker":
-        _check_broker_store(options, sources, where)
+        _check_broker_store(options, where)
     if topic is not None and store == "table":
         raise DeclarationError(
             "dead_letter_topic= is not used with dlq_store='table': it keeps dead letters in a table only",
@@ -40,16 +34,10 @@ def build_dead_letters(
             next_step="leave dlq_store= out to keep letters in a table and send them to the topic, or leave "
             "dead_letter_topic= out",
         )
-    if topic is not None:
-        kinds = {known.kind for s in sources if (known := known_connection(s.connection)) is not None}
-        if kinds and "kafka" not in kinds and connection is None:
-            raise DeclarationError(
-                "dead_letter_topic= is a topic of the Kafka source, and this pipeline has none",
-                where=where,
-                next_step="pass dead_letter_connection= with a Kafka connection, or dead_letter_table=",
-            )
     attempts = 3 if options.dlq_max_attempts is None else options.dlq_max_attempts
-    return DeadLetterSpec(store or "auto", topic, table, connection, attempts)
+    return DeadLetterSpec(
+        store or "auto", topic, options.dead_letter_table, options.dead_letter_connection, attempts
+    )
 
 
 def _check_options_of_policy(options: StreamOptions, where: SourceLocation | None) -> None:
@@ -83,15 +71,7 @@ def _check_options_of_policy(options: StreamOptions, where: SourceLocation | Non
             )
 
 
-def _check_broker_store(
-    options: StreamOptions, sources: Sequence[Source], where: SourceLocation | None
-) -> None:
-    kinds = {known.kind for s in sources if (known := known_connection(s.connection)) is not None}
-    if kinds - {"rabbitmq"}:
-        raise DeclarationError(
-            "dlq_store='broker' works with RabbitMQ, whose queues have dead-letter exchanges",
-            where=where,
-        )
+def _check_broker_store(options: StreamOptions, where: SourceLocation | None) -> None:
     for option in ("dead_letter_topic", "dead_letter_table", "dead_letter_connection", "dlq_max_attempts"):
         if getattr(options, option) is not None:
             raise DeclarationError(

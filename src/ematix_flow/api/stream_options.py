@@ -25,6 +25,7 @@ from ematix_flow.api.unused_options import check_stream_matching_options
 from ematix_flow.errors import DeclarationError, FlowError, did_you_mean
 from ematix_flow.plan.stream_capabilities import (
     check_batch_limit,
+    check_dead_letters,
     check_error_policy,
     check_source_message_parts,
     check_target_message_parts,
@@ -111,7 +112,7 @@ def build_stream(options: StreamOptions, where: SourceLocation | None) -> Stream
         raise DeclarationError("lookups= works with transform_sql=, which is not set", where=where)
     if options.dialect is not None and transform_sql is None:
         raise DeclarationError("dialect= works with transform_sql=, which is not set", where=where)
-    letters = build_dead_letters(options, sources, where)
+    letters = build_dead_letters(options, where)
     built = tuple(_build_target(target, defaults, where) for target in targets)
     check_stream_matching_options(targets, defaults, built, where)
     labels = [target.label for target in built]
@@ -141,12 +142,13 @@ def build_stream(options: StreamOptions, where: SourceLocation | None) -> Stream
     check_source_message_parts(spec, kinds)
     check_batch_limit(spec, kinds)
     check_error_policy(spec, kinds)
+    check_dead_letters(spec, kinds, _connection_kind(letters.connection))
     options.refuse_single_options(where)
     return spec
 
 
-def _connection_kind(reference: ConnectionRef) -> str | None:
-    """The kind of a connection, or None if it is not known yet."""
+def _connection_kind(reference: ConnectionRef | None) -> str | None:
+    """The kind of a connection; None if there is none or it is not known yet."""
     known = known_connection(reference)
     return known.kind if known is not None else None
 

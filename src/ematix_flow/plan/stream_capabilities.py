@@ -1,4 +1,4 @@
-"""Refuses what a system cannot do in a stream: parts of messages, limits of batches, error policies.
+"""Refuses what a system cannot do in a stream: message parts, batch limits, error policies, dead letters.
 
 Checked when a stream is declared, as far as its connections are known, and again when it is planned. Imports
 nothing heavy, because declarations import it.
@@ -7,7 +7,7 @@ nothing heavy, because declarations import it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ematix_flow.errors import DeclarationError
 from ematix_flow.spec.location import SourceLocation
@@ -87,6 +87,31 @@ def check_error_policy(spec: StreamSpec, kinds: Iterable[str | None]) -> None:
                 next_step="leave it out; move a file that cannot be fixed out of the folder, and run the "
                 "stream with fail_on_data_loss=False, which goes on without it",
             )
+
+
+def check_dead_letters(spec: StreamSpec, kinds: Sequence[str | None], store_kind: str | None) -> None:
+    """Refuse a dead letter topic without a Kafka connection, and ``broker`` without RabbitMQ.
+
+    ``kinds`` are those of the sources, ``store_kind`` that of ``dead_letter_connection=``; None if not known.
+    """
+    letters = spec.dead_letters
+    others = [kind for kind in kinds if kind is not None and kind != "rabbitmq"]
+    if letters.store == "broker" and others:
+        raise DeclarationError(
+            "dlq_store='broker' works with RabbitMQ, whose queues have dead-letter exchanges, "
+            f"and a source is of kind {others[0]}",
+            where=spec.where,
+            next_step="leave dlq_store= out: dead letters are then kept in a table",
+        )
+    is_known = None not in kinds and (store_kind is not None or letters.connection is None)
+    if letters.topic is not None and is_known and "kafka" not in (*kinds, store_kind):
+        store = f" and dead_letter_connection= is of kind {store_kind}" if store_kind is not None else ""
+        raise DeclarationError(
+            "dead_letter_topic= needs a Kafka connection, but the source is of kind "
+            f"{' and '.join(sorted({str(kind) for kind in kinds}))}{store}",
+            where=spec.where,
+            next_step="pass a Kafka connection as dead_letter_connection=, or leave dead_letter_topic= out",
+        )
 
 
 def _part_name(part: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +29,8 @@ from ematix_flow import (
     run_streaming_pipeline,
 )
 from ematix_flow.api.streaming import stream_spec
+from ematix_flow.engine.connections import Connections
+from ematix_flow.engine.planning.stream_targets import check_capabilities
 from ematix_flow.errors import DeclarationError, DuplicateName, UnknownName, UsageError
 from ematix_flow.graph.registry import current_registry
 from ematix_flow.spec.streams import StreamSpec
@@ -155,6 +158,19 @@ def test_a_place_for_dead_letters_means_that_they_go_there() -> None:
     assert letters.dead_letters.max_attempts == 5
     both = declare(dead_letter_topic="bad", dead_letter_table="ops.bad").dead_letters
     assert (both.topic, both.table) == ("bad", "ops.bad")
+
+
+def test_dead_letters_of_a_connection_that_is_declared_later_are_checked_in_the_plan() -> None:
+    no_spark: Any = None
+    topic = declare(source=RABBIT, dead_letter_topic="bad", dead_letter_connection="later")
+    broker = declare(name="b", source="later", transform_on_error="dlq", dlq_store="broker")
+    current_registry().add_connection(replace(KAFKA, name="later"), None)
+    check_capabilities(topic, Connections(no_spark, no_spark, no_spark))
+    with pytest.raises(DeclarationError, match="works with RabbitMQ"):
+        check_capabilities(broker, Connections(no_spark, no_spark, no_spark))
+    current_registry().add_connection(replace(WAREHOUSE, name="later"), None)
+    with pytest.raises(DeclarationError, match="dead_letter_connection= is of kind postgres"):
+        check_capabilities(topic, Connections(no_spark, no_spark, no_spark))
 
 
 def test_an_empty_transform_is_none() -> None:
@@ -310,7 +326,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"dlq_store": "tpoic"}, "Did you mean 'topic'?"),
     ({"dlq_max_attempts": 0}, "dlq_max_attempts= takes a whole number from 1 up"),
-    ({"source": RABBIT, "dead_letter_topic": "a"}, "this pipeline has none"),
+    (
+        {"source": RABBIT, "dead_letter_topic": "a"},
+        "needs a Kafka connection, but the source is of kind rabbitmq",
+    ),
+    (
+        {"source": RABBIT, "dead_letter_topic": "a", "dead_letter_connection": WAREHOUSE},
+        "but the source is of kind rabbitmq and dead_letter_connection= is of kind postgres",
+    ),
+    ({"transform_on_error": "dlq", "dlq_store": "broker"}, "works with RabbitMQ"),
     ({"idle_pause_ms": -1}, "idle_pause_ms= takes a whole number from 0 up"),
     ({"idle_pause_ms": True}, "idle_pause_ms= takes a whole number"),
     ({"max_rows_per_batch": 0}, "max_rows_per_batch= takes a whole number from 1 up"),

@@ -19,12 +19,14 @@ from ematix_flow.engine.planning.stream_columns import DECLARED, REGISTERED, com
 from ematix_flow.engine.planning.stream_drift import evolve_table, has_load_columns, judge_new_columns
 from ematix_flow.engine.planning.stream_guarantees import require_mode, stream_guarantee
 from ematix_flow.errors import SchemaMismatch, Unsupported, did_you_mean
+from ematix_flow.graph.connections import resolve
 from ematix_flow.plan.decisions import Decision
 from ematix_flow.plan.drift import judge_drift
 from ematix_flow.plan.matching import resolve_matching, with_deletion_marks
 from ematix_flow.plan.stream_capabilities import (
     STREAM_VIEW,
     check_batch_limit,
+    check_dead_letters,
     check_error_policy,
     check_source_message_parts,
     check_target_message_parts,
@@ -56,6 +58,8 @@ def check_capabilities(spec: StreamSpec, connections: Connections) -> None:
     check_source_message_parts(spec, kinds)
     check_batch_limit(spec, kinds)
     check_error_policy(spec, kinds)
+    letters = spec.dead_letters.connection
+    check_dead_letters(spec, kinds, None if letters is None else resolve(letters).kind)
     for target in spec.targets:
         check_target_message_parts(target, connections.backend(target.connection).kind, spec.where)
 
