@@ -12,6 +12,13 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from ematix_flow import faults
 from ematix_flow.backends.kafka.dead_letters import DeadLetterTopic
@@ -23,7 +30,8 @@ from ematix_flow.spec.connections import KafkaConnection, PostgresConnection, Ra
 from ematix_flow.spec.streams import DeadLetterSpec, StreamSourceSpec, StreamSpec
 from ematix_flow.state.dead_letters.base import DeadLetter, LetterSelection
 from ematix_flow.streams.dead_letters import StreamDeadLetters, open_dead_letters
-from tests.services.kafka import KafkaServer
+from tests.contract.kafka_setup import secured
+from tests.services.kafka import PASSWORD, KafkaServer
 from tests.services.shared import private_server
 
 kafka = private_server("kafka")  # tests here stop it
@@ -157,6 +165,17 @@ def test_messages_that_the_topic_loses_stay_in_the_store(
 # ------------------------------------------------------------------ letters larger than the topic takes
 
 
+def forbid_reading_settings(kafka: KafkaServer, topic: str, user: str) -> None:
+    def rule(principal: str, operation: AclOperation, permission: AclPermissionType) -> AclBinding:
+        literal = ResourcePatternType.LITERAL
+        return AclBinding(ResourceType.TOPIC, topic, literal, principal, "*", operation, permission)
+
+    everyone = rule("User:*", AclOperation.ALL, AclPermissionType.ALLOW)
+    denied = rule(f"User:{user}", AclOperation.DESCRIBE_CONFIGS, AclPermissionType.DENY)
+    for done in kafka.admin().create_acls([everyone, denied]).values():
+        done.result(10)
+
+
 def test_a_letter_larger_than_the_topic_takes_is_cut_there_and_whole_in_the_store(
     open_letters: Opened, kafka: KafkaServer, kafka_topic: str
 ) -> None:
@@ -203,6 +222,34 @@ def test_many_letters_that_fit_alone_are_sent_together(kafka: KafkaServer) -> No
     ]
     DeadLetterTopic(connected(kafka, compression_type="none"), topic).publish(letters)
     assert len(kafka.consume_all(topic)) == 50
+
+
+def test_a_user_who_may_not_read_the_limit_of_a_topic_sends_letters_in_smaller_sizes(
+    kafka: KafkaServer,
+) -> None:
+    topic = kafka.create_topic("small-letters", config={"max.message.bytes": "9000"})
+    forbid_reading_settings(kafka, topic, user="reader")
+    login = {"sasl_plain_username": "reader", "sasl_plain_password": PASSWORD}
+    plain = {"librdkafka.compression.type": "none"}
+    letters = DeadLetterTopic(secured(kafka, "plain", **login, properties=plain), topic)
+    payload = os.urandom(20_000)
+    large = DeadLetter.create("orders", "decode", "x", payload=payload, position="large")
+    small = [DeadLetter.create("orders", "decode", "x", payload=b"{", position=str(n)) for n in range(50)]
+    letters.publish([*small, large])
+    messages = [(m.value(), dict(m.headers())) for m in kafka.consume_all(topic)]
+    assert {headers["ematix-dlq-id"].decode() for _, headers in messages} == {x.id for x in [*small, large]}
+    (cut,) = {value for value, headers in messages if headers["ematix-dlq-whole"] == b"false"}
+    assert payload.startswith(cut) and len(cut) > 3_000
+    letters.publish([large])  # the limit is remembered
+    assert len(kafka.consume_all(topic)) == len(messages) + 1
+
+
+def test_a_topic_that_takes_no_letter_at_all_is_an_error(kafka: KafkaServer) -> None:
+    topic = kafka.create_topic("tiny-letters", config={"max.message.bytes": "100"})
+    letter = DeadLetter.create("orders", "decode", "x", payload=b"{")
+    with pytest.raises(TargetFailed, match="larger than the topic takes") as raised:
+        DeadLetterTopic(connected(kafka), topic).publish([letter])
+    assert "max.message.bytes" in str(raised.value.next_step)
 
 
 # ------------------------------------------------------------------ failures

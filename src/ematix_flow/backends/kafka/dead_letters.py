@@ -16,12 +16,14 @@ from ematix_flow.backends.kafka.cluster import KafkaCluster
 from ematix_flow.backends.kafka.producer import TopicProducer
 from ematix_flow.backends.kafka.sender import message_batch_size
 from ematix_flow.backends.kafka.target import KafkaTarget
+from ematix_flow.errors import TargetFailed
 from ematix_flow.spec.connections.brokers import KafkaConnection
 from ematix_flow.state.dead_letters.base import DeadLetter, DeadLetterPublisher, storable_text
 
 PREFIX = "ematix-dlq-"
 
 _DEFAULT_MAX_BYTES = 1_000_000  # when this user may not read the topic's settings
+_LEAST_MAX_BYTES = 1_000  # about the size of the headers alone
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -54,12 +56,25 @@ class DeadLetterTopic(DeadLetterPublisher):
         if not letters:
             return
         with self._lock:
-            producer, self._producer = self._producer, None  # a producer that fails is not used again
-            producer = producer or self._sender.open_producer()
-            for letter in letters:
-                producer.produce(letter_message(fit_letter(letter, self._max_bytes)))
-            producer.confirm()
-            self._producer = producer
+            while True:
+                producer, self._producer = self._producer, None  # a producer that fails is not used again
+                producer = producer or self._sender.open_producer()
+                try:
+                    for letter in letters:
+                        producer.produce(letter_message(fit_letter(letter, self._max_bytes)))
+                    producer.confirm()
+                except TargetFailed:
+                    if not producer.message_was_too_large or self._max_bytes <= _LEAST_MAX_BYTES:
+                        raise
+                    self._halve_limit()
+                else:
+                    self._producer = producer
+                    return
+
+    def _halve_limit(self) -> None:
+        """Lower the limit for letters and for batches of them: the topic takes less than we assumed."""
+        self._max_bytes //= 2
+        self._sender = replace(self._sender, max_message_bytes=self._max_bytes)
 
 
 def fit_letter(letter: DeadLetter, max_bytes: int) -> DeadLetter:

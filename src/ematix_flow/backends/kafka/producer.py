@@ -101,6 +101,11 @@ class TopicProducer:
             None,
         )
 
+    @property
+    def message_was_too_large(self) -> bool:
+        """Whether the client or the broker refused a message for its size."""
+        return any(error.code() == KafkaError.MSG_SIZE_TOO_LARGE for error in self._failures)
+
     def failure(self, errors: list[KafkaError]) -> FlowError:
         """The error for messages that were not delivered."""
         first = errors[0] if errors else None
