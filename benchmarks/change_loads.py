@@ -18,15 +18,15 @@ from benchmarks import changing, changing_lake
 from benchmarks.cases import APART, CONTESTANTS, FLOW, ChangeCase
 from benchmarks.changing import Size
 from benchmarks.datasets import DATED_ORDERS
+from benchmarks.endpoint import Endpoint
 from benchmarks.fingerprint import Fingerprint, fingerprint
 from benchmarks.job import Job
 from benchmarks.machine import commit, cores, machine_facts, versions
-from benchmarks.place import Place
-from benchmarks.places import folder_target
 from benchmarks.results import Result, Run
 from benchmarks.rivals import SHARED, rival_jars, rival_versions
 from benchmarks.rounds import Settings, all_rounds, get_ready, run_job
 from benchmarks.servers import Servers
+from benchmarks.sources_and_targets import folder_target
 
 PUBLISHED = (Size(10_000, 1_000_000), Size(100_000, 1_000_000), Size(100_000, 10_000_000))
 _CURRENT = {"dlt": "valid_to IS NULL"}
@@ -36,8 +36,8 @@ _CURRENT = {"dlt": "valid_to IS NULL"}
 class Fixture:
     """What is made once for a strategy and a size."""
 
-    source: Place
-    prepared: dict[str, Place]  # as `_kept_by` says -> the target before the changes
+    source: Endpoint
+    prepared: dict[str, Endpoint]  # as `_kept_by` says -> the target before the changes
     expected: tuple[int, str]
     fingerprint: Fingerprint | None = None  # of the source, where the target is no database
 
@@ -61,8 +61,8 @@ def run_changes(
                 source = changing.source(servers, before, size)
                 for case in wanted:
                     yield _run_case(case, size, before, source, servers, settings, say)
-                for place in (before, source):
-                    servers.drop(place)
+                for endpoint in (before, source):
+                    servers.drop(endpoint)
     finally:
         shutil.rmtree(settings.folder, ignore_errors=True)
 
@@ -70,8 +70,8 @@ def run_changes(
 def _run_case(
     case: ChangeCase,
     size: Size,
-    before: Place,
-    source: Place,
+    before: Endpoint,
+    source: Endpoint,
     servers: Servers,
     settings: Settings,
     say: Callable[[str], None],
@@ -98,8 +98,8 @@ def _run_case(
             name: _prepared(name, case, size, before, servers, settings)
             for name in dict.fromkeys(_kept_by(name, case) for name in names)
         }
-        for place in prepared.values():
-            stack.callback(_drop, place, servers)
+        for endpoint in prepared.values():
+            stack.callback(_drop, endpoint, servers)
         landed = None if case.target == "postgres" else fingerprint(source, DATED_ORDERS)
         fixture = Fixture(source, prepared, changing.checksum(servers, source), landed)
 
@@ -116,29 +116,29 @@ def _kept_by(name: str, case: ChangeCase) -> str:
     return name if name == FLOW or (case.strategy == "scd2" and name == "dlt") else ""
 
 
-def _copy(template: Place, label: str, servers: Servers, settings: Settings) -> Place:
+def _copy(template: Endpoint, label: str, servers: Servers, settings: Settings) -> Endpoint:
     if template.kind == "postgres":
         return servers.copy(template, label)
     return changing_lake.copy(template, settings.folder / f"target-{label}")
 
 
-def _drop(place: Place, servers: Servers) -> None:
-    if place.kind == "postgres":
-        servers.drop(place)
+def _drop(endpoint: Endpoint, servers: Servers) -> None:
+    if endpoint.kind == "postgres":
+        servers.drop(endpoint)
     else:
-        shutil.rmtree(Path(place.location).parent)
+        shutil.rmtree(Path(endpoint.location).parent)
 
 
 def _prepared(
-    kept_by: str, case: ChangeCase, size: Size, before: Place, servers: Servers, settings: Settings
-) -> Place:
+    kept_by: str, case: ChangeCase, size: Size, before: Endpoint, servers: Servers, settings: Settings
+) -> Endpoint:
     if kept_by == FLOW and case.target == "postgres":
         return _loaded_by_flow(case, size, before, servers, settings)
     if case.target != "postgres" and kept_by:
-        place = folder_target(case.target, settings.folder / f"{kept_by}-{case.name}-{size.rows}")
+        endpoint = folder_target(case.target, settings.folder / f"{kept_by}-{case.name}-{size.rows}")
         options = {"case": case.name, "strategy": case.strategy} if kept_by == FLOW else {}
-        _load_before(kept_by, before, place, {**options, "from": changing.TABLE}, size, settings)
-        return place
+        _load_before(kept_by, before, endpoint, {**options, "from": changing.TABLE}, size, settings)
+        return endpoint
     if case.target != "postgres":
         return changing_lake.base(settings.folder / f"plain-{case.name}-{size.rows}", size.rows)
     if kept_by == "dlt":
@@ -149,20 +149,20 @@ def _prepared(
 
 
 def _loaded_by_flow(
-    case: ChangeCase, size: Size, before: Place, servers: Servers, settings: Settings
-) -> Place:
+    case: ChangeCase, size: Size, before: Endpoint, servers: Servers, settings: Settings
+) -> Endpoint:
     """The same rows, brought by the same pipeline: its table, its ledger and its watermark are there."""
-    place = servers.copy(before, f"flow-{case.name}")
-    servers.execute(place, f"ALTER TABLE {changing.TABLE} RENAME TO base")
+    endpoint = servers.copy(before, f"flow-{case.name}")
+    servers.execute(endpoint, f"ALTER TABLE {changing.TABLE} RENAME TO base")
     options = {"case": case.name, "strategy": case.strategy, "from": "base"}
-    _load_before(FLOW, place, place, options, size, settings)
-    servers.execute(place, "DROP TABLE base")
-    servers.execute(place, "VACUUM ANALYZE")
-    return place
+    _load_before(FLOW, endpoint, endpoint, options, size, settings)
+    servers.execute(endpoint, "DROP TABLE base")
+    servers.execute(endpoint, "VACUUM ANALYZE")
+    return endpoint
 
 
 def _load_before(
-    name: str, source: Place, target: Place, options: Mapping[str, str], size: Size, settings: Settings
+    name: str, source: Endpoint, target: Endpoint, options: Mapping[str, str], size: Size, settings: Settings
 ) -> None:
     folder = settings.folder / f"prepare-{name}-{target.kind}-{size.rows}"
     folder.mkdir(parents=True)
@@ -211,7 +211,7 @@ def _verified_run(
 
 
 def _wrong(
-    name: str, case: ChangeCase, size: Size, fixture: Fixture, servers: Servers, target: Place
+    name: str, case: ChangeCase, size: Size, fixture: Fixture, servers: Servers, target: Endpoint
 ) -> str | None:
     """Why the target is not what the changes make of it, in words."""
     if fixture.fingerprint is not None:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchmarks.datasets import ORDERS
-from benchmarks.place import Place
-from benchmarks.places import fill_postgres
+from benchmarks.endpoint import Endpoint
 from benchmarks.servers import Servers
+from benchmarks.sources_and_targets import fill_postgres
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,55 +58,57 @@ class Size:
         return latest.isoformat(sep=" ")
 
 
-def base(servers: Servers, rows: int) -> Place:
+def base(servers: Servers, rows: int) -> Endpoint:
     """The table before the changes."""
-    place = servers.create("postgres", "base")
+    endpoint = servers.create("postgres", "base")
     lines = f"{ORDERS.column_lines('postgres')}, {CHANGED_AT} timestamp NOT NULL, PRIMARY KEY ({KEY})"
-    fill_postgres(place.location, TABLE, lines, dated(rows))
-    servers.execute(place, f"VACUUM ANALYZE {TABLE}")
-    return place
+    fill_postgres(endpoint.location, TABLE, lines, dated(rows))
+    servers.execute(endpoint, f"VACUUM ANALYZE {TABLE}")
+    return endpoint
 
 
-def source(servers: Servers, before: Place, size: Size) -> Place:
+def source(servers: Servers, before: Endpoint, size: Size) -> Endpoint:
     """A copy of it with the changes, found by an index on their time."""
-    place = servers.copy(before, "changed")
+    endpoint = servers.copy(before, "changed")
     step = size.rows // size.updates
     servers.execute(
-        place,
+        endpoint,
         f"UPDATE {TABLE} SET o_orderstatus = 'X', o_totalprice = o_totalprice + 1,"
         f" {CHANGED_AT} = TIMESTAMP '{LATER}' + {_ROW} * INTERVAL '1 ms'"
         f" WHERE {_ROW} % {step} = 0 AND {_ROW} / {step} < {size.updates}",
     )
     others = ", ".join(name for name in ORDERS.names if name != KEY)
     servers.execute(
-        place,
+        endpoint,
         f"INSERT INTO {TABLE} SELECT {KEY} + {NEW_KEYS}, {others}, TIMESTAMP '{LATER}' + INTERVAL '1 day'"
         f" + (row_number() OVER ()) * INTERVAL '1 ms' FROM {TABLE} ORDER BY {KEY} LIMIT {size.inserts}",
     )
-    servers.execute(place, f"CREATE INDEX ON {TABLE} ({CHANGED_AT})")
+    servers.execute(endpoint, f"CREATE INDEX ON {TABLE} ({CHANGED_AT})")
     servers.execute(
-        place,
+        endpoint,
         f"CREATE VIEW {TABLE}_hashed AS SELECT {COLUMNS}, {HASH} AS row_hash FROM {TABLE}",
     )
-    servers.execute(place, f"VACUUM ANALYZE {TABLE}")
-    return place
+    servers.execute(endpoint, f"VACUUM ANALYZE {TABLE}")
+    return endpoint
 
 
-def versioned(servers: Servers, before: Place, extra: str, values: str, indexes: Sequence[str]) -> Place:
+def versioned(
+    servers: Servers, before: Endpoint, extra: str, values: str, indexes: Sequence[str]
+) -> Endpoint:
     """A table of versions, each open; ``extra`` are its columns beside those of the data."""
-    place = servers.copy(before, "versions")
-    servers.execute(place, f"ALTER TABLE {TABLE} RENAME TO base")
+    endpoint = servers.copy(before, "versions")
+    servers.execute(endpoint, f"ALTER TABLE {TABLE} RENAME TO base")
     lines = f"{ORDERS.column_lines('postgres')}, {CHANGED_AT} timestamp NOT NULL, {extra}"
-    servers.execute(place, f"CREATE TABLE {TABLE} ({lines})")
-    servers.execute(place, f"INSERT INTO {TABLE} SELECT {COLUMNS}, {values} FROM base")
-    servers.execute(place, "DROP TABLE base")
+    servers.execute(endpoint, f"CREATE TABLE {TABLE} ({lines})")
+    servers.execute(endpoint, f"INSERT INTO {TABLE} SELECT {COLUMNS}, {values} FROM base")
+    servers.execute(endpoint, "DROP TABLE base")
     for index in indexes:
-        servers.execute(place, index)
-    servers.execute(place, f"VACUUM ANALYZE {TABLE}")
-    return place
+        servers.execute(endpoint, index)
+    servers.execute(endpoint, f"VACUUM ANALYZE {TABLE}")
+    return endpoint
 
 
-def versions_by_hand(servers: Servers, before: Place) -> Place:
+def versions_by_hand(servers: Servers, before: Endpoint) -> Endpoint:
     """As one keeps them by hand, indexed for it."""
     extra = "valid_from timestamp NOT NULL, valid_to timestamp, is_current boolean NOT NULL"
     indexes = (
@@ -116,17 +118,17 @@ def versions_by_hand(servers: Servers, before: Place) -> Place:
     return versioned(servers, before, extra, f"{CHANGED_AT}, NULL, true", indexes)
 
 
-def versions_of_dlt(servers: Servers, before: Place) -> Place:
+def versions_of_dlt(servers: Servers, before: Endpoint) -> Endpoint:
     """As dlt keeps them, with an index that its statements can use; it makes none itself."""
     extra = "row_hash varchar NOT NULL, valid_from timestamptz NOT NULL, valid_to timestamptz"
     values = f"{HASH}, {CHANGED_AT} AT TIME ZONE 'UTC', NULL"
     return versioned(servers, before, extra, values, [f"CREATE INDEX ON {TABLE} ({KEY})"])
 
 
-def checksum(servers: Servers, place: Place, condition: str = "true") -> tuple[int, str]:
+def checksum(servers: Servers, endpoint: Endpoint, condition: str = "true") -> tuple[int, str]:
     """The number of rows and a sum of their hashes, whatever their order."""
     digest = f"hashtextextended(concat_ws('|', {COLUMNS}), 0)::numeric"
-    found = servers.execute(place, f"SELECT count(*), sum({digest}) FROM {TABLE} WHERE {condition}")
+    found = servers.execute(endpoint, f"SELECT count(*), sum({digest}) FROM {TABLE} WHERE {condition}")
     return int(found[0][0]), str(found[0][1])
 
 

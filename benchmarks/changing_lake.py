@@ -7,23 +7,23 @@ from pathlib import Path
 
 from benchmarks.changing import TABLE, dated
 from benchmarks.datasets import DATED_ORDERS
-from benchmarks.place import Place
-from benchmarks.places import folder_target
+from benchmarks.endpoint import Endpoint
+from benchmarks.sources_and_targets import folder_target
 
 
-def base(folder: Path, rows: int) -> Place:
+def base(folder: Path, rows: int) -> Endpoint:
     """Written by delta-rs with its defaults, in a new folder."""
     import pyarrow as pa
     from deltalake import write_deltalake
 
-    place = folder_target("delta", folder)
+    endpoint = folder_target("delta", folder)
     reader = pa.RecordBatchReader.from_batches(DATED_ORDERS.arrow_schema(), dated(rows))
-    write_deltalake(Path(place.location) / TABLE, reader)
-    return place
+    write_deltalake(Path(endpoint.location) / TABLE, reader)
+    return endpoint
 
 
-def copy(template: Place, folder: Path) -> Place:
+def copy(template: Endpoint, folder: Path) -> Endpoint:
     """With everything that lies beside the table, in a new folder."""
-    place = folder_target(template.kind, folder)
-    shutil.copytree(template.location, place.location)
-    return place
+    endpoint = folder_target(template.kind, folder)
+    shutil.copytree(template.location, endpoint.location)
+    return endpoint

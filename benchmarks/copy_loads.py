@@ -10,14 +10,14 @@ from pathlib import Path
 
 from benchmarks.cases import Case
 from benchmarks.datasets import ORDERS, Dataset
+from benchmarks.endpoint import Endpoint
 from benchmarks.fingerprint import Fingerprint, fingerprint
 from benchmarks.job import Job
 from benchmarks.machine import commit, cores, machine_facts, versions
-from benchmarks.place import Place
-from benchmarks.places import Places
 from benchmarks.results import Result, Run
 from benchmarks.rivals import SHARED, rival_jars, rival_versions
 from benchmarks.rounds import Settings, all_rounds, get_ready, run_job
+from benchmarks.sources_and_targets import SourcesAndTargets
 
 AGAIN_BELOW_ROWS = 3_000_000  # a second load in the same process would say no more about a larger table
 
@@ -27,27 +27,27 @@ def run_cases(
 ) -> Iterator[Result]:
     """Measure the cases one after another; sources are filled once."""
     try:
-        with Places(dataset, settings.rows, settings.folder) as places:
+        with SourcesAndTargets(dataset, settings.rows, settings.folder) as endpoints:
             for case in cases:
-                yield _run_case(case, dataset, places, settings, say)
+                yield _run_case(case, dataset, endpoints, settings, say)
     finally:
         shutil.rmtree(settings.folder, ignore_errors=True)
 
 
 def _run_case(
-    case: Case, dataset: Dataset, places: Places, settings: Settings, say: Callable[[str], None]
+    case: Case, dataset: Dataset, endpoints: SourcesAndTargets, settings: Settings, say: Callable[[str], None]
 ) -> Result:
     names = settings.chosen(case.contestants)
     say(f"{case.title}: filling the source with {settings.rows:,} rows of {dataset.name}")
-    source = places.source(case.source)
+    source = endpoints.source(case.source)
     expected = fingerprint(source, dataset)
     if expected.rows != settings.rows:
         raise RuntimeError(f"the source holds {expected.rows:,} rows, not {settings.rows:,}")
     jars = rival_jars([case.source, case.target])
     get_ready(names, settings.folder, [kind for kind in (case.source, case.target) if kind in SHARED])
     if case.target in ("postgres", "mysql"):
-        places.servers.server(case.target)
-    others = {**places.servers.versions(), **rival_versions([case.source, case.target])}
+        endpoints.servers.server(case.target)
+    others = {**endpoints.servers.versions(), **rival_versions([case.source, case.target])}
     empty = Result(
         benchmark="copy",
         case=case.name if dataset is ORDERS else f"{case.name}-{dataset.name}",
@@ -62,7 +62,7 @@ def _run_case(
     )
 
     def turn(name: str, number: int) -> Run:
-        return _verified_run(name, number, case, dataset, source, expected, jars, places, settings)
+        return _verified_run(name, number, case, dataset, source, expected, jars, endpoints, settings)
 
     return all_rounds(empty, names, settings, turn, say)
 
@@ -72,21 +72,21 @@ def _verified_run(
     number: int,
     case: Case,
     dataset: Dataset,
-    source: Place,
+    source: Endpoint,
     expected: Fingerprint,
     jars: Sequence[Path],
-    places: Places,
+    endpoints: SourcesAndTargets,
     settings: Settings,
 ) -> Run:
     label = f"{case.name}-{name}-{number}"
     folder = settings.folder / f"run-{label}"
     folder.mkdir()
     loads = (1, 2) if settings.rows < AGAIN_BELOW_ROWS else (1,)
-    targets = tuple(places.target(case.target, f"{label}-{n}") for n in loads)
+    targets = tuple(endpoints.target(case.target, f"{label}-{n}") for n in loads)
     marks = str(folder / "marks.jsonl")
     try:
         job = Job(source, targets, tuple(map(str, jars)), cores(), marks, dataset.name, settings.rows)
-        places.servers.settle()
+        endpoints.servers.settle()
         run = run_job(name, number, job, folder, settings.limit)
         loaded = [run.load_seconds, run.again_seconds]
         for target, seconds in zip(targets, loaded, strict=False):
@@ -94,7 +94,7 @@ def _verified_run(
                 run = verified(run, fingerprint(target, dataset), expected, dataset)
     finally:
         for target in targets:
-            places.discard(target)
+            endpoints.discard(target)
         shutil.rmtree(folder, ignore_errors=True)
     return run
 

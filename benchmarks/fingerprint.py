@@ -1,4 +1,4 @@
-"""Did the rows arrive? A fingerprint of a place's table: the number of rows and a checksum a column.
+"""Did the rows arrive? A fingerprint of a endpoint's table: the number of rows and a checksum a column.
 
 Each checksum ties a value to its row's key and does not depend on the rows' order, so that lost, doubled,
 changed and swapped values all show. Every system is read as it stands, and all are hashed by one engine.
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.datasets import DATA, Dataset
-from benchmarks.place import Place
+from benchmarks.endpoint import Endpoint
 
 if TYPE_CHECKING:
     import duckdb
@@ -35,14 +35,14 @@ _FAMILIES = (  # the first that matches the beginning of a type's name
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """``columns`` are checksums by name, ``types`` the type that each column has in that place."""
+    """``columns`` are checksums by name, ``types`` the type that each column has in that endpoint."""
 
     rows: int
     columns: tuple[tuple[str, str], ...]
     types: tuple[tuple[str, str], ...]
 
     def differences(self, source: Fingerprint) -> list[str]:
-        """What makes this place no copy of the source, in words."""
+        """What makes this endpoint no copy of the source, in words."""
         if self.rows != source.rows:
             return [f"{self.rows:,} rows arrived of {source.rows:,}"]
         expected = dict(source.columns)
@@ -62,7 +62,7 @@ def family(native: str) -> str:
     return next((kind for kind, pattern in _FAMILIES if re.match(rf"({pattern})", name)), name)
 
 
-def fingerprint(place: Place, dataset: Dataset) -> Fingerprint:
+def fingerprint(endpoint: Endpoint, dataset: Dataset) -> Fingerprint:
     read = {
         "postgres": _postgres,
         "mysql": _mysql,
@@ -72,7 +72,7 @@ def fingerprint(place: Place, dataset: Dataset) -> Fingerprint:
         "csv": _csv,
         "delta": _delta,
     }
-    return read[place.kind](place, dataset)
+    return read[endpoint.kind](endpoint, dataset)
 
 
 def _hashed(
@@ -109,12 +109,12 @@ def _hashed_text(batches: Iterator[list[list[Any]]], types: dict[str, str], data
         return _hashed(connection, "landed", types, dataset)
 
 
-def _postgres(place: Place, dataset: Dataset) -> Fingerprint:
+def _postgres(endpoint: Endpoint, dataset: Dataset) -> Fingerprint:
     import adbc_driver_postgresql.dbapi as adbc
     import duckdb
 
     with (
-        adbc.connect(place.location) as connection,
+        adbc.connect(endpoint.location) as connection,
         connection.cursor() as cursor,
         duckdb.connect() as hashing,
     ):
@@ -128,11 +128,11 @@ def _postgres(place: Place, dataset: Dataset) -> Fingerprint:
         return _hashed(hashing, "landed", types, dataset)
 
 
-def _mysql(place: Place, dataset: Dataset) -> Fingerprint:
+def _mysql(endpoint: Endpoint, dataset: Dataset) -> Fingerprint:
     """By the server's own client: rows of text, which DuckDB reads faster than any driver in Python."""
     import duckdb
 
-    login = place.login()
+    login = endpoint.login()
     client = ["mariadb", "--no-defaults", f"--host={login.host}", f"--port={login.port}"]
     client += [f"--user={login.user}", "--batch", "--skip-column-names", "--quick", login.database]
     env = {**os.environ, "MYSQL_PWD": login.password}
@@ -150,8 +150,10 @@ def _mysql(place: Place, dataset: Dataset) -> Fingerprint:
         return _hashed(hashing, f"read_csv('{text.name}', {options})", types, dataset)
 
 
-def _sqlite(place: Place, dataset: Dataset) -> Fingerprint:
-    connection = sqlite3.connect(place.location, check_same_thread=False)  # DuckDB asks from another thread
+def _sqlite(endpoint: Endpoint, dataset: Dataset) -> Fingerprint:
+    connection = sqlite3.connect(
+        endpoint.location, check_same_thread=False
+    )  # DuckDB asks from another thread
     try:
         types = {row[1]: row[2] for row in connection.execute(f"PRAGMA table_info({dataset.name})")}
         cursor = connection.execute(dataset.query)
@@ -165,43 +167,43 @@ def _sqlite(place: Place, dataset: Dataset) -> Fingerprint:
         connection.close()
 
 
-def _duckdb(place: Place, dataset: Dataset) -> Fingerprint:
+def _duckdb(endpoint: Endpoint, dataset: Dataset) -> Fingerprint:
     import duckdb
 
-    with duckdb.connect(place.location, read_only=True) as connection:
+    with duckdb.connect(endpoint.location, read_only=True) as connection:
         described = connection.execute(f"DESCRIBE {dataset.name}").fetchall()
         types = {str(row[0]): str(row[1]) for row in described}
         return _hashed(connection, dataset.name, types, dataset)
 
 
-def _parquet(place: Place, dataset: Dataset) -> Fingerprint:
+def _parquet(endpoint: Endpoint, dataset: Dataset) -> Fingerprint:
     import duckdb
     import pyarrow.dataset as ds
 
-    rows = ds.dataset(Path(place.location) / dataset.name, format="parquet")
+    rows = ds.dataset(Path(endpoint.location) / dataset.name, format="parquet")
     with duckdb.connect() as connection:
         connection.register("landed", rows)
         return _hashed(connection, "landed", {f.name: str(f.type) for f in rows.schema}, dataset)
 
 
-def _csv(place: Place, dataset: Dataset) -> Fingerprint:
+def _csv(endpoint: Endpoint, dataset: Dataset) -> Fingerprint:
     """As the text that it is: whoever reads it says what its types are."""
     import duckdb
 
-    file = Path(place.location) / dataset.name / f"{dataset.name}.csv"
+    file = Path(endpoint.location) / dataset.name / f"{dataset.name}.csv"
     columns = ", ".join(f"'{name}': 'VARCHAR'" for name in dataset.names)
     with duckdb.connect() as connection:
         rows = f"read_csv('{file}', header = true, columns = {{{columns}}})"
         return _hashed(connection, rows, dict.fromkeys(dataset.names, "text"), dataset)
 
 
-def _delta(place: Place, dataset: Dataset) -> Fingerprint:
+def _delta(endpoint: Endpoint, dataset: Dataset) -> Fingerprint:
     """By delta-rs, which also reads what deletion vectors have left."""
     import duckdb
     import pyarrow as pa
     from deltalake import DeltaTable
 
-    opened = DeltaTable(Path(place.location) / dataset.name)
+    opened = DeltaTable(Path(endpoint.location) / dataset.name)
     rows = pa.RecordBatchReader.from_stream(opened.scan(columns=list(dataset.names)))
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")

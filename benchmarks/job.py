@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.datasets import DATASETS, Dataset
-from benchmarks.place import Place
+from benchmarks.endpoint import Endpoint
 
 
 @dataclass(frozen=True)
 class Job:
     """One or two loads: the rows of a table in the source into that table in each of the targets."""
 
-    source: Place
-    targets: tuple[Place, ...]
+    source: Endpoint
+    targets: tuple[Endpoint, ...]
     jars: tuple[str, ...]
     cores: int
     marks: str
@@ -37,12 +37,12 @@ class Job:
     @classmethod
     def read(cls, file: Path) -> Job:
         told = json.loads(file.read_text(encoding="utf-8"))
-        places = {
-            "source": Place(**told["source"]),
-            "targets": tuple(Place(**target) for target in told["targets"]),
+        endpoints = {
+            "source": Endpoint(**told["source"]),
+            "targets": tuple(Endpoint(**target) for target in told["targets"]),
             "jars": tuple(told["jars"]),
         }
-        return cls(**{**told, **places})
+        return cls(**{**told, **endpoints})
 
     def mark(self, name: str, **details: Any) -> None:
         """Tell that a point is reached, now. The clock is the machine's, the same in every process."""

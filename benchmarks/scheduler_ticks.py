@@ -260,10 +260,10 @@ class _World:
         """Whatever waits or is claimed has ended well."""
         import sqlalchemy as sa
 
-        from ematix_flow.state.slots.base import UNENDED
+        from ematix_flow.state.slots.base import UNFINISHED
         from ematix_flow.state.slots.tables import slots
 
-        change = sa.update(slots).where(slots.c.status.in_(UNENDED)).values(status="succeeded")
+        change = sa.update(slots).where(slots.c.status.in_(UNFINISHED)).values(status="succeeded")
         options = {"schema_translate_map": {None: self._schema}, "writes": True}
         with self._engine.connect().execution_options(**options) as connection, connection.begin():
             return connection.execute(change).rowcount

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
-from benchmarks.place import Place
+from benchmarks.endpoint import Endpoint
 
 # The tests' servers trade safety for speed; here they are as they are shipped.
 POSTGRES_AS_SHIPPED = {"fsync": "on", "full_page_writes": "on", "wal_level": "replica"}
@@ -36,12 +36,12 @@ class Servers:
             self._running[kind] = self._stack.enter_context(_started(kind))
         return self._running[kind]
 
-    def create(self, kind: str, label: str) -> Place:
+    def create(self, kind: str, label: str) -> Endpoint:
         """An empty database that was never used before."""
         server = self.server(kind)
         return self._known(kind, server, server.create_database(label))
 
-    def copy(self, template: Place, label: str) -> Place:
+    def copy(self, template: Endpoint, label: str) -> Endpoint:
         """A PostgreSQL database with everything that is in another one, which nobody may be using."""
         server = self.server("postgres")
         name = server.create_database(label)
@@ -50,13 +50,13 @@ class Servers:
         server.execute(f'CREATE DATABASE "{name}" TEMPLATE "{original}" STRATEGY file_copy')
         return self._known("postgres", server, name)
 
-    def drop(self, place: Place) -> None:
-        self.server(place.kind).drop_database(self._databases.pop(place.location))
+    def drop(self, endpoint: Endpoint) -> None:
+        self.server(endpoint.kind).drop_database(self._databases.pop(endpoint.location))
 
-    def execute(self, place: Place, statement: str) -> list[tuple[Any, ...]]:
+    def execute(self, endpoint: Endpoint, statement: str) -> list[tuple[Any, ...]]:
         """A trusted statement in one of the databases."""
-        found: list[tuple[Any, ...]] = self.server(place.kind).execute(
-            statement, self._databases[place.location]
+        found: list[tuple[Any, ...]] = self.server(endpoint.kind).execute(
+            statement, self._databases[endpoint.location]
         )
         return found
 
@@ -75,10 +75,10 @@ class Servers:
             if kind in asked
         }
 
-    def _known(self, kind: str, server: Any, name: str) -> Place:
-        place = Place(kind, server.url(name))
-        self._databases[place.location] = name
-        return place
+    def _known(self, kind: str, server: Any, name: str) -> Endpoint:
+        endpoint = Endpoint(kind, server.url(name))
+        self._databases[endpoint.location] = name
+        return endpoint
 
 
 def _started(kind: str) -> Any:

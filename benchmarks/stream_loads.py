@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import REFERENCE, StreamCase
+from benchmarks.endpoint import Endpoint
 from benchmarks.job import Job, read_marks
 from benchmarks.machine import REPOSITORY, commit, cores, machine_facts, versions
-from benchmarks.place import Place
 from benchmarks.results import Result, Run
 from benchmarks.rivals import SHARED, rival_jars, rival_versions
 from benchmarks.rounds import Settings, all_rounds, get_ready, run_job
@@ -118,13 +118,13 @@ def _run(
 ) -> Run:
     broker = servers.server(case.source)
     if case.source == "kafka":
-        source, place = Place("kafka", broker.bootstrap), broker.create_topic("in", PARTITIONS)
+        source, topic = Endpoint("kafka", broker.bootstrap), broker.create_topic("in", PARTITIONS)
     else:
-        source, place = Place("rabbitmq", broker.url()), broker.create_queue("in")
-    send_all(source.kind, source.location, place, 0, settings.rows)
+        source, topic = Endpoint("rabbitmq", broker.url()), broker.create_queue("in")
+    send_all(source.kind, source.location, topic, 0, settings.rows)
     target, out = _empty_target(case, servers, folder, name, number)
     stop = folder / "stop"
-    options = {"case": "streams", "topic": place, "out": out, "stop": str(stop)}
+    options = {"case": "streams", "topic": topic, "out": out, "stop": str(stop)}
     options["exactly once"] = "yes" if case.exactly_once else ""
     marks = folder / "marks.jsonl"
     job = Job(
@@ -140,7 +140,7 @@ def _run(
     try:
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(run_job, name, number, job, folder, settings.limit, expired)
-            course = _Course(source, place, looking, running, settings.limit)
+            course = _Course(source, topic, looking, running, settings.limit)
             over = False
             try:
                 course.go(settings.rows, pace, settings.seed)
@@ -165,25 +165,25 @@ def _run(
 
 def _empty_target(
     case: StreamCase, servers: Servers, folder: Path, name: str, number: int
-) -> tuple[Place, str]:
+) -> tuple[Endpoint, str]:
     """Where rows go, and the topic, if it is one. A table in PostgreSQL is there before, for everyone."""
     if case.target == "kafka":
         broker = servers.server("kafka")
-        return Place("kafka", broker.bootstrap), broker.create_topic("out", PARTITIONS)
+        return Endpoint("kafka", broker.bootstrap), broker.create_topic("out", PARTITIONS)
     if case.target == "delta":
-        return Place("delta", str(folder / "lake")), ""
-    place = servers.create("postgres", f"{case.name}-{name}-{number}")
+        return Endpoint("delta", str(folder / "lake")), ""
+    endpoint = servers.create("postgres", f"{case.name}-{name}-{number}")
     as_text = POSTGRES_TABLE.replace("timestamptz", "text")
-    servers.execute(place, as_text if name == REFERENCE else POSTGRES_TABLE)
-    return place, ""
+    servers.execute(endpoint, as_text if name == REFERENCE else POSTGRES_TABLE)
+    return endpoint, ""
 
 
 @dataclass
 class _Course:
     """The stages that one contestant goes through, and when each began and ended."""
 
-    source: Place
-    place: str
+    source: Endpoint
+    topic: str
     looking: Watch
     running: Future[Run]
     limit: float
@@ -194,7 +194,7 @@ class _Course:
     def go(self, rows: int, pace: Pace, seed: int) -> None:
         self._stage("drain", rows, lambda: None)
         gaps = random.Random(seed)
-        with sender(self.source.kind, self.source.location, self.place, hurried=True) as send:
+        with sender(self.source.kind, self.source.location, self.topic, hurried=True) as send:
             for number in range(pace.singles):
                 time.sleep(gaps.uniform(0, LONGEST_GAP))
                 self._stage(f"single {number}", 1, lambda: self._send_one(send))
@@ -218,7 +218,7 @@ class _Course:
 
     def _steadily(self, rate: int, count: int) -> None:
         command = [sys.executable, "-m", "benchmarks.stream_messages", self.source.kind, self.source.location]
-        command += [self.place, str(self.sent), str(count), str(rate)]
+        command += [self.topic, str(self.sent), str(count), str(rate)]
         sending: list[subprocess.Popen[bytes]] = []
         try:
             self._stage(f"{rate}", count, lambda: sending.append(subprocess.Popen(command, cwd=REPOSITORY)))

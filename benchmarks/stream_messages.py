@@ -50,15 +50,15 @@ def sums(count: int) -> tuple[int, int, int]:
     return count, count * (count - 1) // 2, sum(map(cents, range(count)))
 
 
-def send_all(kind: str, address: str, place: str, first: int, count: int) -> None:
-    with sender(kind, address, place) as send:
+def send_all(kind: str, address: str, topic: str, first: int, count: int) -> None:
+    with sender(kind, address, topic) as send:
         for number in range(first, first + count):
             send(number, message(number, time.time_ns() // 1_000_000))
 
 
-def send_steadily(kind: str, address: str, place: str, first: int, count: int, rate: float) -> None:
+def send_steadily(kind: str, address: str, topic: str, first: int, count: int, rate: float) -> None:
     """Every few milliseconds those that are due, each with the moment at which it is handed over."""
-    with sender(kind, address, place, hurried=True) as send:
+    with sender(kind, address, topic, hurried=True) as send:
         began, sent = time.monotonic(), 0
         while sent < count:
             due = min(count, int((time.monotonic() - began) * rate) + 1)
@@ -69,7 +69,7 @@ def send_steadily(kind: str, address: str, place: str, first: int, count: int, r
 
 
 @contextmanager
-def sender(kind: str, address: str, place: str, *, hurried: bool = False) -> Iterator[Send]:
+def sender(kind: str, address: str, topic: str, *, hurried: bool = False) -> Iterator[Send]:
     """Into a topic or a queue; at the end the broker has everything. ``hurried``: nothing is held back."""
     if kind == "kafka":
         from confluent_kafka import Producer
@@ -79,7 +79,7 @@ def sender(kind: str, address: str, place: str, *, hurried: bool = False) -> Ite
         def produce(number: int, payload: bytes) -> None:
             while True:
                 try:
-                    producer.produce(place, payload, partition=number % PARTITIONS)
+                    producer.produce(topic, payload, partition=number % PARTITIONS)
                     producer.poll(0)
                     return
                 except BufferError:
@@ -87,7 +87,7 @@ def sender(kind: str, address: str, place: str, *, hurried: bool = False) -> Ite
 
         yield produce
         if producer.flush(120):
-            raise RuntimeError(f"topic {place} did not take all messages")
+            raise RuntimeError(f"topic {topic} did not take all messages")
         return
     import pika
 
@@ -98,7 +98,7 @@ def sender(kind: str, address: str, place: str, *, hurried: bool = False) -> Ite
         channel.tx_select()
 
     def publish(number: int, payload: bytes) -> None:
-        channel.basic_publish("", place, payload, persistent)
+        channel.basic_publish("", topic, payload, persistent)
         if not hurried and number % COMMIT_EVERY == 0:
             channel.tx_commit()
 
@@ -109,5 +109,5 @@ def sender(kind: str, address: str, place: str, *, hurried: bool = False) -> Ite
 
 
 if __name__ == "__main__":
-    kind, address, place, first, count, rate = sys.argv[1:]
-    send_steadily(kind, address, place, int(first), int(count), float(rate))
+    kind, address, topic, first, count, rate = sys.argv[1:]
+    send_steadily(kind, address, topic, int(first), int(count), float(rate))

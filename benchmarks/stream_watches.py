@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.place import Place
+from benchmarks.endpoint import Endpoint
 
 POLL_SECONDS = 0.02
 _BLOCK_BYTES = 8192
@@ -43,9 +43,12 @@ class Watch(ABC):
         return sorted(seen - sent / 1000 for sent, seen in self.seen(first, last))
 
 
-def watch(place: Place, topic: str) -> Watch:
-    kinds = {"postgres": lambda: PostgresWatch(place.location), "delta": lambda: DeltaWatch(place.location)}
-    return kinds[place.kind]() if place.kind in kinds else KafkaWatch(place.location, topic)
+def watch(endpoint: Endpoint, topic: str) -> Watch:
+    kinds = {
+        "postgres": lambda: PostgresWatch(endpoint.location),
+        "delta": lambda: DeltaWatch(endpoint.location),
+    }
+    return kinds[endpoint.kind]() if endpoint.kind in kinds else KafkaWatch(endpoint.location, topic)
 
 
 class PostgresWatch(Watch):

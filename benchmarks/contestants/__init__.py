@@ -10,10 +10,10 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from benchmarks.endpoint import Endpoint
 from benchmarks.job import Job
-from benchmarks.place import Place
 
-Load = Callable[[Place], dict[str, Any]]
+Load = Callable[[Endpoint], dict[str, Any]]
 """Loads all rows into a target and returns when they are committed; answers with details worth keeping."""
 
 _COPY = {

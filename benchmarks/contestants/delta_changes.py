@@ -11,8 +11,8 @@ from deltalake import DeltaTable
 from benchmarks.contestants import Load
 from benchmarks.contestants.drivers import from_postgres
 from benchmarks.datasets import DATED_ORDERS
+from benchmarks.endpoint import Endpoint
 from benchmarks.job import Job
-from benchmarks.place import Place
 
 KEY = DATED_ORDERS.key[0]
 
@@ -20,7 +20,7 @@ KEY = DATED_ORDERS.key[0]
 def prepare(job: Job) -> Load:
     changes = from_postgres(job.source, DATED_ORDERS, f"updated_at > '{job.options['after']}'")
 
-    def load(target: Place) -> dict[str, Any]:
+    def load(target: Endpoint) -> dict[str, Any]:
         rows = pa.Table.from_batches(changes(), DATED_ORDERS.arrow_schema())
         table = DeltaTable(Path(target.location) / job.table)
         merging = table.merge(rows, f"t.{KEY} = s.{KEY}", source_alias="s", target_alias="t")

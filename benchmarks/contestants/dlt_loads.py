@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contestants import Load
+from benchmarks.endpoint import Endpoint
 from benchmarks.job import Job
-from benchmarks.place import Place
 
 SETTINGS = {
     "RUNTIME__DLTHUB_TELEMETRY": "false",
@@ -28,7 +28,7 @@ def prepare(job: Job) -> Load:
     rows = _csv_rows if job.source.kind == "csv" else _table_rows
     rows(job)  # imports what it needs
 
-    def load(target: Place) -> dict[str, Any]:
+    def load(target: Endpoint) -> dict[str, Any]:
         pipeline = _pipeline(dlt, job, target)
         done = pipeline.run(rows(job), write_disposition="append", **_files(target))
         done.raise_on_failed_jobs()
@@ -56,7 +56,7 @@ def _csv_rows(job: Job) -> Any:
     return (found | read_csv_duckdb(chunk_size=100_000, use_pyarrow=True)).with_name(job.table)
 
 
-def _files(target: Place) -> dict[str, str]:
+def _files(target: Endpoint) -> dict[str, str]:
     """The kind of files that are loaded, and of table that is made of them."""
     return {"loader_file_format": "parquet"} | ({"table_format": "delta"} if target.kind == "delta" else {})
 
@@ -85,7 +85,7 @@ def _prepare_merge(job: Job, strategy: str) -> Load:
         hints = {"merge_key": "o_orderkey"}
         table = f"{job.table}_hashed"
 
-    def load(target: Place) -> dict[str, Any]:
+    def load(target: Endpoint) -> dict[str, Any]:
         rows = sql_table(
             credentials=_address(job.source),
             table=table,
@@ -123,7 +123,7 @@ def _imported() -> Any:
     return dlt
 
 
-def _pipeline(dlt: Any, job: Job, target: Place) -> Any:
+def _pipeline(dlt: Any, job: Job, target: Endpoint) -> Any:
     folder = Path(job.marks).with_name(f"dlt-{job.targets.index(target)}")
     if target.kind == "postgres":
         destination, dataset = dlt.destinations.postgres(target.location), "public"
@@ -137,10 +137,10 @@ def _pipeline(dlt: Any, job: Job, target: Place) -> Any:
     return dlt.pipeline("copy", destination=destination, dataset_name=dataset, pipelines_dir=str(folder))
 
 
-def _address(place: Place) -> str:
-    scheme, _, rest = place.location.partition("://")
+def _address(endpoint: Endpoint) -> str:
+    scheme, _, rest = endpoint.location.partition("://")
     return {"postgresql": "postgresql+psycopg2", "mysql": "mysql+pymysql"}[scheme] + "://" + rest
 
 
-def _plain(place: Place) -> str:
-    return place.location
+def _plain(endpoint: Endpoint) -> str:
+    return endpoint.location

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from benchmarks.contestants import Load
 from benchmarks.datasets import Dataset
+from benchmarks.endpoint import Endpoint
 from benchmarks.job import Job
-from benchmarks.place import Place
 
 ROWS_AT_A_TIME = 50_000
 Batches = Callable[[], Iterator[pa.RecordBatch]]
@@ -45,7 +45,7 @@ def prepare_pipe(job: Job) -> Load:
 
     name, lines = job.table, job.dataset.column_lines("postgres")
 
-    def load(target: Place) -> dict[str, Any]:
+    def load(target: Endpoint) -> dict[str, Any]:
         with psycopg.connect(job.source.location) as reading, psycopg.connect(target.location) as writing:
             writing.execute(f"CREATE TABLE {name} ({lines})".encode())
             with (
@@ -59,10 +59,10 @@ def prepare_pipe(job: Job) -> Load:
     return load
 
 
-def mysql_connection(place: Place, **options: Any) -> Any:
+def mysql_connection(endpoint: Endpoint, **options: Any) -> Any:
     import pymysql
 
-    login = place.login()
+    login = endpoint.login()
     return pymysql.connect(
         host=login.host,
         port=login.port,
@@ -77,7 +77,7 @@ def mysql_connection(place: Place, **options: Any) -> Any:
 # ------------------------------------------------------------------ reading
 
 
-def from_postgres(source: Place, dataset: Dataset, condition: str = "true") -> Batches:
+def from_postgres(source: Endpoint, dataset: Dataset, condition: str = "true") -> Batches:
     """PostgreSQL's rows as they arrive; the driver gives numeric as text."""
     import adbc_driver_postgresql.dbapi as adbc
 
@@ -96,7 +96,7 @@ def from_postgres(source: Place, dataset: Dataset, condition: str = "true") -> B
     return batches
 
 
-def _from_mysql(source: Place, dataset: Dataset) -> Batches:
+def _from_mysql(source: Endpoint, dataset: Dataset) -> Batches:
     """Rows as Python values, a piece at a time: the driver has nothing else."""
     from pymysql.cursors import SSCursor
 
@@ -116,7 +116,7 @@ def _from_mysql(source: Place, dataset: Dataset) -> Batches:
     return batches
 
 
-def _from_sqlite(source: Place, dataset: Dataset) -> Batches:
+def _from_sqlite(source: Endpoint, dataset: Dataset) -> Batches:
     schema = dataset.arrow_schema()
     pa.array([0])
 
@@ -138,7 +138,7 @@ def _from_sqlite(source: Place, dataset: Dataset) -> Batches:
 def _into_postgres(dataset: Dataset, batches: Batches) -> Load:
     import adbc_driver_postgresql.dbapi as adbc
 
-    def load(target: Place) -> dict[str, Any]:
+    def load(target: Endpoint) -> dict[str, Any]:
         with adbc.connect(target.location) as writing, writing.cursor() as sink:
             reader = pa.RecordBatchReader.from_batches(dataset.arrow_schema(), batches())
             sink.adbc_ingest(dataset.name, reader, mode="create")
@@ -151,7 +151,7 @@ def _into_postgres(dataset: Dataset, batches: Batches) -> Load:
 def _into_duckdb(dataset: Dataset, batches: Batches) -> Load:
     import duckdb
 
-    def load(target: Place) -> dict[str, Any]:
+    def load(target: Endpoint) -> dict[str, Any]:
         with duckdb.connect(target.location) as writing:
             writing.execute("BEGIN")
             writing.execute(f"CREATE TABLE {dataset.name} ({dataset.column_lines('duckdb')})")
@@ -168,7 +168,7 @@ def _into_duckdb(dataset: Dataset, batches: Batches) -> Load:
 def _into_parquet(dataset: Dataset, batches: Batches) -> Load:
     import pyarrow.parquet as pq
 
-    def load(target: Place) -> dict[str, Any]:
+    def load(target: Endpoint) -> dict[str, Any]:
         folder = Path(target.location) / dataset.name
         folder.mkdir()
         hidden = folder / f".{dataset.name}.parquet"
@@ -184,7 +184,7 @@ def _into_parquet(dataset: Dataset, batches: Batches) -> Load:
 def _into_delta(dataset: Dataset, batches: Batches) -> Load:
     from deltalake import write_deltalake
 
-    def load(target: Place) -> dict[str, Any]:
+    def load(target: Endpoint) -> dict[str, Any]:
         reader = pa.RecordBatchReader.from_batches(dataset.arrow_schema(), batches())
         write_deltalake(Path(target.location) / dataset.name, reader)
         return {}
@@ -200,7 +200,7 @@ def _csv_to_postgres(job: Job) -> Load:
     file = Path(job.source.location) / dataset.name / f"{dataset.name}.csv"
     copied = f"COPY {dataset.name} FROM STDIN (FORMAT csv, HEADER)".encode()
 
-    def load(target: Place) -> dict[str, Any]:
+    def load(target: Endpoint) -> dict[str, Any]:
         with psycopg.connect(target.location) as writing, file.open("rb") as outgoing:
             writing.execute(f"CREATE TABLE {dataset.name} ({dataset.column_lines('postgres')})".encode())
             with writing.cursor().copy(copied) as incoming:
@@ -227,7 +227,7 @@ def _postgres_to_mysql(job: Job) -> Load:
             for block in outgoing:
                 incoming.write(block)
 
-    def load(target: Place) -> dict[str, Any]:
+    def load(target: Endpoint) -> dict[str, Any]:
         file = f"{job.marks}.{target.login().database}.pipe"
         os.mkfifo(file)
         pumping = threading.Thread(target=pump, args=(file,), daemon=True)

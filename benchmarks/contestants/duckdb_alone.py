@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contestants import Load
+from benchmarks.endpoint import Endpoint
 from benchmarks.job import Job
-from benchmarks.place import Place
 
 EXTENSIONS = {"postgres": "postgres_scanner", "mysql": "mysql_scanner"}
 
@@ -21,7 +21,7 @@ def prepare(job: Job) -> Load:
 
     needed = [EXTENSIONS[k] for k in dict.fromkeys((job.source.kind, job.targets[0].kind)) if k in EXTENSIONS]
 
-    def load(target: Place) -> dict[str, Any]:
+    def load(target: Endpoint) -> dict[str, Any]:
         with duckdb.connect() as connection:
             for name in needed:
                 connection.execute(f"LOAD '{extension(name)}'")
@@ -47,13 +47,13 @@ def extension(name: str) -> Path:
     return next(package.glob(f"extensions/*/{name}.duckdb_extension"))
 
 
-def _options(place: Place) -> str:
-    return f"TYPE {place.kind}"
+def _options(endpoint: Endpoint) -> str:
+    return f"TYPE {endpoint.kind}"
 
 
-def _address(place: Place) -> str:
-    if place.kind != "mysql":
-        return place.location
-    login = place.login()
+def _address(endpoint: Endpoint) -> str:
+    if endpoint.kind != "mysql":
+        return endpoint.location
+    login = endpoint.login()
     parts = {"host": login.host, "port": login.port, "user": login.user, "passwd": login.password}
     return " ".join(f"{name}={value}" for name, value in {**parts, "db": login.database}.items())

@@ -6,8 +6,8 @@ from typing import Any
 
 from benchmarks.contestants import Load
 from benchmarks.contestants.flow_tables import TABLES
+from benchmarks.endpoint import Endpoint
 from benchmarks.job import Job
-from benchmarks.place import Place
 from ematix_flow import (
     Connection,
     DeltaLocalConnection,
@@ -27,7 +27,7 @@ def prepare(job: Job) -> Load:
     pipelines = {target: declare(f"copy_{n}", target, job) for n, target in enumerate(job.targets)}
     get_ready(job)
 
-    def load(target: Place) -> dict[str, Any]:
+    def load(target: Endpoint) -> dict[str, Any]:
         result = pipelines[target].sync()
         return {"path": result.path, "stages": dict(result.targets[0].seconds)}
 
@@ -48,7 +48,7 @@ def get_ready(job: Job) -> None:
     spark_starter()(sorted({*source.jar_groups, *target.jar_groups})).range(1).count()
 
 
-def declare(name: str, target: Place, job: Job) -> Pipeline:
+def declare(name: str, target: Endpoint, job: Job) -> Pipeline:
     register_connection(connection(name, target))
 
     @ematix.pipeline(
@@ -64,15 +64,15 @@ def declare(name: str, target: Place, job: Job) -> Pipeline:
     return copy_rows
 
 
-def connection(name: str, place: Place) -> Connection:
-    if place.kind == "postgres":
-        return PostgresConnection(name=name, url=place.location)
-    if place.kind == "mysql":
-        return MySQLConnection(name=name, url=place.location)
-    if place.kind == "sqlite":
-        return SQLiteConnection(name=name, path=place.location)
-    if place.kind == "duckdb":
-        return DuckDBConnection(name=name, path=place.location)
-    if place.kind == "delta":
-        return DeltaLocalConnection(name=name, path=place.location)
-    return ObjectStoreLocalConnection(name=name, path=place.location, format=place.kind)
+def connection(name: str, endpoint: Endpoint) -> Connection:
+    if endpoint.kind == "postgres":
+        return PostgresConnection(name=name, url=endpoint.location)
+    if endpoint.kind == "mysql":
+        return MySQLConnection(name=name, url=endpoint.location)
+    if endpoint.kind == "sqlite":
+        return SQLiteConnection(name=name, path=endpoint.location)
+    if endpoint.kind == "duckdb":
+        return DuckDBConnection(name=name, path=endpoint.location)
+    if endpoint.kind == "delta":
+        return DeltaLocalConnection(name=name, path=endpoint.location)
+    return ObjectStoreLocalConnection(name=name, path=endpoint.location, format=endpoint.kind)

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from benchmarks.contestants import Load
 from benchmarks.contestants.flow import connection, get_ready
+from benchmarks.endpoint import Endpoint
 from benchmarks.job import Job
-from benchmarks.place import Place
 from ematix_flow import (
     BigInt,
     Date,
@@ -60,7 +60,7 @@ def prepare(job: Job) -> Load:
     if job.source != job.targets[0]:
         get_ready(job)
 
-    def load(target: Place) -> dict[str, Any]:
+    def load(target: Endpoint) -> dict[str, Any]:
         result = changes.sync()
         return {"path": result.path, "stages": dict(result.targets[0].seconds)}
 

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from benchmarks.contestants import Load
 from benchmarks.contestants.flow import connection
 from benchmarks.contestants.spark_streams import REMEMBERED, followed
+from benchmarks.endpoint import Endpoint
 from benchmarks.job import Job
-from benchmarks.place import Place
 from ematix_flow import BigInt, Double, ManagedTable, Text, TimestampTZ, ematix
 from ematix_flow.api.streaming import StreamingPipeline
 from ematix_flow.backends.registry import open_backend
@@ -81,7 +81,7 @@ def prepare(job: Job) -> Load:
     for name, value in REMEMBERED.items():
         spark.conf.set(name, value)
 
-    def load(target: Place) -> dict[str, Any]:
+    def load(target: Endpoint) -> dict[str, Any]:
         phases = Phases()
         if job.source.kind == "rabbitmq":  # it receives before Spark begins a batch
             job.mark("first batch", began=time.monotonic())
@@ -121,9 +121,9 @@ def declared(job: Job, source: Connection, target: Connection) -> StreamingPipel
     return events
 
 
-def opened(name: str, place: Place) -> Connection:
-    if place.kind == "kafka":
-        return KafkaConnection(name=name, bootstrap_servers=place.location)
-    if place.kind == "rabbitmq":
-        return RabbitMQConnection(name=name, amqp_url=place.location)
-    return connection(name, place)
+def opened(name: str, endpoint: Endpoint) -> Connection:
+    if endpoint.kind == "kafka":
+        return KafkaConnection(name=name, bootstrap_servers=endpoint.location)
+    if endpoint.kind == "rabbitmq":
+        return RabbitMQConnection(name=name, amqp_url=endpoint.location)
+    return connection(name, endpoint)

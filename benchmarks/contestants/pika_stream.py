@@ -14,8 +14,8 @@ import pika
 import psycopg
 
 from benchmarks.contestants import Load
+from benchmarks.endpoint import Endpoint
 from benchmarks.job import Job
-from benchmarks.place import Place
 
 MESSAGES, WAIT_SECONDS = 1_000, 0.1  # what ends a transaction, whichever comes first
 INSERT = (
@@ -24,7 +24,7 @@ INSERT = (
 
 
 def prepare(job: Job) -> Load:
-    def load(target: Place) -> dict[str, Any]:
+    def load(target: Endpoint) -> dict[str, Any]:
         connection = pika.BlockingConnection(pika.URLParameters(job.source.location))
         channel = connection.channel()
         channel.basic_qos(prefetch_count=2 * MESSAGES)

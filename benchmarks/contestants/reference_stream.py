@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contestants import Load
+from benchmarks.endpoint import Endpoint
 from benchmarks.job import Job
-from benchmarks.place import Place
 
 
 def prepare(job: Job) -> Load:
     from ematix_flow import run_pipeline
 
-    def load(target: Place) -> dict[str, Any]:
+    def load(target: Endpoint) -> dict[str, Any]:
         threading.Thread(target=_end, args=(job,), daemon=True).start()
         job.mark("first batch", began=time.monotonic())
         run_pipeline(config_str=declared(job, target))
@@ -25,7 +25,7 @@ def prepare(job: Job) -> Load:
     return load
 
 
-def declared(job: Job, target: Place) -> str:
+def declared(job: Job, target: Endpoint) -> str:
     """Texts of a TOML are written as those of JSON; none of these needs more."""
     source = {
         "kafka": f'bootstrap_servers = "{job.source.location}"\ngroup_id = "{job.options["topic"]}"\n'

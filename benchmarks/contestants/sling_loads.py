@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contestants import Load
+from benchmarks.endpoint import Endpoint
 from benchmarks.job import Job
-from benchmarks.place import Place
 
 
 def prepare(job: Job) -> Load:
@@ -27,7 +27,7 @@ def _prepare(job: Job, mode: list[str]) -> Load:
     folder = Path(job.marks).with_name("sling")
     folder.mkdir()
 
-    def load(target: Place) -> dict[str, Any]:
+    def load(target: Endpoint) -> dict[str, Any]:
         env = {
             **os.environ,
             "SLING_DISABLE_TELEMETRY": "TRUE",
@@ -73,17 +73,17 @@ def _stream(job: Job) -> list[str]:
     return ["--src-conn", "SOURCE", "--src-stream", _name(job.source, job.table)]
 
 
-def _name(place: Place, table: str) -> str:
+def _name(endpoint: Endpoint, table: str) -> str:
     """A table with its schema, which each system calls differently."""
-    if place.kind == "mysql":
-        return f"{place.login().database}.{table}"
-    return f"{'main' if place.kind == 'duckdb' else 'public'}.{table}"
+    if endpoint.kind == "mysql":
+        return f"{endpoint.login().database}.{table}"
+    return f"{'main' if endpoint.kind == 'duckdb' else 'public'}.{table}"
 
 
-def _address(place: Place) -> str:
-    if place.kind == "duckdb":
-        return f"duckdb://{place.location}"
-    return place.location + ("?sslmode=disable" if place.kind == "postgres" else "")
+def _address(endpoint: Endpoint) -> str:
+    if endpoint.kind == "duckdb":
+        return f"duckdb://{endpoint.location}"
+    return endpoint.location + ("?sslmode=disable" if endpoint.kind == "postgres" else "")
 
 
 def _complaint(said: str) -> str:

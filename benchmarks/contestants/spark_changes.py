@@ -11,8 +11,8 @@ from typing import Any
 from benchmarks.contestants import Load
 from benchmarks.contestants.spark_jdbc import ROWS_AT_A_TIME, TUNED, properties, session, url
 from benchmarks.contestants.sql_changes import COLUMNS, KEY, statements
+from benchmarks.endpoint import Endpoint
 from benchmarks.job import Job
-from benchmarks.place import Place
 
 
 def prepare(job: Job) -> Load:
@@ -21,7 +21,7 @@ def prepare(job: Job) -> Load:
     spark = session(job, **TUNED)
     query = _changes(job)
 
-    def load(target: Place) -> dict[str, Any]:
+    def load(target: Endpoint) -> dict[str, Any]:
         told = {**properties(job.source), "fetchsize": ROWS_AT_A_TIME}
         rows = spark.read.jdbc(url(job.source), query, properties=told)
         into = {**properties(target), "batchsize": ROWS_AT_A_TIME}
@@ -40,7 +40,7 @@ def prepare(job: Job) -> Load:
 def prepare_delta(job: Job) -> Load:
     spark = session(job, **TUNED)
 
-    def load(target: Place) -> dict[str, Any]:
+    def load(target: Endpoint) -> dict[str, Any]:
         told = {**properties(job.source), "fetchsize": ROWS_AT_A_TIME, "preferTimestampNTZ": "true"}
         rows = spark.read.jdbc(url(job.source), _changes(job), properties=told)
         rows.createOrReplaceTempView("changes")

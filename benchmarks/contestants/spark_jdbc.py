@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.contestants import Load
 from benchmarks.datasets import Dataset
+from benchmarks.endpoint import Endpoint
 from benchmarks.job import Job
-from benchmarks.place import Place
 
 DRIVERS = {
     "postgres": "org.postgresql.Driver",
@@ -42,7 +42,7 @@ TUNED = {
 def prepare_as_written(job: Job) -> Load:
     spark = session(job)
 
-    def load(target: Place) -> dict[str, Any]:
+    def load(target: Endpoint) -> dict[str, Any]:
         if job.source.kind == "csv":
             rows = spark.read.csv(csv_file(job), header=True, inferSchema=True)
         else:
@@ -56,7 +56,7 @@ def prepare_as_written(job: Job) -> Load:
 def prepare_tuned(job: Job) -> Load:
     spark = session(job, **TUNED)
 
-    def load(target: Place) -> dict[str, Any]:
+    def load(target: Endpoint) -> dict[str, Any]:
         write(partitioned(spark, job), job.dataset, target, tuned=True)
         return {}
 
@@ -69,7 +69,7 @@ def prepare_through_parquet(job: Job) -> Load:
 
     spark = session(job, **TUNED)
 
-    def load(target: Place) -> dict[str, Any]:
+    def load(target: Endpoint) -> dict[str, Any]:
         between = Path(target.location).with_suffix(".parquet")
         partitioned(spark, job).write.parquet(str(between))
         with duckdb.connect(target.location) as connection:
@@ -118,7 +118,7 @@ def partitioned(spark: SparkSession, job: Job) -> DataFrame:
     )
 
 
-def write(rows: DataFrame, dataset: Dataset, target: Place, *, tuned: bool) -> None:
+def write(rows: DataFrame, dataset: Dataset, target: Endpoint, *, tuned: bool) -> None:
     if target.kind == "parquet":
         rows.write.parquet(str(Path(target.location) / dataset.name))
         return
@@ -153,18 +153,18 @@ def csv_schema(dataset: Dataset) -> str:
     return dataset.column_lines("duckdb", nullable=True).replace("VARCHAR", "STRING")
 
 
-def url(place: Place) -> str:
-    if place.kind in ("postgres", "mysql"):
-        login = place.login()
-        product = {"postgres": "postgresql"}.get(place.kind, place.kind)
+def url(endpoint: Endpoint) -> str:
+    if endpoint.kind in ("postgres", "mysql"):
+        login = endpoint.login()
+        product = {"postgres": "postgresql"}.get(endpoint.kind, endpoint.kind)
         return f"jdbc:{product}://{login.host}:{login.port}/{login.database}"
-    suffix = "?date_string_format=yyyy-MM-dd" if place.kind == "sqlite" else ""
-    return f"jdbc:{place.kind}:{place.location}{suffix}"
+    suffix = "?date_string_format=yyyy-MM-dd" if endpoint.kind == "sqlite" else ""
+    return f"jdbc:{endpoint.kind}:{endpoint.location}{suffix}"
 
 
-def properties(place: Place) -> dict[str, str]:
-    told = {"driver": DRIVERS[place.kind]}
-    if place.kind in ("postgres", "mysql"):
-        login = place.login()
+def properties(endpoint: Endpoint) -> dict[str, str]:
+    told = {"driver": DRIVERS[endpoint.kind]}
+    if endpoint.kind in ("postgres", "mysql"):
+        login = endpoint.login()
         told |= {"user": login.user, "password": login.password}
     return told

@@ -16,8 +16,8 @@ from pyspark.sql import functions as F
 
 from benchmarks.contestants import Load
 from benchmarks.contestants.spark_jdbc import properties, session, url
+from benchmarks.endpoint import Endpoint
 from benchmarks.job import Job
-from benchmarks.place import Place
 from benchmarks.stream_messages import DDL
 
 REMEMBERED = {"spark.sql.streaming.numRecentProgressUpdates": "100000"}  # what is told at the end
@@ -26,7 +26,7 @@ REMEMBERED = {"spark.sql.streaming.numRecentProgressUpdates": "100000"}  # what 
 def prepare(job: Job) -> Load:
     spark = session(job, **REMEMBERED)
 
-    def load(target: Place) -> dict[str, Any]:
+    def load(target: Endpoint) -> dict[str, Any]:
         messages = spark.readStream.format("kafka").option("kafka.bootstrap.servers", job.source.location)
         messages = messages.option("subscribe", job.options["topic"]).option("startingOffsets", "earliest")
         payload = F.from_json(F.col("value").cast("string"), DDL).alias("row")
@@ -48,7 +48,7 @@ def prepare(job: Job) -> Load:
     return load
 
 
-def _append(target: Place) -> Callable[[DataFrame, int], None]:
+def _append(target: Endpoint) -> Callable[[DataFrame, int], None]:
     def batch(rows: DataFrame, number: int) -> None:
         if target.kind == "delta":
             rows.write.format("delta").mode("append").save(str(Path(target.location) / "events"))

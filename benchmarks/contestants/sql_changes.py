@@ -6,8 +6,8 @@ from typing import Any
 
 from benchmarks.contestants import Load
 from benchmarks.datasets import ORDERS
+from benchmarks.endpoint import Endpoint
 from benchmarks.job import Job
-from benchmarks.place import Place
 
 KEY = ORDERS.key[0]
 NAMES = (*ORDERS.names, "updated_at")
@@ -51,7 +51,7 @@ def prepare(job: Job) -> Load:
         f"COPY (SELECT {COLUMNS} FROM orders WHERE updated_at > '{after}') TO STDOUT (FORMAT binary)"
     )
 
-    def load(target: Place) -> dict[str, Any]:
+    def load(target: Endpoint) -> dict[str, Any]:
         with psycopg.connect(job.source.location) as reading, psycopg.connect(target.location) as writing:
             writing.execute(f"CREATE TEMPORARY TABLE staged AS SELECT {COLUMNS} FROM orders LIMIT 0".encode())
             with (

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import rounds
+from benchmarks.endpoint import Endpoint
 from benchmarks.job import Job, read_marks
-from benchmarks.place import Place
 from benchmarks.process import Ended, environment, last_words, measured, readable, within
 from benchmarks.process_tree import descendants, parent_of, resident_bytes
 from benchmarks.results import Result, Run
@@ -55,7 +55,9 @@ def test_what_is_wrong_or_very_long_is_not_measured_again(run: Run, enough: bool
 
 def job(tmp_path: Path) -> Job:
     marks = str(tmp_path / "marks.jsonl")
-    return Job(Place("sqlite", "a"), (Place("duckdb", "b"), Place("duckdb", "c")), ("x.jar",), 2, marks)
+    return Job(
+        Endpoint("sqlite", "a"), (Endpoint("duckdb", "b"), Endpoint("duckdb", "c")), ("x.jar",), 2, marks
+    )
 
 
 def test_a_job_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.place import Place
+from benchmarks.endpoint import Endpoint
 from benchmarks.results import Result, Run
 from benchmarks.stream_loads import percentile, summed
 from benchmarks.stream_messages import message, sums
@@ -42,7 +42,7 @@ def test_the_phases_of_batches_add_up() -> None:
 
 
 def test_a_delta_table_is_counted_commit_by_commit(tmp_path: Path) -> None:
-    looking = watch(Place("delta", str(tmp_path)), "")
+    looking = watch(Endpoint("delta", str(tmp_path)), "")
     assert isinstance(looking, DeltaWatch)
     assert looking.poll() == 0
     log = tmp_path / "events" / "_delta_log"

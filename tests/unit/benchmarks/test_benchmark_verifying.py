@@ -23,8 +23,8 @@ from benchmarks.contestants import HOMES
 from benchmarks.contestants.spark_jdbc import DELTA, csv_schema
 from benchmarks.copy_loads import verified
 from benchmarks.datasets import DATED_ORDERS, LINEITEM, ORDERS, Dataset
+from benchmarks.endpoint import Endpoint
 from benchmarks.fingerprint import Fingerprint, family, fingerprint
-from benchmarks.place import Place
 from benchmarks.results import Run
 from benchmarks.rivals import LOCK_FILE, PACKAGES, SHARED
 from ematix_flow.engine.jvm.jars import jar_lock, jar_session_conf
@@ -58,7 +58,7 @@ def in_duckdb(tmp_path: Path) -> Callable[[Rows], Fingerprint]:
         with duckdb.connect(str(file)) as connection:
             connection.execute(f"CREATE TABLE orders ({', '.join(f'{c.name} {c.duckdb}' for c in COLUMNS)})")
             connection.executemany(f"INSERT INTO orders VALUES ({', '.join('?' * len(COLUMNS))})", rows)
-        return fingerprint(Place("duckdb", str(file)), ORDERS)
+        return fingerprint(Endpoint("duckdb", str(file)), ORDERS)
 
     return made
 
@@ -78,14 +78,14 @@ def test_the_same_rows_have_the_same_fingerprint_in_every_system(
     write_deltalake(tmp_path / "delta" / "orders", table)
     (tmp_path / "text" / "orders").mkdir(parents=True)
     csv.write_csv(table, tmp_path / "text" / "orders" / "orders.csv")
-    expected = fingerprint(Place("sqlite", str(tmp_path / "orders.db")), ORDERS)
+    expected = fingerprint(Endpoint("sqlite", str(tmp_path / "orders.db")), ORDERS)
     assert expected.rows == 5
-    text = fingerprint(Place("csv", str(tmp_path / "text")), ORDERS)
+    text = fingerprint(Endpoint("csv", str(tmp_path / "text")), ORDERS)
     assert text.differences(expected) == []  # its types are the reader's
     for landed in (
         in_duckdb(ROWS),
-        fingerprint(Place("parquet", str(tmp_path / "lake")), ORDERS),
-        fingerprint(Place("delta", str(tmp_path / "delta")), ORDERS),
+        fingerprint(Endpoint("parquet", str(tmp_path / "lake")), ORDERS),
+        fingerprint(Endpoint("delta", str(tmp_path / "delta")), ORDERS),
     ):
         assert landed.differences(expected) == []
         assert landed.retyped(ORDERS) == []
@@ -124,7 +124,7 @@ def test_a_time_of_change_counts_whether_or_not_it_has_a_zone_and_a_deleted_row_
     write_deltalake(tmp_path / "zoned" / "orders", zoned)
     DeltaTable(tmp_path / "zoned" / "orders").delete("o_orderkey = 5")
     expected, landed = (
-        fingerprint(Place("delta", str(tmp_path / kind)), DATED_ORDERS) for kind in ("plain", "zoned")
+        fingerprint(Endpoint("delta", str(tmp_path / kind)), DATED_ORDERS) for kind in ("plain", "zoned")
     )
     assert (landed.rows, landed.differences(expected)) == (4, [])
     later = plain.set_column(
@@ -133,7 +133,7 @@ def test_a_time_of_change_counts_whether_or_not_it_has_a_zone_and_a_deleted_row_
         pa.array([changed + dt.timedelta(milliseconds=n) for n in range(4)], pa.timestamp("us")),
     )
     write_deltalake(tmp_path / "later" / "orders", later)
-    wrong = fingerprint(Place("delta", str(tmp_path / "later")), DATED_ORDERS)
+    wrong = fingerprint(Endpoint("delta", str(tmp_path / "later")), DATED_ORDERS)
     assert wrong.differences(expected) == ["updated_at has other values"]
 
 
@@ -245,5 +245,5 @@ def test_the_rivals_are_pinned_with_their_checksums() -> None:
 
 
 def test_a_place_of_a_server_says_how_to_log_in() -> None:
-    login = Place("mysql", "mysql://root:p%40ss@127.0.0.1:3307/shop").login()
+    login = Endpoint("mysql", "mysql://root:p%40ss@127.0.0.1:3307/shop").login()
     assert (login.user, login.password, login.port, login.database) == ("root", "p@ss", 3307, "shop")

@@ -10,24 +10,24 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from benchmarks.datasets import DATA, Dataset
-from benchmarks.place import Place
+from benchmarks.endpoint import Endpoint
 from benchmarks.servers import Servers
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Places:
+class SourcesAndTargets:
     """Databases of private servers, and files below one folder."""
 
     def __init__(self, dataset: Dataset, rows: int, folder: Path) -> None:
         self._dataset = dataset
         self._rows = rows
         self._folder = folder
-        self._sources: dict[str, Place] = {}
+        self._sources: dict[str, Endpoint] = {}
         self.servers = Servers()
 
-    def __enter__(self) -> Places:
+    def __enter__(self) -> SourcesAndTargets:
         return self
 
     def __exit__(
@@ -35,7 +35,7 @@ class Places:
     ) -> None:
         self.servers.__exit__(kind, error, trace)
 
-    def source(self, kind: str) -> Place:
+    def source(self, kind: str) -> Endpoint:
         """The filled source of this kind."""
         if kind not in self._sources:
             fill = {
@@ -47,36 +47,36 @@ class Places:
             self._sources[kind] = fill[kind]()
         return self._sources[kind]
 
-    def target(self, kind: str, label: str) -> Place:
+    def target(self, kind: str, label: str) -> Endpoint:
         """An empty target that was never used before."""
         if kind in ("postgres", "mysql"):
             return self.servers.create(kind, label)
         return folder_target(kind, self._folder / label)
 
-    def discard(self, place: Place) -> None:
+    def discard(self, endpoint: Endpoint) -> None:
         """Remove a target."""
-        if place.kind in ("postgres", "mysql"):
-            self.servers.drop(place)
+        if endpoint.kind in ("postgres", "mysql"):
+            self.servers.drop(endpoint)
         else:
-            shutil.rmtree(Path(place.location).parent)
+            shutil.rmtree(Path(endpoint.location).parent)
 
-    def _postgres_source(self) -> Place:
-        place = self.servers.create("postgres", "source")
+    def _postgres_source(self) -> Endpoint:
+        endpoint = self.servers.create("postgres", "source")
         dataset = self._dataset
         lines = f"{dataset.column_lines('postgres')}, PRIMARY KEY ({', '.join(dataset.key)})"
-        fill_postgres(place.location, dataset.name, lines, dataset.batches(self._rows))
-        self.servers.execute(place, f"VACUUM ANALYZE {dataset.name}")
-        return place
+        fill_postgres(endpoint.location, dataset.name, lines, dataset.batches(self._rows))
+        self.servers.execute(endpoint, f"VACUUM ANALYZE {dataset.name}")
+        return endpoint
 
-    def _mysql_source(self) -> Place:
+    def _mysql_source(self) -> Endpoint:
         """Through a file of text, which is gone afterwards: nothing is as fast."""
         import pymysql
 
         dataset = self._dataset
-        place = self.servers.create("mysql", "source")
+        endpoint = self.servers.create("mysql", "source")
         file = self._folder / "source.csv"
         self._write_csv(file, header=False)
-        login = place.login()
+        login = endpoint.login()
         connection = pymysql.connect(
             host=login.host,
             port=login.port,
@@ -100,14 +100,14 @@ class Places:
         finally:
             connection.close()
             file.unlink()
-        return place
+        return endpoint
 
-    def _csv_source(self) -> Place:
+    def _csv_source(self) -> Endpoint:
         """All rows in one file, under a line of names."""
         folder = self._folder / "csv-source"
         (folder / self._dataset.name).mkdir(parents=True)
         self._write_csv(folder / self._dataset.name / f"{self._dataset.name}.csv", header=True)
-        return Place("csv", str(folder))
+        return Endpoint("csv", str(folder))
 
     def _write_csv(self, file: Path, *, header: bool) -> None:
         import pyarrow.csv as csv
@@ -119,14 +119,14 @@ class Places:
             for batch in batches:
                 text.write_batch(batch)
 
-    def _sqlite_source(self) -> Place:
+    def _sqlite_source(self) -> Endpoint:
         file = DATA / f"{self._dataset.name}-{self._rows}.sqlite"
         if not file.exists():
             arriving = file.with_suffix(".arriving")
             arriving.unlink(missing_ok=True)
             self._fill_sqlite(arriving)
             arriving.replace(file)
-        return Place("sqlite", str(file))
+        return Endpoint("sqlite", str(file))
 
     def _fill_sqlite(self, file: Path) -> None:
         """As SQLite users keep such rows: amounts as REAL, dates as ISO text."""
@@ -152,11 +152,11 @@ class Places:
             connection.close()
 
 
-def folder_target(kind: str, folder: Path) -> Place:
-    """An empty place below a new folder of its own; what its writers make themselves is not there yet."""
-    place = folder / ("target.duckdb" if kind == "duckdb" else "lake")
-    (place if kind == "parquet" else folder).mkdir(parents=True)
-    return Place(kind, str(place))
+def folder_target(kind: str, folder: Path) -> Endpoint:
+    """An empty endpoint below a new folder of its own; what its writers make themselves is not there yet."""
+    path = folder / ("target.duckdb" if kind == "duckdb" else "lake")
+    (path if kind == "parquet" else folder).mkdir(parents=True)
+    return Endpoint(kind, str(path))
 
 
 def fill_postgres(url: str, table: str, lines: str, batches: Iterator[pa.RecordBatch]) -> None:

@@ -16,7 +16,7 @@ class Login:
 
 
 @dataclass(frozen=True)
-class Place:
+class Endpoint:
     """A database or a folder: ``location`` is a URL for a server's database, a path for everything else.
 
     In a folder each table is a folder of its own, whatever kind of files is in it.
