@@ -29,7 +29,7 @@ from ematix_flow.errors import CannotConnect, ConfigError, FlowError, TargetFail
 from ematix_flow.spec.connections import KafkaConnection, PostgresConnection, RabbitMQConnection
 from ematix_flow.spec.streams import DeadLetterSpec, StreamSourceSpec, StreamSpec
 from ematix_flow.state.dead_letters.base import DeadLetter, LetterSelection
-from ematix_flow.streams.dead_letters import StreamDeadLetters, open_dead_letters
+from ematix_flow.streams.dead_letters import StreamDeadLetters, dead_letters_of_stream
 from tests.contract.kafka_setup import secured
 from tests.services.kafka import PASSWORD, KafkaServer
 from tests.services.shared import private_server
@@ -71,7 +71,7 @@ def open_letters(kafka: KafkaServer, kafka_topic: str, store_connection: Postgre
 
 @contextmanager
 def opened(spec: StreamSpec) -> Iterator[StreamDeadLetters]:
-    with open_dead_letters(spec) as letters:
+    with dead_letters_of_stream(spec) as letters:
         assert isinstance(letters, StreamDeadLetters)
         yield letters
 
@@ -258,13 +258,13 @@ CHILD = """
 import sys
 from ematix_flow.spec.connections import KafkaConnection
 from ematix_flow.spec.streams import DeadLetterSpec, StreamSourceSpec, StreamSpec
-from ematix_flow.streams.dead_letters import open_dead_letters
+from ematix_flow.streams.dead_letters import dead_letters_of_stream
 from ematix_flow.engine.streams.batch_report import RejectedMessage
 bootstrap, topic = sys.argv[1:]
 source = StreamSourceSpec(KafkaConnection(name="events", bootstrap_servers=bootstrap), "events")
 spec = StreamSpec("orders", (source,), (), on_error="dlq", dead_letters=DeadLetterSpec(topic=topic))
 message = {"value": b"{", "topic": "events", "partition": "3", "position": "0"}
-with open_dead_letters(spec) as letters:
+with dead_letters_of_stream(spec) as letters:
     letters.add([RejectedMessage("decode", "not JSON", message)], "q1:1")
 """
 

@@ -13,7 +13,7 @@ from ematix_flow.observe.metrics import open_metrics
 from ematix_flow.observe.observer import RunEnd, StreamBatch
 from ematix_flow.observe.otlp_metrics import PREFERENCE
 from ematix_flow.observe.traces import BATCHES_PER_MINUTE, open_traces
-from ematix_flow.state.local_stores import open_run_log
+from ematix_flow.state.local_stores import open_local_run_log
 from ematix_flow.state.run_records import RunRecord
 from ematix_flow.state.times import utc_now
 from tests.otlp_receiver import OtlpReceiver, attributes, receiving
@@ -134,7 +134,7 @@ def test_metrics_arrive_under_the_names_that_prometheus_makes_of_them(
 
 
 def test_the_plain_scheme_speaks_http(receiver: OtlpReceiver) -> None:
-    sink = open_metrics(f"otlp://{receiver.address('http')}", open_run_log("memory://plain", env={}))
+    sink = open_metrics(f"otlp://{receiver.address('http')}", open_local_run_log("memory://plain", env={}))
     sink.run_finished(_record(), RunEnd())
     sink.close()
     assert "pipeline_runs" in receiver.metrics()
@@ -144,7 +144,9 @@ def test_who_prefers_deltas_gets_what_was_counted_since_the_last_sending(
     receiver: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(PREFERENCE, "delta")
-    sink: Any = open_metrics(f"otlp://{receiver.address('http')}", open_run_log("memory://delta", env={}))
+    sink: Any = open_metrics(
+        f"otlp://{receiver.address('http')}", open_local_run_log("memory://delta", env={})
+    )
     for _ in range(2):
         sink.run_finished(_record(), RunEnd())
         sink._flush()

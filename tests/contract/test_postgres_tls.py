@@ -98,7 +98,7 @@ def test_the_systems_authorities_can_be_a_file_of_ones_own(
     refused(backend_at(server, ELSEWHERE), f"does not match host name .{ELSEWHERE}")
 
 
-def test_a_certificate_for_another_name_is_refused_and_the_name_is_what_to_mend(
+def test_a_certificate_for_another_name_is_refused_and_the_error_says_to_fix_the_name(
     server: PostgresServer,
 ) -> None:
     backend = backend_at(server, ELSEWHERE, ssl_root_cert=authority_of(server))

@@ -20,7 +20,7 @@ from ematix_flow.observe.metrics import open_metrics
 from ematix_flow.observe.observer import RunEnd, SchedulerTick
 from ematix_flow.observe.run_metrics import RunMetrics
 from ematix_flow.observe.stream_metrics import StreamMetrics
-from ematix_flow.state.local_stores import open_run_log
+from ematix_flow.state.local_stores import open_local_run_log
 from ematix_flow.state.run_records import RunRecord
 from ematix_flow.state.times import utc_now
 from tests.services.prometheus import Pushgateway
@@ -117,7 +117,9 @@ def test_a_group_that_is_not_taken_makes_no_other_be_counted_twice(
 ) -> None:
     job = f"loses-the-{lost}"
     with bridge_to(pushgateway) as (address, bridge):
-        sink: Any = open_metrics(f"prometheus+push://{address}?job={job}", open_run_log("memory://", env={}))
+        sink: Any = open_metrics(
+            f"prometheus+push://{address}?job={job}", open_local_run_log("memory://", env={})
+        )
         for pipeline in "abc":
             sink.run_finished(succeeded(pipeline), RunEnd())
         bridge.loses = ("b", lost)
@@ -133,7 +135,9 @@ def test_a_group_that_is_not_taken_makes_no_other_be_counted_twice(
 
 def test_a_group_without_news_is_not_written_again(pushgateway: Pushgateway) -> None:
     with bridge_to(pushgateway) as (address, bridge):
-        sink: Any = open_metrics(f"prometheus+push://{address}?job=news", open_run_log("memory://", env={}))
+        sink: Any = open_metrics(
+            f"prometheus+push://{address}?job=news", open_local_run_log("memory://", env={})
+        )
         for pipeline in "abac":
             sink.run_finished(succeeded(pipeline), RunEnd())
         sink.close()

@@ -144,7 +144,7 @@ def test_a_log_of_the_first_version_gets_slots_whoever_opens_it_first(old: str) 
     with open_run_log(f"{old}?create_tables=false", env={}, reading=True) as log:
         assert log.get("old").status == "succeeded"
     with open_slots(f"{old}?create_tables=false", env={}) as slots:
-        assert [record.slot.fire_time for record in slots.unended()] == [NOON]
+        assert [record.slot.fire_time for record in slots.unfinished()] == [NOON]
 
 
 def test_one_that_only_looks_upgrades_nothing(old: str) -> None:
@@ -152,7 +152,7 @@ def test_one_that_only_looks_upgrades_nothing(old: str) -> None:
         open_run_log(old, env={}, read_only=True, reading=True)
     assert "flow run" in (refused.value.next_step or "")
     with open_slots(old, env={}, read_only=True) as slots:
-        assert slots.unended() == [] and slots.last_fires(["orders"]) == {}
+        assert slots.unfinished() == [] and slots.last_fires(["orders"]) == {}
     assert version_of(old) == 1
     open_run_log(old, env={}, reading=True).close()
     tables = sql_tables(old)

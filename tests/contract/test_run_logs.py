@@ -213,7 +213,7 @@ def test_one_that_only_looks_makes_nothing_and_finds_it_empty(url: str, tmp_path
     with open_run_log(url, env={}, reading=True, read_only=True) as log:
         assert log.list() == () and log.newest(["orders"]) == {} and log.location
     with open_slots(url, env={}, read_only=True) as slots:
-        assert slots.unended() == [] and slots.newest(["orders"]) == {} and slots.now()
+        assert slots.unfinished() == [] and slots.newest(["orders"]) == {} and slots.now()
     assert sorted(tmp_path.iterdir()) == before
     if not url.startswith(("memory", "sqlite", "duckdb", "s3", "gs", "azure")):
         tables = sql_tables(url)
@@ -285,7 +285,7 @@ def test_slots_lie_beside_the_runs(url: str, log: RunLog) -> None:
     claim = first.claim(seen, "a", 30)
     assert claim is not None and second.claim(seen, "b", 30) is None
     assert second.renew(claim, 30) and second.end(claim, "succeeded")
-    assert first.unended() == []
+    assert first.unfinished() == []
     lease = first.lease("scheduler", "a", 60)
     assert lease is not None and second.lease("scheduler", "b", 60) is None
 

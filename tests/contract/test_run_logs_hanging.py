@@ -85,7 +85,7 @@ def test_a_load_goes_on_while_the_tables_of_its_run_log_are_locked(
 def test_who_needs_locked_tables_is_told_so(held: str) -> None:
     def asked() -> None:
         with open_slots(held, env={}) as slots:
-            slots.unended()
+            slots.unfinished()
 
     with pytest.raises(ConfigError, match="timeout") as caught:
         not_for_ever(asked)
@@ -108,7 +108,7 @@ def test_a_connection_whose_server_stands_still_is_given_up(
             os.kill(pid, signal.SIGSTOP)
         try:
             assert len(found) == 1
-            assert [record.slot for record in not_for_ever(slots.unended)] == [SLOT]
+            assert [record.slot for record in not_for_ever(slots.unfinished)] == [SLOT]
         finally:
             for pid in found:
                 os.kill(pid, signal.SIGCONT)

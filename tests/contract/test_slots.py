@@ -95,7 +95,7 @@ def test_a_slot_is_opened_once(store: SlotStore) -> None:
     later = Slot("orders", NOON + dt.timedelta(minutes=1))
     assert store.open([SLOT, later, SLOT]) == 2
     assert store.open([SLOT]) == 0
-    assert [record.slot for record in store.unended()] == [SLOT, later]
+    assert [record.slot for record in store.unfinished()] == [SLOT, later]
     assert store.newest(["orders", "others"])["orders"].slot == later
 
 
@@ -116,7 +116,7 @@ def test_of_many_pipelines_those_are_told_that_are_asked_for(store: SlotStore) -
 
 def test_a_slot_that_is_only_noted_is_never_run(store: SlotStore) -> None:
     store.open([SLOT], "skipped", "missed")
-    assert store.unended() == []
+    assert store.unfinished() == []
     found = store.get(SLOT)
     assert found is not None and (found.status, found.reason) == ("skipped", "missed")
     assert store.open([SLOT]) == 0
@@ -239,7 +239,7 @@ def test_a_slot_that_is_reopened_while_it_ends_is_still_listed(
 
     objects.remove = reopened_first  # type: ignore[method-assign]
     assert store.end(claimed(store), "gave_up")
-    assert [record.slot for record in store.unended()] == [SLOT]
+    assert [record.slot for record in store.unfinished()] == [SLOT]
     store.close()
 
 
@@ -272,7 +272,7 @@ def test_a_lease_is_kept_from_one_who_asks_for_less_time(
 def test_names_are_told_apart_as_they_are_written(store: SlotStore) -> None:
     names = ["Orders", "orders", "ordérs", "orders ", "näme/with %_' \" \\"]
     assert store.open([Slot(name, NOON) for name in names]) == len(names)
-    assert {record.slot.pipeline for record in store.unended()} == set(names)
+    assert {record.slot.pipeline for record in store.unfinished()} == set(names)
 
 
 def test_of_many_at_once_one_gets_the_slot_and_of_many_runs_of_it_one_begins(
@@ -320,7 +320,7 @@ def test_many_that_make_and_open_at_once_open_each_slot_once(opens: Opens, clock
 
     with ThreadPoolExecutor(4) as pool:
         assert sum(pool.map(open_all, range(4))) == len(wanted)
-    assert [record.slot for record in opens(clock).unended()] == wanted
+    assert [record.slot for record in opens(clock).unfinished()] == wanted
 
 
 def test_the_latest_slot_before_a_moment_is_found(store: SlotStore) -> None:
@@ -349,7 +349,7 @@ def test_what_is_old_and_over_is_forgotten_and_the_newest_stays(store: SlotStore
         "orders": hours[2],
         "yearly": hours[0],
     }
-    assert [record.slot.fire_time for record in store.unended()] == [hours[1]]
+    assert [record.slot.fire_time for record in store.unfinished()] == [hours[1]]
 
 
 def test_what_is_reopened_while_old_slots_are_forgotten_stays(pg_database: str) -> None:
@@ -364,7 +364,7 @@ def test_what_is_reopened_while_old_slots_are_forgotten_stays(pg_database: str) 
                 assert other.reopen(SLOT)
 
         assert store.purge(later.fire_time) == 0
-        assert [record.slot for record in store.unended()] == [SLOT]
+        assert [record.slot for record in store.unfinished()] == [SLOT]
 
 
 def test_what_is_reopened_while_old_objects_are_forgotten_stays(
@@ -390,7 +390,7 @@ def test_what_is_reopened_while_old_objects_are_forgotten_stays(
     monkeypatch.setattr(objects, "remove", removed_last)
     assert store.purge(later.fire_time) == 1
     assert other.get(early) is None
-    assert [record.slot for record in other.unended()] == [SLOT]
+    assert [record.slot for record in other.unfinished()] == [SLOT]
 
 
 def test_what_is_over_stays_while_another_of_its_moment_has_not_ended(store: SlotStore) -> None:
@@ -456,7 +456,7 @@ def test_a_kept_connection_serves_many_calls_and_one_that_broke_is_made_anew(
         assert session() == first
         with other._reader.connect() as connection:
             connection.exec_driver_sql(ends, (first,))
-        assert [record.slot for record in kept.unended()] == [SLOT]
+        assert [record.slot for record in kept.unfinished()] == [SLOT]
         assert session() != first
 
 
@@ -480,7 +480,7 @@ def test_many_slots_are_claimed_and_ended_at_once(store: SlotStore, clock: Clock
     found = store.get_many(wanted)
     assert {slot for slot, record in found.items() if record.status == "skipped"} == ended
     assert {found[slot].reason for slot in ended} == {f"because of {slot.pipeline}" for slot in ended}
-    assert {record.slot for record in store.unended()} == {wanted[1], wanted[2]}
+    assert {record.slot for record in store.unfinished()} == {wanted[1], wanted[2]}
     assert store.claim_all([], "me", 30) == [] and store.end_all({}, "skipped") == set()
 
 
@@ -491,7 +491,7 @@ def test_the_marks_of_many_slots_in_a_bucket_are_removed_in_one_request(
     assert isinstance(store, ObjectSlotStore)
     wanted = [Slot(f"p{number}", NOON) for number in range(30)]
     store.open(wanted)
-    claims = store.claim_all(store.unended(), "me", 30)
+    claims = store.claim_all(store.unfinished(), "me", 30)
     removed: list[int] = []
     remove = store._store.remove
     monkeypatch.setattr(store._store, "remove", lambda keys: (removed.append(len(keys)), remove(keys)))

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from ematix_flow.state.local_stores import open_run_log
+from ematix_flow.state.local_stores import open_local_run_log
 from ematix_flow.state.run_records import RunRecord
 from tests.services import orchestrators
 
@@ -139,7 +139,7 @@ class Ran:
         self.answer, self.output = answer, output
         with closing(sqlite3.connect(folder / "shop.db")) as connection:
             self.rows = connection.execute("SELECT sku, on_hand FROM stock_levels ORDER BY 1").fetchall()
-        with open_run_log(f"sqlite://{folder / 'run_log.db'}", env={}) as log:
+        with open_local_run_log(f"sqlite://{folder / 'run_log.db'}", env={}) as log:
             self.runs: list[RunRecord] = sorted(log.list(), key=lambda run: run.started_at)
 
 

@@ -20,7 +20,7 @@ from ematix_flow.errors import FlowError
 from ematix_flow.spec.connections import ObjectStoreS3Connection
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
-from ematix_flow.state.local_stores import open_run_log
+from ematix_flow.state.local_stores import open_local_run_log
 from tests.contract.s3_files import S3Lake
 from tests.services.s3 import S3Server
 
@@ -92,7 +92,7 @@ def test_rows_go_into_a_bucket_through_it_and_out_of_it_once(
     with pytest.raises(FlowError) as raised:
         wrong.sync()
     shown = [repr(into.sync()), str(raised.value), json.dumps(raised.value.to_json())]
-    with open_run_log(env=os.environ, reading=True) as log:
+    with open_local_run_log(env=os.environ, reading=True) as log:
         shown += [json.dumps(record.to_json()) for record in log.list(limit=100)]
     assert main(["connections", "check", "lake"]) == 0
     assert main(["connections", "list", "--output", "json"]) == 0

@@ -1,8 +1,8 @@
 """Runs of a declared pipeline in their own processes, by the dozen: forked from one that is warm.
 
 A fork starts in milliseconds, so that a test can afford hundreds of processes which are killed, or which
-start the same pipeline at once. Each runs the whole of `run_pipeline`; only Spark is not started: what
-would be its tasks runs in the process itself.
+start the same pipeline at once. Each runs the whole of `run_declared_pipeline`; only Spark is not started:
+what would be its tasks runs in the process itself.
 """
 
 from __future__ import annotations
@@ -145,21 +145,21 @@ def run_here(
     """The whole run in this process; without Spark, unless a session is given."""
     from ematix_flow import faults
     from ematix_flow.graph.registry import Registry, use_registry
-    from ematix_flow.run.pipeline import run_pipeline
+    from ematix_flow.run.pipeline import run_declared_pipeline
     from ematix_flow.run.run_context import RunContext
-    from ematix_flow.state.local_stores import open_run_log
+    from ematix_flow.state.local_stores import open_local_run_log
     from ematix_flow.state.runlog.base import project_run_log
 
     with ExitStack() as stack:
         if before_apply is not None:
             stack.enter_context(faults.inject("apply.began", before_apply))
-        log = stack.enter_context(open_run_log(project_run_log(os.environ), env=os.environ))
+        log = stack.enter_context(open_local_run_log(project_run_log(os.environ), env=os.environ))
         moment = dt.datetime.fromisoformat(slot) if slot else None
         engine: Any = TasksHere() if spark is None else spark
         context = RunContext(log, lambda _: engine, slot=moment)
         registry = stack.enter_context(use_registry(Registry()))
         exec(compile((folder / f"{MODULE}.py").read_text(), MODULE, "exec"), {"__name__": MODULE})
-        return run_pipeline(registry.pipelines["load"], context).to_json()
+        return run_declared_pipeline(registry.pipelines["load"], context).to_json()
 
 
 def _child(order: dict[str, Any], start: int, gate: int) -> tuple[int, dict[str, Any]]:

@@ -23,7 +23,7 @@ from ematix_flow.backends.registry import open_backend
 from ematix_flow.errors import FlowError
 from ematix_flow.spec.types import DataType
 from ematix_flow.testing.loads import load_rows, new_load
-from ematix_flow.testing.matched_loads import resolve_keys, table_of
+from ematix_flow.testing.matched_loads import resolve_matching, table_of
 from tests.contract.s3_files import S3Lake
 from tests.fault.lake_tables import DeltaFolder, FilesInBucket, IcebergFolder, LocalFiles
 from tests.lakes import lake_backend, lake_target
@@ -36,15 +36,15 @@ pytestmark = pytest.mark.fault
 
 TABLE = table_of("shared", {"id": DataType("big_int")}, {"name": DataType("text")})
 ROUNDS, ROUNDS_LONG = 2, 12
-Writer = Callable[[int], None]  # what it does in a round
+RoundWriter = Callable[[int], None]  # what it does in a round
 
 
-def write_at_once(writers: Sequence[Writer], rounds: int) -> None:
+def write_at_once(writers: Sequence[RoundWriter], rounds: int) -> None:
     """Each writer in its own thread; they begin each round together."""
     together = threading.Barrier(len(writers))
     failures: list[BaseException] = []
 
-    def work(writer: Writer) -> None:
+    def work(writer: RoundWriter) -> None:
         try:
             for number in range(rounds):
                 together.wait()
@@ -63,7 +63,7 @@ def write_at_once(writers: Sequence[Writer], rounds: int) -> None:
         raise real[0]
 
 
-def appending(target: BatchTarget, name: str) -> Writer:
+def appending(target: BatchTarget, name: str) -> RoundWriter:
     """A pipeline that appends rows that no other writer has."""
 
     def write(number: int) -> None:
@@ -73,9 +73,9 @@ def appending(target: BatchTarget, name: str) -> Writer:
     return write
 
 
-def merging(target: BatchTarget, name: str) -> Writer:
+def merging(target: BatchTarget, name: str) -> RoundWriter:
     """A pipeline that merges the same keys in each round; each key has one row."""
-    stored, matching = resolve_keys(TABLE, "merge")
+    stored, matching = resolve_matching(TABLE, "merge")
 
     def write(number: int) -> None:
         rows = [{"id": -1 - n, "name": f"round {number}"} for n in range(10)]
@@ -137,7 +137,7 @@ def stamped(rows: Sequence[tuple[int, str]]) -> pa.Table:
     )
 
 
-def by_delta_rs(folder: Path) -> Writer:
+def by_delta_rs(folder: Path) -> RoundWriter:
     """Another program, which does not take our lock: it appends, and merges into the keys of our merge."""
     from deltalake import DeltaTable, write_deltalake
     from deltalake.exceptions import CommitFailedError

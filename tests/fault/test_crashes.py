@@ -26,7 +26,7 @@ from ematix_flow import (
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
-from ematix_flow.state.local_stores import open_run_log
+from ematix_flow.state.local_stores import open_local_run_log
 from tests.fault.forked_runs import MODULE as FORKED_MODULE
 from tests.fault.forked_runs import ForkedRuns, forked_runs
 from tests.reading import read_table
@@ -212,7 +212,7 @@ def test_sigkill_on_sqlite_leaves_before_or_after_and_the_next_run_is_exact(
         found = [row[0] for row in connection.execute("SELECT id FROM copied__events ORDER BY 1")]
     connection.close()
     assert found == list(range(20))
-    with open_run_log(env=os.environ, reading=True) as log:
+    with open_local_run_log(env=os.environ, reading=True) as log:
         statuses = [record.status for record in log.list()]
     assert statuses[1] == ("succeeded" if point in COMMITTED else "interrupted")
 

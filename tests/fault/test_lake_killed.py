@@ -23,7 +23,7 @@ from ematix_flow.graph.registry import Registry, use_registry
 from ematix_flow.run.run_context import RunContext
 from ematix_flow.schedule.run_due import SlotOutcome, SlotRunner, refuse_spark
 from ematix_flow.schedule.slot_lifecycle import ALREADY_LOADED, MAX_DEATHS
-from ematix_flow.state.local_stores import open_run_log
+from ematix_flow.state.local_stores import open_local_run_log
 from ematix_flow.state.runlog.base import project_run_log
 from ematix_flow.state.slots.base import Slot
 from ematix_flow.state.slots.memory import MemorySlotStore
@@ -144,7 +144,10 @@ def test_a_slot_whose_last_attempt_died_after_its_commit_has_succeeded_with_its_
         run_here(tmp_path, at, spark=spark)
     died = store.get(slot)
     assert died is not None
-    with open_run_log(project_run_log(os.environ), env=os.environ) as log, use_registry(Registry()) as here:
+    with (
+        open_local_run_log(project_run_log(os.environ), env=os.environ) as log,
+        use_registry(Registry()) as here,
+    ):
         exec(compile((tmp_path / f"{MODULE}.py").read_text(), MODULE, "exec"), {"__name__": MODULE})
         found = SlotRunner(here, store, log, lambda _: RunContext(log, refuse_spark)).try_claim(died)
         newest = log.list("load")[0]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow.state.local_stores import open_run_log
+from ematix_flow.state.local_stores import open_local_run_log
 from tests.fault.databases import Database, file_database
 from tests.fault.forked_runs import MODULE, ForkedRuns, forked_runs
 from tests.fault.histories import BY_NAME, History
@@ -47,7 +47,7 @@ def race(history: History, runs: ForkedRuns, folder: Path, rounds: int) -> None:
         winner = next(outcome for outcome in ended if outcome.code == 0)
         assert winner.status == "succeeded"
         assert history.seen() == (number + 1, history.must_hold(number))
-    with open_run_log(env=os.environ, reading=True) as log:
+    with open_local_run_log(env=os.environ, reading=True) as log:
         records = log.list(limit=10_000)
     tally = [record.status for record in records]
     assert tally.count("succeeded") == rounds

@@ -68,7 +68,7 @@ WRITTEN_DOWN = {
 Change = tuple[str, str, str, int, str | None, bool, int]
 
 
-class Stage:
+class KilledSchedulers:
     """The store, the target and two schedulers, each started again when it dies."""
 
     def __init__(self, kind: str, url: str, folder: Path) -> None:
@@ -144,14 +144,14 @@ class Stage:
         return number in self.paused and self.paused[number].is_alive()
 
     def left(self) -> int:
-        return len(self.store.unended())
+        return len(self.store.unfinished())
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
+def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KilledSchedulers]:
     kind = str(request.param)
     url = str(tmp_path / "run_log.db") if kind == "sqlite" else request.getfixturevalue("pg_database")
-    stage = Stage(kind, url, tmp_path)
+    stage = KilledSchedulers(kind, url, tmp_path)
     yield stage
     for timer in stage.paused.values():
         timer.join()
@@ -166,7 +166,9 @@ def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("rounds", [ROUNDS, pytest.param(ROUNDS_LONG, marks=pytest.mark.long)])
-def test_schedulers_that_are_killed_and_paused_lose_and_double_no_slot(stage: Stage, rounds: int) -> None:
+def test_schedulers_that_are_killed_and_paused_lose_and_double_no_slot(
+    stage: KilledSchedulers, rounds: int
+) -> None:
     chance = random.Random(20260329)
     stage.schedulers = [stage.start(0), stage.start(1)]
     done: Counter[str] = Counter()
@@ -184,7 +186,7 @@ def test_schedulers_that_are_killed_and_paused_lose_and_double_no_slot(stage: St
     end_well(stage)
 
 
-def disturb(stage: Stage, number: int, chance: random.Random) -> str | None:
+def disturb(stage: KilledSchedulers, number: int, chance: random.Random) -> str | None:
     """Kill something that is at work, or pause it for a while; None when there is nothing."""
     scheduler = stage.schedulers[number]
     kind = chance.choice(["killed", "paused", "run killed"])
@@ -206,7 +208,7 @@ def disturb(stage: Stage, number: int, chance: random.Random) -> str | None:
     return "killed"
 
 
-def check(stage: Stage, done: Counter[str]) -> None:
+def check(stage: KilledSchedulers, done: Counter[str]) -> None:
     told = "\n".join(log.read_text()[-3_000:] for log in stage.logs.values())
     for slot in stage.slots:
         record = stage.store.get(slot)
@@ -236,7 +238,7 @@ def one_holder_at_a_time(changes: list[Change]) -> None:
         assert first == holder, f"{pipeline} of {at}: {first} and {holder} both hold claim {fence}"
 
 
-def end_well(stage: Stage) -> None:
+def end_well(stage: KilledSchedulers) -> None:
     """Both stop when they are asked to."""
     for number, scheduler in enumerate(stage.schedulers):
         deadline = time.monotonic() + 60

@@ -19,7 +19,7 @@ from tests.property.broker_model import Broker, BrokerReceiver, Log
 POINTS = ("spool.written", "spool.indexed", "spool.renamed", "spool.settled", "spool.acknowledged")
 
 
-class World:
+class SpoolStream:
     """The stream around the spool: a target that commits segments once by their name, and what dies."""
 
     def __init__(self, folder: Path, source: Broker | list[bytes], linger: float) -> None:
@@ -90,7 +90,7 @@ steps = st.one_of(
 )
 
 
-def play(world: World, broker: Broker, history: list[tuple[str, Any]], publish: Any) -> None:
+def play(world: SpoolStream, broker: Broker, history: list[tuple[str, Any]], publish: Any) -> None:
     for what, detail in history:
         if what == "publish":
             for _ in range(detail):
@@ -120,7 +120,7 @@ def test_messages_with_ids_arrive_once_however_often_they_are_delivered(
     if flags:  # who marks redelivery does not repeat within a connection
         history = [step for step in history if step[0] != "repeat"]
     with tempfile.TemporaryDirectory() as folder:
-        world = World(Path(folder), broker, linger)
+        world = SpoolStream(Path(folder), broker, linger)
         play(world, broker, history, lambda: broker.publish(b"same", str(len(broker.published))))
         assert world.finish() == Counter(message.value for message in broker.published)
         assert not broker.ready and not broker.unacknowledged
@@ -133,7 +133,7 @@ def test_different_messages_without_ids_arrive_once(
     broker = Broker(flags=flags)
     history = [step for step in history if step[0] != "repeat"]
     with tempfile.TemporaryDirectory() as folder:
-        world = World(Path(folder), broker, linger)
+        world = SpoolStream(Path(folder), broker, linger)
         play(world, broker, history, lambda: broker.publish(b"%d" % len(broker.published)))
         assert world.finish() == Counter(message.value for message in broker.published)
         assert not broker.ready and not broker.unacknowledged
@@ -147,7 +147,7 @@ def test_equal_messages_without_ids_are_counted_while_acknowledgements_are_answe
     doubtful = ("lose the acknowledgement", "repeat", "commit and die")
     history = [s for s in history if s[0] not in doubtful and s != ("turn", "spool.acknowledged")]
     with tempfile.TemporaryDirectory() as folder:
-        world = World(Path(folder), broker, linger)
+        world = SpoolStream(Path(folder), broker, linger)
         play(world, broker, history, lambda: broker.publish(b"%d" % (len(broker.published) % 2)))
         assert world.finish() == Counter(message.value for message in broker.published)
 
@@ -161,7 +161,7 @@ def test_a_source_read_by_position_arrives_once_and_in_order(
         step for step in history if step[0] not in ("disconnect", "lose the acknowledgement", "repeat")
     ]
     with tempfile.TemporaryDirectory() as folder:
-        world = World(Path(folder), values, linger)
+        world = SpoolStream(Path(folder), values, linger)
         play(world, Broker(), history, lambda: values.append(b"%d" % len(values)))
         world.finish()
         assert [value for name in sorted(world.committed) for value in world.committed[name]] == values

@@ -67,7 +67,7 @@ def sqlite(folder: Path) -> Database:
     return opened(SQLiteConnection(name="sqlite", path=str(folder / "target.db")))
 
 
-class Beside:
+class DatabaseThread:
     """A database in one separate thread, where DuckDB needs no further thread for each statement."""
 
     def __init__(self, database: Database, pool: ThreadPoolExecutor) -> None:
@@ -81,11 +81,11 @@ class Beside:
 
 
 @pytest.fixture(scope="module")
-def duck(folder: Path) -> Iterator[Beside]:
+def duck(folder: Path) -> Iterator[DatabaseThread]:
     path = folder / "target.duckdb"
     with duckdb.connect(str(path)) as kept, ThreadPoolExecutor(1) as pool:  # it takes long to open a file
         kept.execute("SET threads = 1")
-        yield Beside(opened(DuckDBConnection(name="duckdb", path=str(path))), pool)
+        yield DatabaseThread(opened(DuckDBConnection(name="duckdb", path=str(path))), pool)
 
 
 @pytest.fixture(scope="module")
@@ -138,33 +138,33 @@ class TestSQLite:
 class TestDuckDB:
     @examples(40)
     @given(scenarios(PLAIN))
-    def test_append_and_truncate(self, duck: Beside, scenario: Scenario) -> None:
+    def test_append_and_truncate(self, duck: DatabaseThread, scenario: Scenario) -> None:
         duck.check(scenario)
 
     @examples(20)
     @given(scenarios(("merge",)))
-    def test_merge(self, duck: Beside, scenario: Scenario) -> None:
+    def test_merge(self, duck: DatabaseThread, scenario: Scenario) -> None:
         duck.check(scenario)
 
     @examples(20)
     @given(scenarios(("versions",)))
-    def test_scd2_by_load_time(self, duck: Beside, scenario: Scenario) -> None:
+    def test_scd2_by_load_time(self, duck: DatabaseThread, scenario: Scenario) -> None:
         duck.check(scenario)
 
     @examples(20)
     @given(scenarios(("events",)))
-    def test_scd2_by_event_time(self, duck: Beside, scenario: Scenario) -> None:
+    def test_scd2_by_event_time(self, duck: DatabaseThread, scenario: Scenario) -> None:
         duck.check(scenario)
 
     @examples(15)
     @given(pollings(POLLED))
-    def test_incremental_reads(self, duck: Beside, polling: Polling) -> None:
+    def test_incremental_reads(self, duck: DatabaseThread, polling: Polling) -> None:
         duck.poll(polling)
 
     @pytest.mark.long
     @examples(20_000)
     @given(scenarios(EVERY))
-    def test_twenty_thousand_histories(self, duck: Beside, scenario: Scenario) -> None:
+    def test_twenty_thousand_histories(self, duck: DatabaseThread, scenario: Scenario) -> None:
         duck.check(scenario)
 
 

@@ -100,7 +100,7 @@ class Books:
 
     clock: Callable[[], dt.datetime]
     policies: Mapping[str, RetryPolicy]
-    left: Callable[[], list[SlotRecord]]  # the store's own unended
+    left: Callable[[], list[SlotRecord]]  # the store's own unfinished
     upstreams: Mapping[str, tuple[str, ...]]
     broken: list[str] = field(default_factory=list)
     claims: dict[Slot, Held] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class Books:
     deaths: Counter[Slot] = field(default_factory=Counter)
     ended: dict[Slot, tuple[SlotStatus, str | None]] = field(default_factory=dict)
     opened: dict[Slot, int] = field(default_factory=dict)  # the number of the call, the last that did so
-    seen_unended: dict[Process, int] = field(default_factory=dict)  # as above
+    seen_unfinished: dict[Process, int] = field(default_factory=dict)  # as above
     begun: set[tuple[Slot, Process]] = field(default_factory=set)
     jumps: int = 0  # of the clock
     reopened: set[Slot] = field(default_factory=set)
@@ -145,9 +145,9 @@ class Books:
                 if status != "waiting":
                     self.ended[slot] = (status, reason)
 
-    def unended(self, found: object, *given: object) -> None:
+    def unfinished(self, found: object, *given: object) -> None:
         self.calls += 1
-        self.seen_unended[current().process] = self.calls
+        self.seen_unfinished[current().process] = self.calls
 
     def claim(self, claim: Claim | None, seen: SlotRecord, holder: str, seconds: float) -> None:
         if claim is None:
@@ -186,7 +186,7 @@ class Books:
     def _check_upstreams(self, slot: Slot) -> None:
         """None of the slots that it knew may still wait to run."""
         upstreams = self.upstreams.get(slot.pipeline, ())
-        looked = self.seen_unended.get(current().process, 0)
+        looked = self.seen_unfinished.get(current().process, 0)
         for record in self.left() if upstreams else ():
             known = self.opened.get(record.slot, looked) < looked
             if record.slot.pipeline in upstreams and record.slot.fire_time <= slot.fire_time and known:

@@ -11,10 +11,10 @@ from ematix_flow.schedule.workflows import WorkflowSlots, slot_name
 from ematix_flow.spec.workflows import WorkflowSpec
 from ematix_flow.state.slots.base import ENDED, Slot, SlotRecord
 from tests.simulation.declared import REGISTRY
-from tests.simulation.simulated_control import World
+from tests.simulation.simulated_control import Simulation
 
 
-def broken_workflows(world: World) -> Iterator[str]:
+def broken_workflows(world: Simulation) -> Iterator[str]:
     for spec in REGISTRY.workflows.values():
         yield from _jobs(world, spec)
         if spec.triggered_by is not None:
@@ -29,13 +29,13 @@ def broken_workflows(world: World) -> Iterator[str]:
             yield f"{name} was not fired for what has ended well"
 
 
-def slots_of(world: World, pipeline: str) -> list[SlotRecord]:
+def slots_of(world: Simulation, pipeline: str) -> list[SlotRecord]:
     """The oldest first."""
     found = [world.real.get(slot) for slot in world.books.opened if slot.pipeline == pipeline]
     return sorted((record for record in found if record), key=lambda record: record.slot.fire_time)
 
 
-def _jobs(world: World, spec: WorkflowSpec) -> Iterator[str]:
+def _jobs(world: Simulation, spec: WorkflowSpec) -> Iterator[str]:
     for record in slots_of(world, slot_name(spec.name)):
         if record.status == "skipped":  # its schedule let it be
             continue
@@ -48,7 +48,7 @@ def _jobs(world: World, spec: WorkflowSpec) -> Iterator[str]:
             yield f"{record}, and its jobs: {jobs}"
 
 
-def _trigger(world: World, spec: WorkflowSpec) -> Iterator[str]:
+def _trigger(world: Simulation, spec: WorkflowSpec) -> Iterator[str]:
     """Every firing used at least one end that no other had, every end is real, and each has its slot."""
     rows = slots_of(world, slot_name(spec.name) + ":firings")
     fired, seen = set[dt.datetime](), set[tuple[str, str]]()

@@ -48,7 +48,7 @@ INTERVAL = dt.timedelta(seconds=60)
 MakeStore = Callable[[Callable[[], dt.datetime]], SlotStore]
 
 
-class World:
+class Simulation:
     """One simulation. ``ledger`` is whether the target refuses a batch that it already has.
 
     ``failing`` is how often the source is unreachable.
@@ -72,7 +72,7 @@ class World:
         self.books = Books(
             self.now,
             {each.spec.name: each.spec.retry for each in pipelines},
-            self.real.unended,
+            self.real.unfinished,
             {each.spec.name: each.spec.depends_on for each in pipelines},
         )
         self.network = Network(self.kernel, fault=self.chance.choice((0.003, 0.01, 0.03)))
@@ -112,7 +112,7 @@ class World:
 
     # ------------------------------------------------------------------ the course
 
-    def run(self) -> World:
+    def run(self) -> Simulation:
         with self._patched():
             hosts = self.chance.choice((1, 2, 2, 3))
             for _ in range(hosts):
@@ -158,10 +158,10 @@ class World:
         last = self.kernel.time + 4 * 3600
         rested = self.kernel.time + 5 * LEASE  # paused processes go on, and every lease ends
         while self.kernel.time < rested:
-            assert self.kernel.time < last, f"seed {self.seed}: no end of {self.real.unended()}"
+            assert self.kernel.time < last, f"seed {self.seed}: no end of {self.real.unfinished()}"
             until = self.kernel.time + POLL
             self._steps(lambda: self.kernel.time < until)  # noqa: B023  # called before it changes
-            if any(record.slot.fire_time <= self.now() for record in self.real.unended()):
+            if any(record.slot.fire_time <= self.now() for record in self.real.unfinished()):
                 rested = max(rested, self.kernel.time + 3 * POLL)
 
     @contextmanager
@@ -173,7 +173,7 @@ class World:
             for module, name, value in (
                 (run_due, "threading", threading),
                 (run_due, "time", time),
-                (run_due, "run_pipeline", self.load),
+                (run_due, "run_declared_pipeline", self.load),
                 (run_due, "open_connections", lambda spark: Target(self)),
                 (run_due, "slot_is_done", self.is_done),
                 (run_due, "Schedule", schedule),
@@ -280,7 +280,7 @@ class World:
         return process
 
     def load(self, declared: DeclaredPipeline, context: RunContext) -> RunResult:
-        """What stands in for `run_pipeline`: lock, settle, ask the ledger, commit, transform, record."""
+        """Replaces `run_declared_pipeline`: lock, recover, ask the ledger, commit, transform, record."""
         spec, here = declared.spec, current().process
         assert context.slot is not None
         slot, batch = Slot(spec.name, context.slot), slot_batch_key(context.slot)
@@ -395,7 +395,7 @@ class World:
 class Target:
     """The database with the ledger of every pipeline, in place of a run's connections."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Simulation) -> None:
         self._world, self.is_away = world, False
 
     def target(self, connection: object) -> Target:
@@ -423,12 +423,12 @@ class Target:
 class _Watched(SlotRunner):
     """A scheduler whose polls are recorded for `CatchUp`."""
 
-    def watched(self, world: World) -> SlotRunner:
+    def watched(self, world: Simulation) -> SlotRunner:
         object.__setattr__(self, "world", world)
         return self
 
     def poll(self, agenda: Any) -> list[SlotRecord]:
-        world: World = self.world  # type: ignore[attr-defined]
+        world: Simulation = self.world  # type: ignore[attr-defined]
         seen, jumps, is_complete = world.catch_up.begins(world.now()), world.books.jumps, False
         try:
             found = super().poll(agenda)
@@ -442,7 +442,7 @@ class _Watched(SlotRunner):
 class SimulatedExecutor(Executor):
     """Loses runs, starts them late or twice, and may not notice how they end."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Simulation) -> None:
         self._world, self._host = world, current().process
         self._runs: list[tuple[RunDispatch, Process]] = []
         self._sees = world.chance.random() < 0.7

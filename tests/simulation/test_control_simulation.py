@@ -21,7 +21,7 @@ from tests.simulation import simulated_control
 from tests.simulation.catch_up import KnownSchedule
 from tests.simulation.declared import REGISTRY
 from tests.simulation.fired_workflows import broken_workflows
-from tests.simulation.simulated_control import MakeStore, World
+from tests.simulation.simulated_control import MakeStore, Simulation
 
 
 @pytest.fixture(autouse=True)
@@ -32,8 +32,8 @@ def nothing_is_logged() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def check(seed: int, make_store: MakeStore = MemorySlotStore, **how: Any) -> World:
-    world = World(seed, make_store, **how).run()
+def check(seed: int, make_store: MakeStore = MemorySlotStore, **how: Any) -> Simulation:
+    world = Simulation(seed, make_store, **how).run()
     for slot, times in world.loaded.items():
         assert times == 1, f"seed {seed}: {slot} was loaded {times} times"
     for slot in world.books.opened:
@@ -70,7 +70,7 @@ def test_a_hundred_thousand_courses_lose_and_double_no_slot(start: int) -> None:
 def test_a_clock_that_was_ahead_silences_no_schedule_and_doubles_no_slot(ahead: dt.timedelta) -> None:
     seen: Counter[str] = Counter()
     for seed in range(6):
-        world = World(seed)
+        world = Simulation(seed)
         returned = world.run_calmly(1 + seed % 3, ahead, 1.5)
         assert set(world.loaded.values()) == {1}, f"seed {seed}"
         for name in ("minutes", "latest", "punctual"):

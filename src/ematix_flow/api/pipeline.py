@@ -93,7 +93,7 @@ class Pipeline:
         """
         from ematix_flow.graph.registry import use_registry
         from ematix_flow.run.context_setup import run_context
-        from ematix_flow.run.pipeline import run_pipeline
+        from ematix_flow.run.pipeline import run_declared_pipeline
 
         target_options = {
             "mode": None if mode is None else option_checks.normalize_mode(mode, None),
@@ -118,7 +118,7 @@ class Pipeline:
                 run_log=run_log, engine=engine, listener=listener, trigger="sync", slot=slot
             ) as context,
         ):
-            return run_pipeline(declared, context)
+            return run_declared_pipeline(declared, context)
 
     def __call__(self) -> RunResult:
         return self.sync()

@@ -34,17 +34,17 @@ class MaskedStream(io.TextIOBase):
     def __init__(self, real: TextIO, aside: TextIO | None = None) -> None:
         self.real = real
         self._takes = real if aside is None else aside
-        self._begun = ""
+        self._unfinished_line = ""
         self._writing = threading.RLock()
 
     def write(self, text: str) -> int:
         with self._writing:
-            self._begun += text
-            end = max(self._begun.rfind("\n"), self._begun.rfind("\r")) + 1
-            if len(self._begun) - end > _LONGEST:
-                end = len(self._begun)
+            self._unfinished_line += text
+            end = max(self._unfinished_line.rfind("\n"), self._unfinished_line.rfind("\r")) + 1
+            if len(self._unfinished_line) - end > _LONGEST:
+                end = len(self._unfinished_line)
             if end:
-                lines, self._begun = self._begun[:end], self._begun[end:]
+                lines, self._unfinished_line = self._unfinished_line[:end], self._unfinished_line[end:]
                 self._takes.write(mask(lines))
         return len(text)
 
@@ -61,9 +61,9 @@ class MaskedStream(io.TextIOBase):
             self.real.flush()
 
     def _write_pending(self) -> None:
-        begun, self._begun = self._begun, ""
-        if begun:
-            self._takes.write(mask(begun))
+        unfinished_line, self._unfinished_line = self._unfinished_line, ""
+        if unfinished_line:
+            self._takes.write(mask(unfinished_line))
 
     @property
     def buffer(self) -> Any:

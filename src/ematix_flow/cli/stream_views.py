@@ -27,7 +27,7 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 @dataclass
-class StreamState:
+class StreamCounters:
     """The counters of one stream so far."""
 
     name: str
@@ -116,7 +116,7 @@ class StreamView(StreamListener):
 
     def __init__(self, names: Sequence[str], stream: TextIO | None = None) -> None:
         self.stream = sys.stderr if stream is None else stream
-        self.states = {name: StreamState(name) for name in names}
+        self.states = {name: StreamCounters(name) for name in names}
         self._lock = threading.RLock()
 
     def batch_committed(
@@ -173,7 +173,7 @@ class StreamView(StreamListener):
     def write_line(self, text: str) -> None:
         write(text, self.stream)
 
-    def show_state(self, state: StreamState) -> None:
+    def show_state(self, state: StreamCounters) -> None:
         """Show the changed counters of a stream. Called with the lock held."""
 
     def tick(self) -> None:
@@ -283,7 +283,7 @@ class LiveStreamView(StreamView):
         with self._lock:
             self.show_state(self.states[name])
 
-    def show_state(self, state: StreamState) -> None:
+    def show_state(self, state: StreamCounters) -> None:
         self._progress.update(self._tasks[state.name], detail=state.summary())
 
     def failed(self, name: str, error: FlowError) -> None:

@@ -108,9 +108,9 @@ class ConfigSources:
     def names(self) -> tuple[str, ...]:
         """Every name that a source defines, sorted."""
         names = {*self.registered, *connection_tables(self.project_file), *connection_tables(self.user_file)}
-        taken = {env_variable(name) for name in names}
+        used_variables = {env_variable(name) for name in names}
         for variable, value in self.env.items():
-            if variable.startswith(f"{ENV_DSN}_") and value and variable not in taken:
+            if variable.startswith(f"{ENV_DSN}_") and value and variable not in used_variables:
                 names.add(variable.removeprefix(f"{ENV_DSN}_").lower())
         if self.env.get(ENV_DSN):
             names.add("default")

@@ -26,7 +26,7 @@ from ematix_flow.engine.spark.settings import EngineSettings
 from ematix_flow.errors import FlowError
 from ematix_flow.spec.redaction import mask
 
-Status = Literal["ok", "warn", "fail"]
+FindingStatus = Literal["ok", "warn", "fail"]
 
 PACKAGES = ("ematix-flow-spark", "pyspark", "pyarrow", "pandas", "duckdb", "sqlalchemy", "sqlglot")
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)
@@ -37,7 +37,7 @@ _LOW_MEMORY = 2 << 30
 @dataclass(frozen=True)
 class DoctorFinding:
     subject: str
-    status: Status
+    status: FindingStatus
     detail: str
     next_step: str | None = None
 

@@ -41,7 +41,7 @@ REQUEST_SECONDS = 2.0  # for one request
 LOCK_SECONDS = 4.0  # to wait for other writers of the file
 LARGEST_ANSWER = 64_000_000
 _GATEWAY_PORT = 9091
-Group = tuple[str, str]  # the label that all its series share
+PushGroup = tuple[str, str]  # the label that all its series share
 
 
 class TextfileMetrics(SendingObserver):
@@ -80,9 +80,9 @@ class PushgatewayMetrics(SendingObserver):
     def __init__(self, url: str, run_log: RunLog, also: Sequence[Collector]) -> None:
         self._to = parse_sink_url(url, "metrics", _GATEWAY_PORT, ("job",))
         self._job = self._to.option("job", "ematix-flow")
-        self._accepted: dict[Group, MetricFamilies] = {}  # our numbers that the gateway last accepted
+        self._accepted: dict[PushGroup, MetricFamilies] = {}  # our numbers that the gateway last accepted
         self._unconfirmed: dict[
-            Group, tuple[MetricFamilies, MetricFamilies]
+            PushGroup, tuple[MetricFamilies, MetricFamilies]
         ] = {}  # what was written, and from which numbers
         super().__init__(f"prometheus+push://{self._to.address}", run_log, also)
 
@@ -131,9 +131,9 @@ class PushgatewayMetrics(SendingObserver):
         return basic_auth_handler(url, method, timeout, headers, data, self._to.user, self._to.password or "")
 
 
-def _split_by_group(families: MetricFamilies) -> dict[Group, MetricFamilies]:
+def _split_by_group(families: MetricFamilies) -> dict[PushGroup, MetricFamilies]:
     """Return the series of each group, without the label that the gateway adds."""
-    found: dict[Group, MetricFamilies] = {}
+    found: dict[PushGroup, MetricFamilies] = {}
     for name, family in families.items():
         for (sample, labels), value in family.series.items():
             given = dict(labels)

@@ -31,23 +31,23 @@ class RunFollower:
         moment = self._now()
         if self._since is None:
             self._running = {run.run_id for run in self._log.list(status="running", limit=MAX_RUNS)}
-            begun = self._log.list(since=moment - OVERLAP, limit=MAX_RUNS)
-            self._known = {run.run_id: run.started_at for run in begun if run.status != "running"}
+            started_runs = self._log.list(since=moment - OVERLAP, limit=MAX_RUNS)
+            self._known = {run.run_id: run.started_at for run in started_runs if run.status != "running"}
         else:
             yield from self._ended_since(self._since)
         self._since = moment - OVERLAP
         self._known = {run: at for run, at in self._known.items() if at >= self._since}
 
     def _ended_since(self, since: dt.datetime) -> Iterator[RunRecord]:
-        begun = {run.run_id: run for run in self._log.list(since=since, limit=MAX_RUNS)}
-        older = self._running - begun.keys()
+        started_runs = {run.run_id: run for run in self._log.list(since=since, limit=MAX_RUNS)}
+        older = self._running - started_runs.keys()
         if older:
             older -= {run.run_id for run in self._log.list(status="running", limit=MAX_RUNS)}
         for run_id in sorted(older):
             self._running.discard(run_id)
             with suppress(UsageError):  # it is purged
-                begun[run_id] = self._log.get(run_id)
-        for run in sorted(begun.values(), key=lambda each: each.started_at):
+                started_runs[run_id] = self._log.get(run_id)
+        for run in sorted(started_runs.values(), key=lambda each: each.started_at):
             if run.status == "running":
                 self._running.add(run.run_id)
             elif run.run_id not in self._known:

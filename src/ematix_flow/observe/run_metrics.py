@@ -152,7 +152,7 @@ class RunMetrics:
         """Count a poll of the scheduler of this process."""
         if self._scheduler is None:
             self._scheduler = _SchedulerMetrics(self.registry)
-        self._scheduler.ticked(tick, now)
+        self._scheduler.record_tick(tick, now)
 
     # ------------------------------------------------------------------ names and labels
 
@@ -232,7 +232,7 @@ class _SchedulerMetrics:
             registry=registry,
         )
 
-    def ticked(self, tick: SchedulerTick, now: float) -> None:
+    def record_tick(self, tick: SchedulerTick, now: float) -> None:
         self._ticks.labels("failed" if tick.failed else "ok" if tick.leads else "idle").inc()
         self._seconds.observe(tick.seconds)
         self._last.set(now)

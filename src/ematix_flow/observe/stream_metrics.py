@@ -251,10 +251,10 @@ class StreamMetrics:
         """Serve the numbers at ``/metrics``, ``/health`` and ``/ready``; port 0 is any free port."""
         from ematix_flow.observe.metrics_server import MetricsServer
 
-        def told(health: StreamHealth) -> tuple[bool, Any]:
+        def answer(health: StreamHealth) -> tuple[bool, Any]:
             return health.is_healthy, health.to_json()
 
-        answers = {"/health": lambda: told(self.health()), "/ready": lambda: told(self.readiness())}
+        answers = {"/health": lambda: answer(self.health()), "/ready": lambda: answer(self.readiness())}
         return MetricsServer(self.registry, host, port, answers=answers)
 
     def _is_ready(self, known: _StreamStatus) -> bool:

@@ -250,7 +250,7 @@ def _warn_once_exporter(exporter: SpanExporter, name: str) -> SpanExporter:
     """Return the exporter with only its first failure logged."""
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-    class Told(SpanExporter):
+    class WarnOnceExporter(SpanExporter):
         complained = False
 
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
@@ -264,7 +264,7 @@ def _warn_once_exporter(exporter: SpanExporter, name: str) -> SpanExporter:
         def shutdown(self) -> None:
             exporter.shutdown()
 
-    return Told()
+    return WarnOnceExporter()
 
 
 def _line(span: ReadableSpan) -> str:

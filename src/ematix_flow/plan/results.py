@@ -8,7 +8,7 @@ from typing import Any, Literal
 from ematix_flow.errors import FlowError, LoadError
 from ematix_flow.spec.row_counts import NO_ROWS, RowCountProperties, RowCounts
 
-Status = Literal["succeeded", "skipped", "failed"]
+ResultStatus = Literal["succeeded", "skipped", "failed"]
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class TargetResult(RowCountProperties):
     target: str
     mode: str
     path: str  # empty if the target could not be planned
-    status: Status
+    status: ResultStatus
     reason: str | None = None  # why it was skipped, or the error
     rows: RowCounts = NO_ROWS
     source_from: str | None = None
@@ -47,7 +47,7 @@ class RunResult(RowCountProperties):
 
     pipeline: str
     run_id: str
-    status: Status
+    status: ResultStatus
     targets: tuple[TargetResult, ...]
     seconds: float
     attempts: int = 1

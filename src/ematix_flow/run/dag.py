@@ -13,7 +13,7 @@ from ematix_flow.graph.registry import Registry, use_registry
 from ematix_flow.observe.observer import RunEnd
 from ematix_flow.plan.results import RunResult, unexpected_error
 from ematix_flow.run.last_runs import record_skipped_run
-from ematix_flow.run.pipeline import run_pipeline
+from ematix_flow.run.pipeline import run_declared_pipeline
 from ematix_flow.run.run_context import RunContext
 from ematix_flow.run.worker_pool import WorkerPool, pipeline_jar_groups, with_jar_groups
 
@@ -90,7 +90,7 @@ def run_dag(
 def _run_pipeline(registry: Registry, name: str, context: RunContext) -> PipelineOutcome:
     try:
         with use_registry(registry):  # post-load transforms look up references there
-            result = run_pipeline(registry.pipeline(name), context)
+            result = run_declared_pipeline(registry.pipeline(name), context)
     except Interrupted:
         raise
     except PipelineLocked as error:

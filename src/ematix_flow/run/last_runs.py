@@ -88,8 +88,8 @@ def skipped_run_record(
     spec: PipelineSpec, reason: str, trigger: str, slot: dt.datetime | None = None
 ) -> RunRecord:
     """Return the record of a run that did not begin because of its upstreams."""
-    now, begun = utc_now(), unstarted_run_record(new_run_id(), spec, trigger, slot)
-    return replace(begun, status="skipped", started_at=now, finished_at=now, error_message=reason)
+    now, record = utc_now(), unstarted_run_record(new_run_id(), spec, trigger, slot)
+    return replace(record, status="skipped", started_at=now, finished_at=now, error_message=reason)
 
 
 def unstarted_run_record(

@@ -37,7 +37,7 @@ from ematix_flow.graph.registry import DeclaredPipeline
 from ematix_flow.observe.listener import Attempt
 from ematix_flow.observe.observer import RunEnd
 from ematix_flow.plan.definition import Plan
-from ematix_flow.plan.results import RunResult, Status, TargetResult
+from ematix_flow.plan.results import ResultStatus, RunResult, TargetResult
 from ematix_flow.run.batches import RunBatch, choose_batch
 from ematix_flow.run.loading import BEFORE_COMMIT, lock_targets, results_if_loaded, run_targets
 from ematix_flow.run.post_transforms import run_post_transforms
@@ -63,7 +63,7 @@ _NOT_RETRIED = (
 _RANDOM = random.Random()
 
 
-def run_pipeline(declared: DeclaredPipeline, context: RunContext) -> RunResult:
+def run_declared_pipeline(declared: DeclaredPipeline, context: RunContext) -> RunResult:
     """Run the pipeline and retry by its policy. Raises the last error if all attempts fail."""
     policy = declared.spec.retry
     batch = slot_batch_key(context.slot) if context.slot else f"run:{uuid.uuid4()}"
@@ -261,7 +261,7 @@ def _run_with_locks(
                 note(_outranked_note(each))
         seconds = time.monotonic() - attempt.started
         loaded = RunResult(spec.name, str(run_id), _status(results), tuple(results), seconds, attempt.number)
-        post = run_post_transforms(declared, connections, loaded, context, run_pipeline)
+        post = run_post_transforms(declared, connections, loaded, context, run_declared_pipeline)
     seconds = time.monotonic() - attempt.started
     return replace(loaded, seconds=seconds, post=tuple(post), notes=tuple(notes)), batch
 
@@ -313,7 +313,7 @@ def _outranked_note(result: TargetResult) -> str:
     )
 
 
-def _status(results: list[TargetResult]) -> Status:
+def _status(results: list[TargetResult]) -> ResultStatus:
     statuses = {r.status for r in results}
     if "failed" in statuses:
         return "failed"

@@ -34,7 +34,7 @@ def run_post_transforms(
     connections: Connections,
     result: RunResult,
     context: RunContext,
-    run_pipeline: PipelineRunner,
+    run_declared_pipeline: PipelineRunner,
 ) -> list[tuple[str, str]]:
     """Return label and outcome of each step. No step runs if the load did nothing or failed."""
     if result.status != "succeeded":
@@ -53,7 +53,7 @@ def run_post_transforms(
     for post in steps:
         context.listener.stage_started(spec.targets[0].label, f"then {post.step.label}")
         try:
-            _run_step(declared, post, connection, parent, context, run_pipeline)
+            _run_step(declared, post, connection, parent, context, run_declared_pipeline)
             outcomes.append((post.step.label, "ok"))
         except (Exception, SystemExit, GeneratorExit) as error:
             what = error.what if isinstance(error, FlowError) else f"{type(error).__name__}: {error}"
@@ -76,7 +76,7 @@ def _run_step(
     connection: LiveConnection,
     parent: ParentContext,
     context: RunContext,
-    run_pipeline: PipelineRunner,
+    run_declared_pipeline: PipelineRunner,
 ) -> None:
     if post.step.kind == "sql":
         connection.execute(post.step.text)
@@ -88,7 +88,7 @@ def _run_step(
     if post.step.text in registry.transforms:
         call_transform(registry.transforms[post.step.text].function, connection, parent)
     else:
-        run_pipeline(
+        run_declared_pipeline(
             registry.pipeline(post.step.text), replace(context, attempt=1, retried_by_scheduler=False)
         )
 

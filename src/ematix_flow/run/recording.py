@@ -99,10 +99,10 @@ class RunRecording:
 
     def stage_finished(self, target: str, stage: str, seconds: float) -> None:
         ended = time.monotonic() - self._began
-        begun = [n for n, each in enumerate(self._stages) if (each.target, each.stage) == (target, stage)]
+        matches = [n for n, each in enumerate(self._stages) if (each.target, each.stage) == (target, stage)]
         found = RunStage(target, stage, max(0.0, ended - seconds), seconds)
-        if begun:
-            self._stages[begun[-1]] = found
+        if matches:
+            self._stages[matches[-1]] = found
         else:
             self._stages.append(found)
         self.output.add_text(f"{target}: {stage} took {seconds:.2f} s")

@@ -43,11 +43,11 @@ def settle_interrupted_runs(
     recorded so.
     """
     try:
-        unended = run_log.running(spec.name)
+        unfinished = run_log.running(spec.name)
     except FlowError as error:
         note(f"it is not known whether an earlier run was interrupted: {error.what}")
         return
-    for record in unended:
+    for record in unfinished:
         if record.run_id == own_run_id or _is_process_alive(record):
             continue
         entries = committed_entries(spec, connections, record.run_id, record.batch, unreachable)

@@ -18,13 +18,13 @@ from ematix_flow.graph.registry import Registry, use_registry
 from ematix_flow.observe.observer import Observers
 from ematix_flow.plan.results import RunResult, unexpected_error
 from ematix_flow.run.last_runs import last_ends, last_success, record_skipped_run
-from ematix_flow.run.pipeline import open_connections, run_pipeline
+from ematix_flow.run.pipeline import open_connections, run_declared_pipeline
 from ematix_flow.run.recovery import slot_is_done
 from ematix_flow.run.run_context import RunContext
 from ematix_flow.run.worker_pool import WorkerPool, pipeline_jar_groups, with_jar_groups
 from ematix_flow.schedule.clearing import reopen_slots
 from ematix_flow.schedule.due import MISSED, DueCalculator, ScheduleEntry
-from ematix_flow.schedule.skipped_slots import UnendedSlots, skip_blocked_slots
+from ematix_flow.schedule.skipped_slots import UnfinishedSlots, skip_blocked_slots
 from ematix_flow.schedule.slot_lifecycle import (
     ALREADY_LOADED,
     AttemptEnd,
@@ -53,7 +53,7 @@ _STORE_RETRY_SECONDS = (1.0, 4.0, 15.0)  # between attempts to record the end of
 _JOIN_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 
-UnendedLookup = Callable[[Sequence[str]], Sequence[SlotRecord]]
+UnfinishedLookup = Callable[[Sequence[str]], Sequence[SlotRecord]]
 SlotOutcomeStatus = Literal["succeeded", "waiting", "gave_up", "skipped", "lost"]
 
 
@@ -236,7 +236,7 @@ class SlotRunner:
         """Skip the slots that their upstreams block."""
         if not any(self.registry.pipeline(record.slot.pipeline).spec.depends_on for record in due):
             return {}
-        found = skip_blocked_slots(self, due, self.store.now(), UnendedSlots(self.store.unended()))
+        found = skip_blocked_slots(self, due, self.store.now(), UnfinishedSlots(self.store.unfinished()))
         return {slot: SlotOutcome(slot, "skipped", why) for slot, why in found.items()}
 
     def held_slots(self, pipelines: Collection[str]) -> list[SlotRecord]:
@@ -244,7 +244,7 @@ class SlotRunner:
 
         Slots later than now (a clock was ahead) are left out: such a claim may last long and blocks nothing.
         """
-        now, found = self.store.now(), self.store.unended(list(pipelines))
+        now, found = self.store.now(), self.store.unfinished(list(pipelines))
         claimed = [record for record in found if record.status == "claimed" and record.slot.fire_time <= now]
         return [record for record in claimed if not record.is_due(now)]
 
@@ -263,18 +263,18 @@ class SlotRunner:
         return free
 
     def try_claim(
-        self, record: SlotRecord, now: dt.datetime | None = None, unended: UnendedLookup | None = None
+        self, record: SlotRecord, now: dt.datetime | None = None, unfinished: UnfinishedLookup | None = None
     ) -> Claim | SlotOutcome | None:
         """Claim a due slot that may run; otherwise return its outcome, or None if another process holds it.
 
-        A caller that claims many slots passes ``now`` and ``unended``, so that the store is asked once.
+        A caller that claims many slots passes ``now`` and ``unfinished``, so that the store is asked once.
         """
         spec, slot = self.registry.pipeline(record.slot.pipeline).spec, record.slot
         found = check_upstreams(
             spec,
             slot,
             now or self.store.now(),
-            (unended or self.store.unended)(spec.depends_on) if spec.depends_on else (),
+            (unfinished or self.store.unfinished)(spec.depends_on) if spec.depends_on else (),
             self.store.latest,
             lambda upstream: last_success(self.run_log, upstream),
         )
@@ -296,9 +296,9 @@ class SlotRunner:
             return self._report_already_loaded(slot)
         if isinstance(claim, AttemptEnd):
             return SlotOutcome(slot, "gave_up", claim.reason, error=errors[0])
-        unbegun = never_began_error(record)
-        if claim is not None and unbegun is not None:
-            record_unstarted_run(spec, self.context(slot), unbegun, attempts=0)
+        never_began = never_began_error(record)
+        if claim is not None and never_began is not None:
+            record_unstarted_run(spec, self.context(slot), never_began, attempts=0)
         if claim is not None and found.verdict == "skip":
             if record.fence and is_done():  # an attempt had loaded it before its upstream failed
                 ended = self.store.end(claim, "succeeded", ALREADY_LOADED)
@@ -341,7 +341,7 @@ class SlotRunner:
                     context = replace(
                         self.context(slot), attempt=claim.failures + 1, retried_by_scheduler=True
                     )
-                    result = run_pipeline(declared, context)
+                    result = run_declared_pipeline(declared, context)
                 error = result.failure  # of some targets, if the others go on
                 ended = AttemptEnd(error is None, error.what if error else result.reason)
             except Interrupted:

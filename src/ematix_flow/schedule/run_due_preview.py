@@ -39,7 +39,7 @@ class PredictedOutcome:
 
 
 def predict_due_runs(runner: SlotRunner, interval: dt.timedelta) -> list[PredictedOutcome]:
-    """Predict the outcome of all unended slots and of those that would be opened now. Changes nothing.
+    """Predict the outcome of all unfinished slots and of those that would be opened now. Changes nothing.
 
     Slots that workflows would open after these have run are left out.
     """
@@ -67,7 +67,7 @@ class _Prediction:
 
     def waiting_slots(self, due: Collection[Slot]) -> Iterator[PredictedOutcome]:
         """Return the slots that are not due yet, or that another process holds."""
-        for record in self._store.unended(list(self.runner.names)):
+        for record in self._store.unfinished(list(self.runner.names)):
             if record.slot in due:
                 continue
             if record.status == "claimed":
@@ -83,7 +83,7 @@ class _Prediction:
         spec = self.runner.registry.pipeline(slot.pipeline).spec
         if slot.pipeline in self._held_slots:
             return PredictedOutcome(slot, "wait", describe_holder(self._held_slots[slot.pipeline]))
-        upstreams = self._store.unended(spec.depends_on) if spec.depends_on else ()
+        upstreams = self._store.unfinished(spec.depends_on) if spec.depends_on else ()
         found = check_upstreams(spec, slot, self._now, upstreams, self._store.latest, self._last_success)
         if found.verdict == "wait":
             return PredictedOutcome(slot, "wait", found.reason)

@@ -20,7 +20,7 @@ from ematix_flow.schedule.backlog import NO_BACKLOG, Backlog, measure_backlog
 from ematix_flow.schedule.due import DueCalculator
 from ematix_flow.schedule.executors.base import CannotDispatch, Executor, RunDispatch, WorkerExit
 from ematix_flow.schedule.run_due import SlotOutcome, SlotRunner
-from ematix_flow.schedule.skipped_slots import UnendedSlots, skip_blocked_slots
+from ematix_flow.schedule.skipped_slots import UnfinishedSlots, skip_blocked_slots
 from ematix_flow.schedule.slot_lifecycle import RESTART_DELAY_SECONDS
 from ematix_flow.schedule.unstarted_runs import record_unstarted_run
 from ematix_flow.state.slots.base import ENDED, Claim, SchedulerLease, SlotStore
@@ -142,22 +142,22 @@ class Scheduler:
         if not due:
             self._backlog = NO_BACKLOG
             return started
-        now, unended = store.now(), UnendedSlots(store.unended())
+        now, unfinished = store.now(), UnfinishedSlots(store.unfinished())
         left = {record.slot: record for record in due}
-        free = [record for record in due if not unended.is_running(record.slot.pipeline, now)]
-        for slot, why in skip_blocked_slots(self.runner, free, now, unended).items():
+        free = [record for record in due if not unfinished.is_running(record.slot.pipeline, now)]
+        for slot, why in skip_blocked_slots(self.runner, free, now, unfinished).items():
             del left[slot]
             _log.warning("%s of %s skipped: %s", slot.pipeline, slot.fire_time.isoformat(), why)
         for record in list(left.values()):
-            if unended.is_running(record.slot.pipeline, now):
+            if unfinished.is_running(record.slot.pipeline, now):
                 continue  # a pipeline runs one slot at a time
             room = self.executor.capacity()
             if self.stop.is_set() or (room is not None and room <= 0) or time.monotonic() > until:
                 break  # the rest is due at the next poll, the oldest first
-            found = self.runner.try_claim(record, now, unended.of_pipelines)
+            found = self.runner.try_claim(record, now, unfinished.of_pipelines)
             if isinstance(found, SlotOutcome):
                 if found.status in ENDED:
-                    unended.drop(found.slot)
+                    unfinished.drop(found.slot)
                     del left[found.slot]
                     outcome = f"{found.status.replace('_', ' ')}: {found.reason}"
                     level = logging.INFO if found.status == "succeeded" else logging.WARNING
@@ -165,7 +165,7 @@ class Scheduler:
                         level, "%s of %s %s", found.slot.pipeline, found.slot.fire_time.isoformat(), outcome
                     )
                 continue
-            unended.mark_claimed(
+            unfinished.mark_claimed(
                 record
             )  # also if another process holds it or its run is refused: newer ones wait
             if found is None:

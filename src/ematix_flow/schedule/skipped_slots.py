@@ -52,7 +52,7 @@ class SlotSkipper(Protocol):
     def observers(self) -> Observers: ...
 
 
-class UnendedSlots:
+class UnfinishedSlots:
     """The slots that have not ended, by pipeline, as of one poll."""
 
     def __init__(self, records: Iterable[SlotRecord]) -> None:
@@ -82,23 +82,23 @@ class UnendedSlots:
 
 
 def skip_blocked_slots(
-    runner: SlotSkipper, due: Iterable[SlotRecord], now: dt.datetime, unended: UnendedSlots
+    runner: SlotSkipper, due: Iterable[SlotRecord], now: dt.datetime, unfinished: UnfinishedSlots
 ) -> dict[Slot, str]:
     """Skip the due slots that their upstreams block, and return the reasons by slot.
 
-    They are no longer unended. A skipped slot blocks its downstreams, so this repeats until nothing more is
-    blocked.
+    They are no longer unfinished. A skipped slot blocks its downstreams, so this repeats until
+    nothing more is blocked.
     """
     specs = {name: runner.registry.pipeline(name).spec for name in {record.slot.pipeline for record in due}}
     left = [record for record in due if not record.fence and specs[record.slot.pipeline].depends_on]
     skipped: dict[Slot, str] = {}
     while left:
-        found = _blocked_slots(runner, left, specs, now, unended)
+        found = _blocked_slots(runner, left, specs, now, unfinished)
         if not found:
             break
         ended = _skip_slots(runner, found, specs)
         for slot in ended:
-            unended.drop(slot)
+            unfinished.drop(slot)
         skipped |= {record.slot: why for record, why in found.items() if record.slot in ended}
         behind = {slot.pipeline for slot in ended}
         left = [
@@ -114,14 +114,14 @@ def _blocked_slots(
     records: Sequence[SlotRecord],
     specs: dict[str, PipelineSpec],
     now: dt.datetime,
-    unended: UnendedSlots,
+    unfinished: UnfinishedSlots,
 ) -> dict[SlotRecord, str]:
     """Return the slots to skip now, with the reasons."""
     known = _UpstreamCache(runner, records, specs)
     found: dict[SlotRecord, str] = {}
     for record in records:
         spec = specs[record.slot.pipeline]
-        before = unended.of_pipelines(spec.depends_on)
+        before = unfinished.of_pipelines(spec.depends_on)
         gate = check_upstreams(spec, record.slot, now, before, known.latest, known.last_success)
         if gate.verdict == "skip":
             found[record] = gate.reason or ""

@@ -84,7 +84,7 @@ def poll_slots(
     now = store.now()  # later than the slots just opened
     found = [
         _cap_wait(store, record, now, longest_pause)
-        for record in store.unended(list(agenda.entries if names is None else names))
+        for record in store.unfinished(list(agenda.entries if names is None else names))
     ]
     return [record for record in found if record.is_due(now) or _free_dead_claim(store, record, now)]
 

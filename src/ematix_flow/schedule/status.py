@@ -138,10 +138,10 @@ def pipeline_statuses(
     """Return the status of the pipelines in ``only`` (all by default), in the order of their declaration."""
     names = [name for name in registry.pipelines if only is None or name in only]
     records = run_log.newest(names, LOOKBACK_RUNS)
-    unended: dict[str, SlotRecord] = {}
+    unfinished: dict[str, SlotRecord] = {}
     due: dict[str, list[SlotRecord]] = {}
-    for record in store.unended(names):
-        unended.setdefault(record.slot.pipeline, record)
+    for record in store.unfinished(names):
+        unfinished.setdefault(record.slot.pipeline, record)
         if record.is_due(now):
             due.setdefault(record.slot.pipeline, []).append(record)
     newest, ahead = store.newest(names), dict[str, dt.datetime]()
@@ -154,7 +154,7 @@ def pipeline_statuses(
             else:
                 newest[name] = present
     found = [
-        _pipeline_status(registry.pipelines[name].spec, records.get(name, ()), unended, newest, now)
+        _pipeline_status(registry.pipelines[name].spec, records.get(name, ()), unfinished, newest, now)
         for name in names
     ]
     return [
@@ -170,7 +170,7 @@ def pipeline_statuses(
 def _pipeline_status(
     spec: PipelineSpec,
     records: Sequence[RunRecord],
-    unended: Mapping[str, SlotRecord],
+    unfinished: Mapping[str, SlotRecord],
     newest: Mapping[str, SlotRecord],
     now: dt.datetime,
 ) -> PipelineStatus:
@@ -180,14 +180,14 @@ def _pipeline_status(
             success = record
             break
         failures += record.status in ("failed", "interrupted")
-    slot, last = unended.get(spec.name), newest.get(spec.name)
+    slot, last = unfinished.get(spec.name), newest.get(spec.name)
     fired = next_fire_time(spec.schedule, spec.timezone, last.slot.fire_time) if last is not None else None
     unseen = fired if fired is not None and fired < now - _UNPOLLED_AFTER else None
     if slot is None:
         slot = last if last is not None and is_unresolved(last, success) else None
     due = next_fire_time(spec.schedule, spec.timezone, now)
-    begun = [record for record in records if not was_locked(record)] or records
-    return PipelineStatus(spec, begun[0] if begun else None, failures, slot, due, unseen)
+    unlocked_runs = [record for record in records if not was_locked(record)] or records
+    return PipelineStatus(spec, unlocked_runs[0] if unlocked_runs else None, failures, slot, due, unseen)
 
 
 def workflow_statuses(

@@ -32,13 +32,13 @@ def check_upstreams(
     spec: PipelineSpec,
     slot: Slot,
     now: dt.datetime,
-    unended: Sequence[SlotRecord],
+    unfinished: Sequence[SlotRecord],
     latest: LatestSlot,
     last_success: LastSuccess,
 ) -> UpstreamGate:
     """Return the strictest verdict of the slot's upstreams: skip, then wait, then go."""
     found = [
-        _check_upstream(spec, name, slot, now, unended, latest, last_success) for name in spec.depends_on
+        _check_upstream(spec, name, slot, now, unfinished, latest, last_success) for name in spec.depends_on
     ]
     for verdict in ("skip", "wait"):
         for one in found:
@@ -52,18 +52,18 @@ def _check_upstream(
     upstream: str,
     slot: Slot,
     now: dt.datetime,
-    unended: Sequence[SlotRecord],
+    unfinished: Sequence[SlotRecord],
     latest: LatestSlot,
     last_success: LastSuccess,
 ) -> UpstreamGate:
-    for record in unended:
+    for record in unfinished:
         if record.slot.pipeline == upstream and record.slot.fire_time <= slot.fire_time:
             return UpstreamGate(
                 "wait", f"{upstream} of {format_utc(record.slot.fire_time)} has not ended yet"
             )
     before, success = latest(upstream, slot.fire_time), last_success(upstream)
     if before is not None and is_missed(before) and not _makes_up_for(success, before):
-        for record in unended:
+        for record in unfinished:
             if record.slot.pipeline == upstream:
                 late = f"{upstream} of {format_utc(record.slot.fire_time)} has not ended yet"
                 return UpstreamGate("wait", f"{late}, and makes up for {format_utc(before.slot.fire_time)}")

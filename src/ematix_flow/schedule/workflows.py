@@ -39,10 +39,10 @@ _FIRINGS_SUFFIX = ":firings"
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _MAX_USED_ENDS = 20  # of each upstream, that a firing keeps
 _LOOKBACK = 50
-MOST_UNENDED = 1_000  # slots of one workflow that may wait for their jobs at once
-TOO_MANY_UNENDED = (
-    f"{MOST_UNENDED:,} earlier slots of this workflow have not ended: its jobs do not end, or run less often "
-    "than it fires"
+MAX_UNFINISHED = 1_000  # slots of one workflow that may wait for their jobs at once
+TOO_MANY_UNFINISHED = (
+    f"{MAX_UNFINISHED:,} earlier slots of this workflow have not ended: its jobs do not end, or run less "
+    "often than it fires"
 )
 
 _log = logging.getLogger(__name__)
@@ -91,9 +91,9 @@ class WorkflowSlots:
     def advance(self, store: SlotStore) -> None:
         """End the slots whose jobs have ended, and open a slot for each trigger that is satisfied now."""
         now = store.now()
-        unended = self._unended(store)
-        known = _known_job_slots(store, unended)
-        for spec, record in unended:
+        unfinished = self._unfinished(store)
+        known = _known_job_slots(store, unfinished)
+        for spec, record in unfinished:
             jobs = (known.get(slot) for slot in job_slots(spec, record))
             ended = [each for each in jobs if each and each.status in ENDED and not is_missed(each)]
             if len(ended) < len(spec.jobs):
@@ -106,17 +106,19 @@ class WorkflowSlots:
         self._fire_triggers(store)
 
     def open_fired(self, store: SlotStore, wanted: Iterable[Slot]) -> None:
-        """Open the fired slots of workflows and pipelines, up to the limit of unended slots per workflow.
+        """Open the fired slots of workflows and pipelines, up to the limit of unfinished slots per workflow.
 
         Slots beyond the limit are skipped; with ``catchup="all"`` a later poll opens them.
         """
         specs = {slot_name(name): spec for name, spec in self.specs.items()}
-        number = self._count_unended(store) if any(slot.pipeline in specs for slot in wanted) else Counter()
+        number = (
+            self._count_unfinished(store) if any(slot.pipeline in specs for slot in wanted) else Counter()
+        )
         fits: list[Slot] = []
         skipped: list[Slot] = []
         for slot in wanted:
             spec = specs.get(slot.pipeline)
-            if spec is None or number[slot.pipeline] < MOST_UNENDED:
+            if spec is None or number[slot.pipeline] < MAX_UNFINISHED:
                 fits.append(slot)
                 number[slot.pipeline] += 1
             elif spec.catchup != "all":
@@ -127,15 +129,15 @@ class WorkflowSlots:
             self._skip_slots(store, skipped)
 
     def _skip_slots(self, store: SlotStore, slots: Sequence[Slot]) -> None:
-        if store.open(slots, "skipped", TOO_MANY_UNENDED):
+        if store.open(slots, "skipped", TOO_MANY_UNFINISHED):
             for slot in slots:
                 _log.warning(
-                    "%s of %s is skipped: %s", slot.pipeline, format_utc(slot.fire_time), TOO_MANY_UNENDED
+                    "%s of %s is skipped: %s", slot.pipeline, format_utc(slot.fire_time), TOO_MANY_UNFINISHED
                 )
 
-    def _count_unended(self, store: SlotStore) -> Counter[str]:
-        """Return the number of unended slots of each workflow."""
-        return Counter(record.slot.pipeline for _, record in self._unended(store))
+    def _count_unfinished(self, store: SlotStore) -> Counter[str]:
+        """Return the number of unfinished slots of each workflow."""
+        return Counter(record.slot.pipeline for _, record in self._unfinished(store))
 
     def open_jobs(self, store: SlotStore, until: dt.datetime, not_yet: Collection[str] = ()) -> None:
         """Open the slots of jobs, with the fire time of their workflow's slot, up to ``until``.
@@ -143,13 +145,13 @@ class WorkflowSlots:
         Until then the jobs' own fires are opened: a later slot would hide one of them. ``not_yet`` are
         pipelines with older fires that are not opened yet.
         """
-        unended = [
+        unfinished = [
             (spec, record)
-            for spec, record in self._unended(store)
+            for spec, record in self._unfinished(store)
             if record.slot.fire_time <= until and not set(spec.jobs) & set(not_yet)
         ]
-        known = _known_job_slots(store, unended)
-        wanted = [slot for spec, record in unended for slot in job_slots(spec, record)]
+        known = _known_job_slots(store, unfinished)
+        wanted = [slot for spec, record in unfinished for slot in job_slots(spec, record)]
         if new := [slot for slot in wanted if slot not in known]:
             store.open(new)
         for slot, job in known.items():
@@ -213,8 +215,8 @@ class WorkflowSlots:
             row = Slot(slot_name(name) + _FIRINGS_SUFFIX, _EPOCH + dt.timedelta(seconds=following.number))
             if store.open([row], "succeeded", following.to_text()) == 1:
                 cause = f"after {', '.join(sorted(new))}"
-                number = self._count_unended(store) if number is None else number
-                if number[slot_name(name)] >= MOST_UNENDED:
+                number = self._count_unfinished(store) if number is None else number
+                if number[slot_name(name)] >= MAX_UNFINISHED:
                     self._skip_slots(store, [Slot(slot_name(name), at)])
                     continue
                 store.open([Slot(slot_name(name), at)], reason=cause)
@@ -238,9 +240,9 @@ class WorkflowSlots:
                 [slot for name, slot in unknown.items() if known_until.get(name, never) < slot.fire_time]
             )
 
-    def _unended(self, store: SlotStore) -> list[tuple[WorkflowSpec, SlotRecord]]:
+    def _unfinished(self, store: SlotStore) -> list[tuple[WorkflowSpec, SlotRecord]]:
         by_slot = {slot_name(name): spec for name, spec in self.specs.items()}
-        found = store.unended(list(by_slot)) if by_slot else ()
+        found = store.unfinished(list(by_slot)) if by_slot else ()
         return [(by_slot[record.slot.pipeline], record) for record in found]
 
 
@@ -266,10 +268,10 @@ def _end_wait_if_fired(store: SlotStore, record: SlotRecord, now: dt.datetime) -
 
 
 def _known_job_slots(
-    store: SlotStore, unended: Iterable[tuple[WorkflowSpec, SlotRecord]]
+    store: SlotStore, unfinished: Iterable[tuple[WorkflowSpec, SlotRecord]]
 ) -> dict[Slot, SlotRecord]:
     """Return the known slots of all their jobs, by one query."""
-    wanted = dict.fromkeys(slot for spec, record in unended for slot in job_slots(spec, record))
+    wanted = dict.fromkeys(slot for spec, record in unfinished for slot in job_slots(spec, record))
     return store.get_many(list(wanted)) if wanted else {}
 
 

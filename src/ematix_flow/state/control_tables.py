@@ -20,7 +20,7 @@ from ematix_flow.state.sql.failures import open_connection, run_log_connection
 from ematix_flow.state.sql.sqlite import memory_engine
 from ematix_flow.state.times import utc_now
 
-Upgrade = Callable[["TableUpgrade"], None]
+RunLogUpgrade = Callable[["TableUpgrade"], None]
 
 
 metadata = sa.MetaData()
@@ -162,7 +162,7 @@ def _add_slots(upgrading: TableUpgrade) -> None:
 
 
 # the first makes version 2 of version 1, the next version 3, …; a released one is never edited
-UPGRADES: Sequence[Upgrade] = (_add_batch, _add_overdue, _add_run_details, _add_slots)
+UPGRADES: Sequence[RunLogUpgrade] = (_add_batch, _add_overdue, _add_run_details, _add_slots)
 RUNS_SINCE, SLOTS_SINCE = (
     4,
     5,
@@ -176,7 +176,7 @@ def stored_version(connection: sa.Connection, schema: str | None = None) -> int:
     return connection.scalar(sa.select(sa.func.max(version.c.version))) or 0
 
 
-def is_current(stored: int, location: str, upgrades: Sequence[Upgrade] = UPGRADES) -> bool:
+def is_current(stored: int, location: str, upgrades: Sequence[RunLogUpgrade] = UPGRADES) -> bool:
     """Whether the tables have this version. Raises ConfigError for a run log of a later version."""
     newest = 1 + len(upgrades)
     if stored > newest:
@@ -245,7 +245,7 @@ def version_too_old(stored: int, location: str) -> ConfigError:
 def migrate(
     connection: sa.Connection,
     location: str,
-    upgrades: Sequence[Upgrade] = UPGRADES,
+    upgrades: Sequence[RunLogUpgrade] = UPGRADES,
     schema: str | None = None,
 ) -> None:
     """Create or upgrade the tables in the caller's transaction: all or nothing, if the database supports it.

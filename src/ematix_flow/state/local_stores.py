@@ -21,7 +21,7 @@ _slots_in_memory: dict[str, SlotStore] = {}
 _in_memory_lock = threading.Lock()
 
 
-def open_run_log(
+def open_local_run_log(
     url: str | None = None, *, env: Mapping[str, str], reading: bool = False, read_only: bool = False
 ) -> RunLog:
     """Open the run log at ``url``, else by the environment, else in the state root.
@@ -31,7 +31,7 @@ def open_run_log(
     """
     location = run_log_location(url, env)
     try:
-        return open_local_run_log(location, read_only=read_only)
+        return open_local_run_log_at(location, read_only=read_only)
     except FlowError as unavailable:
         if reading:
             raise
@@ -39,7 +39,7 @@ def open_run_log(
         return NullRunLog(str(location), unavailable)
 
 
-def open_local_run_log(location: RunLogLocation, *, read_only: bool = False) -> SqlRunLog:
+def open_local_run_log_at(location: RunLogLocation, *, read_only: bool = False) -> SqlRunLog:
     """Open the run log at this location. Raises ConfigError if that fails. ``read_only`` creates no file."""
     if location.path is None:
         with _in_memory_lock:

@@ -178,22 +178,22 @@ def _points(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) 
     false, true = dialect.literal(False, _BOOLEAN), dialect.literal(True, _BOOLEAN)
     target = dialect.table(table.schema, table.name)
 
-    def touched(source: exp.Expr) -> exp.Select:
+    def of_touched_keys(source: exp.Expr) -> exp.Select:
         on = exp.and_(*equal_keys(keys, "p", "k"))
         return exp.select().from_(source).join(table_as(incoming.work[TOUCHED], "k"), on=on)
 
-    def labelled(*values: exp.Expr) -> list[exp.Expr]:
+    def with_labels(*values: exp.Expr) -> list[exp.Expr]:
         labels = (AT, HASH, GONE, IS_STORED, IS_NEW, LOADED_AT, BATCH_ID, _FROM_TABLE, _ENDED)
         return [exp.alias_(v, n, quoted=True) for n, v in zip(labels, values, strict=True)]
 
     fields = (AT, HASH, GONE, IS_STORED, IS_NEW, LOADED_AT, BATCH_ID)
     new = exp.select(
         *[column(n, "p") for n in names],
-        *labelled(*[column(f, "p") for f in fields], false.copy(), dialect.literal(None, _MOMENT)),
+        *with_labels(*[column(f, "p") for f in fields], false.copy(), dialect.literal(None, _MOMENT)),
     ).from_(table_as(incoming.work[EVENTS], "p"))
-    versions = touched(table_as(target, "p")).select(
+    versions = of_touched_keys(table_as(target, "p")).select(
         *[column(n, "p") for n in names],
-        *labelled(
+        *with_labels(
             column(VALID_FROM, "p"),
             content_hash(dialect, table, incoming.matching.compare, "p"),
             false.copy(),
@@ -211,9 +211,9 @@ def _points(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) 
         nothing: list[exp.Expr] = [
             column(n, "p") if n in keys else _null(dialect, table.column(n).type, n) for n in names
         ]
-        ends = touched(table_as(target, "p")).select(
+        ends = of_touched_keys(table_as(target, "p")).select(
             *nothing,
-            *labelled(
+            *with_labels(
                 column(VALID_TO, "p"),
                 dialect.literal(None, DataType("bytes")),
                 true.copy(),
@@ -228,9 +228,9 @@ def _points(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) 
         parts.append(ends.where(exp.not_(exp.Is(this=column(VALID_TO, "p"), expression=exp.Null()))))
     companion = table.companion()
     if companion is not None:
-        others = touched(table_as(dialect.table(companion.schema, companion.name), "p")).select(
+        others = of_touched_keys(table_as(dialect.table(companion.schema, companion.name), "p")).select(
             *[column(n, "p") for n in names],
-            *labelled(
+            *with_labels(
                 column(EVENT_AT, "p"),
                 content_hash(dialect, table, incoming.matching.compare, "p"),
                 column(IS_DELETE, "p"),
@@ -390,10 +390,11 @@ def _write_steps(
     ]
     companion = table.companion()
     if companion is not None:
-        beside = dialect.table(companion.schema, companion.name)
+        companion_table = dialect.table(companion.schema, companion.name)
         out.append(
             StrategyStep(
-                "work", dialect.delete_from(beside, incoming.work[TOUCHED], {k: k for k in keys}, None)
+                "work",
+                dialect.delete_from(companion_table, incoming.work[TOUCHED], {k: k for k in keys}, None),
             )
         )
         derived = exp.EQ(this=column(_FROM_TABLE, "s"), expression=true.copy())
@@ -410,5 +411,5 @@ def _write_steps(
             .from_(table_as(history, "s"))
             .where(exp.not_(is_version.copy()), exp.not_(derived))
         )
-        out.append(StrategyStep("work", insert_into(beside, list(kept), others)))
+        out.append(StrategyStep("work", insert_into(companion_table, list(kept), others)))
     return out

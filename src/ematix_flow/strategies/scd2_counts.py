@@ -86,9 +86,9 @@ def _count_outranked(
     keys, false = matching.keys, dialect.literal(False, _BOOLEAN)
     values = tuple(n for n in table.column_names if n not in keys)
     stored = dialect.table(table.schema, table.name)
-    beside = dialect.table(companion.schema, companion.name)
+    companion_table = dialect.table(companion.schema, companion.name)
 
-    def at_its_moment(alias: str, begins: str, is_gone: str | None) -> exp.Expr:
+    def at_its_time(alias: str, begins: str, is_gone: str | None) -> exp.Expr:
         same_moment = exp.EQ(this=column(begins, alias), expression=column(AT, "i"))
         event = [exp.EQ(this=column(is_gone, alias), expression=false.copy())] if is_gone else []
         return exp.and_(*equal_keys(keys, alias, "i"), same_moment, *event)
@@ -103,9 +103,9 @@ def _count_outranked(
     found = (
         _select_count()
         .from_(subquery(dated_rows(dialect, table, incoming), "i"))
-        .join(table_as(points.table, "h"), on=at_its_moment("h", AT, GONE), join_type="left")
-        .join(table_as(stored, "v"), on=at_its_moment("v", VALID_FROM, None), join_type="left")
-        .join(table_as(beside, "e"), on=at_its_moment("e", EVENT_AT, IS_DELETE), join_type="left")
+        .join(table_as(points.table, "h"), on=at_its_time("h", AT, GONE), join_type="left")
+        .join(table_as(stored, "v"), on=at_its_time("v", VALID_FROM, None), join_type="left")
+        .join(table_as(companion_table, "e"), on=at_its_time("e", EVENT_AT, IS_DELETE), join_type="left")
         .where(
             exp.paren(
                 exp.or_(
@@ -137,7 +137,7 @@ def _count_outranked(
     return found.where(
         exp.not_(returned(incoming.work[EVENTS], AT, GONE)),
         exp.not_(returned(stored, VALID_FROM, None)),
-        exp.not_(returned(beside, EVENT_AT, IS_DELETE)),
+        exp.not_(returned(companion_table, EVENT_AT, IS_DELETE)),
     )
 
 
@@ -146,7 +146,7 @@ def _moment_of_event(
 ) -> exp.Expr:
     event = incoming.matching.event
     assert event is not None
-    return dialect.moment(column(event, alias), table.column(event).type)
+    return dialect.as_timestamp_tz(column(event, alias), table.column(event).type)
 
 
 def _select_count() -> exp.Select:

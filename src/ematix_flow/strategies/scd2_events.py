@@ -116,13 +116,13 @@ def _changes_now(dialect: StrategyDialect, table: TableSpec, incoming: IncomingR
         .from_(table_as(dialect.table(table.schema, table.name), "c"))
         .where(*equal_keys(keys, "c", "s"))
     )
-    begun = exp.Case(
+    last_change = exp.Case(
         ifs=[exp.If(this=is_new_key.copy(), true=exp.Subquery(this=ended))], default=column(VALID_FROM, "t")
     )
     return (
         exp.select(
             *[column(n, "s") for n in names],
-            _now_after(dialect, incoming, begun),
+            _now_after(dialect, incoming, last_change),
             content_hash(dialect, table, matching.compare, "s"),
             false.copy(),
             false.copy(),
@@ -135,11 +135,11 @@ def _changes_now(dialect: StrategyDialect, table: TableSpec, incoming: IncomingR
     )
 
 
-def _now_after(dialect: StrategyDialect, incoming: IncomingRows, begun: exp.Expr) -> exp.Expr:
+def _now_after(dialect: StrategyDialect, incoming: IncomingRows, last_change: exp.Expr) -> exp.Expr:
     """The time of this load, or just after the last start or end if the clock went back."""
     now = dialect.literal(incoming.loaded_at, _MOMENT)
-    late = exp.GTE(this=begun.copy(), expression=now.copy())
-    return exp.Case(ifs=[exp.If(this=late, true=dialect.add_seconds(begun.copy(), _TICK))], default=now)
+    late = exp.GTE(this=last_change.copy(), expression=now.copy())
+    return exp.Case(ifs=[exp.If(this=late, true=dialect.add_seconds(last_change.copy(), _TICK))], default=now)
 
 
 def _unknown_events(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) -> exp.Select:
@@ -237,7 +237,7 @@ def dated_rows(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRow
     """The rows of the batch with their event time."""
     event = incoming.matching.event
     assert event is not None
-    at = dialect.moment(column(event, "i"), table.column(event).type)
+    at = dialect.as_timestamp_tz(column(event, "i"), table.column(event).type)
     values = [*[column(n, "i") for n in table.column_names], exp.alias_(at, AT, quoted=True)]
     return exp.select(*values).from_(subquery(incoming.select, "i"))
 
@@ -271,7 +271,7 @@ def _began_with_its_event(
     """False for a version of a key that was deleted and returned with an older row."""
     event = incoming.matching.event
     assert event is not None
-    moment = dialect.moment(column(event, alias), table.column(event).type)
+    moment = dialect.as_timestamp_tz(column(event, alias), table.column(event).type)
     return exp.EQ(this=column(VALID_FROM, alias), expression=moment)
 
 
@@ -366,7 +366,7 @@ def delete_events(
     values: list[exp.Expr] = [
         column(c.name, "t") if c.name in keys else dialect.literal(None, c.type) for c in table.columns
     ]
-    begun: exp.Expr = column(VALID_FROM, "t")
+    last_change: exp.Expr = column(VALID_FROM, "t")
     companion = table.companion()
     if companion is not None:  # the version may have been confirmed since, even for a future time
         confirmed = (
@@ -377,11 +377,11 @@ def delete_events(
                 exp.GT(this=column(EVENT_AT, "c"), expression=column(VALID_FROM, "t")),
             )
         )
-        begun = exp.Coalesce(this=exp.Subquery(this=confirmed), expressions=[begun])
+        last_change = exp.Coalesce(this=exp.Subquery(this=confirmed), expressions=[last_change])
     select = (
         exp.select(
             *values,
-            _now_after(dialect, incoming, begun),
+            _now_after(dialect, incoming, last_change),
             dialect.literal(None, _BYTES),
             true.copy(),
             false.copy(),

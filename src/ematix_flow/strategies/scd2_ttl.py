@@ -99,13 +99,13 @@ def end_expired_versions(
 
 
 def steps(
-    dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows, touched: exp.Table
+    dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows, touched_keys: exp.Table
 ) -> list[StrategyStep | LoadGuard]:
     """End the expired open versions of all keys that this load does not touch."""
     keys = incoming.matching.keys
     target = dialect.table(table.schema, table.name)
     fill = insert_into(
-        incoming.work[EXPIRED], [*keys, _BEGAN, _ENDS], _overdue(dialect, table, incoming, touched)
+        incoming.work[EXPIRED], [*keys, _BEGAN, _ENDS], _overdue(dialect, table, incoming, touched_keys)
     )
     sets: dict[str, exp.Expr] = {
         VALID_TO: column(_ENDS, "s"),
@@ -118,7 +118,7 @@ def steps(
 
 
 def _overdue(
-    dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows, touched: exp.Table
+    dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows, touched_keys: exp.Table
 ) -> exp.Select:
     matching, companion = incoming.matching, table.companion()
     ttl, keys = matching.ttl_seconds, matching.keys
@@ -128,7 +128,7 @@ def _overdue(
     is_open = exp.EQ(this=column(IS_CURRENT, "t"), expression=dialect.literal(True, _BOOLEAN))
     place = [column(k, "t") for k in keys] + [column(VALID_FROM, "t")]
     long_ago = exp.LTE(this=dialect.add_seconds(column(VALID_FROM, "t"), ttl), expression=now.copy())
-    is_touched = exp.select("1").from_(table_as(touched, "k")).where(*equal_keys(keys, "k", "t"))
+    is_touched = exp.select("1").from_(table_as(touched_keys, "k")).where(*equal_keys(keys, "k", "t"))
     other = exp.not_(exp.Exists(this=is_touched))
     if companion is None:
         brought = exp.Exists(

@@ -21,7 +21,7 @@ from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import Watermark
 from ematix_flow.strategies.matching import Matching
 
-Rows = TypeVar("Rows", exp.Table, exp.Subquery)
+RowSource = TypeVar("RowSource", exp.Table, exp.Subquery)
 
 
 class StrategyDialect(Protocol):
@@ -43,7 +43,7 @@ class StrategyDialect(Protocol):
         """A source's own column in the form that `literal` is compared with: loose text made canonical."""
         return column
 
-    def moment(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
+    def as_timestamp_tz(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
         """A timestamp or date as a ``timestamp_tz``: what has no zone is UTC."""
         ...
 
@@ -142,7 +142,7 @@ def alias_name(alias: str) -> exp.Identifier:
     return identifier(internal_name(alias))
 
 
-def with_alias(rows: Rows, alias: str) -> Rows:
+def with_alias(rows: RowSource, alias: str) -> RowSource:
     """The rows under an alias, in place."""
     rows.set("alias", exp.TableAlias(this=alias_name(alias)))
     return rows
@@ -185,8 +185,8 @@ def table_as(table: exp.Table, alias: str) -> exp.Table:
 
 def subquery(select: exp.Expr, alias: str) -> exp.Subquery:
     # the first use takes the tree itself: copies are most of the cost of a small load
-    taken = select if select.parent is None else select.copy()
-    return with_alias(exp.Subquery(this=taken), alias)
+    query = select if select.parent is None else select.copy()
+    return with_alias(exp.Subquery(this=query), alias)
 
 
 def equal_keys(keys: Sequence[str], left: str, right: str) -> list[exp.Expr]:

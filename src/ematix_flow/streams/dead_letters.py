@@ -16,7 +16,7 @@ from ematix_flow.engine.streams.decoding import ARRIVAL
 from ematix_flow.engine.streams.spool_segments import parse_arrival
 from ematix_flow.graph.connections import resolve
 from ematix_flow.spec.streams import StreamSpec
-from ematix_flow.state.dead_letters.base import DeadLetter, DeadLetterPublisher, DeadLetterStore, Stage
+from ematix_flow.state.dead_letters.base import DeadLetter, DeadLetterPublisher, DeadLetterStore, LetterStage
 
 
 class StreamDeadLetters:
@@ -45,7 +45,7 @@ class StreamDeadLetters:
         message = letter.message
         return DeadLetter.create(
             self.spec.name,
-            cast(Stage, letter.stage),
+            cast(LetterStage, letter.stage),
             letter.reason,
             payload=_bytes(message.get("value")) or b"",
             payload_format=self.payload_format,
@@ -80,7 +80,7 @@ class BrokerDeadLetters:
 
 
 @contextmanager
-def open_dead_letters(spec: StreamSpec) -> Iterator[StreamDeadLetters | BrokerDeadLetters | None]:
+def dead_letters_of_stream(spec: StreamSpec) -> Iterator[StreamDeadLetters | BrokerDeadLetters | None]:
     """Open the dead letters of a stream; None if it declares none."""
     if spec.on_error != "dlq":
         yield None

@@ -50,7 +50,7 @@ from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.state.run_records import RunRecord, RunStatus
 from ematix_flow.state.runlog.base import RunLog, project_run_log
 from ematix_flow.state.times import utc_now
-from ematix_flow.streams.dead_letters import open_dead_letters
+from ematix_flow.streams.dead_letters import dead_letters_of_stream
 from ematix_flow.streams.restarts import RestartNotice, RestartPolicy, RestartSupervisor
 from ematix_flow.streams.run_options import StreamRunOptions
 
@@ -294,7 +294,7 @@ class _SupervisedStream:
             self.watch.note(text)
             recording.output.add_text(text)
 
-        with open_dead_letters(self.spec) as letters:
+        with dead_letters_of_stream(self.spec) as letters:
             connections = open_connections(
                 recording.wrap_spark_start(spark_starter(self.options.engine, self.jar_groups))
             )

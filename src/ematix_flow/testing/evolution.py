@@ -228,14 +228,14 @@ class EvolutionContract:
         assert plan.changes == ()
         assert len(plan.differences) == len(REFUSALS)
         for number, (_, declared) in enumerate(REFUSALS):
-            told = plan.differences[number]
-            assert f"'v{number}'" in told and str(declared) in told and "By hand: " in told
+            difference = plan.differences[number]
+            assert f"'v{number}'" in difference and str(declared) in difference and "By hand: " in difference
 
     def test_a_column_without_nulls_is_not_added_to_rows(self, backend: Backend, target: BatchTarget) -> None:
         load_rows(target, new_load(table_of(value_column(TEXT))), [{"id": 1, "value": "a"}])
         table = table_of(value_column(TEXT), value_column(BIG, nullable=False, name="needed"))
-        (told,) = target.plan_table(table, target.inspect(table)).differences
-        assert "'needed'" in told and "ADD COLUMN" in told and "UPDATE" in told
+        (difference,) = target.plan_table(table, target.inspect(table)).differences
+        assert "'needed'" in difference and "ADD COLUMN" in difference and "UPDATE" in difference
 
     def test_another_primary_key_is_refused(self, target: BatchTarget) -> None:
         load_rows(target, new_load(table_of(value_column(BIG, nullable=False))), [])

@@ -199,8 +199,8 @@ class HistoryContract(EvolutionContract):
         matching = Matching(keys=("id",), compare=("value",), update=("value",))
         load_rows(target, new_load(history, "scd2", matching=matching), [{"id": 1, "value": "a"}])
         plan = target.plan_table(table, target.inspect(table), matching)
-        (told,) = plan.differences
-        assert "keeps versions" in told and "mode='scd2'" in told and plan.blockers
+        (difference,) = plan.differences
+        assert "keeps versions" in difference and "mode='scd2'" in difference and plan.blockers
 
     def test_a_whole_number_that_becomes_a_numeric_keeps_its_history(
         self, backend: Backend, target: BatchTarget

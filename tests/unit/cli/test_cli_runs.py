@@ -15,7 +15,7 @@ from ematix_flow.errors import LoadError, UsageError
 from ematix_flow.schedule.status import next_fire_time
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.row_counts import UNKNOWN_ROWS
-from ematix_flow.state.local_stores import open_run_log
+from ematix_flow.state.local_stores import open_local_run_log
 from ematix_flow.state.run_records import RunRecord
 
 NOW = dt.datetime(2026, 3, 28, 12, 0, tzinfo=dt.timezone.utc)
@@ -24,7 +24,7 @@ NOW = dt.datetime(2026, 3, 28, 12, 0, tzinfo=dt.timezone.utc)
 def record(run_id: str, pipeline: str = "orders", hours_ago: float = 1, status: str = "succeeded") -> None:
     """A run as `flow run` would have left it."""
     started = dt.datetime.now(dt.timezone.utc) - dt.timedelta(hours=hours_ago)
-    with open_run_log(env=os.environ) as log:
+    with open_local_run_log(env=os.environ) as log:
         log.start(RunRecord(run_id, pipeline, f"warehouse:shop.{pipeline}", "append", started_at=started))
         if status != "running":
             log.finish(
@@ -88,14 +88,14 @@ def test_a_run_that_is_not_there_is_a_usage_error(flow):
 
 @pytest.mark.parametrize("option", ["--run-log", "--run-log-url", "--run-log-path"])
 def test_the_run_log_is_chosen_by_an_option(flow, tmp_path, option):
-    with open_run_log(f"sqlite://{tmp_path}/other.db", env=os.environ) as log:
+    with open_local_run_log(f"sqlite://{tmp_path}/other.db", env=os.environ) as log:
         log.start(RunRecord("other", "orders", "w:t", "append"))
     assert flow("runs", "list", option, f"{tmp_path}/other.db", "-o", "json").json[0]["run_id"] == "other"
 
 
 def test_the_project_file_chooses_the_run_log(flow, tmp_path):
     (tmp_path / ".ematix-flow.toml").write_text('[run_log]\nurl = "sqlite://here.db"\n')
-    with open_run_log("sqlite://here.db", env=os.environ) as log:
+    with open_local_run_log("sqlite://here.db", env=os.environ) as log:
         log.start(RunRecord("here", "orders", "w:t", "append"))
     assert flow("runs", "list", "-o", "json").json[0]["run_id"] == "here"
 
@@ -130,7 +130,7 @@ def test_the_status_is_a_table_for_a_person(flow, project):
 def test_the_status_of_a_run_whose_process_is_gone_says_so(flow, project):
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    with open_run_log(env=os.environ) as log:
+    with open_local_run_log(env=os.environ) as log:
         log.start(RunRecord("feedbeef", "orders", "w:t", "append", pid=dead.pid))
         log.start(RunRecord("beef", "report", "w:t", "append"))
     orders, report = flow("status", "-m", "pipelines", "-o", "json").json
@@ -176,7 +176,7 @@ def test_what_is_due_is_said_in_words(hours, expected):
 
 
 def test_the_stages_of_a_run_are_drawn_along_its_time(flow):
-    with open_run_log(env=os.environ) as log:
+    with open_local_run_log(env=os.environ) as log:
         log.start(RunRecord("feedbeef", "orders", "w:t", "append", code_version="1.0, git abc"))
         stages = [
             {"target": "w:t", "stage": "prepare", "at": 0.0, "seconds": 1.0, "ended": True},
@@ -193,7 +193,7 @@ def test_the_stages_of_a_run_are_drawn_along_its_time(flow):
 
 def test_what_a_run_said_is_shown_from_its_end(flow):
     record("feedbeef")
-    with open_run_log(env=os.environ) as log:
+    with open_local_run_log(env=os.environ) as log:
         log.save_output("feedbeef", "one\ntwo\nthree\n")
     assert flow("logs", "feed").out == "one\ntwo\nthree\n"
     assert flow("logs", "feed", "--tail", "2").out == "two\nthree\n"
@@ -230,7 +230,7 @@ def test_a_run_is_followed_until_it_has_ended(flow, monkeypatch):
     told = iter(["one\n", "one\ntwo\n", "two\nthree\n"])  # the beginning of a long story is dropped
 
     def look(seconds: float) -> None:
-        with open_run_log(env=os.environ) as log:
+        with open_local_run_log(env=os.environ) as log:
             log.save_output("feedbeef", next(told, "two\nthree\nend\n"))
             if "end" in (log.output("feedbeef") or ""):
                 log.finish("feedbeef", "succeeded")
@@ -245,7 +245,7 @@ def test_nobody_follows_a_run_whose_process_is_gone(flow, monkeypatch):
     monkeypatch.setattr(logs.time, "sleep", lambda seconds: pytest.fail("it goes on"))
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    with open_run_log(env=os.environ) as log:
+    with open_local_run_log(env=os.environ) as log:
         log.start(RunRecord("feedbeef", "orders", "w:t", "append", pid=dead.pid))
         log.save_output("feedbeef", "one\n")
     followed = flow("logs", "feed", "--follow")

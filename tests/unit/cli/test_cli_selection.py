@@ -271,7 +271,7 @@ def test_a_dry_run_of_what_is_due_changes_nothing(flow, shop):
 def test_a_dry_run_tells_who_has_a_slot_and_what_waits_for_it(flow):
     with open_slots(slots_url(None), env=os.environ) as store:
         store.open([Slot("orders", at) for at in minutes()])
-        first = store.unended(["orders"])[0]
+        first = store.unfinished(["orders"])[0]
         store.claim(first, "host/1/abc", 300)
     told = foretold(flow)
     assert told["orders"][0] == "wait" and "is held by host/1 until" in told["orders"][1]
@@ -294,7 +294,7 @@ def test_a_dry_run_tells_what_would_be_skipped_and_given_up(flow):
 def test_a_dry_run_tells_of_a_retry(flow):
     with open_slots(slots_url(None), env=os.environ) as store:
         store.open([Slot("apart", at) for at in minutes()[:1]])
-        store.retry_later(store.claim(store.unended(["apart"])[0], "host/1", 300), 300, "broken")
+        store.retry_later(store.claim(store.unfinished(["apart"])[0], "host/1", 300), 300, "broken")
     would, why = foretold(flow)["apart"]
     assert would == "wait" and why.startswith("attempt 1 of 1 failed: broken; again at ")
 

@@ -16,7 +16,7 @@ import pytest
 from ematix_flow.backends.state_stores.run_logs import open_slots
 from ematix_flow.cli.slot_runners import slots_url
 from ematix_flow.observe.metrics import memory_metrics
-from ematix_flow.state.local_stores import open_run_log
+from ematix_flow.state.local_stores import open_local_run_log
 from ematix_flow.state.run_records import RunRecord
 from ematix_flow.state.slots.base import Slot, SlotStore
 
@@ -157,7 +157,7 @@ def test_a_scheduler_of_chosen_pipelines_without_any_schedule_ends_with_code_2(f
 def test_the_times_of_a_log_are_local_and_name_their_zone(
     flow, monkeypatch: pytest.MonkeyPatch, zone: str, shown: str
 ) -> None:
-    with open_run_log(env=os.environ) as log:
+    with open_local_run_log(env=os.environ) as log:
         log.start(RunRecord("feedbeef", "orders", "w:t", "append"))
         log.save_output("feedbeef", "2026-03-29 12:00:00Z INFO one\nwithout a time\n")
     try:

@@ -11,7 +11,7 @@ from ematix_flow.cli.stream_views import (
     LineStreamView,
     LiveStreamView,
     QuietStreamView,
-    StreamState,
+    StreamCounters,
     choose_stream_view,
 )
 from ematix_flow.errors import TargetFailed
@@ -63,7 +63,7 @@ def test_a_log_gets_a_line_every_ten_seconds_in_which_something_happened(clock: 
 
 
 def test_lag_in_time_is_that_of_the_latest_partition(clock: Clock) -> None:
-    state = StreamState("a")
+    state = StreamCounters("a")
     state.record_batch(1, 5, 5, 1.0, {"s/0": 1500, "s/1": 4000}, "milliseconds")
     assert state.key_values().endswith(" lag_ms=4000")
     assert ", lag 4.0 s," in state.summary()

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from ematix_flow.backends.base import StagedPart
-from ematix_flow.engine.execution.tee import QUEUE_SIZE, Writer, WriterStopped, tee
+from ematix_flow.engine.execution.tee import QUEUE_SIZE, BatchWriter, WriterStopped, tee
 from ematix_flow.errors import SourceFailed, TargetFailed
 
 
@@ -18,7 +18,7 @@ def batch(number: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"n": [number]})
 
 
-def collecting(into: list[int], *, pause: float = 0.0) -> Writer:
+def collecting(into: list[int], *, pause: float = 0.0) -> BatchWriter:
     def write(batches: Iterable[pa.RecordBatch]) -> StagedPart:
         for item in batches:
             time.sleep(pause)
@@ -28,7 +28,7 @@ def collecting(into: list[int], *, pause: float = 0.0) -> Writer:
     return write
 
 
-def failing_at(count: int) -> Writer:
+def failing_at(count: int) -> BatchWriter:
     def write(batches: Iterable[pa.RecordBatch]) -> StagedPart:
         for seen, _ in enumerate(batches):
             if seen == count:

@@ -13,7 +13,7 @@ from ematix_flow.errors import CannotConnect, FlowError
 
 
 @dataclass
-class Part:
+class FakeTargetGroup:
     label: str
     error: FlowError | None = None
 
@@ -32,7 +32,7 @@ def run(*parts: Any, stopped: bool = False) -> None:
 
 def test_the_error_of_one_target_says_that_the_others_have_everything() -> None:
     with pytest.raises(CannotConnect) as failed:
-        run(Part("warehouse:f_ok"), Part("other:f", CannotConnect("nothing listens")))
+        run(FakeTargetGroup("warehouse:f_ok"), FakeTargetGroup("other:f", CannotConnect("nothing listens")))
     assert failed.value.state == (
         "the other targets (warehouse:f_ok) have everything; other:f catches up at the next start"
     )
@@ -41,15 +41,15 @@ def test_the_error_of_one_target_says_that_the_others_have_everything() -> None:
 def test_a_state_that_an_error_has_already_is_kept() -> None:
     broken = CannotConnect("away", state="nothing was sent")
     with pytest.raises(CannotConnect) as failed:
-        run(Part("a:x", broken), Part("b:y", CannotConnect("away too")))
+        run(FakeTargetGroup("a:x", broken), FakeTargetGroup("b:y", CannotConnect("away too")))
     assert failed.value.state == "nothing was sent; a:x, b:y catch up at the next start"
 
 
 def test_a_stream_that_was_stopped_does_not_claim_that_all_is_there() -> None:
     with pytest.raises(CannotConnect) as failed:
-        run(Part("a:x"), Part("b:y", CannotConnect("away")), stopped=True)
+        run(FakeTargetGroup("a:x"), FakeTargetGroup("b:y", CannotConnect("away")), stopped=True)
     assert "have all batches until the stop" in str(failed.value.state)
 
 
 def test_targets_that_are_all_well_raise_nothing() -> None:
-    run(Part("a:x"), Part("b:y"))
+    run(FakeTargetGroup("a:x"), FakeTargetGroup("b:y"))

@@ -20,7 +20,7 @@ from ematix_flow.observe.sink_urls import parse_sink_url
 from ematix_flow.observe.traces import open_traces
 from ematix_flow.schedule.executors.base import CannotDispatch
 from ematix_flow.schedule.unstarted_runs import RunsDied
-from ematix_flow.state.local_stores import open_run_log
+from ematix_flow.state.local_stores import open_local_run_log
 from ematix_flow.state.run_records import RunRecord
 from ematix_flow.state.runlog.base import NullRunLog, RunLog
 from ematix_flow.state.times import utc_now
@@ -38,7 +38,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
 
 @pytest.fixture
 def log() -> RunLog:
-    return open_run_log("memory://followed", env={})
+    return open_local_run_log("memory://followed", env={})
 
 
 # ------------------------------------------------------------------ URLs

@@ -52,7 +52,7 @@ class Hears(Alerter):
         return [event.kind for event in self.events]
 
 
-class Told:
+class ObservedRuns:
     """Runs of one pipeline, each told by an observer that knows nothing of those before."""
 
     def __init__(self, log: RunLog, hears: Hears) -> None:
@@ -93,12 +93,12 @@ def hears() -> Hears:
 
 
 @pytest.fixture
-def told(tmp_path: Path, hears: Hears) -> Iterator[Told]:
+def told(tmp_path: Path, hears: Hears) -> Iterator[ObservedRuns]:
     with open_run_log(f"sqlite://{tmp_path}/log.db", env={}) as log:
-        yield Told(log, hears)
+        yield ObservedRuns(log, hears)
 
 
-def test_a_failure_that_lasts_is_told_once_and_its_end_once(told: Told, hears: Hears) -> None:
+def test_a_failure_that_lasts_is_told_once_and_its_end_once(told: ObservedRuns, hears: Hears) -> None:
     for number in range(60):
         told.fail(f"no route to host 10.0.0.{number}")
     assert hears.kinds == ["failed"]
@@ -109,20 +109,20 @@ def test_a_failure_that_lasts_is_told_once_and_its_end_once(told: Told, hears: H
     assert hears.kinds == ["failed", "recovered", "failed"]
 
 
-def test_what_was_well_all_along_recovers_from_nothing(told: Told, hears: Hears) -> None:
+def test_what_was_well_all_along_recovers_from_nothing(told: ObservedRuns, hears: Hears) -> None:
     told.run("succeeded")
     told.run("skipped")
     assert hears.events == []
 
 
-def test_another_failure_is_told_and_the_first_one_not_again(told: Told, hears: Hears) -> None:
+def test_another_failure_is_told_and_the_first_one_not_again(told: ObservedRuns, hears: Hears) -> None:
     told.fail("no route")
     told.run("failed", SourceFailed("no such table"))
     told.fail("no route")
     assert [event.error_type for event in hears.events] == ["CannotConnect", "SourceFailed"]
 
 
-def test_giving_up_is_told_even_when_the_failure_was(told: Told, hears: Hears) -> None:
+def test_giving_up_is_told_even_when_the_failure_was(told: ObservedRuns, hears: Hears) -> None:
     for attempt in (1, 2, 3):
         told.fail(attempt=attempt, attempts=3)
     assert hears.kinds == ["failed", "gave_up"]
@@ -133,7 +133,7 @@ def test_giving_up_is_told_even_when_the_failure_was(told: Told, hears: Hears) -
     assert len(hears.events) == 2
 
 
-def test_runs_that_say_nothing_of_the_pipeline_change_nothing(told: Told, hears: Hears) -> None:
+def test_runs_that_say_nothing_of_the_pipeline_change_nothing(told: ObservedRuns, hears: Hears) -> None:
     told.fail()
     told.run("locked", FlowError("the same pipeline is running"))
     told.run("cancelled", FlowError("Ctrl-C"))
@@ -141,7 +141,7 @@ def test_runs_that_say_nothing_of_the_pipeline_change_nothing(told: Told, hears:
     assert hears.kinds == ["failed"]
 
 
-def test_a_pipeline_that_is_held_back_by_another_is_not_well(told: Told, hears: Hears) -> None:
+def test_a_pipeline_that_is_held_back_by_another_is_not_well(told: ObservedRuns, hears: Hears) -> None:
     told.fail()
     spec = PipelineSpec("orders", "m:orders", ())
     record_skipped_run(told.log, spec, "items failed, and orders depends on it", "schedule")
@@ -149,13 +149,13 @@ def test_a_pipeline_that_is_held_back_by_another_is_not_well(told: Told, hears: 
     assert hears.kinds == ["failed"]
 
 
-def test_a_run_without_news_is_a_recovery(told: Told, hears: Hears) -> None:
+def test_a_run_without_news_is_a_recovery(told: ObservedRuns, hears: Hears) -> None:
     told.fail()
     told.run("skipped")
     assert hears.kinds == ["failed", "recovered"]
 
 
-def test_a_failure_that_lasts_is_told_again_after_a_while(told: Told, hears: Hears) -> None:
+def test_a_failure_that_lasts_is_told_again_after_a_while(told: ObservedRuns, hears: Hears) -> None:
     told.fail(remind=DAY)
     told.fail(remind=dt.timedelta(microseconds=1))
     assert hears.kinds == ["failed", "failed"]
@@ -163,7 +163,7 @@ def test_a_failure_that_lasts_is_told_again_after_a_while(told: Told, hears: Hea
     assert len(hears.events) == 2
 
 
-def test_what_was_not_delivered_is_told_with_the_next_run(told: Told, hears: Hears) -> None:
+def test_what_was_not_delivered_is_told_with_the_next_run(told: ObservedRuns, hears: Hears) -> None:
     hears.deaf = True
     for _ in range(2):
         with pytest.raises(AlertNotSent, match="nobody listens"):
@@ -180,7 +180,7 @@ def test_what_was_not_delivered_is_told_with_the_next_run(told: Told, hears: Hea
     assert hears.kinds == ["failed", "recovered"]
 
 
-def test_each_receiver_is_told_of_what_it_asked_for(told: Told, hears: Hears) -> None:
+def test_each_receiver_is_told_of_what_it_asked_for(told: ObservedRuns, hears: Hears) -> None:
     kinds = ("gave_up", "recovered")
     told.fail(kinds=kinds, attempts=2)
     told.run("succeeded", kinds=kinds)
@@ -191,7 +191,7 @@ def test_each_receiver_is_told_of_what_it_asked_for(told: Told, hears: Hears) ->
     assert hears.kinds == ["gave_up", "gave_up", "recovered"]
 
 
-def test_pipelines_do_not_hide_each_other(told: Told, hears: Hears) -> None:
+def test_pipelines_do_not_hide_each_other(told: ObservedRuns, hears: Hears) -> None:
     told.fail(pipeline="orders")
     told.fail(pipeline="returns")
     told.run("succeeded", pipeline="returns")
@@ -216,7 +216,7 @@ def test_without_a_run_log_a_process_remembers_for_itself(hears: Hears) -> None:
     assert hears.kinds == ["failed", "recovered"]
 
 
-def test_a_program_may_register_its_own(told: Told, hears: Hears) -> None:
+def test_a_program_may_register_its_own(told: ObservedRuns, hears: Hears) -> None:
     register_alerter(hears)
     try:
         assert active_alerters() == (hears,)

@@ -25,10 +25,10 @@ from ematix_flow.errors import CannotConnect, ConfigError, FlowError, LoadError,
 from ematix_flow.graph.registry import current_registry
 from ematix_flow.plan.fanout import widest_range
 from ematix_flow.run.context_setup import run_context
-from ematix_flow.run.pipeline import run_pipeline
+from ematix_flow.run.pipeline import run_declared_pipeline
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange, Watermark
-from ematix_flow.state.local_stores import open_run_log
+from ematix_flow.state.local_stores import open_local_run_log
 from ematix_flow.state.runlog.sql import SqlRunLog
 from tests.unit.run.sqlite_file import execute
 
@@ -201,7 +201,7 @@ def test_a_dead_run_is_finished_and_not_doubled_when_a_target_cannot_be_reached_
     assert [t.status for t in result.targets] == ["skipped", "failed"]
     assert count(database, "loose") == 2
     assert "committed to shop:mart.loose; second:mart.third cannot be reached now" in result.notes[0]
-    with open_run_log(env=os.environ, reading=True) as log:
+    with open_local_run_log(env=os.environ, reading=True) as log:
         assert [record.status for record in log.list("both")] == ["failed", "interrupted"]
     register_connection(back)
     assert [t.rows_inserted for t in declare(**options).sync().targets] == [2, 2]
@@ -281,7 +281,7 @@ def test_every_attempt_of_a_rerun_goes_on_with_what_is_missing(database: Path) -
     waits: list[float] = []
     with run_context() as context:
         waiting = dataclasses.replace(context, sleep=mend)
-        result = run_pipeline(current_registry().pipeline("both"), waiting)
+        result = run_declared_pipeline(current_registry().pipeline("both"), waiting)
     assert (result.attempts, [t.status for t in result.targets]) == (3, ["skipped", "succeeded"])
     assert counts(database) == (2, 2)
 
@@ -303,7 +303,7 @@ def test_an_attempt_that_committed_without_hearing_so_has_succeeded(database: Pa
     declare(retry={"max_attempts": 2})
     with run_context() as context, faults.inject("apply.after_commit", "raise"):
         waiting = dataclasses.replace(context, sleep=lambda seconds: None)
-        result = run_pipeline(current_registry().pipeline("both"), waiting)
+        result = run_declared_pipeline(current_registry().pipeline("both"), waiting)
     assert (result.attempts, [t.status for t in result.targets]) == (1, ["skipped", "succeeded"])
     assert counts(database) == (2, 2)
 
@@ -316,7 +316,7 @@ def test_a_scheduled_slot_has_a_batch_of_its_own(database: Path) -> None:
     slot = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
     with run_context(slot=slot) as context:
         for expected in ("succeeded", "skipped"):
-            result = run_pipeline(current_registry().pipeline("both"), context)
+            result = run_declared_pipeline(current_registry().pipeline("both"), context)
             assert (result.status, counts(database)) == (expected, (4, 2))
 
 
@@ -325,8 +325,8 @@ def test_each_attempt_is_recorded_with_the_batch_it_loads(database: Path) -> Non
     with run_context() as context:
         waiting = dataclasses.replace(context, sleep=lambda seconds: None)
         with pytest.raises(LoadError):
-            run_pipeline(current_registry().pipeline("both"), waiting)
-    with open_run_log(env=os.environ, reading=True) as log:
+            run_declared_pipeline(current_registry().pipeline("both"), waiting)
+    with open_local_run_log(env=os.environ, reading=True) as log:
         batches = {record.batch for record in log.list("both")}
     assert len(batches) == 1 and None not in batches
 

@@ -48,7 +48,7 @@ from ematix_flow.run.context_setup import run_context
 from ematix_flow.run.dag import run_dag
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
-from ematix_flow.state.local_stores import open_run_log
+from ematix_flow.state.local_stores import open_local_run_log
 from tests.unit.run.sqlite_file import execute
 
 
@@ -76,7 +76,7 @@ def declare(name: str = "people", sql: str = "SELECT id, name FROM raw_people", 
 
 
 def logged() -> list[Any]:
-    with open_run_log(env=os.environ, reading=True) as log:
+    with open_local_run_log(env=os.environ, reading=True) as log:
         return list(log.list())
 
 
@@ -276,11 +276,11 @@ def test_a_failed_attempt_is_tried_again_as_the_retry_policy_says(database: Path
 
     import dataclasses
 
-    from ematix_flow.run.pipeline import run_pipeline
+    from ematix_flow.run.pipeline import run_declared_pipeline
 
     with run_context() as context:
         context = dataclasses.replace(context, sleep=waited.append)
-        result = run_pipeline(current_registry().pipeline("flaky"), context)
+        result = run_declared_pipeline(current_registry().pipeline("flaky"), context)
     assert result.attempts == 3
     assert [2 <= waited[0] <= 2.2, 6 <= waited[1] <= 6.6] == [True, True]  # and a little more by chance
     assert [record.status for record in logged()] == ["succeeded", "failed", "failed"]

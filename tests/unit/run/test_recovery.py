@@ -21,7 +21,7 @@ from ematix_flow import (
     pk,
     register_connection,
 )
-from ematix_flow.state.local_stores import open_run_log
+from ematix_flow.state.local_stores import open_local_run_log
 from ematix_flow.state.run_records import RunRecord
 from tests.unit.run.sqlite_file import execute
 
@@ -63,7 +63,7 @@ def declare(database: Path, name: str, **options: Any) -> Pipeline:
 
 def last_of(pipeline: str) -> RunRecord:
     """The run before the newest one, which has settled it."""
-    with open_run_log(env=os.environ, reading=True) as log:
+    with open_local_run_log(env=os.environ, reading=True) as log:
         return log.list(pipeline)[1]
 
 

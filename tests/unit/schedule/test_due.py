@@ -72,9 +72,9 @@ def test_the_first_fire_of_a_new_pipeline_is_not_lost_when_the_next_look_is_late
     daily = ScheduleEntry("p", Schedule("0 12 * * *"), catchup)
     store, noticed = MemorySlotStore(), at(11, 50)
     look_at(store, DueCalculator([daily], MINUTE), noticed)
-    assert store.unended() == []
+    assert store.unfinished() == []
     look_at(store, DueCalculator([daily], MINUTE), at(12, 5))
-    assert hours(tuple(record.slot for record in store.unended())) == wanted
+    assert hours(tuple(record.slot for record in store.unfinished())) == wanted
     (newest,) = store.newest(["p"]).values()
     assert newest.slot.fire_time == NOON
 
@@ -95,9 +95,9 @@ def test_a_job_that_another_opens_later_does_not_hide_its_own_fire() -> None:
     store.open([Slot(slot_name("after"), late)])
     times = iter([NOON - dt.timedelta(milliseconds=100)] * 2)  # to advance, and to see what has fired
     poll_slots(store, agenda, workflows)
-    assert [record.slot.pipeline for record in store.unended()] == [slot_name("after")]
+    assert [record.slot.pipeline for record in store.unfinished()] == [slot_name("after")]
     poll_slots(store, agenda, workflows)
-    found = [(record.slot.pipeline, record.slot.fire_time) for record in store.unended()]
+    found = [(record.slot.pipeline, record.slot.fire_time) for record in store.unfinished()]
     assert found == [("p", NOON), ("p", late), (slot_name("after"), late)]
 
 

@@ -41,7 +41,7 @@ from ematix_flow.errors import (
 from ematix_flow.graph.registry import Registry, current_registry, use_registry
 from ematix_flow.run.context_setup import run_context
 from ematix_flow.run.dag import run_dag
-from ematix_flow.run.pipeline import run_pipeline
+from ematix_flow.run.pipeline import run_declared_pipeline
 from ematix_flow.schedule.clearing import clearable_slots, reopen_slots
 from ematix_flow.schedule.run_due import SlotOutcome, SlotRunner
 from ematix_flow.schedule.run_due_preview import predict_due_runs
@@ -174,7 +174,7 @@ def test_a_trigger_waits_for_the_transforms_of_a_run_that_died_before_them() -> 
     def follows(conn: Any) -> None:
         with runner() as other:
             other.poll(other.due_calculator(MINUTE))
-            fired.append(len(other.store.unended([workflow])))
+            fired.append(len(other.store.unfinished([workflow])))
 
     orders = declare("orders", transforms_post=[follows])
     declare("mail")
@@ -647,7 +647,7 @@ def test_a_rehearsal_asks_the_ledger_of_a_slot_whose_runs_all_died() -> None:
             claim = here.store.claim(record, "elsewhere/1", 0)
             assert claim is not None and here.store.begin(claim, 0)
             if number == 0:
-                run_pipeline(here.registry.pipeline("orders"), here.context(slot))
+                run_declared_pipeline(here.registry.pipeline("orders"), here.context(slot))
         (told,) = predict_due_runs(here, MINUTE)
     assert (told.would, told.why) == ("succeed", ALREADY_LOADED)
     assert names(run_due()) == [("orders", "succeeded")]

@@ -69,7 +69,7 @@ class Counted(MemorySlotStore):
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
-        if name not in ("now", "unended", "newest", "latest", "get", "claim", "lease", "open"):
+        if name not in ("now", "unfinished", "newest", "latest", "get", "claim", "lease", "open"):
             return found
 
         def counted(*arguments: Any, **named: Any) -> Any:
@@ -169,16 +169,16 @@ def test_a_slot_waits_for_an_older_one_that_another_scheduler_was_faster_with(de
 def test_a_slot_that_ends_elsewhere_during_a_look_is_no_harm(desk: Desk) -> None:
     desk.declare("orders")
     first = desk.open("orders")
-    scheduler, real = desk.scheduler(), desk.store.unended
+    scheduler, real = desk.scheduler(), desk.store.unfinished
 
-    def unended(*asked: Sequence[str]) -> list[SlotRecord]:
+    def unfinished(*asked: Sequence[str]) -> list[SlotRecord]:
         found = real(*asked)
         if found:
             claim = desk.store.claim(found[0], "another", 300)
             assert claim is not None and desk.store.end(claim, "succeeded")
         return found
 
-    desk.store.unended = unended  # type: ignore[method-assign]
+    desk.store.unfinished = unfinished  # type: ignore[method-assign]
     assert scheduler.tick() == []
     record = desk.store.get(first)
     assert record is not None and record.status == "succeeded"

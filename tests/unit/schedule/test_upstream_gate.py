@@ -34,7 +34,7 @@ def asked(
         )
         for name, at in successes.items()
     }
-    return check_upstreams(spec, SLOT, now, store.unended(spec.depends_on), store.latest, runs.get)
+    return check_upstreams(spec, SLOT, now, store.unfinished(spec.depends_on), store.latest, runs.get)
 
 
 def ended(store: MemorySlotStore, pipeline: str, at: dt.datetime, status: str = "succeeded") -> None:

@@ -12,7 +12,7 @@ from ematix_flow.schedule import workflows as workflows_module
 from ematix_flow.schedule.due import MISSED, DueCalculator, ScheduleEntry
 from ematix_flow.schedule.slot_lifecycle import poll_slots
 from ematix_flow.schedule.workflows import (
-    TOO_MANY_UNENDED,
+    TOO_MANY_UNFINISHED,
     WorkflowFiring,
     WorkflowSlots,
     is_satisfied,
@@ -165,17 +165,17 @@ def test_a_job_that_ran_is_not_opened_again_while_its_workflow_waits_for_another
     workflows = WorkflowSlots([WorkflowSpec("w", ("core", "elsewhere"))], lambda names: {})
     store.open([Slot(slot_name("w"), NOON)])
     workflows.open_jobs(store, NOON)
-    (core,) = store.unended(["core"])
+    (core,) = store.unfinished(["core"])
     claim = store.claim(core, "a", 30.0)
     assert claim is not None and store.end(claim, "succeeded")
     store.open([Slot("core", NOON + HOUR)], "succeeded")
     store.purge(NOON + HOUR)
     workflows.open_jobs(store, NOON)
-    assert store.unended(["core"]) == []
+    assert store.unfinished(["core"]) == []
 
 
-@pytest.mark.parametrize("unended", [1, 7])
-def test_the_jobs_of_all_workflows_that_have_not_ended_are_asked_for_together(unended: int) -> None:
+@pytest.mark.parametrize("unfinished", [1, 7])
+def test_the_jobs_of_all_workflows_that_have_not_ended_are_asked_for_together(unfinished: int) -> None:
     class Counted(MemorySlotStore):
         asked = 0
 
@@ -186,12 +186,12 @@ def test_the_jobs_of_all_workflows_that_have_not_ended_are_asked_for_together(un
     store = Counted(lambda: NOON)
     specs = [WorkflowSpec("w", ("mail", "core")), WorkflowSpec("v", ("mail",))]
     workflows = WorkflowSlots(specs, lambda names: {})
-    moments = [NOON - number * HOUR for number in range(unended)]
+    moments = [NOON - number * HOUR for number in range(unfinished)]
     store.open([Slot(slot_name(spec.name), at) for spec in specs for at in moments])
     workflows.advance(store)
     workflows.open_jobs(store, NOON)
     assert store.asked == 2
-    assert len(store.unended(["mail"])) == len(store.unended(["core"])) == unended
+    assert len(store.unfinished(["mail"])) == len(store.unfinished(["core"])) == unfinished
 
 
 class Moving:
@@ -205,7 +205,7 @@ class Moving:
 def test_a_workflow_whose_jobs_never_end_has_so_many_slots_and_skips_the_next_with_a_reason(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, catchup: Catchup
 ) -> None:
-    monkeypatch.setattr(workflows_module, "MOST_UNENDED", 3)
+    monkeypatch.setattr(workflows_module, "MAX_UNFINISHED", 3)
     spec = WorkflowSpec("w", ("mail",), schedule="0 * * * *", catchup=catchup)
     workflows, clock = WorkflowSlots([spec], lambda names: {}), Moving()
     store = MemorySlotStore(clock)
@@ -215,7 +215,7 @@ def test_a_workflow_whose_jobs_never_end_has_so_many_slots_and_skips_the_next_wi
         clock.at += HOUR
     known = [store.get(slot) for slot in slots_of(store, slot_name("w"))]
     waiting = [record for record in known if record and record.status == "waiting"]
-    skipped = [record for record in known if record and record.reason == TOO_MANY_UNENDED]
+    skipped = [record for record in known if record and record.reason == TOO_MANY_UNFINISHED]
     assert len(waiting) == 3 and len(slots_of(store, "mail")) == 3
     assert len(skipped) == (0 if catchup == "all" else 3)
     assert all(record.status == "skipped" for record in skipped)
@@ -234,7 +234,7 @@ def test_a_workflow_whose_jobs_never_end_has_so_many_slots_and_skips_the_next_wi
 
 
 def test_a_trigger_skips_what_is_too_many_and_uses_the_end_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workflows_module, "MOST_UNENDED", 2)
+    monkeypatch.setattr(workflows_module, "MAX_UNFINISHED", 2)
     clock, ends = Moving(), {"orders": good("run:0")}
     store, workflows = MemorySlotStore(clock), WorkflowSlots([ANY], lambda names: ends)
     for number in range(4):
@@ -244,7 +244,7 @@ def test_a_trigger_skips_what_is_too_many_and_uses_the_end_up(monkeypatch: pytes
         clock.at += HOUR
     known = [store.get(slot) for slot in slots_of(store, slot_name("w"))]
     assert [record.status for record in known if record] == ["waiting", "waiting", "skipped", "skipped"]
-    assert known[-1] is not None and known[-1].reason == TOO_MANY_UNENDED
+    assert known[-1] is not None and known[-1].reason == TOO_MANY_UNFINISHED
     assert workflows.firings(store)["w"].number == 4
 
 

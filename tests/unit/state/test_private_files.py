@@ -15,7 +15,7 @@ from ematix_flow.backends.spool.index import SpoolIndex
 from ematix_flow.backends.stores.local_store import LocalStore
 from ematix_flow.state.dead_letters.sql import open_dead_letter_file
 from ematix_flow.state.file_locks import hold_file_lock
-from ematix_flow.state.local_stores import open_local_run_log
+from ematix_flow.state.local_stores import open_local_run_log_at
 from ematix_flow.state.private_files import make_private_database, make_private_folders, write_private
 from ematix_flow.state.runlog.base import RunLogLocation
 
@@ -83,7 +83,7 @@ def test_a_database_that_cannot_be_made_is_left_to_sqlite(tmp_path: Path) -> Non
 
 def test_run_log_dead_letters_spool_and_locks_are_for_this_user_alone(tmp_path: Path) -> None:
     root = tmp_path / "state"
-    open_local_run_log(RunLogLocation("sqlite", root / "run_log.db")).close()
+    open_local_run_log_at(RunLogLocation("sqlite", root / "run_log.db")).close()
     open_dead_letter_file(root / "letters" / "dead_letters.db").close()
     spool = SpoolIndex(root / "streams" / "s" / "spools" / "0")
     spool.open()

@@ -13,7 +13,7 @@ import pytest
 from ematix_flow import faults
 from ematix_flow.errors import UsageError
 from ematix_flow.spec.row_counts import RowCounts
-from ematix_flow.state.local_stores import open_run_log
+from ematix_flow.state.local_stores import open_local_run_log
 from ematix_flow.state.run_records import RunRecord
 from ematix_flow.state.runlog.base import RunLog
 from ematix_flow.state.times import utc_now
@@ -28,7 +28,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def log(url: str) -> Iterator[RunLog]:
-    with open_run_log(url, env={}) as opened:
+    with open_local_run_log(url, env={}) as opened:
         yield opened
 
 
@@ -191,7 +191,7 @@ def test_an_id_is_used_once(log: RunLog) -> None:
 
 def test_a_second_opening_sees_the_same_runs(url: str, log: RunLog) -> None:
     log.start(a_run("r1"))
-    with open_run_log(url, env={}) as again:
+    with open_local_run_log(url, env={}) as again:
         assert ids(again.list()) == "r1"
     assert ids(log.list()) == "r1"
 

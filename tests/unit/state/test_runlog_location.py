@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ematix_flow.errors import ConfigError
-from ematix_flow.state.local_stores import open_run_log
+from ematix_flow.state.local_stores import open_local_run_log
 from ematix_flow.state.runlog.base import project_run_log, run_log_location
 
 
@@ -50,7 +50,7 @@ def test_a_path_without_a_leading_slash_is_relative_to_the_working_directory(
 
 def test_an_unknown_kind_is_refused_without_its_password() -> None:
     with pytest.raises(ConfigError, match="'oracle' is not a kind of run log") as caught:
-        open_run_log("oracle://u:hunter22@h/d", env={})
+        open_local_run_log("oracle://u:hunter22@h/d", env={})
     assert "hunter22" not in str(caught.value)
     assert "sqlite://" in str(caught.value.next_step)
 
@@ -87,15 +87,15 @@ def test_the_url_of_the_project_may_name_a_secret(tmp_path: Path, monkeypatch: p
 
 def test_a_mistyped_scheme_is_refused_with_the_one_that_was_probably_meant() -> None:
     with pytest.raises(ConfigError, match="Did you mean 'sqlite'"):
-        open_run_log("sqlit://x.db", env={})
+        open_local_run_log("sqlit://x.db", env={})
     with pytest.raises(ConfigError, match="has no path"):
-        open_run_log("sqlite://", env={})
+        open_local_run_log("sqlite://", env={})
 
 
 def test_two_names_in_memory_are_two_logs() -> None:
     from ematix_flow.state.run_records import RunRecord
 
-    with open_run_log("memory://one", env={}) as one, open_run_log("memory://two", env={}) as two:
+    with open_local_run_log("memory://one", env={}) as one, open_local_run_log("memory://two", env={}) as two:
         one.start(RunRecord("r1", "orders", "dw.orders", "append"))
         assert two.list() == ()
 

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from ematix_flow.errors import CannotConnect, ConfigError, UsageError
 from ematix_flow.spec.row_counts import RowCounts
 from ematix_flow.state.control_tables import UPGRADES, TableUpgrade, migrate, stored_version
-from ematix_flow.state.local_stores import open_run_log
+from ematix_flow.state.local_stores import open_local_run_log
 from ematix_flow.state.run_records import RunRecord
 from ematix_flow.state.runlog import base
 from ematix_flow.state.runlog.base import NullRunLog
@@ -35,7 +35,7 @@ import os, sys
 import ematix_flow.state.runlog.sql
 from ematix_flow.spec.row_counts import RowCounts
 from ematix_flow.state.run_records import RunRecord
-from ematix_flow.state.local_stores import open_run_log
+from ematix_flow.state.local_stores import open_local_run_log
 url, processes, turns = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 others = []
 while len(others) < processes - 1:
@@ -44,7 +44,7 @@ while len(others) < processes - 1:
         others = []
         break
     others.append(pid)
-with open_run_log(url, env={}) as log:
+with open_local_run_log(url, env={}) as log:
     for turn in range(turns):
         run_id = f"{os.getpid()}-{turn}"
         log.start(RunRecord(run_id, "orders", "dw.orders", "append"))
@@ -83,7 +83,7 @@ def warnings_seen(
 
 
 def test_the_default_log_is_made_at_first_use_for_this_user_alone(tmp_path: Path) -> None:
-    with open_run_log(env={"HOME": str(tmp_path)}) as log:
+    with open_local_run_log(env={"HOME": str(tmp_path)}) as log:
         log.start(a_run())
     root = tmp_path / ".ematix-flow"
     assert (root / "run_log.db").is_file()
@@ -95,7 +95,7 @@ def test_processes_that_create_and_fill_one_log_at_once_lose_nothing(tmp_path: P
     process = child(url, 3, 5)
     _, complaints = process.communicate(timeout=60)
     assert (process.returncode, complaints) == (0, "")
-    with open_run_log(url, env={}) as log:
+    with open_local_run_log(url, env={}) as log:
         assert len(log.list(status="succeeded", limit=1000)) == 15
 
 
@@ -104,7 +104,7 @@ def test_the_start_of_a_run_survives_the_sudden_death_of_its_process(tmp_path: P
     process = child(url, 1, 1, fault="runlog.before_finish=kill")
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
-    with open_run_log(url, env={}) as log:
+    with open_local_run_log(url, env={}) as log:
         (dead,) = log.running("orders")
         assert (dead.run_id, dead.pid) == (f"{process.pid}-0", process.pid)
 
@@ -114,7 +114,7 @@ def test_a_log_that_cannot_be_made_warns_once_and_lets_the_run_go_on(
 ) -> None:
     (tmp_path / "file").write_text("")
     for _ in range(2):
-        log = open_run_log(f"sqlite://{tmp_path}/file/log.db", env={})
+        log = open_local_run_log(f"sqlite://{tmp_path}/file/log.db", env={})
         log.start(a_run())
         assert not log.finish("r1", "succeeded", rows=RowCounts(read=1))
         assert not log.settle("r1", "interrupted", "x")
@@ -129,13 +129,13 @@ def test_a_reader_of_a_log_that_cannot_be_made_gets_an_error_and_no_warning(
 ) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot make the folder"):
-        open_run_log(f"sqlite://{tmp_path}/file/log.db", env={}, reading=True)
+        open_local_run_log(f"sqlite://{tmp_path}/file/log.db", env={}, reading=True)
     assert warnings_seen.records == []
 
 
 def test_reading_what_a_run_could_not_record_is_an_error(tmp_path: Path, warnings_seen: object) -> None:
     (tmp_path / "file").write_text("")
-    log = open_run_log(f"sqlite://{tmp_path}/file/log.db", env={})
+    log = open_local_run_log(f"sqlite://{tmp_path}/file/log.db", env={})
     for read in (log.list, lambda: log.get("r1"), lambda: log.last("orders")):
         with pytest.raises(ConfigError, match="cannot make the folder"):
             read()
@@ -147,17 +147,17 @@ def test_a_place_that_is_no_log_is_a_warning_to_runs_and_an_error_to_readers(
 ) -> None:
     path = tmp_path / "log.db"
     path.mkdir() if spoil == "a folder" else path.write_text("not a database, but a poem " * 99)
-    open_run_log(str(path), env={}).start(a_run())
+    open_local_run_log(str(path), env={}).start(a_run())
     assert "not recorded" in warnings_seen.text
     with pytest.raises(ConfigError, match="cannot be used") as caught:
-        open_run_log(str(path), env={}, reading=True)
+        open_local_run_log(str(path), env={}, reading=True)
     assert "EMATIX_FLOW_RUN_LOG_URL" in str(caught.value.next_step)
 
 
 def test_a_log_that_breaks_during_a_run_does_not_stop_it(
     tmp_path: Path, warnings_seen: pytest.LogCaptureFixture
 ) -> None:
-    log = open_run_log(str(tmp_path / "log.db"), env={})
+    log = open_local_run_log(str(tmp_path / "log.db"), env={})
     with direct(tmp_path / "log.db") as file:
         file.execute("DROP TABLE run_log")
     log.start(a_run())
@@ -172,13 +172,13 @@ def test_a_log_of_a_later_version_is_left_alone(
     tmp_path: Path, warnings_seen: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "log.db"
-    open_run_log(str(path), env={}).start(a_run("old"))
+    open_local_run_log(str(path), env={}).start(a_run("old"))
     with direct(path) as file:
         file.execute("UPDATE run_log_version SET version = 99")
-    open_run_log(str(path), env={}).start(a_run("new"))
+    open_local_run_log(str(path), env={}).start(a_run("new"))
     assert "has version 99" in warnings_seen.text
     with pytest.raises(ConfigError, match=f"knows only up to {len(UPGRADES) + 1}"):
-        open_run_log(str(path), env={}, reading=True)
+        open_local_run_log(str(path), env={}, reading=True)
     with direct(path) as file:
         assert file.execute("SELECT run_id FROM run_log").fetchall() == [("old",)]
 
@@ -199,7 +199,7 @@ def _columns(path: Path) -> set[str]:
 
 def test_an_older_log_is_upgraded_with_its_runs_and_only_once(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
-    log = open_run_log(str(path), env={})
+    log = open_local_run_log(str(path), env={})
     log.start(a_run("old"))
     for _ in range(2):
         with log._transaction() as connection:  # type: ignore[attr-defined]
@@ -212,7 +212,7 @@ def test_an_older_log_is_upgraded_with_its_runs_and_only_once(tmp_path: Path) ->
 
 def test_an_upgrade_that_fails_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
-    log = open_run_log(str(path), env={})
+    log = open_local_run_log(str(path), env={})
     with pytest.raises(RuntimeError, match="upgrade broke"), log._transaction() as connection:  # type: ignore[attr-defined]
         migrate(connection, "here", [*UPGRADES, _add_team, _break])
     assert _columns(path).isdisjoint({"team", "half"})
@@ -221,7 +221,7 @@ def test_an_upgrade_that_fails_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_readers_do_not_wait_for_a_writer(tmp_path: Path) -> None:
-    log = open_run_log(str(tmp_path / "log.db"), env={})
+    log = open_local_run_log(str(tmp_path / "log.db"), env={})
     log.start(a_run())
     writer = sqlite3.connect(tmp_path / "log.db", isolation_level=None)
     writer.execute("BEGIN IMMEDIATE")
@@ -232,7 +232,7 @@ def test_readers_do_not_wait_for_a_writer(tmp_path: Path) -> None:
 
 
 def test_a_page_of_a_long_log_is_read_from_an_index(tmp_path: Path) -> None:
-    open_run_log(str(tmp_path / "log.db"), env={}).close()
+    open_local_run_log(str(tmp_path / "log.db"), env={}).close()
     with direct(tmp_path / "log.db") as file:
         for condition in ("", "WHERE pipeline = 'a'", "WHERE status = 'failed'"):
             query = f"SELECT * FROM run_log {condition} ORDER BY started_at DESC, run_id DESC LIMIT 20"
@@ -242,7 +242,7 @@ def test_a_page_of_a_long_log_is_read_from_an_index(tmp_path: Path) -> None:
 
 
 def test_the_newest_of_many_pipelines_are_read_from_indices(tmp_path: Path) -> None:
-    log = open_run_log(str(tmp_path / "log.db"), env={})
+    log = open_local_run_log(str(tmp_path / "log.db"), env={})
     query = newest_runs_statement(2, 20).compile(dialect=log._engine.dialect)  # type: ignore[attr-defined]
     given = [query.params[name] for name in query.positiontup or ()]
     with direct(tmp_path / "log.db") as file:
@@ -253,7 +253,7 @@ def test_the_newest_of_many_pipelines_are_read_from_indices(tmp_path: Path) -> N
 
 
 def test_a_run_is_found_by_the_beginning_of_its_id_from_an_index(tmp_path: Path) -> None:
-    log = open_run_log(str(tmp_path / "log.db"), env={})
+    log = open_local_run_log(str(tmp_path / "log.db"), env={})
     for run_id in ("ab", "abc", "ab~", "abé", "ac", "aB"):
         log.start(a_run(run_id))
     asked: list[str] = []

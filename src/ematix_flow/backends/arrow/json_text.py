@@ -25,10 +25,10 @@ def to_json_text(array: pa.Array) -> pa.Array:
     return pa.array([None if v is None else write(v) for v in array.to_pylist()], pa.string())
 
 
-Writer = Callable[[Any], str]
+JsonTextWriter = Callable[[Any], str]
 
 
-def _writer(of: pa.DataType) -> Writer:
+def _writer(of: pa.DataType) -> JsonTextWriter:
     import pyarrow.types as t
 
     if t.is_struct(of):
@@ -49,12 +49,12 @@ def _writer(of: pa.DataType) -> Writer:
     return _scalar_text
 
 
-def _null_or(of: pa.DataType) -> Writer:
+def _null_or(of: pa.DataType) -> JsonTextWriter:
     write = _writer(of)
     return lambda value: "null" if value is None else write(value)
 
 
-def _key_writer(of: pa.DataType) -> Writer:
+def _key_writer(of: pa.DataType) -> JsonTextWriter:
     """A writer of object keys: text as it is, anything else as its JSON in quotes."""
     import pyarrow.types as t
 

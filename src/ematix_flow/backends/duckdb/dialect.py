@@ -57,7 +57,7 @@ class DuckDBDialect(SqlDialect):
         # DuckDB does not compare text with a time; a cast to a column's own type costs nothing
         return self.cast(column, data_type)
 
-    def moment(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
+    def as_timestamp_tz(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
         if data_type.kind == "timestamp_tz":
             return column
         return fill_template("CAST(v AS TIMESTAMP) AT TIME ZONE 'UTC'", column, self.name)

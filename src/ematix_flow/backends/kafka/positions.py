@@ -145,12 +145,12 @@ def _first_offsets(
     partitions = [(topic, number) for topic, numbers in found.items() for number in numbers]
     group = group or PipelineGroup(cluster, reading.pipeline)
     known = parse_position(reading.resume) if reading.resume is not None else {}
-    begun = {topic for topic, _ in known}
-    known |= group.offsets([each for each in partitions if each[0] not in begun])
-    begun = {topic for topic, _ in known}
-    new = [each for each in partitions if each[0] not in begun]  # of topics that were never read
-    begun_partitions = [each for each in partitions if each[0] in begun]
-    resumed = _resumed_offsets(cluster, reading, known, begun_partitions) if known else {}
+    known_topics = {topic for topic, _ in known}
+    known |= group.offsets([each for each in partitions if each[0] not in known_topics])
+    known_topics = {topic for topic, _ in known}
+    new = [each for each in partitions if each[0] not in known_topics]  # of topics that were never read
+    known_partitions = [each for each in partitions if each[0] in known_topics]
+    resumed = _resumed_offsets(cluster, reading, known, known_partitions) if known else {}
     return {**resumed, **_offsets_without_position(cluster, reading, new, group.name)}
 
 

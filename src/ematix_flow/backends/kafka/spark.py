@@ -93,7 +93,7 @@ class KafkaSource(SparkStreamSource):
         # a query with a checkpoint starts there, not at the offsets that its group has committed
         begins = (
             "earliest"
-            if reading.begun
+            if reading.has_checkpoint
             else starting_offsets(self._cluster, reading, self._group_for(reading))
         )
         options["startingOffsets"] = begins

@@ -102,8 +102,8 @@ class CompanionTable:
             return
         view = new_view_name("events")
         ended = f.when(f.col(ACTION_COLUMN) != INSERT, f.lit(commit.number)).cast("bigint")
-        begun = f.when(f.col(ACTION_COLUMN) == INSERT, f.lit(commit.number)).cast("bigint")
-        changes.frame.withColumn(UNTIL, ended).withColumn(SINCE, begun).createOrReplaceTempView(view)
+        since = f.when(f.col(ACTION_COLUMN) == INSERT, f.lit(commit.number)).cast("bigint")
+        changes.frame.withColumn(UNTIL, ended).withColumn(SINCE, since).createOrReplaceTempView(view)
         quote, number = self._dialect.quote, self._journal.last_number
         t, s = self._dialect.render(alias_name("t")), self._dialect.render(alias_name("s"))
         names = [*(c.name for c in self.spec.columns), SINCE]

@@ -23,7 +23,7 @@ from ematix_flow.strategies.sql import fill_template, identifier
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
-TableName = tuple[str | None, str]
+SchemaAndTable = tuple[str | None, str]
 
 
 class LakeDialect(SqlDialect):
@@ -31,10 +31,10 @@ class LakeDialect(SqlDialect):
 
     name = "spark"
 
-    def __init__(self, named: Mapping[TableName, exp.Table] | None = None) -> None:
+    def __init__(self, named: Mapping[SchemaAndTable, exp.Table] | None = None) -> None:
         self._named = dict(named or {})
 
-    def add_table_names(self, named: Mapping[TableName, exp.Table]) -> None:
+    def add_table_names(self, named: Mapping[SchemaAndTable, exp.Table]) -> None:
         """Use these names for these tables from now on."""
         self._named |= named
 
@@ -64,7 +64,7 @@ class LakeDialect(SqlDialect):
     def comparable(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
         return column
 
-    def moment(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
+    def as_timestamp_tz(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
         # the session's time zone is UTC
         return column if data_type.kind == "timestamp_tz" else self._cast(column, DataType("timestamp_tz"))
 

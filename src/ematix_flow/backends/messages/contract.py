@@ -90,7 +90,7 @@ class ReadRequest:
     options: Mapping[str, str] = field(default_factory=dict)
     files: FileOptions = field(default_factory=FileOptions)
     pipeline: str = ""
-    begun: bool = False  # a checkpoint says where reading continues
+    has_checkpoint: bool = False  # a checkpoint says where reading continues
 
     def __post_init__(self) -> None:
         require_time_zone(self.starting)

@@ -218,7 +218,7 @@ class MySQLDialect(SqlDialect):
         utf8 = exp.DataType(this=exp.DataType.Type.CHARACTER_SET, kind=exp.Var(this="utf8mb4"))
         return exp.Collate(this=exp.Cast(this=text, to=utf8), expression=exp.Var(this=self.collation))
 
-    def moment(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
+    def as_timestamp_tz(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
         if data_type.kind in ("timestamp", "timestamp_tz"):
             return column
         return exp.cast(column, TIMESTAMP_TYPE, dialect=self.name)

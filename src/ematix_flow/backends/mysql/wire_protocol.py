@@ -127,7 +127,7 @@ class _RowPackets:
         """Some complete packets as one buffer, and the start of each row in it."""
         buffer = bytearray(self._rest)
         starts: list[int] = []
-        place, header, taken = 0, _HEADER.unpack_from, starts.append
+        place, header, add_start = 0, _HEADER.unpack_from, starts.append
         while not self.ended and place < size:
             end = len(buffer)
             while end - place >= 4:
@@ -144,7 +144,7 @@ class _RowPackets:
                     self._finish(bytes(buffer[place + 4 : after]))
                     place = after
                     break
-                taken(place + 4)
+                add_start(place + 4)
                 place = after
             if not self.ended and place < size:
                 buffer += self._read_more()

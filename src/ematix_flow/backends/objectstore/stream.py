@@ -113,14 +113,14 @@ class FilesStream(ReceivedFileSource):
 
     def describe(self, spark: SparkSession, reading: ReadRequest) -> tuple[ColumnSpec, ...] | None:
         """Infer the columns. Of very many or large files, only some of the oldest and newest are read."""
-        from ematix_flow.backends.objectstore.spark.stream_rows import columns_of_frame
+        from ematix_flow.backends.objectstore.spark.stream_rows import column_specs_of_frame
 
         parts = _folder_parts(reading)
         own = self._tree.own_table(parts)
         if own is not None:
             return tuple(replace(column, primary_key=False) for column in own.state.layout.columns)
         paths = self._paths_to_describe(reading)
-        return columns_of_frame(self.read_files(spark, paths, reading)) if paths else None
+        return column_specs_of_frame(self.read_files(spark, paths, reading)) if paths else None
 
     def _paths_to_describe(self, reading: ReadRequest) -> list[str]:
         def some() -> Iterator[tuple[int, str, int]]:

@@ -60,19 +60,21 @@ class JsonDecoder:
         indexes = pc.indices_nonzero(has_payload).cast(pa.int64())
         present = values.filter(has_payload) if empty else values
         batches: list[pa.RecordBatch] = []
-        taken: list[pa.Array] = []
+        row_indexes: list[pa.Array] = []
         bad: list[BadMessage] = []
         for start, count in _blocks(present):
-            self._read_block(present.slice(start, count), indexes.slice(start, count), batches, taken, bad)
+            self._read_block(
+                present.slice(start, count), indexes.slice(start, count), batches, row_indexes, bad
+            )
         rows = pa.concat_batches(batches) if batches else empty_batch(self.columns)
-        return DecodedBatch(rows, _concat_indexes(taken), tuple(bad), empty)
+        return DecodedBatch(rows, _concat_indexes(row_indexes), tuple(bad), empty)
 
     def _read_block(
         self,
         values: pa.Array,
         indexes: pa.Array,
         batches: list[pa.RecordBatch],
-        taken: list[pa.Array],
+        row_indexes: list[pa.Array],
         bad: list[BadMessage],
     ) -> None:
         import pyarrow as pa
@@ -80,15 +82,15 @@ class JsonDecoder:
         arrays = read_block(values, self.columns)
         if arrays is not None:
             batches.append(build_batch(self.columns, arrays, len(values)))
-            taken.append(indexes)
+            row_indexes.append(indexes)
         elif len(values) > _SMALL_ROWS:
             for start in range(0, len(values), _SMALL_ROWS):
                 part = values.slice(start, _SMALL_ROWS), indexes.slice(start, _SMALL_ROWS)
-                self._read_block(*part, batches, taken, bad)
+                self._read_block(*part, batches, row_indexes, bad)
         else:
             batch, good_indexes, unreadable = self.read_rows(values.to_pylist(), indexes.to_pylist())
             batches.append(batch)
-            taken.append(pa.array(good_indexes, pa.int64()))
+            row_indexes.append(pa.array(good_indexes, pa.int64()))
             bad.extend(unreadable)
 
     def read_rows(
@@ -162,7 +164,7 @@ def _blocks(values: pa.Array) -> list[tuple[int, int]]:
     return [(start, min(step, rows - start)) for start in range(0, rows, step)]
 
 
-def _concat_indexes(taken: Sequence[pa.Array]) -> pa.Array:
+def _concat_indexes(row_indexes: Sequence[pa.Array]) -> pa.Array:
     import pyarrow as pa
 
-    return pa.concat_arrays(taken) if taken else pa.array([], pa.int64())
+    return pa.concat_arrays(row_indexes) if row_indexes else pa.array([], pa.int64())

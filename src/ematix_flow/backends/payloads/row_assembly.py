@@ -18,11 +18,11 @@ from ematix_flow.spec.tables import ColumnSpec
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Rows = Sequence[Mapping[str, Any]]
+DecodedRows = Sequence[Mapping[str, Any]]
 
 
 def assemble_rows(
-    columns: Sequence[ColumnSpec], rows: Rows, indexes: Sequence[int]
+    columns: Sequence[ColumnSpec], rows: DecodedRows, indexes: Sequence[int]
 ) -> tuple[pa.RecordBatch, list[int], list[BadMessage]]:
     """The good rows, their indexes, and the bad rows with a reason. ``indexes`` has one index per row."""
     bad: dict[int, str] = {}
@@ -39,7 +39,7 @@ def empty_batch(columns: Sequence[ColumnSpec]) -> pa.RecordBatch:
     return build_batch(columns, [_array([], c) for c in columns], 0)
 
 
-def _build_column(column: ColumnSpec, rows: Rows, bad: dict[int, str]) -> pa.Array:
+def _build_column(column: ColumnSpec, rows: DecodedRows, bad: dict[int, str]) -> pa.Array:
     """An array with a null instead of each bad value."""
     import pyarrow as pa
 

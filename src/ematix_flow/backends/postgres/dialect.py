@@ -108,7 +108,7 @@ class PostgresDialect(SqlDialect):
         """A uuid or char(n) that is loaded as text is compared as text."""
         return exp.cast(column, "TEXT", dialect=self.name) if data_type.kind in _TEXTS else column
 
-    def moment(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
+    def as_timestamp_tz(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
         if data_type.kind == "timestamp_tz":
             return column
         return fill_template("CAST(v AS TIMESTAMP) AT TIME ZONE 'UTC'", column, self.name)

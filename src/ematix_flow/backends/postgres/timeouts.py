@@ -22,12 +22,12 @@ _SETTINGS = (
 def connect_with_timeout(address: PostgresAddress, seconds: float) -> psycopg.Connection[Any]:
     """The server ends a statement that takes longer; the connection does it when the server does not."""
 
-    class Bounded(psycopg.Connection[Any]):
+    class ConnectionWithDeadline(psycopg.Connection[Any]):
         def wait(self, gen: Generator[Any, Any, Any], *args: Any, **options: Any) -> Any:
             limit = seconds + _GRACE_SECONDS
             return super().wait(_with_deadline(gen, limit, self.pgconn.finish), *args, **options)
 
-    connection = connect(address, Bounded)
+    connection = connect(address, ConnectionWithDeadline)
     try:
         longest = str(round(seconds * 1000))
         connection.execute(_SETTINGS, (longest, longest))

@@ -86,11 +86,11 @@ class RabbitMQReceiver(Receiver):
         except DRIVER_ERRORS as error:
             self._drop_connection(error)
             return ()
-        taken = [self._buffer.popleft() for _ in range(min(max_messages, len(self._buffer)))]
-        self._bytes -= sum(len(message.value or b"") for message in taken)
-        if taken:
+        messages = [self._buffer.popleft() for _ in range(min(max_messages, len(self._buffer)))]
+        self._bytes -= sum(len(message.value or b"") for message in messages)
+        if messages:
             self._empty_since = None
-        return taken
+        return messages
 
     def keep_alive(self) -> None:
         """Answer heartbeats; messages that arrive are buffered for the next poll."""

@@ -66,7 +66,7 @@ def first_version_values(
     # rows of another program may have neither
     moments: list[exp.Expr] = [column(LOADED_AT), dialect.literal(_EPOCH, _TIMESTAMP)]
     if matching.event is not None and matching.event in there:
-        moments.insert(0, dialect.moment(column(matching.event), wanted.column(matching.event).type))
+        moments.insert(0, dialect.as_timestamp_tz(column(matching.event), wanted.column(matching.event).type))
     begins: exp.Expr = exp.func("COALESCE", *moments)
     ends: exp.Expr = dialect.literal(None, _TIMESTAMP)
     is_open: exp.Expr = dialect.literal(True, _BOOLEAN)

@@ -22,7 +22,7 @@ from ematix_flow.strategies.matching import Matching
 from ematix_flow.strategies.row_hash import TAGS
 from ematix_flow.strategies.sql import column
 
-Group = tuple[str, ...]
+KeyColumns = tuple[str, ...]
 FetchRows = Callable[[exp.Expr], list[tuple[Any, ...]]]
 _MAX_SHOWN = 3
 
@@ -37,9 +37,9 @@ class TableDiff:
     widened: list[ColumnSpec] = field(default_factory=list)
     relaxed: list[ColumnSpec] = field(default_factory=list)
     tightened: list[ColumnSpec] = field(default_factory=list)  # NOT NULL after they are filled
-    primary_key: Group | None = None  # the new primary key
-    drop_keys: list[Group] = field(default_factory=list)
-    add_unique: list[Group] = field(default_factory=list)
+    primary_key: KeyColumns | None = None  # the new primary key
+    drop_keys: list[KeyColumns] = field(default_factory=list)
+    add_unique: list[KeyColumns] = field(default_factory=list)
     first_version_values: Mapping[str, exp.Expr] = field(
         default_factory=dict
     )  # values of the version columns

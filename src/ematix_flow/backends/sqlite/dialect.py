@@ -66,7 +66,7 @@ class SQLiteDialect(SqlDialect):
     def range_operand(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
         return canonical_value(column, data_type, column.name)
 
-    def moment(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
+    def as_timestamp_tz(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
         rest = {"timestamp_tz": "", "timestamp": "+00:00", "date": " 00:00:00.000000+00:00"}[data_type.kind]
         return exp.paren(fill_template(f"v || '{rest}'", column, self.name)) if rest else column
 

@@ -82,7 +82,7 @@ def open_run_log(
     """
     given = url or env.get(URL_VARIABLE)
     if given is None or not is_server(given):
-        return local_stores.open_run_log(url, env=env, reading=reading, read_only=read_only)
+        return local_stores.open_local_run_log(url, env=env, reading=reading, read_only=read_only)
     try:
         if _is_object_store(given):
             from ematix_flow.backends.stores.object_urls import open_object_store

@@ -273,7 +273,7 @@ class S3Lease:
 
 
 def acquire_lease(
-    lease: S3Lease, taken: Callable[[S3LeaseStatus], FlowError | None], pause: float = 0.5
+    lease: S3Lease, lease_error: Callable[[S3LeaseStatus], FlowError | None], pause: float = 0.5
 ) -> None:
     """Acquire a lease. ``taken`` returns the error to raise when another process holds it, or None to keep
     waiting.
@@ -281,7 +281,7 @@ def acquire_lease(
     The pauses between attempts grow.
     """
     while (seen := lease.try_acquire()) is not None:
-        refusal = taken(seen)
+        refusal = lease_error(seen)
         if refusal is not None:
             raise refusal
         time.sleep(pause)

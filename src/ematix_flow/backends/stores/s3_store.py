@@ -292,7 +292,7 @@ class S3Store(Store):
     def lock(self, pipeline: str, target: str, run_id: uuid.UUID) -> Iterator[None]:
         lease = self._lease(_lock_name(pipeline, target), f"pipeline {pipeline!r} on {target!r}", str(run_id))
 
-        def taken(seen: S3LeaseStatus) -> FlowError:
+        def lease_error(seen: S3LeaseStatus) -> FlowError:
             return PipelineLocked(
                 f"pipeline {pipeline!r} is already running into {target!r}: {_holder_text(seen)}",
                 state="this run has not begun; the target is untouched",
@@ -302,7 +302,7 @@ class S3Store(Store):
 
         try:
             self.require_conditional_writes()
-            s3_leases.acquire_lease(lease, taken)
+            s3_leases.acquire_lease(lease, lease_error)
         except TargetFailed as error:  # nothing has begun: report only that the target cannot be reached
             raise CannotConnect(error.what, next_step=error.next_step) from error
         with self._hold_lease(lease):
@@ -315,7 +315,7 @@ class S3Store(Store):
 
         logged = False
 
-        def taken(seen: S3LeaseStatus) -> FlowError | None:
+        def lease_error(seen: S3LeaseStatus) -> FlowError | None:
             nonlocal logged
             if time.monotonic() < until:
                 if not logged:
@@ -330,7 +330,7 @@ class S3Store(Store):
             )
 
         self.require_conditional_writes()
-        s3_leases.acquire_lease(lease, taken)
+        s3_leases.acquire_lease(lease, lease_error)
         with self._hold_lease(lease):
             yield
 

@@ -23,8 +23,8 @@ from ematix_flow.state.dead_letters.base import (
     DeadLetter,
     DeadLetterStore,
     LetterSelection,
+    LetterStage,
     LetterStatus,
-    Stage,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +45,9 @@ StoreOption = Annotated[
     ),
 ]
 TableOption = Annotated[str | None, typer.Option("--table", metavar="NAME", help="The store's table.")]
-StageOption = Annotated[Stage | None, typer.Option("--stage", help="Only letters that failed in this stage.")]
+StageOption = Annotated[
+    LetterStage | None, typer.Option("--stage", help="Only letters that failed in this stage.")
+]
 StatusOption = Annotated[LetterStatus | None, typer.Option("--status", help="Only letters with this status.")]
 ReasonOption = Annotated[
     str | None, typer.Option("--reason", metavar="TEXT", help="Only letters whose reason contains this text.")
@@ -271,7 +273,7 @@ def _select_letters(
     ids: Sequence[str] | None,
     everything: bool,
     first: int | None,
-    stage: Stage | None,
+    stage: LetterStage | None,
     reason: str | None,
     status: LetterStatus | None,
 ) -> tuple[str, LetterSelection]:

@@ -54,12 +54,12 @@ def list_jars(
 @app.command()
 def fetch(groups: GroupsArgument = None, output: OutputOption = "text") -> None:
     """Download the jars of the named GROUPs, or all. Jars that are present are not downloaded again."""
-    from ematix_flow.engine.jvm.jars import fetch_jars as bring
+    from ematix_flow.engine.jvm.jars import fetch_jars
 
     def report(artifact: JarArtifact, done: int, total: int) -> None:
         say(f"{done} of {total}: {artifact} ({format_size(artifact.size)})")
 
-    found = bring(groups or None, report)
+    found = fetch_jars(groups or None, report)
     if output == "json":
         write_json([_as_json(jar) for jar in found])
     else:

@@ -20,7 +20,7 @@ from ematix_flow.backends.arrow.batch_casts import cast_batch
 from ematix_flow.backends.base import StagedPart, Staging
 from ematix_flow.backends.split import Split
 from ematix_flow.engine.execution.progress import count_batches
-from ematix_flow.engine.execution.tee import Writer, WriterStopped, tee
+from ematix_flow.engine.execution.tee import BatchWriter, WriterStopped, tee
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.watermarks import Watermark
 
@@ -141,7 +141,7 @@ def _copy_task(splits: list[Split], staging: Staging, table: TableSpec, progress
 
 def _copy_to_all_task(splits: list[Split], outlets: list[TargetWriter], go_on: bool) -> ArrowFunction:
     def task(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        writers: list[Writer] = [outlet.write for outlet in outlets]
+        writers: list[BatchWriter] = [outlet.write for outlet in outlets]
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 try:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 QUEUE_SIZE = 2
 
-Writer = Callable[[Iterable["pa.RecordBatch"]], StagedPart]
+BatchWriter = Callable[[Iterable["pa.RecordBatch"]], StagedPart]
 
 
 class WriterStopped(Exception):
@@ -26,7 +26,7 @@ class WriterStopped(Exception):
 
 
 def tee(
-    batches: Iterable[pa.RecordBatch], writers: Sequence[Writer], *, go_on: bool
+    batches: Iterable[pa.RecordBatch], writers: Sequence[BatchWriter], *, go_on: bool
 ) -> list[StagedPart | BaseException]:
     """Write every batch to every writer. Returns the result or the error of each writer.
 
@@ -36,8 +36,8 @@ def tee(
     outlets = [_WriterThread(write) for write in writers]
     try:
         for batch in batches:
-            taken = [outlet.put(batch) for outlet in outlets]
-            if not (any(taken) if go_on else all(taken)):
+            accepted = [outlet.put(batch) for outlet in outlets]
+            if not (any(accepted) if go_on else all(accepted)):
                 _stop_writers(outlets)
                 break
     except BaseException:
@@ -60,7 +60,7 @@ def _stop_writers(outlets: Sequence[_WriterThread]) -> None:
 class _WriterThread:
     """One writer in its thread, and its queue."""
 
-    def __init__(self, write: Writer) -> None:
+    def __init__(self, write: BatchWriter) -> None:
         self.outcome: StagedPart | BaseException = WriterStopped("it never began")
         self._write = write
         self._waiting: deque[pa.RecordBatch] = deque()

@@ -179,7 +179,7 @@ def _fetch_missing(
     by_name = {artifact.name: artifact for artifact in missing}
     arrived = 0
 
-    def heard(name: str) -> None:
+    def report_jar(name: str) -> None:
         nonlocal arrived
         if name in by_name and progress is not None:
             arrived += 1
@@ -187,7 +187,7 @@ def _fetch_missing(
 
     try:
         coordinates = [(a.group, a.name, a.version) for a in missing]
-        complaint = ivy.retrieve(coordinates, arriving, env, heard)
+        complaint = ivy.retrieve(coordinates, arriving, env, report_jar)
         for artifact in missing:
             file = arriving / artifact.file
             if not file.is_file():

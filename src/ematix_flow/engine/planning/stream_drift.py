@@ -39,11 +39,11 @@ def evolve_table(table: TableSpec, live: LiveTable, columns: Sequence[ColumnSpec
     """The table with the stream's new columns, which are nullable, and wider types."""
     more = {c.name: c for c in new_or_wider_columns(table.columns, columns)}
     kept = [replace(c, type=more[c.name].type) if c.name in more else c for c in table.columns]
-    taken = {*table.column_names, *(c.name for c in live.columns)}
+    known_names = {*table.column_names, *(c.name for c in live.columns)}
     new = [
         replace(c, nullable=True, primary_key=False, normalizers=())
         for c in more.values()
-        if c.name not in taken
+        if c.name not in known_names
     ]
     return replace(table, columns=(*kept, *new))
 
@@ -61,13 +61,15 @@ def judge_new_columns(
     Raises SchemaMismatch if the policy is to stop, or if the table cannot be changed this way.
     """
     before = {c.name: c.type for c in table.columns}
-    touched = [c.name for c in grown.columns if c.type != before.get(c.name)]
+    changed_names = [c.name for c in grown.columns if c.type != before.get(c.name)]
     found = sink.plan_table(grown, sink.inspect(grown), matching)
     changes = tuple(change for change in found.changes if change.action in _EVOLVING_ACTIONS)
-    refused = [text for text in found.differences if any(f"column {name!r}" in text for name in touched)]
+    refused = [
+        text for text in found.differences if any(f"column {name!r}" in text for name in changed_names)
+    ]
     if not changes and not refused:
         return TablePlan(), ()
-    lines = [str(line) for line in found.diff if line.subject in touched]
+    lines = [str(line) for line in found.diff if line.subject in changed_names]
     description = "; ".join(lines or [*(f"+ {change.subject}" for change in changes), *refused])
     if policy == "evolve" and not refused:
         others = tuple(change for change in found.changes if change not in changes)

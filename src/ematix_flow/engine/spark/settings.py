@@ -19,7 +19,7 @@ from ematix_flow.errors import CannotConnect, ConfigError, FlowError, did_you_me
 from ematix_flow.spec.location import NamedLocation, SourceLocation
 
 Purpose = Literal["short", "long"]
-Lookup = Callable[[str, int], Sequence[str]]
+HostLookup = Callable[[str, int], Sequence[str]]
 
 _WORDS = ("auto", "local", "distributed", "yarn")
 _SHAPES = ("local[N]", "local[N,TRIES]", "spark://host:port", "k8s://https://host:port", "sc://host:port")
@@ -56,7 +56,7 @@ class EngineSettings:
         env: Mapping[str, str] = os.environ,
         config: Mapping[str, Any] | None = None,
         purpose: Purpose | None = None,
-        lookup: Lookup | None = None,
+        lookup: HostLookup | None = None,
     ) -> EngineSettings:
         """``config`` holds the project's settings; only its ``engine`` table (or word) is used."""
         try:
@@ -72,7 +72,7 @@ class EngineSettings:
         env: Mapping[str, str],
         config: Mapping[str, Any] | None,
         purpose: Purpose | None,
-        lookup: Lookup,
+        lookup: HostLookup,
     ) -> EngineSettings:
         table = _engine_table(config)
         if engine:
@@ -152,7 +152,7 @@ def _engine_table(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
     return table
 
 
-def _master(mode: str, source: str, peers: Sequence[str], lookup: Lookup) -> tuple[str, str]:
+def _master(mode: str, source: str, peers: Sequence[str], lookup: HostLookup) -> tuple[str, str]:
     if mode == "auto":
         found = _expand_peers(peers, lookup)
         if found:
@@ -192,7 +192,7 @@ def _count(names: Sequence[str]) -> str:
     return f"{len(names)} address{'' if len(names) == 1 else 'es'}: {', '.join(names)}"
 
 
-def _require_peers(peers: Sequence[str], lookup: Lookup) -> list[str]:
+def _require_peers(peers: Sequence[str], lookup: HostLookup) -> list[str]:
     if not peers:
         raise ConfigError(
             "the engine is 'distributed', and no peers are named",
@@ -207,7 +207,7 @@ def _require_peers(peers: Sequence[str], lookup: Lookup) -> list[str]:
     return found
 
 
-def _expand_peers(peers: Sequence[str], lookup: Lookup) -> list[str]:
+def _expand_peers(peers: Sequence[str], lookup: HostLookup) -> list[str]:
     """``host:port`` of every peer, without duplicates, in the given order."""
     found: dict[str, None] = {}
     for peer in peers:

@@ -145,9 +145,9 @@ class BatchLoader:
             try:
                 with self.connections.spark_errors(f"batch {batch.number} of {self.spec.name!r}"):
                     if self._is_direct():
-                        taken = incoming.small_batch()
-                        if taken is not None:
-                            return incoming, self._stage_directly(batch, taken), True
+                        small_batch = incoming.small_batch()
+                        if small_batch is not None:
+                            return incoming, self._stage_directly(batch, small_batch), True
                     return incoming, self._stage_all(batch, incoming), tables
             except FlowError as error:
                 if self.spec.on_error == "fail" or not is_row_error(error):
@@ -158,8 +158,12 @@ class BatchLoader:
 
     def _stage_again(self, batch: BatchName, incoming: IncomingBatch) -> CountMessages:
         """Stage the rest of a batch after some of its messages were taken out."""
-        taken = incoming.small_batch() if self._is_direct() else None
-        return self._stage_directly(batch, taken) if taken is not None else self._stage_all(batch, incoming)
+        small_batch = incoming.small_batch() if self._is_direct() else None
+        return (
+            self._stage_directly(batch, small_batch)
+            if small_batch is not None
+            else self._stage_all(batch, incoming)
+        )
 
     def _stage_directly(self, batch: BatchName, messages: IncomingBatch | Messages) -> CountMessages:
         assert self.decoders is not None

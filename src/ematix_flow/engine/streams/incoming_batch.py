@@ -96,10 +96,10 @@ def _read_then(splits: Sequence[Split], task: ArrowFunction | None) -> ArrowFunc
             for number in batch.column(0).to_pylist():
                 yield from splits[number].read()
 
-    def fused(wanted: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    def read_and_run(wanted: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         return read(wanted) if task is None else task(read(wanted))
 
-    return fused
+    return read_and_run
 
 
 @dataclass(frozen=True)

@@ -135,9 +135,15 @@ class LoaderFactory:
         schemas = _known_schemas(plan, judged)
         sinks = [self._open_sink(target) for target in plan.targets if target.target in self.targets]
         assert plan.columns is not None
-        fused = stream.spec.transform_sql is None and len(sinks) == 1 and isinstance(sinks[0], TableSink)
+        is_single_table = (
+            stream.spec.transform_sql is None and len(sinks) == 1 and isinstance(sinks[0], TableSink)
+        )
         # a single table without SQL decides which columns must not be null
-        columns = sinks[0].plan.table.columns if fused and sinks[0].plan.projection is None else plan.columns
+        columns = (
+            sinks[0].plan.table.columns
+            if is_single_table and sinks[0].plan.projection is None
+            else plan.columns
+        )
         columns = _as_declared(columns, stream.spec.columns)
         decoders = None if None in plan.payloads else _build_decoders(plan.payloads, columns, stream.sources)
         plan = replace(plan, columns=columns)

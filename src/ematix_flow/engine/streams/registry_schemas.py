@@ -59,9 +59,9 @@ def _is_usable(schema: RegisteredSchema | None) -> bool:
 
 def _payload_prefixes(incoming: IncomingBatch, size: int) -> set[bytes]:
     """The first bytes of the payloads, which name a schema."""
-    taken = incoming.small_batch()
-    if taken is not None:
-        return {value for batch in taken for value in _prefixes(batch, size)}
+    small_batch = incoming.small_batch()
+    if small_batch is not None:
+        return {value for batch in small_batch for value in _prefixes(batch, size)}
     found = incoming.frame.selectExpr(f"substring({VALUE}, 1, {size}) AS {VALUE}").distinct().collect()
     return {bytes(row[VALUE]) for row in found if row[VALUE]}
 

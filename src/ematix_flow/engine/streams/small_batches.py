@@ -36,8 +36,8 @@ def take_small_batch(frame: DataFrame, expected: int | None) -> Messages | None:
         f"CASE WHEN {fits} THEN {name} END AS {name}" if name in _PAYLOAD_COLUMNS else name
         for name in frame.columns
     ]
-    taken = frame.selectExpr(*columns, f"NOT ({fits}) AS {_LARGE}").toArrow()
-    if pc.any(taken.column(_LARGE)).as_py():
+    table = frame.selectExpr(*columns, f"NOT ({fits}) AS {_LARGE}").toArrow()
+    if pc.any(table.column(_LARGE)).as_py():
         return None
-    batches: list[pa.RecordBatch] = taken.drop_columns([_LARGE]).to_batches()
+    batches: list[pa.RecordBatch] = table.drop_columns([_LARGE]).to_batches()
     return batches

@@ -190,7 +190,7 @@ class TargetGroup:
                     SparkFollowedSource(
                         shared,
                         self.number,
-                        replace(reading, begun=not self.checkpoint.is_new),
+                        replace(reading, has_checkpoint=not self.checkpoint.is_new),
                         left=self._dropped_positions(len(followed)),
                         in_order=sends_on,
                         resource_ids=ids,

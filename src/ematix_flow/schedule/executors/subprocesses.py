@@ -96,10 +96,10 @@ class SubprocessExecutor(Executor):
             del self._running[pid]
             self._has_freed = True
             if code != 0:
-                unbegun = (
+                never_began = (
                     self._is_stopping and code == -signal.SIGTERM
                 )  # a run that has begun handles SIGTERM
-                self._ended.append(WorkerExit(job.claim, _exit_reason(code), unbegun))
+                self._ended.append(WorkerExit(job.claim, _exit_reason(code), never_began))
 
 
 def _exit_reason(code: int) -> str:

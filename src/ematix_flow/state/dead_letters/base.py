@@ -19,7 +19,7 @@ from ematix_flow.errors import UsageError
 from ematix_flow.spec.redaction import mask
 from ematix_flow.state.times import aware_utc, utc_now
 
-Stage = Literal["decode", "transform", "write", "late_data"]
+LetterStage = Literal["decode", "transform", "write", "late_data"]
 LetterStatus = Literal["pending", "parked", "replayed"]
 
 MAX_REASON_BYTES = 8 * 1024  # bytes of UTF-8
@@ -76,7 +76,7 @@ class DeadLetter:
 
     id: str
     pipeline: str
-    stage: Stage
+    stage: LetterStage
     reason: str
     source: str | None = None
     partition: str | None = None
@@ -118,7 +118,7 @@ class DeadLetter:
     def create(
         cls,
         pipeline: str,
-        stage: Stage,
+        stage: LetterStage,
         reason: str | BaseException,
         *,
         payload: bytes,
@@ -203,7 +203,7 @@ class LetterSelection:
     all: bool = False
     first: int | None = None
     ids: tuple[str, ...] | None = None
-    stage: Stage | None = None
+    stage: LetterStage | None = None
     reason: str | None = None
     status: LetterStatus | None = None
 
@@ -232,7 +232,7 @@ class LetterCount:
     """The number of letters of a pipeline by stage and status, and when the first and the last failed."""
 
     pipeline: str
-    stage: Stage
+    stage: LetterStage
     status: LetterStatus
     letters: int
     oldest: dt.datetime
@@ -277,7 +277,7 @@ class DeadLetterStore(ABC):
         pipeline: str | None = None,
         *,
         status: LetterStatus | None = None,
-        stage: Stage | None = None,
+        stage: LetterStage | None = None,
         limit: int = 20,
         offset: int = 0,
     ) -> builtins.list[DeadLetter]:
@@ -353,8 +353,8 @@ class DeadLetterPublisher(ABC):
 
 
 def check_stage(stage: str) -> None:
-    if stage not in get_args(Stage):
-        raise ValueError(f"stage {stage!r} is not one of {', '.join(get_args(Stage))}")
+    if stage not in get_args(LetterStage):
+        raise ValueError(f"stage {stage!r} is not one of {', '.join(get_args(LetterStage))}")
 
 
 def check_letter_status(status: str) -> None:

@@ -30,8 +30,8 @@ from ematix_flow.state.dead_letters.base import (
     LetterCount,
     LetterLease,
     LetterSelection,
+    LetterStage,
     LetterStatus,
-    Stage,
     bounded_reason,
     no_such_letter,
     storable_text,
@@ -136,7 +136,7 @@ class SqlDeadLetterStore(DeadLetterStore):
         pipeline: str | None = None,
         *,
         status: LetterStatus | None = None,
-        stage: Stage | None = None,
+        stage: LetterStage | None = None,
         limit: int = 20,
         offset: int = 0,
     ) -> builtins.list[DeadLetter]:
@@ -202,8 +202,8 @@ class SqlDeadLetterStore(DeadLetterStore):
             if self._execute_change(change):  # 0: another replay was faster, so try the next letters
                 break
         leased = sa.select(table.c.id).where(table.c.lease == token, table.c.id.in_(ids))
-        taken = [row.id for row in self._rows(leased.order_by(table.c.seq, table.c.id))]
-        return LetterLease(token, until, tuple(self._whole_letters(taken)))
+        ids = [row.id for row in self._rows(leased.order_by(table.c.seq, table.c.id))]
+        return LetterLease(token, until, tuple(self._whole_letters(ids)))
 
     def renew(self, lease: LetterLease, lease_seconds: float = LEASE_SECONDS) -> LetterLease:
         table = self._letters

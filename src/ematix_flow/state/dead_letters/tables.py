@@ -38,10 +38,10 @@ class LetterTables:
         return self.letters.fullname
 
 
-Upgrade = Callable[[sa.Connection, LetterTables], None]
+LetterUpgrade = Callable[[sa.Connection, LetterTables], None]
 
 # the first makes version 2 of version 1, the next version 3, …; a released one is never edited
-UPGRADES: Sequence[Upgrade] = ()
+UPGRADES: Sequence[LetterUpgrade] = ()
 
 
 def letter_tables(schema: str | None, name: str) -> LetterTables:
@@ -98,7 +98,7 @@ def stored_version(connection: sa.Connection, tables: LetterTables) -> int:
     return connection.scalar(sa.select(sa.func.max(tables.version.c.version))) or 0
 
 
-def is_current(stored: int, location: str, upgrades: Sequence[Upgrade] = UPGRADES) -> bool:
+def is_current(stored: int, location: str, upgrades: Sequence[LetterUpgrade] = UPGRADES) -> bool:
     """Whether the tables have this version. Raises ConfigError for a later version."""
     newest = 1 + len(upgrades)
     if stored > newest:
@@ -111,7 +111,10 @@ def is_current(stored: int, location: str, upgrades: Sequence[Upgrade] = UPGRADE
 
 
 def migrate(
-    connection: sa.Connection, tables: LetterTables, location: str, upgrades: Sequence[Upgrade] = UPGRADES
+    connection: sa.Connection,
+    tables: LetterTables,
+    location: str,
+    upgrades: Sequence[LetterUpgrade] = UPGRADES,
 ) -> None:
     """Create or upgrade the tables. If DDL commits by itself, tables of an earlier try are kept."""
     found = stored_version(connection, tables)

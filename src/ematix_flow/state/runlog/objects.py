@@ -178,8 +178,8 @@ class ObjectRunLog(RunLog):
         found = self._store.read(_run_key(run_id))
         if found is not None:
             return RunRecord.from_json(found.value)
-        begun = itertools.islice(self._store.names(_run_key(run_id)), 3)
-        records = self._read(key.partition("/")[2] for key in begun)
+        keys = itertools.islice(self._store.names(_run_key(run_id)), 3)
+        records = self._read(key.partition("/")[2] for key in keys)
         only = find_by_prefix("runs", run_id, {record.run_id: record for record in records})
         if only is None:
             raise no_such_run(run_id)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 SlotStatus = Literal["waiting", "claimed", "succeeded", "gave_up", "skipped"]
-UNENDED: tuple[SlotStatus, ...] = ("waiting", "claimed")
+UNFINISHED: tuple[SlotStatus, ...] = ("waiting", "claimed")
 UNSUCCESSFUL: tuple[SlotStatus, ...] = ("gave_up", "skipped")
 ENDED: tuple[SlotStatus, ...] = ("succeeded", *UNSUCCESSFUL)
 CLOCK_STEP = dt.timedelta(minutes=1)  # clocks are adjusted by up to this; a later slot: a clock was ahead
@@ -114,7 +114,7 @@ class SlotStore(ABC):
     def get(self, slot: Slot) -> SlotRecord | None: ...
 
     @abstractmethod
-    def unended(self, pipelines: Sequence[str] | None = None) -> list[SlotRecord]:
+    def unfinished(self, pipelines: Sequence[str] | None = None) -> list[SlotRecord]:
         """Return every slot that waits or is claimed, oldest first."""
 
     @abstractmethod

@@ -36,8 +36,10 @@ class DryRunSlotStore(MemorySlotStore):
     def get_many(self, wanted: Sequence[Slot]) -> dict[Slot, SlotRecord]:
         return {**self._store.get_many(wanted), **super().get_many(wanted)}
 
-    def unended(self, pipelines: Sequence[str] | None = None) -> list[SlotRecord]:
-        return _in_order([*self._unchanged(self._store.unended(pipelines)), *super().unended(pipelines)])
+    def unfinished(self, pipelines: Sequence[str] | None = None) -> list[SlotRecord]:
+        return _in_order(
+            [*self._unchanged(self._store.unfinished(pipelines)), *super().unfinished(pipelines)]
+        )
 
     def unsuccessful(self, pipelines: Sequence[str], since: dt.datetime) -> list[SlotRecord]:
         stored = self._store.unsuccessful(pipelines, since)

@@ -63,7 +63,7 @@ class MemorySlotStore(SlotStore):
         with self._lock:
             return self._slots.get(slot)
 
-    def unended(self, pipelines: Sequence[str] | None = None) -> list[SlotRecord]:
+    def unfinished(self, pipelines: Sequence[str] | None = None) -> list[SlotRecord]:
         with self._lock:
             found = [record for record in self._slots.values() if record.status not in ENDED]
         wanted = None if pipelines is None else set(pipelines)
@@ -203,12 +203,14 @@ class MemorySlotStore(SlotStore):
     def purge(self, before: dt.datetime, pipeline: str | None = None) -> int:
         newest = {record.slot for record in self.newest([slot.pipeline for slot in self._slots]).values()}
         with self._lock:
-            unended = {slot.fire_time for slot, record in self._slots.items() if record.status not in ENDED}
+            unfinished = {
+                slot.fire_time for slot, record in self._slots.items() if record.status not in ENDED
+            }
             old = [
                 slot
                 for slot in self._slots
                 if slot.fire_time < before
-                and slot.fire_time not in unended
+                and slot.fire_time not in unfinished
                 and slot not in newest
                 and pipeline in (None, slot.pipeline)
             ]

@@ -70,16 +70,16 @@ class ObjectSlotStore(SlotStore):
         found = self._store.read(_slot_key(slot))
         return None if found is None else _record(found.value)
 
-    def unended(self, pipelines: Sequence[str] | None = None) -> list[SlotRecord]:
+    def unfinished(self, pipelines: Sequence[str] | None = None) -> list[SlotRecord]:
         """A mark of an ended slot that a crash left behind stays until the slot is purged."""
         parts = None if pipelines is None else {key_part(name) for name in pipelines}
         marks = self._store.names("unended/")
-        found = self._unended_records(
+        found = self._unfinished_records(
             mark for mark in marks if parts is None or mark.rpartition("/")[2] in parts
         )
         return sorted(found, key=lambda record: (record.slot.fire_time, record.slot.pipeline))
 
-    def _unended_records(self, marks: Iterable[str]) -> Iterator[SlotRecord]:
+    def _unfinished_records(self, marks: Iterable[str]) -> Iterator[SlotRecord]:
         """Yield the slots with these marks that have not ended."""
         names = (mark.split("/")[1:] for mark in marks)
         keys = (f"slots/{part}/{newest_first_from_oldest_first(at)}" for at, part in names)
@@ -135,7 +135,7 @@ class ObjectSlotStore(SlotStore):
         new = 0
         for slot in dict.fromkeys(wanted):
             if status not in ENDED:
-                self._store.mark(_unended_mark(slot))
+                self._store.mark(_unfinished_mark(slot))
             record = SlotRecord(slot, status, 0, 0, self.now(), holder, reason=reason)
             new += self._store.create(_slot_key(slot), _document(record))
             self._move_head(slot)
@@ -171,13 +171,13 @@ class ObjectSlotStore(SlotStore):
         answers = self._store.map_parallel(end, keys) if keys else iter(())
         ended = [key for key, is_ended in zip(keys, answers, strict=True) if is_ended]
         if ended:
-            self._store.remove([_unended_mark(by_key[key].slot) for key in ended])
+            self._store.remove([_unfinished_mark(by_key[key].slot) for key in ended])
             for document in self._store.read_all(ended):
                 now = None if document is None else _record(document.value)
                 if (
                     now is not None and now.status not in ENDED
                 ):  # reopened meanwhile, and its mark was removed
-                    self._store.mark(_unended_mark(now.slot))
+                    self._store.mark(_unfinished_mark(now.slot))
         return {by_key[key].slot for key in ended}
 
     def retry_later(
@@ -195,13 +195,13 @@ class ObjectSlotStore(SlotStore):
         known = self.get(slot)
         if known is None or known.status not in ("gave_up", "skipped"):
             return False
-        self._store.mark(_unended_mark(slot))
+        self._store.mark(_unfinished_mark(slot))
         return bool(self._change(slot, lambda slots: slots.reopen(slot)))
 
     def purge(self, before: dt.datetime, pipeline: str | None = None) -> int:
         end = f"unended/{oldest_first_key(before)}"
         marks = itertools.takewhile(partial(operator.gt, end), self._store.names("unended/"))
-        awaited = {record.slot.fire_time for record in self._unended_records(marks)}
+        awaited = {record.slot.fire_time for record in self._unfinished_records(marks)}
         done = 0
         heads = "heads/" if pipeline is None else f"heads/{key_part(pipeline)}/"
         for head in list(self._store.names(heads)):
@@ -213,7 +213,9 @@ class ObjectSlotStore(SlotStore):
                 found = [each for each in self._store.read_all(keys) if each is not None]
                 free = [each for each in found if _record(each.value).slot.fire_time not in awaited]
                 gone = [_record(each.value).slot for each in free if self._may_be_removed(each)]
-                self._store.remove([name for slot in gone for name in (_unended_mark(slot), _slot_key(slot))])
+                self._store.remove(
+                    [name for slot in gone for name in (_unfinished_mark(slot), _slot_key(slot))]
+                )
                 done += len(gone)
         return done
 
@@ -286,7 +288,7 @@ def _slot_key(slot: Slot) -> str:
     return f"slots/{key_part(slot.pipeline)}/{newest_first_key(slot.fire_time)}"
 
 
-def _unended_mark(slot: Slot) -> str:
+def _unfinished_mark(slot: Slot) -> str:
     return f"unended/{oldest_first_key(slot.fire_time)}/{key_part(slot.pipeline)}"
 
 

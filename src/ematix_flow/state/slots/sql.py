@@ -19,7 +19,7 @@ from ematix_flow.state.run_records import bounded_text
 from ematix_flow.state.slots.base import (
     ENDED,
     MAX_LEASE,
-    UNENDED,
+    UNFINISHED,
     UNSUCCESSFUL,
     Claim,
     SchedulerLease,
@@ -98,9 +98,11 @@ class SqlSlotStore(SlotStore):
             row = connection.execute(sa.select(slots).where(*matches_slot(slot))).one_or_none()
         return None if row is None else slot_record(row)
 
-    def unended(self, pipelines: Sequence[str] | None = None) -> list[SlotRecord]:
+    def unfinished(self, pipelines: Sequence[str] | None = None) -> list[SlotRecord]:
         query = (
-            sa.select(slots).where(slots.c.status.in_(UNENDED)).order_by(slots.c.fires_at, slots.c.pipeline)
+            sa.select(slots)
+            .where(slots.c.status.in_(UNFINISHED))
+            .order_by(slots.c.fires_at, slots.c.pipeline)
         )
         wanted = None if pipelines is None else set(pipelines)
         with self._read_connection() as connection:
@@ -221,11 +223,11 @@ class SqlSlotStore(SlotStore):
         ]
 
     def begin(self, claim: Claim, seconds: float, holder: str | None = None) -> bool:
-        def begun(now: dt.datetime) -> dict[str, Any]:
+        def begin_values(now: dt.datetime) -> dict[str, Any]:
             new_holder = {} if holder is None else {"holder": holder}
             return {"begun": True, "expires_at": now + dt.timedelta(seconds=seconds), **new_holder}
 
-        return self._change(claim, begun, sa.not_(slots.c.begun))
+        return self._change(claim, begin_values, sa.not_(slots.c.begun))
 
     def renew(self, claim: Claim, seconds: float, reason: str | None = None) -> bool:
         values = {} if reason is None else {"reason": bounded_text(reason)}
@@ -240,10 +242,13 @@ class SqlSlotStore(SlotStore):
         change = (
             sa.update(slots)
             .where(*matches_bound_slot(), slots.c.status == "claimed")
-            .values(status=status, holder=None, expires_at=None, reason=sa.bindparam("told"))
+            .values(status=status, holder=None, expires_at=None, reason=sa.bindparam("reason_text"))
         )
         parameters = [
-            {**bound_slot_values(claim.slot, claim.fence), "told": None if why is None else bounded_text(why)}
+            {
+                **bound_slot_values(claim.slot, claim.fence),
+                "reason_text": None if why is None else bounded_text(why),
+            }
             for claim, why in reasons.items()
         ]
         with self._transaction() as connection:
@@ -321,7 +326,7 @@ class SqlSlotStore(SlotStore):
                 return None
             same = current.holder == holder and current.expires_at > now
             fence = int(current.fence) + (0 if same else 1)
-            taken = connection.execute(
+            updated = connection.execute(
                 sa.update(leases)
                 .where(
                     leases.c.name == name,
@@ -332,7 +337,7 @@ class SqlSlotStore(SlotStore):
                 )
                 .values(holder=holder, fence=fence, expires_at=until)
             )
-            return SchedulerLease(name, holder, fence) if taken.rowcount == 1 else None
+            return SchedulerLease(name, holder, fence) if updated.rowcount == 1 else None
 
     def release(self, lease: SchedulerLease) -> None:
         with self._transaction() as connection:
@@ -346,7 +351,9 @@ class SqlSlotStore(SlotStore):
         """Delete in portions, each in its own transaction, so that concurrent claims do not wait long."""
         later, same_fire = slots.alias("later"), slots.alias("same_fire")
         newer = sa.exists().where(later.c.pipeline == slots.c.pipeline, later.c.fires_at > slots.c.fires_at)
-        awaited = sa.exists().where(same_fire.c.fires_at == slots.c.fires_at, same_fire.c.status.in_(UNENDED))
+        awaited = sa.exists().where(
+            same_fire.c.fires_at == slots.c.fires_at, same_fire.c.status.in_(UNFINISHED)
+        )
         of_pipeline = sa.true() if pipeline is None else slots.c.pipeline == pipeline
         ended = slots.c.status.in_(ENDED)
         query = (

@@ -122,12 +122,12 @@ class SqlFunctions(ABC):
         if isinstance(value, str):
             return text(value)
         if isinstance(value, dt.datetime):
-            return self.moment(value)
+            return self.timestamp_constant(value)
         if isinstance(value, dt.date):
             return self.date_from_iso(text(value.isoformat()))
         return number(value)
 
-    def moment(self, value: dt.datetime) -> exp.Expression:
+    def timestamp_constant(self, value: dt.datetime) -> exp.Expression:
         """A timestamp constant, with or without zone as the value has one."""
         if value.tzinfo is None:
             return self.from_utc(self.timestamp_from_iso(text(value.isoformat(" ") + "+00:00")))

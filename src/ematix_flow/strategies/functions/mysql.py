@@ -111,7 +111,7 @@ class MySQLFunctions(SqlFunctions):
             return _exact(text(value))
         return super().literal(value)  # type: ignore[arg-type]  # one of the scalars that it takes
 
-    def moment(self, value: dt.datetime) -> exp.Expression:
+    def timestamp_constant(self, value: dt.datetime) -> exp.Expression:
         naive = value.astimezone(dt.timezone.utc).replace(tzinfo=None) if value.tzinfo else value
         return self.convert(text(naive.isoformat(" ", "microseconds")), DataType("timestamp"))
 

@@ -82,8 +82,8 @@ def parse_int(value: TypedValue, site: ColumnSite, failure: OnFailure) -> TypedV
         value = site.own_level(value)
         return _read_or_fail(value, _whole(value, functions), site, failure, BIG_INT, result)
     source = _trim(value, site)
-    taken = functions.matches(source.copy(), f"^(?:[+]?{_up_to(2**63 - 1)}|-{_up_to(2**63)})$")
-    read = (taken, functions.convert(source.copy(), BIG_INT))
+    is_in_range = functions.matches(source.copy(), f"^(?:[+]?{_up_to(2**63 - 1)}|-{_up_to(2**63)})$")
+    read = (is_in_range, functions.convert(source.copy(), BIG_INT))
     return _read_or_fail(TypedValue(source, TEXT), read, site, failure, BIG_INT, result)
 
 

@@ -143,8 +143,8 @@ def _replace_cells(
     mask = mask.fill_null(False)
     if not pc.any(mask).as_py():
         return text
-    anew = pa.array([render(value) for value in values.filter(mask).to_pylist()], pa.string())
-    return pc.replace_with_mask(text, mask, anew)
+    rendered = pa.array([render(value) for value in values.filter(mask).to_pylist()], pa.string())
+    return pc.replace_with_mask(text, mask, rendered)
 
 
 def _split_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

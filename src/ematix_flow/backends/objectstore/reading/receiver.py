@@ -246,11 +246,11 @@ class FilesReceiver(Receiver):
     # -------------------------------------------------------------- messages
 
     def _take_files(self, most: int) -> Sequence[Message]:
-        taken = [self._waiting.pop() for _ in range(min(most, len(self._waiting)))]
-        brought = {found.name: found.version for found in taken}
+        next_files = [self._waiting.pop() for _ in range(min(most, len(self._waiting)))]
+        brought = {found.name: found.version for found in next_files}
         self._received.update(brought)
         self._new_progress |= brought
-        return [self._message(found) for found in taken]
+        return [self._message(found) for found in next_files]
 
     def _message(self, file: ListedFile) -> Message:
         return Message(

@@ -49,7 +49,7 @@ _STEP = (
 )
 
 
-def columns_of_frame(frame: DataFrame) -> tuple[ColumnSpec, ...]:
+def column_specs_of_frame(frame: DataFrame) -> tuple[ColumnSpec, ...]:
     """The columns of a frame as column specifications."""
     from pyspark.sql.pandas.types import to_arrow_type
 

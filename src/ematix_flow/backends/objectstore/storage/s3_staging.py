@@ -58,12 +58,12 @@ class S3FilesStaging(FilesStaging):
     def write(self, part: str, batches: Iterable[pa.RecordBatch]) -> StagedPart:
         folder = f"{self.folder}/{safe_file_name(part)}"
 
-        def bring(path: Path, name: str) -> None:
+        def upload(path: Path, name: str) -> None:
             self.store.upload(path, f"{folder}/{DATA_FOLDER}/{name}")
 
         with _scratch_folder() as scratch:
             here = scratch / "part"
-            account = self.write_files(here, part, batches, bring)
+            account = self.write_files(here, part, batches, upload)
             if account.rows_set_aside:
                 self.store.upload(here / SET_ASIDE_FILE, f"{folder}/{SET_ASIDE_FILE}")
         self.store.put(f"{folder}/{SUMMARY_FILE}", account.to_json())

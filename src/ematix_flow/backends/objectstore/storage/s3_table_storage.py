@@ -268,7 +268,7 @@ class S3TableStorage(TableStorage):
     def _copy_files(self, files: Sequence[DataFile]) -> None:
         """Copy files to where readers list: the server copies staged files; local files are uploaded."""
 
-        def bring(file: DataFile) -> None:
+        def copy_file(file: DataFile) -> None:
             to = f"{self.name}/{file.name}"
             if isinstance(file.path, S3Path):
                 self.store.copy(file.path.path, to)
@@ -276,7 +276,7 @@ class S3TableStorage(TableStorage):
                 self.store.upload(file.local_path, to)
 
         with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
-            for _ in pool.map(bring, files):
+            for _ in pool.map(copy_file, files):
                 pass
 
     def _seal_ledger(self, state: TableState) -> TableState:
