@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
+from ematix_flow.run.signal_handlers import handle_signals
+
 _signalled = threading.Event()
 
 
@@ -22,17 +24,11 @@ def interruptible() -> Iterator[None]:
     SIGINT gets this handler too, because PySpark's own handler would call Java from within the interrupted
     call, and the load would fail for another reason.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    if signal.getsignal(signal.SIGTERM) is not _interrupt:
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if in_main_thread and signal.getsignal(signal.SIGTERM) is not _interrupt:
         _signalled.clear()
-    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handle_signals(_interrupt):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -53,15 +49,8 @@ def stop_requests(
             target=say, args=(message,), daemon=True
         ).start()  # in a thread, because the interrupted code may hold the lock of the output
 
-    if threading.current_thread() is not threading.main_thread():
+    with handle_signals(ask):
         yield asked
-        return
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def was_signalled() -> bool:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import os
-import signal
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +40,7 @@ from ematix_flow.observe.settings import Observability, open_observers
 from ematix_flow.observe.stream_listener import StreamListener
 from ematix_flow.observe.stream_metrics import StreamMetrics
 from ematix_flow.plan.stream_definition import StreamPlan
+from ematix_flow.run import signal_handlers
 from ematix_flow.run.context_setup import spark_starter
 from ematix_flow.run.pipeline import open_connections
 from ematix_flow.run.recording import RunRecording
@@ -138,13 +138,18 @@ class RunningStream:
 
         With ``handle_signals`` SIGTERM and Ctrl-C stop it after the current batch; a second one at once.
         """
-        with _stop_on_signals(self) if handle_signals else _nothing():
+        with signal_handlers.handle_signals(self._stop_on_signal) if handle_signals else nullcontext():
             deadline = None if timeout is None else time.monotonic() + timeout
             while self._thread.is_alive() and (deadline is None or time.monotonic() < deadline):
                 self._thread.join(0.2)
         if self._failure is not None:
             raise self._failure
         return self.result()
+
+    def _stop_on_signal(self, number: int, frame: object) -> None:
+        if self._stop.is_set():
+            raise KeyboardInterrupt
+        self.stop()
 
     def result(self) -> StreamResult:
         """Return what the stream has done so far."""
@@ -418,28 +423,3 @@ def _close_server_after(server: MetricsServer | None) -> Iterator[None]:
     finally:
         if server is not None:
             server.close()
-
-
-@contextmanager
-def _stop_on_signals(running: RunningStream) -> Iterator[None]:
-    """Stop the stream on signals. Only in the main thread: no other thread may handle signals."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def handle(number: int, frame: object) -> None:
-        if running._stop.is_set():
-            raise KeyboardInterrupt
-        running.stop()
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
