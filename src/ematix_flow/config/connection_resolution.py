@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
+from ematix_flow.config.home_folder import home_folder
 from ematix_flow.config.interpolate import expand, reads_environment_only
 from ematix_flow.config.toml_file import TomlFile, read_toml
 from ematix_flow.config.working_folder import working_folder
@@ -103,7 +104,7 @@ class ConfigSources:
 
     @cached_property
     def user_file(self) -> TomlFile:
-        return read_toml(home_folder(self.env, self.home) / USER_FILE)
+        return read_toml((self.home or home_folder(self.env)) / USER_FILE)
 
     def names(self) -> tuple[str, ...]:
         """Every name that a source defines, sorted."""
@@ -221,13 +222,6 @@ def with_kind_from_url(
             return mapping
         raise
     return {**mapping, "kind": kind} if kind else mapping
-
-
-def home_folder(env: Mapping[str, str], home: Path | None = None) -> Path:
-    """The given folder, else ``$HOME``, else the home folder of the operating system."""
-    if home is not None:
-        return home
-    return Path(env["HOME"]) if env.get("HOME") else Path.home()
 
 
 def connection_tables(file: TomlFile) -> Mapping[str, Any]:

@@ -12,9 +12,9 @@ from ematix_flow.config.connection_resolution import (
     CONNECTION_NAME,
     USER_FILE,
     connection_tables,
-    home_folder,
     with_kind_from_url,
 )
+from ematix_flow.config.home_folder import home_folder
 from ematix_flow.config.toml_file import read_toml
 from ematix_flow.errors import ConfigError, DeclarationError, UsageError
 from ematix_flow.spec.connections import Connection, connection_from_mapping, has_reference
@@ -39,7 +39,7 @@ def set_connection(
             f"{name!r} is not a connection name: use letters, digits, '_' and '-', a letter first"
         )
     variables = os.environ if env is None else env
-    path = home_folder(variables, home) / USER_FILE
+    path = (home or home_folder(variables)) / USER_FILE
     file = read_toml(path)
     given = {"url": definition} if isinstance(definition, str) else dict(definition)
     before = connection_tables(file).get(name)

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from ematix_flow.config.home_folder import home_folder
 from ematix_flow.errors import ConfigError
 from ematix_flow.state.private_files import make_private_folders
 
@@ -19,7 +20,7 @@ ENVIRONMENT = "EMATIX_FLOW_STATE"
 def state_root(env: Mapping[str, str]) -> Path:
     """Return ``EMATIX_FLOW_STATE`` or ``~/.ematix-flow`` as an absolute path. It may not exist yet."""
     path = env.get(ENVIRONMENT, "")
-    return absolute_path(path, env) if path else home_folder(env) / ".ematix-flow"
+    return absolute_path(path, env) if path else _home_folder(env) / ".ematix-flow"
 
 
 def private_directory(path: Path, *, chosen_by: str = ENVIRONMENT, tighten: bool = False) -> Path:
@@ -48,17 +49,13 @@ def next_step_for(error: OSError, otherwise: str) -> str:
 def absolute_path(path: str, env: Mapping[str, str]) -> Path:
     """Return the absolute path with ``~`` resolved."""
     if path == "~" or path.startswith(("~/", "~" + os.sep)):
-        return home_folder(env) / path[2:]
+        return _home_folder(env) / path[2:]
     return Path(os.path.abspath(path))
 
 
-def home_folder(env: Mapping[str, str]) -> Path:
-    """Return the user's home folder by the environment, or else by the system."""
-    path = env.get("HOME") or env.get("USERPROFILE")
-    if path:
-        return Path(os.path.abspath(path))
+def _home_folder(env: Mapping[str, str]) -> Path:
     try:
-        return Path.home()
+        return home_folder(env)
     except RuntimeError as error:
         raise ConfigError(
             "this user has no home folder to keep state in",
