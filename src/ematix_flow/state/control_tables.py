@@ -18,19 +18,14 @@ from ematix_flow.state.slots.tables import metadata as slots_metadata
 from ematix_flow.state.sql.column_types import ExactText, UtcDateTime
 from ematix_flow.state.sql.failures import open_connection, run_log_connection
 from ematix_flow.state.sql.sqlite import memory_engine
-from ematix_flow.state.times import utc_now
+from ematix_flow.state.sql.table_versions import make_schema, stored_version, version_table, write_version
 
 RunLogUpgrade = Callable[["TableUpgrade"], None]
 
 
 metadata = sa.MetaData()
 
-version = sa.Table(
-    "run_log_version",
-    metadata,
-    sa.Column("version", sa.Integer, nullable=False),
-    sa.Column("migrated_at", UtcDateTime, nullable=False),
-)
+version = version_table("run_log_version", metadata)
 
 runs = sa.Table(
     "run_log",
@@ -79,11 +74,6 @@ outputs = sa.Table(
 
 _MIGRATION_LOCK = "ematix_flow run_log"
 _LOCK_SECONDS = 60
-
-
-def make_schema(connection: sa.Connection, schema: str | None) -> None:
-    if schema is not None and not sa.inspect(connection).has_schema(schema):
-        connection.execute(sa.schema.CreateSchema(schema, if_not_exists=True))
 
 
 @contextmanager
@@ -169,13 +159,6 @@ RUNS_SINCE, SLOTS_SINCE = (
 )  # the versions from which on every column of the runs, and of the slots, is there
 
 
-def stored_version(connection: sa.Connection, schema: str | None = None) -> int:
-    """Return the version of the tables; 0 if there are none."""
-    if not sa.inspect(connection).has_table(version.name, schema):
-        return 0
-    return connection.scalar(sa.select(sa.func.max(version.c.version))) or 0
-
-
 def is_current(stored: int, location: str, upgrades: Sequence[RunLogUpgrade] = UPGRADES) -> bool:
     """Whether the tables have this version. Raises ConfigError for a run log of a later version."""
     newest = 1 + len(upgrades)
@@ -215,7 +198,7 @@ def open_control_tables(
     for_queries = (reader or engine).execution_options(schema_translate_map=schemas)
     for_tables = (maker or engine).execution_options(schema_translate_map=schemas, writes=True)
     with run_log_connection(for_queries, location) as connection:
-        stored = stored_version(connection, schema)
+        stored = stored_version(connection, version, schema)
     if not is_current(stored, location) and not read_only:
         if not create_tables:
             raise tables_missing(location)
@@ -254,7 +237,7 @@ def migrate(
     """
     with exclusive_migration(connection):
         make_schema(connection, schema)
-        found = stored_version(connection, schema)
+        found = stored_version(connection, version, schema)
         if is_current(found, location, upgrades):
             return
         if found == 0:
@@ -263,5 +246,4 @@ def migrate(
         else:
             for upgrade in upgrades[found - 1 :]:
                 upgrade(TableUpgrade(connection, schema))
-        connection.execute(sa.delete(version))
-        connection.execute(sa.insert(version).values(version=1 + len(upgrades), migrated_at=utc_now()))
+        write_version(connection, version, 1 + len(upgrades))

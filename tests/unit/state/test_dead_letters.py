@@ -20,7 +20,7 @@ from ematix_flow.backends.state_stores.dead_letters import open_dead_letters
 from ematix_flow.errors import ConfigError, TargetFailed, UsageError
 from ematix_flow.state.dead_letters.base import DeadLetter, LetterSelection, letter_id
 from ematix_flow.state.dead_letters.sql import open_dead_letter_file
-from ematix_flow.state.dead_letters.tables import letter_tables, migrate, stored_version
+from ematix_flow.state.dead_letters.tables import letter_tables, migrate
 
 # adds letters and dies at the nth statement that writes
 CHILD = """
@@ -180,9 +180,9 @@ def test_an_older_store_is_upgraded_step_by_step() -> None:
     engine = sa.create_engine("sqlite://")
     with engine.begin() as connection:
         migrate(connection, tables, "here")
-        assert stored_version(connection, tables) == 1
+        assert tables.stored_version(connection) == 1
         migrate(connection, tables, "here", (add_column,))
-        assert stored_version(connection, tables) == 2
+        assert tables.stored_version(connection) == 2
         migrate(connection, tables, "here", (add_column,))
         assert "later" in [c["name"] for c in sa.inspect(connection).get_columns("dead_letters")]
     engine.dispose()

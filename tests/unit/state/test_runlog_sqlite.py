@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from ematix_flow.errors import CannotConnect, ConfigError, UsageError
 from ematix_flow.spec.row_counts import RowCounts
-from ematix_flow.state.control_tables import UPGRADES, TableUpgrade, migrate, stored_version
+from ematix_flow.state.control_tables import UPGRADES, TableUpgrade, migrate, version
 from ematix_flow.state.local_stores import open_local_run_log
 from ematix_flow.state.run_records import RunRecord
 from ematix_flow.state.runlog import base
@@ -27,6 +27,7 @@ from ematix_flow.state.runlog.queries import newest_runs_statement
 from ematix_flow.state.runlog.sql import SqlRunLog
 from ematix_flow.state.slots.base import Slot
 from ematix_flow.state.slots.sql import SqlSlotStore
+from ematix_flow.state.sql.table_versions import stored_version
 from ematix_flow.state.times import utc_now
 
 # the processes part after the imports, so that they begin at the same moment
@@ -204,7 +205,7 @@ def test_an_older_log_is_upgraded_with_its_runs_and_only_once(tmp_path: Path) ->
     for _ in range(2):
         with log._transaction() as connection:  # type: ignore[attr-defined]
             migrate(connection, "here", [*UPGRADES, _add_team])
-            assert stored_version(connection) == len(UPGRADES) + 2
+            assert stored_version(connection, version, None) == len(UPGRADES) + 2
     assert "team" in _columns(path)
     with direct(path) as file:
         assert file.execute("SELECT run_id, team FROM run_log").fetchall() == [("old", None)]
@@ -217,7 +218,7 @@ def test_an_upgrade_that_fails_changes_nothing(tmp_path: Path) -> None:
         migrate(connection, "here", [*UPGRADES, _add_team, _break])
     assert _columns(path).isdisjoint({"team", "half"})
     with log._transaction() as connection:  # type: ignore[attr-defined]
-        assert stored_version(connection) == len(UPGRADES) + 1
+        assert stored_version(connection, version, None) == len(UPGRADES) + 1
 
 
 def test_readers_do_not_wait_for_a_writer(tmp_path: Path) -> None:

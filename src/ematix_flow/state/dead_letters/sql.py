@@ -1,7 +1,7 @@
 """Dead letters in a SQL database, through SQLAlchemy Core.
 
-`SqlDeadLetters` knows no particular database: what differs between them is the engine it is given. Every
-transaction is short and handles a bounded portion, and each can be repeated.
+`SqlDeadLetterStore` works on every database: the engine that it is given holds what differs. Every
+transaction is short, handles a bounded portion and can be repeated.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ematix_flow.state.dead_letters.base import (
     no_such_letter,
     storable_text,
 )
-from ematix_flow.state.dead_letters.tables import TABLE, is_current, letter_tables, migrate, stored_version
+from ematix_flow.state.dead_letters.tables import TABLE, is_current, letter_tables, migrate
 from ematix_flow.state.id_prefixes import find_by_prefix
 from ematix_flow.state.sql.failures import database_message, is_conflict
 from ematix_flow.state.sql.sqlite import sqlite_engine
@@ -342,7 +342,7 @@ class SqlDeadLetterStore(DeadLetterStore):
     def _prepare(self) -> None:
         try:
             with self._reader.connect() as connection:
-                current = is_current(stored_version(connection, self._tables), self.location)
+                current = is_current(self._tables.stored_version(connection), self.location)
         except SQLAlchemyError as error:
             if not is_conflict(error):
                 raise self._unavailable(error) from error

@@ -15,7 +15,7 @@ from sqlalchemy.dialects import mysql
 
 from ematix_flow.errors import ConfigError
 from ematix_flow.state.sql.column_types import ExactText, UtcDateTime
-from ematix_flow.state.times import utc_now
+from ematix_flow.state.sql.table_versions import make_schema, stored_version, version_table, write_version
 
 SCHEMA = "ematix_flow"
 TABLE = "dead_letters"
@@ -36,6 +36,10 @@ class LetterTables:
     @property
     def label(self) -> str:
         return self.letters.fullname
+
+    def stored_version(self, connection: sa.Connection) -> int:
+        """Return the version of the tables; 0 if there are none."""
+        return stored_version(connection, self.version, self.version.schema)
 
 
 LetterUpgrade = Callable[[sa.Connection, LetterTables], None]
@@ -78,24 +82,11 @@ def letter_tables(schema: str | None, name: str) -> LetterTables:
         callable_=_is_indexed
     )
     sa.Index(None, letters.c.seq, letters.c.id).ddl_if(callable_=_is_indexed)
-    version = sa.Table(
-        f"{name}_version",
-        metadata,
-        sa.Column("version", sa.Integer, nullable=False),
-        sa.Column("migrated_at", UtcDateTime, nullable=False),
-    )
-    return LetterTables(metadata, letters, version)
+    return LetterTables(metadata, letters, version_table(f"{name}_version", metadata))
 
 
 def _is_indexed(*_: Any, dialect: sa.Dialect, **__: Any) -> bool:
     return dialect.name in _INDEXED
-
-
-def stored_version(connection: sa.Connection, tables: LetterTables) -> int:
-    """Return the version of the tables; 0 if there are none."""
-    if not sa.inspect(connection).has_table(tables.version.name, schema=tables.version.schema):
-        return 0
-    return connection.scalar(sa.select(sa.func.max(tables.version.c.version))) or 0
 
 
 def is_current(stored: int, location: str, upgrades: Sequence[LetterUpgrade] = UPGRADES) -> bool:
@@ -117,16 +108,13 @@ def migrate(
     upgrades: Sequence[LetterUpgrade] = UPGRADES,
 ) -> None:
     """Create or upgrade the tables. If DDL commits by itself, tables of an earlier try are kept."""
-    found = stored_version(connection, tables)
+    found = tables.stored_version(connection)
     if is_current(found, location, upgrades):
         return
     if found == 0:
-        schema = tables.letters.schema
-        if schema is not None and not sa.inspect(connection).has_schema(schema):
-            connection.execute(sa.schema.CreateSchema(schema, if_not_exists=True))
+        make_schema(connection, tables.letters.schema)
         tables.metadata.create_all(connection)
     else:
         for upgrade in upgrades[found - 1 :]:
             upgrade(connection, tables)
-    connection.execute(sa.delete(tables.version))
-    connection.execute(sa.insert(tables.version).values(version=1 + len(upgrades), migrated_at=utc_now()))
+    write_version(connection, tables.version, 1 + len(upgrades))

@@ -23,7 +23,7 @@ _NAMES_PER_STATEMENT = 200  # names in one statement: SQLite takes no more than 
 def newest_runs_statements(
     names: Sequence[str], each: int, dialect: str
 ) -> Iterator[tuple[sa.Select[Any], dict[str, Any]]]:
-    """`newest_of` all these pipelines, in as few statements as the database takes well."""
+    """The statements that read the newest runs of all these pipelines, as few as the database runs well."""
     wanted = list(dict.fromkeys(names))
     if dialect == "postgresql":  # which would plan a long union for longer than it runs
         yield newest_runs_statement(None, each), {"names": wanted}

@@ -1,10 +1,10 @@
 """Slots in an object store: one document a slot, changed by conditional writes.
 
-`MemorySlots` decides what a change does. This module applies it to the document that it read, and writes the
-result on the condition that no other process has changed the document. ``unended/<fires at>/<pipeline>``
-marks a slot that waits or is claimed, and is written before the slot. ``heads/<pipeline>/<newest first>``
-marks the last fire of each pipeline, and is written after the slot. So a crash between these writes leaves a
-slot that is opened again; no slot is lost.
+`MemorySlotStore` decides what a change does. This module applies it to the document that it read, and writes
+the result on the condition that no other process has changed the document.
+``unended/<fires at>/<pipeline>`` marks a slot that waits or is claimed, and is written before the slot.
+``heads/<pipeline>/<newest first>`` marks the last fire of each pipeline, and is written after the slot.
+So a crash between these writes leaves a slot that is opened again; no slot is lost.
 """
 
 from __future__ import annotations
