@@ -1,8 +1,8 @@
-"""Which tests of a contract every run holds on which store; ``make test-long`` holds all of them on each.
+"""Chooses on which stores a contract test runs in ``make test``; ``make test-long`` runs it on all of them.
 
 A contract runs whole on SQLite and Postgres, and on each store that has separate code (Kafka, memory, one
-object store). The other stores run the same code through another dialect or client: they share the tests out,
-so that every test runs on one of them too, and each of them runs its part of every contract.
+object store). The other stores run the same code through another dialect or client: each
+test runs on one of them, and each of them runs its share of every contract.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from ematix_flow.errors import CannotConnect, Unsupported
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.testing.loads import PIPELINE, TARGET, load_rows, new_load
-from ematix_flow.testing.matched_loads import load_matched, resolve_matching, table_of
+from ematix_flow.testing.matched_loads import load_matched, table_and_matching, table_of
 from tests.iceberg_reading import rows_of
 from tests.lakes import lake_target
 from tests.services.s3 import REGION, S3Server
@@ -78,7 +78,7 @@ def test_all_strategies_load_tables_of_a_rest_catalog(
     assert found(CUSTOMERS) == named((1, "Ada"), (2, "Bob"), (3, "Cy"))
     load_rows(target, new_load(CUSTOMERS, "truncate"), named((7, "Gus"), (8, "Hal")))
     assert found(CUSTOMERS) == named((7, "Gus"), (8, "Hal"))
-    versions, _ = resolve_matching(table_of("versions", {"id": BIG}, {"name": TEXT}), "scd2")
+    versions, _ = table_and_matching(table_of("versions", {"id": BIG}, {"name": TEXT}), "scd2")
     load_matched(target, versions, "scd2", named((1, "Ada")))
     load_matched(target, versions, "scd2", named((1, "Eve")))
     assert [row["name"] for row in found(versions)] == ["Ada", "Eve"]

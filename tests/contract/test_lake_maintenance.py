@@ -25,7 +25,7 @@ from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.testing.contract_scd2 import DATED, dated_rows, minute
 from ematix_flow.testing.loads import PIPELINE, TARGET, load_rows, new_load
-from ematix_flow.testing.matched_loads import load_matched, resolve_matching, table_of
+from ematix_flow.testing.matched_loads import load_matched, table_and_matching, table_of
 from tests.lakes import delta_first, lake_backend, lake_target
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def test_events_that_count_no_more_go_from_beside_a_history_which_stays_exact(
 
     come((1, "a", 1), (1, "a", 3))
     come((1, "a", 5))
-    table, _ = resolve_matching(DATED, "scd2", event="at")
+    table, _ = table_and_matching(DATED, "scd2", event="at")
     companion = table.companion()
     assert companion is not None
     stale = sum(row[0] is not None for row in rows(backend, target, with_lifetime_columns(companion), UNTIL))

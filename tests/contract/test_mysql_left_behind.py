@@ -11,7 +11,7 @@ from ematix_flow.errors import FlowError
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.testing.loads import load_rows, new_load
-from ematix_flow.testing.matched_loads import PATHS, load_matched, resolve_matching, table_of
+from ematix_flow.testing.matched_loads import PATHS, load_matched, table_and_matching, table_of
 from tests.contract.mysql_setup import FAMILY, backend_of, server_of
 from tests.reading import read_table
 from tests.services.mysql_server import MySQLServer
@@ -74,7 +74,7 @@ def test_a_column_that_begins_with_a_space_is_loaded(url: str, what: str, name: 
 def test_an_error_after_a_change_of_the_table_says_which_changes_stay(url: str) -> None:
     target = backend_of(url).target()
     load_matched(target, TABLE, "merge", people("Ada", "Bob"))
-    stored, matching = resolve_matching(TABLE, "scd2")
+    stored, matching = table_and_matching(TABLE, "scd2")
     changes = target.plan_table(stored, target.inspect(stored), matching)
     assert [c.action for c in changes.changes if c.action == "add_column"]
     load = new_load(stored, "scd2", matching=matching, table_plan=changes)

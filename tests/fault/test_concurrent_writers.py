@@ -23,7 +23,7 @@ from ematix_flow.backends.registry import open_backend
 from ematix_flow.errors import FlowError
 from ematix_flow.spec.types import DataType
 from ematix_flow.testing.loads import load_rows, new_load
-from ematix_flow.testing.matched_loads import resolve_matching, table_of
+from ematix_flow.testing.matched_loads import table_and_matching, table_of
 from tests.contract.s3_files import S3Lake
 from tests.fault.lake_tables import DeltaFolder, FilesInBucket, IcebergFolder, LocalFiles
 from tests.lakes import lake_backend, lake_target
@@ -75,7 +75,7 @@ def appending(target: BatchTarget, name: str) -> RoundWriter:
 
 def merging(target: BatchTarget, name: str) -> RoundWriter:
     """A pipeline that merges the same keys in each round; each key has one row."""
-    stored, matching = resolve_matching(TABLE, "merge")
+    stored, matching = table_and_matching(TABLE, "merge")
 
     def write(number: int) -> None:
         rows = [{"id": -1 - n, "name": f"round {number}"} for n in range(10)]

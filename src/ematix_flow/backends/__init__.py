@@ -1,1 +1,4 @@
-"""One folder a system; none imports another. ``base`` holds the contracts, ``registry`` the list."""
+"""One folder a system, and rooms for what several systems share. No system imports another.
+
+``base`` holds the contracts, ``registry`` lists the systems.
+"""

@@ -19,7 +19,7 @@ from ematix_flow.testing.matched_loads import (
     PATHS,
     load_matched,
     load_matched_incremental,
-    resolve_matching,
+    table_and_matching,
     table_of,
 )
 from ematix_flow.testing.samples import TYPES, every_type, every_value, row_per_type
@@ -216,7 +216,7 @@ class MergeContract(TargetContract):
     def test_soft_deletes_mark_the_row_and_a_return_clears_the_mark(
         self, backend: Backend, target: BatchTarget, path: str
     ) -> None:
-        stored = resolve_matching(SMALL, "merge", deletes="soft")[0].with_load_columns()
+        stored = table_and_matching(SMALL, "merge", deletes="soft")[0].with_load_columns()
         both, one = rows_of((1, "a", 1), (2, "b", 2)), rows_of((2, "b", 2))
         marks: list[dict[int, Any]] = []
         missed = dt.datetime(2026, 1, 2, tzinfo=dt.timezone.utc)
@@ -294,7 +294,7 @@ class MergeContract(TargetContract):
 
     def _reset(self, target: BatchTarget, rows: list[dict[str, Any]], deletes: str | None) -> None:
         """Load exactly these rows again, without deletion marks."""
-        stored = resolve_matching(SMALL, "merge", deletes=deletes)[0]
+        stored = table_and_matching(SMALL, "merge", deletes=deletes)[0]
         load_rows(target, new_load(stored, "truncate", max_shrink=1.0), rows)
 
     @pytest.mark.parametrize("path", PATHS)

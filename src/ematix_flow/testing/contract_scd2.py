@@ -21,7 +21,7 @@ from ematix_flow.testing.matched_loads import (
     PATHS,
     load_matched,
     load_matched_incremental,
-    resolve_matching,
+    table_and_matching,
     table_of,
 )
 from ematix_flow.testing.samples import TYPES, every_type, every_value, row_per_type
@@ -63,7 +63,7 @@ class Scd2Contract(TargetContract):
         self, backend: Backend, table: TableSpec, event: str | None = None
     ) -> dict[Any, list[Version]]:
         """The versions of each key in order of time, as (name, from minute, to minute)."""
-        stored, matching = resolve_matching(table, "scd2", event=event)
+        stored, matching = table_and_matching(table, "scd2", event=event)
         found: dict[Any, list[Version]] = {}
         rows = self.read_rows(backend, stored.with_load_columns())
         for row in sorted(rows, key=lambda row: row["valid_from"]):
@@ -96,7 +96,7 @@ class Scd2Contract(TargetContract):
         self, backend: Backend, target: BatchTarget
     ) -> None:
         table = every_type("version_types")
-        stored = resolve_matching(table, "scd2")[0].with_load_columns()
+        stored = table_and_matching(table, "scd2")[0].with_load_columns()
         load_version(target, table, every_value(), 0)
         assert load_version(target, table, every_value(), 1).rows.inserted == 0
         low, middle, _, empty = every_value()
@@ -120,7 +120,7 @@ class Scd2Contract(TargetContract):
     ) -> None:
         load_version(target, NAMED, named_rows((1, "a")), 5)
         load_version(target, NAMED, named_rows((1, "b")), 4)
-        stored = resolve_matching(NAMED, "scd2")[0].with_load_columns()
+        stored = table_and_matching(NAMED, "scd2")[0].with_load_columns()
         first, second = sorted(self.read_rows(backend, stored), key=lambda row: row["valid_from"])
         assert first["valid_from"] < first["valid_to"] == second["valid_from"]
         assert (first["name"], second["name"], second["is_current"]) == ("a", "b", True)
@@ -200,7 +200,7 @@ class Scd2Contract(TargetContract):
         rows = dated_rows(*[(i, "n", 1) for i in range(8)])
         load_version(target, narrow, rows, 10, event="at")
         load_version(target, wide, [row | {"size": row["id"]} for row in rows], 20, event="at")
-        stored = resolve_matching(wide, "scd2", event="at")[0].with_load_columns()
+        stored = table_and_matching(wide, "scd2", event="at")[0].with_load_columns()
         assert sorted(row["size"] for row in self.read_rows(backend, stored)) == list(range(8))
 
     def test_of_events_at_one_moment_the_greatest_hash_holds(
@@ -324,7 +324,7 @@ class Scd2Contract(TargetContract):
         )
         load_version(target, table, [{"id": 1, "code": "x", "n": 1}], 1, compare=("n",))
         load_version(target, table, [{"id": 1, "code": "x", "n": 2}], 2, compare=("n",))
-        stored = resolve_matching(table, "scd2")[0].with_load_columns()
+        stored = table_and_matching(table, "scd2")[0].with_load_columns()
         found = sorted((row["n"], row["is_current"]) for row in self.read_rows(backend, stored))
         assert found == [(1, False), (2, True)]
 
@@ -346,7 +346,7 @@ class Scd2Contract(TargetContract):
         changed = [{**row, "name": "new", **({"at": minute(1)} if event else {})} for row in rows[::100]]
         applied = load_version(target, table, [*changed, *rows[1:50]], 2, event=event)
         assert (applied.rows.inserted, applied.rows.updated) == (200, 200)
-        assert len(self.read_rows(backend, resolve_matching(table, "scd2", event=event)[0])) == 20_200
+        assert len(self.read_rows(backend, table_and_matching(table, "scd2", event=event)[0])) == 20_200
 
     # ---------------------------------------------------------------- the commit protocol
 

@@ -21,7 +21,7 @@ from ematix_flow.testing.loads import PIPELINE, TARGET, load_rows, new_load, pre
 PATHS = ("staged", "same_db")
 
 
-def resolve_matching(table: TableSpec, mode: str, **options: Any) -> tuple[TableSpec, Matching]:
+def table_and_matching(table: TableSpec, mode: str, **options: Any) -> tuple[TableSpec, Matching]:
     """The table with its extra columns, and the options of merge or scd2 with all defaults."""
     keys = table.merge_keys or table.primary_key
     event = options.get("event")
@@ -48,7 +48,7 @@ def load_matched(
     **options: Any,
 ) -> LoadResult:
     """One load. ``options`` are fields of `Matching`, ``load`` fields of `Load`."""
-    stored, matching = resolve_matching(table, mode, **options)
+    stored, matching = table_and_matching(table, mode, **options)
     made = new_load(stored, mode, matching=matching, **(load or {}))
     if path == "staged":
         return load_rows(target, made, rows)

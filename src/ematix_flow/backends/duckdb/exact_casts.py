@@ -13,7 +13,7 @@ from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import INTEGER_BITS
 from ematix_flow.strategies.sql import column as column_tree
 
-_MARK = "<<ematix_flow: {}>>"  # `rejection_in` finds this in DuckDB's error
+_MARK = "<<ematix_flow: {}>>"  # the form that `find_rejection` finds in DuckDB's error
 
 
 def exact_cast(dialect: DuckDBDialect, column: ColumnSpec, native: str) -> exp.Expr:
