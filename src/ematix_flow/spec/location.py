@@ -23,7 +23,7 @@ class SourceLocation:
     def __str__(self) -> str:
         try:
             shown = os.path.relpath(self.file)
-        except ValueError:  # another drive on Windows
+        except (ValueError, OSError):  # another drive on Windows, or a deleted working directory
             shown = self.file
         return f"{self.file if shown.startswith('..') else shown}:{self.line}"
 
