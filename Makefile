@@ -69,7 +69,7 @@ fmt: $(DEV) ## Format the code and fix what the linter can fix
 
 .PHONY: docs
 docs: $(DEV) ## Build the documentation into site/, with search; a broken link is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet $(ARGS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
 	@echo "Open site/index.html, or serve it while you write: $(BIN)/mkdocs serve"
 
 .PHONY: bench

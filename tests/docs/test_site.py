@@ -24,7 +24,6 @@ def test_the_site_builds_without_a_broken_link_and_loads_nothing_from_elsewhere(
             "mkdocs",
             "build",
             "--strict",
-            "--quiet",
             "--site-dir",
             str(tmp_path / "site"),
         ],

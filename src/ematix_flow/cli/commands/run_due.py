@@ -51,7 +51,8 @@ def run_due(
         typer.Option(
             "--interval",
             metavar="SECONDS",
-            help="How far back the first slot of a pipeline may be; catchup=none skips older slots.",
+            help="The time between two calls. It is how far back the first slot of a pipeline may be, "
+            "and catchup=none skips slots that are older.",
         ),
     ] = 60.0,
     lease_seconds: Annotated[
