@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ematix_flow.backends.kafka.notebook import KafkaBackend as KafkaBackend
-    from ematix_flow.backends.kinesis.notebook import KinesisBackend as KinesisBackend
-    from ematix_flow.backends.pubsub.notebook import PubSubBackend as PubSubBackend
-    from ematix_flow.backends.rabbitmq.notebook import RabbitMQBackend as RabbitMQBackend
+    from ematix_flow.backends.kafka.direct_backend import KafkaBackend as KafkaBackend
+    from ematix_flow.backends.kinesis.direct_backend import KinesisBackend as KinesisBackend
+    from ematix_flow.backends.pubsub.direct_backend import PubSubBackend as PubSubBackend
+    from ematix_flow.backends.rabbitmq.direct_backend import RabbitMQBackend as RabbitMQBackend
 
 # name -> (module, the extra that brings its driver)
 _BACKENDS = {
-    "KafkaBackend": ("ematix_flow.backends.kafka.notebook", "kafka"),
-    "RabbitMQBackend": ("ematix_flow.backends.rabbitmq.notebook", "rabbitmq"),
-    "PubSubBackend": ("ematix_flow.backends.pubsub.notebook", "pubsub"),
-    "KinesisBackend": ("ematix_flow.backends.kinesis.notebook", "kinesis"),
+    "KafkaBackend": ("ematix_flow.backends.kafka.direct_backend", "kafka"),
+    "RabbitMQBackend": ("ematix_flow.backends.rabbitmq.direct_backend", "rabbitmq"),
+    "PubSubBackend": ("ematix_flow.backends.pubsub.direct_backend", "pubsub"),
+    "KinesisBackend": ("ematix_flow.backends.kinesis.direct_backend", "kinesis"),
 }
 __all__ = sorted(_BACKENDS)
 

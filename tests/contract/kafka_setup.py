@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from ematix_flow.backends.kafka.backend import KafkaStreamBackend
-from ematix_flow.backends.messages.contract import outgoing_schema
+from ematix_flow.backends.messages.base import outgoing_schema
 from ematix_flow.spec.connections.brokers import KafkaConnection
 from tests.services.kafka import KEY_PASSWORD, PASSWORD, USER, KafkaServer
 

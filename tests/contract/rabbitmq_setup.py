@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ematix_flow.backends.messages.contract import Message, ReadRequest, outgoing_schema
+from ematix_flow.backends.messages.base import Message, ReadRequest, outgoing_schema
 from ematix_flow.backends.rabbitmq.backend import RabbitMQStreamBackend
 from ematix_flow.backends.rabbitmq.receiver import RabbitMQReceiver
 from ematix_flow.backends.spool.spool import Spool

@@ -13,7 +13,7 @@ import pytest
 
 from ematix_flow import DeltaLocalConnection
 from ematix_flow.backends.delta.stream import DeltaStream
-from ematix_flow.backends.messages.contract import ReadRequest
+from ematix_flow.backends.messages.base import ReadRequest
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.engine.streams.checkpoint import write_checkpoint
 from ematix_flow.errors import FlowError, SourceFailed, SourceMissing

@@ -18,7 +18,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.base import Backend
 from ematix_flow.backends.duckdb import shared_connections
 from ematix_flow.backends.sqlite import connection as sqlite_connection
@@ -89,7 +89,7 @@ def test_a_reader_sees_all_old_or_all_new_rows_of_a_refresh(kind: str, backend: 
             seen.append(read_sql(backend, COUNT[kind])[0]["n"])
 
     for point in ("apply.began", "apply.rows_written", "apply.before_commit", "apply.after_commit"):
-        with faults.inject(point, look):
+        with fault_points.inject(point, look):
             load_rows(target_of(backend), new_load(SMALL, "truncate"), named(0, 1500 + len(seen)))
     assert seen == [2000, 1500, 1501, 1503]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ematix_flow.backends.messages.contract import ReadRequest
+from ematix_flow.backends.messages.base import ReadRequest
 from ematix_flow.backends.objectstore.spark import LocalFilesSource, json_frames
 from ematix_flow.backends.objectstore.stream import FilesStream
 from ematix_flow.backends.registry import open_backend

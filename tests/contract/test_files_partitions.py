@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from ematix_flow.backends.messages.contract import ReadRequest
+from ematix_flow.backends.messages.base import ReadRequest
 from ematix_flow.backends.objectstore.spark import LocalFilesSource
 from ematix_flow.backends.objectstore.stream import FilesStream
 from ematix_flow.backends.objectstore.target import LocalFilesTarget

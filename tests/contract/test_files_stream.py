@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
 
-from ematix_flow.backends.messages.contract import ReadRequest
+from ematix_flow.backends.messages.base import ReadRequest
 from ematix_flow.backends.objectstore.stream import FilesStream
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.engine.spark.error_translation import translate_spark_error

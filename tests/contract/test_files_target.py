@@ -20,7 +20,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.base import Load, SameDatabaseRows, StagedPart, StagedRows
 from ematix_flow.backends.objectstore.backend import LocalFilesBackend
 from ematix_flow.backends.objectstore.storage import local_versions
@@ -258,7 +258,7 @@ def test_a_crash_while_a_folder_is_adopted_loses_nothing(
     users_folder(root)
     if not swaps:
         monkeypatch.setattr(local_versions.ctypes, "CDLL", lambda *_, **__: object())
-    with pytest.raises(faults.InjectedCrash), faults.inject(point, "crash"):
+    with pytest.raises(fault_points.InjectedCrash), fault_points.inject(point, "crash"):
         load_rows(target, new_load(TABLE), rows(0, 2))
     assert ids(root) == [100, 101]
     load_rows(target, new_load(TABLE), rows(0, 2))
@@ -361,7 +361,7 @@ def test_a_first_load_through_another_root_that_came_in_between_is_not_replaced(
             load_rows(wide, new_load(table), to_come.pop())
 
     with (
-        faults.inject("files.before_publish", meanwhile),
+        fault_points.inject("files.before_publish", meanwhile),
         pytest.raises(PlanError, match="loaded through a connection with path"),
     ):
         load_rows(narrow, new_load(there), rows(0, 3))
@@ -714,7 +714,7 @@ def test_an_ordinary_failure_cleans_up_after_itself_and_never_removes_what_is_pu
 ) -> None:
     load_rows(target, new_load(TABLE), rows(0, 3))
     load = new_load(TABLE)
-    with pytest.raises(faults.InjectedFailure), faults.inject(point, "raise"):
+    with pytest.raises(fault_points.InjectedFailure), fault_points.inject(point, "raise"):
         load_rows(target, load, rows(3, 5))
     committed = bool(target.ledger(PIPELINE, TARGET, run_id=str(load.run_id)))
     assert committed == (point == "files.after_publish")

@@ -206,7 +206,7 @@ def test_json_columns_come_from_the_first_lines_if_so_asked(spark: SparkSession,
 
 def test_a_batch_size_is_in_force_while_the_rows_are_computed(spark: SparkSession, tmp_path: Path) -> None:
     from ematix_flow.backends.base import SourceQuery
-    from ematix_flow.engine.execution.frames import source_frame
+    from ematix_flow.engine.execution.source_frames import source_frame
 
     (tmp_path / "t.jsonl").write_text('{"a": 1}\n' * 100)
     source = LocalFilesSource(tmp_path, "json_lines", FileOptions(json_read_options=(("batch_size", 7),)))

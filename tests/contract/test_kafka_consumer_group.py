@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from ematix_flow.backends.kafka.backend import KafkaStreamBackend
 from ematix_flow.backends.kafka.positions import starting_offsets
 from ematix_flow.backends.kafka.spark import KafkaSource
-from ematix_flow.backends.messages.contract import ReadRequest
+from ematix_flow.backends.messages.base import ReadRequest
 from tests.contract.kafka_setup import connection
 from tests.services.kafka import KafkaServer
 

@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.kafka.dead_letters import DeadLetterTopic
 from ematix_flow.backends.state_stores.dead_letters import open_dead_letter_topic, open_stream_dead_letters
 from ematix_flow.backends.state_stores.dead_letters import open_dead_letters as open_table
@@ -275,7 +275,7 @@ def test_a_process_killed_between_topic_and_store_loses_no_letter(
 ) -> None:
     arguments = [sys.executable, "-c", CHILD, kafka.bootstrap, kafka_topic]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    dying = {**env, faults.FAULT_VARIABLE: "stream.dead_letters_sent=kill"}
+    dying = {**env, fault_points.FAULT_VARIABLE: "stream.dead_letters_sent=kill"}
     assert subprocess.run(arguments, env=dying, timeout=120).returncode == -signal.SIGKILL
     spec = declared(connected(kafka), topic=kafka_topic)
     with open_stream_dead_letters(spec, env=os.environ) as store:

@@ -18,7 +18,7 @@ from ematix_flow.backends.kafka.backend import KafkaStreamBackend
 from ematix_flow.backends.kafka.java_settings import spark_options
 from ematix_flow.backends.kafka.offset_ranges import OffsetRange, ranges_between, split_ranges
 from ematix_flow.backends.kafka.spark import _COLUMNS, KafkaSource
-from ematix_flow.backends.messages.contract import ReadRequest, message_schema
+from ematix_flow.backends.messages.base import ReadRequest, message_schema
 from ematix_flow.errors import CannotConnect, DataLost, SourceFailed
 from tests.contract.kafka_setup import WAYS, connection, secured
 from tests.services.kafka import KafkaServer, running_server

@@ -14,7 +14,7 @@ from ematix_flow import SQLiteConnection
 from ematix_flow.api.streaming import StreamingPipeline, stream_spec
 from ematix_flow.backends.kafka.backend import KafkaStreamBackend
 from ematix_flow.backends.kafka.settings import client_settings
-from ematix_flow.backends.messages.contract import ReadRequest
+from ematix_flow.backends.messages.base import ReadRequest
 from ematix_flow.graph.registry import Registry
 from tests.contract.kafka_setup import connection
 from tests.services.kafka import KafkaServer

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.kafka.producer import FENCED, kafka_error_of
 from ematix_flow.backends.kafka.sender import KafkaSender
 from ematix_flow.backends.kafka.transactions import marker_group, transactional_id
-from ematix_flow.backends.messages.contract import BatchToken, Sender
+from ematix_flow.backends.messages.base import BatchToken, Sender
 from ematix_flow.errors import ConfigError, RowRejected, TargetFailed
 from ematix_flow.spec.connections.brokers import KafkaConnection
 from tests.contract.kafka_setup import WAYS, backend, outgoing, secured
@@ -303,7 +303,7 @@ def test_a_process_killed_around_the_commit_leaves_all_or_nothing(
     script = (
         "import json, sys\n"
         "from ematix_flow.backends.kafka.sender import KafkaSender\n"
-        "from ematix_flow.backends.messages.contract import BatchToken\n"
+        "from ematix_flow.backends.messages.base import BatchToken\n"
         "from ematix_flow.spec.connections.brokers import KafkaConnection\n"
         "from tests.contract.kafka_setup import outgoing\n"
         "made = KafkaConnection(name='events', bootstrap_servers=sys.argv[1])\n"
@@ -313,7 +313,7 @@ def test_a_process_killed_around_the_commit_leaves_all_or_nothing(
     paths = os.pathsep.join([str(REPOSITORY / "src"), str(REPOSITORY)])
     done = subprocess.run(
         [sys.executable, "-c", script, kafka.bootstrap, kafka_topic, batch.pipeline],
-        env={**os.environ, "PYTHONPATH": paths, faults.FAULT_VARIABLE: f"{point}=kill"},
+        env={**os.environ, "PYTHONPATH": paths, fault_points.FAULT_VARIABLE: f"{point}=kill"},
         check=False,
         timeout=120,
     )

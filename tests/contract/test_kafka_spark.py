@@ -18,9 +18,9 @@ from pyspark.sql import Row, SparkSession
 from ematix_flow.backends.kafka.backend import KafkaStreamBackend
 from ematix_flow.backends.kafka.data_loss import explain_data_loss
 from ematix_flow.backends.kafka.spark import KafkaSource
-from ematix_flow.backends.messages.contract import MESSAGE_DDL, BatchToken, ReadRequest
+from ematix_flow.backends.messages.base import MESSAGE_DDL, BatchToken, ReadRequest
 from ematix_flow.errors import SourceFailed
-from ematix_flow.faults import InjectedFailure, inject
+from ematix_flow.fault_points import InjectedFailure, inject
 from tests.contract.kafka_setup import connection, outgoing, secured
 from tests.services.kafka import KafkaServer
 

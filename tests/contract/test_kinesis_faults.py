@@ -12,7 +12,7 @@ import pytest
 
 from ematix_flow.backends.kinesis.backend import KinesisStreamBackend
 from ematix_flow.backends.kinesis.sender import KinesisSender
-from ematix_flow.backends.messages.contract import ReadRequest, Receiver, outgoing_schema
+from ematix_flow.backends.messages.base import ReadRequest, Receiver, outgoing_schema
 from ematix_flow.errors import CannotConnect, SourceFailed, TargetFailed
 from ematix_flow.spec.connections import KinesisConnection
 from tests.contract.kinesis_fake import SHARD, Answer, FakeKinesis, error, fake_kinesis, records, shard

@@ -16,7 +16,7 @@ import pytest
 from ematix_flow.backends.kinesis.backend import KinesisStreamBackend
 from ematix_flow.backends.kinesis.positions import ENDED
 from ematix_flow.backends.kinesis.receiver import KinesisReceiver
-from ematix_flow.backends.messages.contract import Message, ReadRequest
+from ematix_flow.backends.messages.base import Message, ReadRequest
 from ematix_flow.backends.spool.spool import Spool
 from ematix_flow.errors import CannotConnect, SourceFailed, SourceMissing
 from ematix_flow.spec.connections import KinesisConnection

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ematix_flow.backends.kinesis.backend import KinesisStreamBackend
-from ematix_flow.backends.messages.contract import ReadRequest
+from ematix_flow.backends.messages.base import ReadRequest
 from ematix_flow.errors import ConfigError, RowRejected, TargetFailed
 from ematix_flow.spec.connections import KinesisConnection
 from tests.contract.test_kinesis_faults import rows

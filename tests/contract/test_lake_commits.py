@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.base import Backend
 from ematix_flow.backends.lake.journal import LakeCommit
 from ematix_flow.backends.lake.target import LakeTarget
@@ -79,7 +79,7 @@ def test_a_row_that_another_writer_adds_meanwhile_is_matched_not_doubled(
     counted: tuple[int, int],
 ) -> None:
     load_matched(target, SMALL, "merge", named((1, "a"), (2, "b")))
-    with faults.inject(point, lambda: written_by_another(folder, 3, "theirs")):
+    with fault_points.inject(point, lambda: written_by_another(folder, 3, "theirs")):
         applied = load_matched(target, SMALL, "merge", named((2, "B"), (3, "ours")))
     assert (applied.rows.inserted, applied.rows.updated) == counted  # too late to be counted again
     assert names_in(backend, spark) == {1: "a", 2: "B", 3: "ours"}
@@ -91,7 +91,7 @@ def test_a_new_row_that_another_writer_was_quicker_with_gets_our_values(
     backend: Backend, target: LakeTarget, spark: SparkSession, folder: Path
 ) -> None:
     load_matched(target, SMALL, "merge", named((1, "a")))
-    with faults.inject("apply.before_commit", lambda: written_by_another(folder, 3, "theirs")):
+    with fault_points.inject("apply.before_commit", lambda: written_by_another(folder, 3, "theirs")):
         load_matched(target, SMALL, "merge", named((3, "ours")))
     assert sorted(row["name"] for row in read_delta(backend, SMALL, spark)) == ["a", "ours"]
 
@@ -149,7 +149,7 @@ def test_a_load_that_died_before_its_commit_left_nothing_and_the_next_counts_on(
 ) -> None:
     load_matched(target, SMALL, "merge", named((1, "a")))
     for point in ("apply.ledger_written", "apply.before_commit"):
-        with faults.inject(point, "crash"), pytest.raises(faults.InjectedCrash):
+        with fault_points.inject(point, "crash"), pytest.raises(fault_points.InjectedCrash):
             load_matched(target, SMALL, "merge", named((1, point)))
         assert names_in(backend, spark) == {1: "a"}
         assert len(target.ledger(PIPELINE, TARGET)) == 1
@@ -163,7 +163,7 @@ def test_a_load_that_died_after_its_commit_is_found_and_not_done_again(
     backend: Backend, target: LakeTarget, spark: SparkSession
 ) -> None:
     load = new_load(SMALL, batch_key="slot:1")
-    with faults.inject("apply.after_commit", "crash"), pytest.raises(faults.InjectedCrash):
+    with fault_points.inject("apply.after_commit", "crash"), pytest.raises(fault_points.InjectedCrash):
         load_rows(target, load, named((1, "a")))
     assert len(target.ledger(PIPELINE, TARGET)) == 1
     assert load_rows(target, new_load(SMALL, batch_key="slot:1"), named((1, "a"))).duplicate
@@ -176,13 +176,15 @@ def test_a_load_that_commits_after_its_process_was_killed_is_found_and_not_done_
     """A Java process may outlive the run that was killed: here it commits when the next run is under way."""
     load_rows(target, new_load(SMALL), named((1, "a")))
     batch = new_load(SMALL)
-    with pytest.raises(faults.InjectedCrash), faults.inject("apply.before_commit", "crash"):
+    with pytest.raises(fault_points.InjectedCrash), fault_points.inject("apply.before_commit", "crash"):
         load_rows(target, batch, named((2, "b")))
     (left,) = (folder / "_ematix_flow").glob("000000000002-*.json")
     rows = stamped_row(target, 2, "b")
     late = LakeCommit(2, left.stem.rpartition("-")[2])
     stored = SMALL.with_load_columns()
-    with faults.inject("apply.ledger_written", lambda: target._format.append(spark, stored, rows, late)):
+    with fault_points.inject(
+        "apply.ledger_written", lambda: target._format.append(spark, stored, rows, late)
+    ):
         assert load_rows(target, batch, named((2, "b"))).duplicate
     assert names_in(backend, spark) == {1: "a", 2: "b"}
     assert len(read_delta(backend, SMALL, spark)) == 2
@@ -204,7 +206,7 @@ def test_events_that_a_dead_load_wrote_beside_the_history_never_count(
         load_matched(target, DATED, "scd2", dated_rows(*rows), event="at", load={"loaded_at": minute(1_000)})
 
     add((1, "a", 1), (1, "a", 3))
-    with faults.inject("apply.rows_written", "crash"), pytest.raises(faults.InjectedCrash):
+    with fault_points.inject("apply.rows_written", "crash"), pytest.raises(fault_points.InjectedCrash):
         add((1, "a", 2), (1, "a", 9), (1, "b", 12))
     add((1, "c", 5))
     stored = read_delta(backend, DATED, spark)

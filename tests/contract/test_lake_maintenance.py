@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.base import Backend, SparkSource
 from ematix_flow.backends.lake import journal
 from ematix_flow.backends.lake.companion_table import UNTIL, with_lifetime_columns
@@ -171,7 +171,7 @@ def test_a_load_that_comes_while_a_table_is_maintained_waits_and_neither_loses_a
         add(target, i, batch_key=f"slot:{i}")
     other = lake_target(backend, spark)
     waiting = threading.Thread(target=lambda: add(other, 2, batch_key="slot:2"))
-    with faults.inject("fold.counts", waiting.start) as reached:
+    with fault_points.inject("fold.counts", waiting.start) as reached:
         (done,) = target.maintain(SMALL, MaintenanceOptions())
     waiting.join(timeout=120)
     assert done.entries == 1

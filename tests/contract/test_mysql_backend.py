@@ -15,7 +15,7 @@ from typing import Any
 import pymysql
 import pytest
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.base import SameDatabaseRows, SourceQuery
 from ematix_flow.backends.mysql import target as mysql_target
 from ematix_flow.backends.mysql.failures import is_conflict
@@ -409,7 +409,7 @@ def test_a_server_that_dies_in_mid_load_has_all_or_nothing_and_the_next_run_fini
     with (
         pytest.raises(TargetFailed) as raised,
         backend.target().lock(PIPELINE, TARGET, load.run_id),
-        faults.inject(point, _killing(server)),
+        fault_points.inject(point, _killing(server)),
     ):
         load_rows(backend.target(), load, orders(50, 80), drop=False)
     server.start()

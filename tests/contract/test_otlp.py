@@ -14,7 +14,7 @@ from ematix_flow.observe.observer import RunEnd, StreamBatch
 from ematix_flow.observe.otlp_metrics import PREFERENCE
 from ematix_flow.observe.traces import BATCHES_PER_MINUTE, open_traces
 from ematix_flow.state.local_stores import open_local_run_log
-from ematix_flow.state.run_records import RunRecord
+from ematix_flow.state.runlog.records import RunRecord
 from ematix_flow.state.times import utc_now
 from tests.otlp_receiver import OtlpReceiver, attributes, receiving
 from tests.watched_runs import orders_pipeline

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.errors import TargetFailed
 from tests.contract.postgres_setup import (
     PIPELINE,
@@ -37,8 +37,8 @@ def test_a_crash_before_the_commit_leaves_the_target_as_it_was(
     load = new_load(orders(), mode)
     rows = staged(backend, load, [{"id": 2}, {"id": 3}])
     with (
-        faults.inject(point, "crash"),
-        pytest.raises(faults.InjectedCrash),
+        fault_points.inject(point, "crash"),
+        pytest.raises(fault_points.InjectedCrash),
         backend.target().lock(PIPELINE, TARGET, load.run_id),
     ):
         backend.target().apply(load, rows)
@@ -55,7 +55,7 @@ def test_a_crash_after_the_commit_has_loaded_and_a_replay_knows(pg_database: str
     load_rows(backend, orders(), [{"id": 1}])
     load = new_load(orders(), batch_key="slot:1")
     rows = staged(backend, load, [{"id": 2}])
-    with faults.inject("apply.after_commit", "crash"), pytest.raises(faults.InjectedCrash):
+    with fault_points.inject("apply.after_commit", "crash"), pytest.raises(fault_points.InjectedCrash):
         backend.target().apply(load, rows)
     assert load_rows(backend, orders(), [{"id": 2}], batch_key="slot:1").duplicate
     assert sql(pg_database, "SELECT id FROM shop.orders ORDER BY id") == [(1,), (2,)]
@@ -70,7 +70,7 @@ def test_a_server_that_goes_down_in_mid_load_leaves_the_target_as_it_was(
     load_rows(backend, orders(), [{"id": 1}])
     load = new_load(orders())
     rows = staged(backend, load, [{"id": 2}])
-    with faults.inject(point, lambda: postgres.stop(crash=True)), pytest.raises(TargetFailed) as raised:
+    with fault_points.inject(point, lambda: postgres.stop(crash=True)), pytest.raises(TargetFailed) as raised:
         backend.target().apply(load, rows)
     assert "broke" in str(raised.value)
     # once the commit was sent, only the ledger can tell

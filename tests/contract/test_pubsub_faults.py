@@ -13,7 +13,7 @@ import pytest
 from google.protobuf.empty_pb2 import Empty
 from google.pubsub_v1 import PullResponse, Subscription
 
-from ematix_flow.backends.messages.contract import Message, ReadRequest
+from ematix_flow.backends.messages.base import Message, ReadRequest
 from ematix_flow.backends.pubsub.backend import PubSubStreamBackend
 from ematix_flow.backends.pubsub.receiver import PubSubReceiver
 from ematix_flow.errors import CannotConnect, SourceFailed

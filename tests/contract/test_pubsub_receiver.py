@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ematix_flow.backends.messages.contract import Message, ReadRequest
+from ematix_flow.backends.messages.base import Message, ReadRequest
 from ematix_flow.backends.pubsub.backend import PubSubStreamBackend
 from ematix_flow.backends.pubsub.receiver import PubSubReceiver
 from ematix_flow.backends.spool.spool import Spool

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ematix_flow.backends.messages.contract import Message, ReadRequest, outgoing_schema
+from ematix_flow.backends.messages.base import Message, ReadRequest, outgoing_schema
 from ematix_flow.backends.pubsub.backend import PubSubStreamBackend
 from ematix_flow.backends.pubsub.sender import PubSubSender
 from ematix_flow.errors import CannotConnect, ConfigError, RowRejected, TargetFailed

@@ -21,7 +21,7 @@ from ematix_flow.observe.observer import RunEnd, SchedulerTick
 from ematix_flow.observe.run_metrics import RunMetrics
 from ematix_flow.observe.stream_metrics import StreamMetrics
 from ematix_flow.state.local_stores import open_local_run_log
-from ematix_flow.state.run_records import RunRecord
+from ematix_flow.state.runlog.records import RunRecord
 from ematix_flow.state.times import utc_now
 from tests.services.prometheus import Pushgateway
 from tests.watched_runs import orders_pipeline

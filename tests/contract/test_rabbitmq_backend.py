@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ematix_flow.backends.messages.contract import ReadRequest
+from ematix_flow.backends.messages.base import ReadRequest
 from ematix_flow.backends.rabbitmq.address import address_of
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.errors import CannotConnect, ConfigError, DeclarationError, SourceMissing, Unsupported

@@ -15,7 +15,7 @@ from typing import Any
 import pika
 import pytest
 
-from ematix_flow.backends.messages.contract import ReadRequest
+from ematix_flow.backends.messages.base import ReadRequest
 from ematix_flow.backends.spool.spool import Spool
 from ematix_flow.errors import CannotConnect, SourceFailed
 from tests.contract.rabbitmq_setup import Target, backend, polled, receiving, until
@@ -206,7 +206,7 @@ CONSUMER = """
     from pathlib import Path
     from ematix_flow.backends.registry import open_backend
     from ematix_flow.backends.spool.spool import Spool
-    from ematix_flow.backends.messages.contract import ReadRequest
+    from ematix_flow.backends.messages.base import ReadRequest
     from ematix_flow.spec.connections.brokers import RabbitMQConnection
     from tests.contract.rabbitmq_setup import Target
     import pyarrow.parquet as pq

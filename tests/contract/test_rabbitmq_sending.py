@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pika import frame, spec
 
-from ematix_flow.backends.messages.contract import BatchToken, outgoing_schema
+from ematix_flow.backends.messages.base import BatchToken, outgoing_schema
 from ematix_flow.backends.rabbitmq.backend import RabbitMQStreamBackend
 from ematix_flow.backends.rabbitmq.sender import RabbitMQSender
 from ematix_flow.errors import CannotConnect, ConfigError, RowRejected, TargetFailed

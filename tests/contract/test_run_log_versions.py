@@ -12,8 +12,8 @@ import sqlalchemy as sa
 
 from ematix_flow.backends.state_stores.run_logs import open_run_log, open_slots, sql_tables
 from ematix_flow.errors import ConfigError
-from ematix_flow.state.control_tables import UPGRADES
-from ematix_flow.state.run_records import RunRecord
+from ematix_flow.state.runlog.records import RunRecord
+from ematix_flow.state.runlog.tables import UPGRADES
 from ematix_flow.state.slots.base import Slot
 from ematix_flow.state.sql.column_types import ExactText, UtcDateTime
 

@@ -17,9 +17,9 @@ from ematix_flow.backends.stores.object_urls import open_object_store
 from ematix_flow.errors import ConfigError, FlowError, LoadError, UsageError
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.row_counts import RowCounts
-from ematix_flow.state.run_records import LONGEST_OUTPUT, RunRecord
 from ematix_flow.state.runlog.base import RunLog
 from ematix_flow.state.runlog.objects import ObjectRunLog
+from ematix_flow.state.runlog.records import LONGEST_OUTPUT, RunRecord
 from ematix_flow.state.slots.base import Slot
 from tests.contract.chosen import shared_out
 from tests.contract.object_stores import OBJECTS, object_url

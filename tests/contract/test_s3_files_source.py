@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.objectstore.reading.s3_file_tree import S3FileTree
 from ematix_flow.backends.objectstore.s3_backend import S3FilesBackend
 from ematix_flow.backends.stores import s3_client
@@ -88,13 +88,17 @@ def test_a_load_that_is_not_published_is_not_seen(spark: SparkSession, lake: S3L
     target, count = backend.target(), "SELECT count(*) AS n FROM shop.orders"
     load_rows(target, new_load(TABLE), rows(0, 10), parts=2)
     seen = []
-    with faults.inject("files.before_publish", lambda: seen.append(query(spark, backend, count)[0]["n"])):
+    with fault_points.inject(
+        "files.before_publish", lambda: seen.append(query(spark, backend, count)[0]["n"])
+    ):
         load_rows(target, new_load(TABLE, "truncate", max_shrink=1), rows(0, 4), parts=40)
     assert seen == [10]
     assert query(spark, backend, count) == [{"n": 4}]
     load_rows(target, new_load(TABLE), rows(4, 90), parts=40)  # many: Spark lists the folder itself
     assert query(spark, backend, count) == [{"n": 90}]
-    with faults.inject("files.before_publish", lambda: seen.append(query(spark, backend, count)[0]["n"])):
+    with fault_points.inject(
+        "files.before_publish", lambda: seen.append(query(spark, backend, count)[0]["n"])
+    ):
         load_rows(target, new_load(TABLE), rows(90, 95))
     assert seen == [10, 90]
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ematix_flow import faults
-from ematix_flow.backends.messages.contract import ReadRequest, Receiver
+from ematix_flow import fault_points
+from ematix_flow.backends.messages.base import ReadRequest, Receiver
 from ematix_flow.backends.objectstore.s3_backend import S3FilesBackend
 from ematix_flow.backends.objectstore.stream import FilesStream
 from ematix_flow.backends.stores import s3_client
@@ -118,7 +118,7 @@ def test_what_a_load_has_not_published_is_none_of_the_tables_files(lake: S3Lake)
     first = names(receiver)
     assert first == lake.published(table)
     seen: list[list[str]] = []
-    with faults.inject("files.before_publish", lambda: seen.append(names(receiver))):
+    with fault_points.inject("files.before_publish", lambda: seen.append(names(receiver))):
         load_rows(target, new_load(table), [{"id": 2}])
     assert seen == [[]]
     assert names(receiver) == sorted(set(lake.published(table)) - set(first))

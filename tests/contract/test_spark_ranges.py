@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ematix_flow.engine.execution.frames import filter_range
+from ematix_flow.engine.execution.source_frames import filter_range
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange, Watermark
 

@@ -19,7 +19,7 @@ from ematix_flow import (
     SQLiteConnection,
     Text,
     ematix,
-    faults,
+    fault_points,
     pk,
 )
 
@@ -78,7 +78,10 @@ def test_a_table_that_is_gone_is_loaded_from_the_beginning_also_after_a_crash(
     [planned] = load.plan().targets
     assert planned.range is not None and planned.range.low is None
     assert any("numbered does not exist, and was loaded up to 10 before" in text for text in planned.warnings)
-    with faults.inject("apply.table_changed", "crash") as fault, pytest.raises(faults.InjectedCrash):
+    with (
+        fault_points.inject("apply.table_changed", "crash") as fault,
+        pytest.raises(fault_points.InjectedCrash),
+    ):
         load.sync()
     assert fault.has_fired
     assert load.sync().rows_inserted == 11

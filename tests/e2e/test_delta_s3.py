@@ -107,14 +107,14 @@ def test_wrong_keys_are_told_before_anything_is_read(s3: S3Server, s3_bucket: st
 def test_a_server_that_goes_away_in_mid_load_loses_nothing(
     s3: S3Server, s3_bucket: str, source: Path
 ) -> None:
-    from ematix_flow import faults
+    from ematix_flow import fault_points
 
     register_connection(DeltaS3Connection(name="lake", prefix="lake", **s3.connection_fields(s3_bucket)))  # type: ignore[arg-type]
     pipeline = customers("append")
-    with faults.inject("apply.before_commit", s3.restart):
+    with fault_points.inject("apply.before_commit", s3.restart):
         pipeline.sync()
     assert len(read_back(s3, s3_bucket)) == 50
-    with faults.inject("apply.before_commit", "raise"), pytest.raises(FlowError):
+    with fault_points.inject("apply.before_commit", "raise"), pytest.raises(FlowError):
         pipeline.sync()
     assert len(read_back(s3, s3_bucket)) == 50
     pipeline.sync()

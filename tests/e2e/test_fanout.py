@@ -20,7 +20,7 @@ from ematix_flow import (
     SQLiteConnection,
     Target,
     ematix,
-    faults,
+    fault_points,
     register_connection,
 )
 from ematix_flow.backends.base import Backend
@@ -349,7 +349,7 @@ def test_a_run_that_dies_between_two_targets_is_finished_by_the_next(
     seed(opened("source", "sqlite"), ROWS)
     backends = [opened(f"target_{kind}", kind) for kind in kinds]
     load = fan_out(query("sqlite"), [Target(connection=f"target_{k}", table=landed()) for k in kinds])
-    with pytest.raises(faults.InjectedCrash), faults.inject("apply.after_commit", "crash"):
+    with pytest.raises(fault_points.InjectedCrash), fault_points.inject("apply.after_commit", "crash"):
         load.sync()
     assert [ids(b, landed()) for b in backends] == [[1, 2, 3, 4, 5, 6, 7], []]
     result = load.sync()
@@ -373,7 +373,7 @@ def test_each_target_goes_on_from_its_own_watermark(opened: Opened, way: str) ->
     targets = [Target(connection=names[0], table=first), Target(connection=names[1], table=landed("second"))]
     options = {"incremental": True, "watermark_column": "seen", "continue_on_target_failure": True}
     load = fan_out(query("postgres"), targets, **options)
-    with faults.inject("apply.before_commit", "raise", nth=2):
+    with fault_points.inject("apply.before_commit", "raise", nth=2):
         assert [t.status for t in load.sync().targets] == ["succeeded", "failed"]
     seed(source, ROWS[3:])
     plan = load.plan()

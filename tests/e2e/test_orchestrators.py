@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from ematix_flow.state.local_stores import open_local_run_log
-from ematix_flow.state.run_records import RunRecord
+from ematix_flow.state.runlog.records import RunRecord
 from tests.services import orchestrators
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.state_stores.run_logs import open_run_log
 from ematix_flow.cli.main import main
 
@@ -54,7 +54,7 @@ def test_branches_run_side_by_side_and_only_what_depends_on_a_failure_is_left_ou
             assert time.monotonic() < deadline, "the other branch waits for this one"
             time.sleep(0.01)
 
-    with faults.inject("staging.created", until_both_load) as both:
+    with fault_points.inject("staging.created", until_both_load) as both:
         code = main(["run", "--all", "--workers", "2", "--module", "project.py"])
     shown = capsys.readouterr()
     assert code == 1

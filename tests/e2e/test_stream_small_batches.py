@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ematix_flow import BigInt, ManagedTable
-from ematix_flow.backends.messages.contract import MESSAGE_DDL
+from ematix_flow.backends.messages.base import MESSAGE_DDL
 from ematix_flow.backends.state_stores.dead_letters import open_stream_dead_letters
 from ematix_flow.engine.streams import incoming_batch, small_batches
 from ematix_flow.errors import UnreadableMessages

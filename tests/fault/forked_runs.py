@@ -143,7 +143,7 @@ def run_here(
     spark: SparkSession | None = None,
 ) -> dict[str, Any]:
     """The whole run in this process; without Spark, unless a session is given."""
-    from ematix_flow import faults
+    from ematix_flow import fault_points
     from ematix_flow.graph.registry import Registry, use_registry
     from ematix_flow.run.pipeline import run_declared_pipeline
     from ematix_flow.run.run_context import RunContext
@@ -152,7 +152,7 @@ def run_here(
 
     with ExitStack() as stack:
         if before_apply is not None:
-            stack.enter_context(faults.inject("apply.began", before_apply))
+            stack.enter_context(fault_points.inject("apply.began", before_apply))
         log = stack.enter_context(open_local_run_log(project_run_log(os.environ), env=os.environ))
         moment = dt.datetime.fromisoformat(slot) if slot else None
         engine: Any = TasksHere() if spark is None else spark
@@ -163,13 +163,13 @@ def run_here(
 
 
 def _child(order: dict[str, Any], start: int, gate: int) -> tuple[int, dict[str, Any]]:
-    from ematix_flow import faults
+    from ematix_flow import fault_points
     from ematix_flow.errors import FlowError
 
     os.read(start, 1)  # nothing comes: it is closed when all are there
     os.environ.update(order["env"])
     os.chdir(order["folder"])
-    faults.arm_from_setting(order["fault"])
+    fault_points.arm_from_setting(order["fault"])
     known = set(sys.modules)
     wait = (lambda: void(os.read(gate, 1))) if order["gate"] else None
     try:

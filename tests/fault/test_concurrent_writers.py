@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from ematix_flow import ObjectStoreLocalConnection, faults
+from ematix_flow import ObjectStoreLocalConnection, fault_points
 from ematix_flow.backends.base import BatchTarget
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.errors import FlowError
@@ -217,7 +217,7 @@ def made_meanwhile(folder: Path, rows: pa.Table) -> Iterator[None]:
     """By delta-rs, when our first load has been computed and is about to commit."""
     from deltalake import write_deltalake
 
-    with faults.inject("apply.before_commit", lambda: write_deltalake(str(folder), rows)):
+    with fault_points.inject("apply.before_commit", lambda: write_deltalake(str(folder), rows)):
         yield
 
 

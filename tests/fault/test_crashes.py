@@ -20,7 +20,7 @@ from ematix_flow import (
     PostgresConnection,
     SQLiteConnection,
     ematix,
-    faults,
+    fault_points,
     register_connection,
 )
 from ematix_flow.backends.registry import open_backend
@@ -76,7 +76,7 @@ SENT = ("messages.produced", "messages.before_commit", "messages.after_commit")
 
 def test_every_commit_point_has_a_crash_test() -> None:
     here = {*STAGED, *TASKS, *APPLIED, *CHANGED, *FILES, *FOLDED, *SPOOLED, *RECORDED}
-    assert set(faults.declared_points()) == {*here, *STREAMED, *SENT}
+    assert set(fault_points.declared_points()) == {*here, *STREAMED, *SENT}
 
 
 def source_with(path: Path, count: int) -> None:
@@ -116,7 +116,7 @@ def test_a_crash_in_process_loses_and_doubles_nothing(tmp_path: Path, kind: str,
 
     load.sync()
     source_with(tmp_path / "source.db", 20)
-    with pytest.raises(faults.InjectedCrash), faults.inject(point, "crash"):
+    with pytest.raises(fault_points.InjectedCrash), fault_points.inject(point, "crash"):
         load.sync()
     rows = sorted(row["id"] for row in read_table(backend, TABLE))
     assert rows == list(range(20 if point in COMMITTED else 10))
@@ -289,8 +289,8 @@ def test_the_same_pipeline_started_twice_at_once_runs_once(tmp_path: Path) -> No
     write_module(tmp_path, "duckdb", "path", str(database), "append")
     holder = (
         "import sys, killed_pipelines\n"
-        "from ematix_flow import faults\n"
-        "with faults.inject('apply.began', lambda: (print('holding', flush=True), sys.stdin.read())):\n"
+        "from ematix_flow import fault_points\n"
+        "with fault_points.inject('apply.began', lambda: (print('holding', flush=True), sys.stdin.read())):\n"
         "    print(killed_pipelines.load.sync().status)\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}

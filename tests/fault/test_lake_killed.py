@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.graph.registry import Registry, use_registry
 from ematix_flow.run.run_context import RunContext
 from ematix_flow.schedule.run_due import SlotOutcome, SlotRunner, refuse_spark
@@ -86,7 +86,7 @@ def finish(history: History, folder: Path, number: int, spark: SparkSession) -> 
 
 def crash(history: History, folder: Path, number: int, spark: SparkSession, point: str) -> None:
     history.advance(number)
-    with pytest.raises(faults.InjectedCrash), faults.inject(point, "crash"):
+    with pytest.raises(fault_points.InjectedCrash), fault_points.inject(point, "crash"):
         run_here(folder, history.slot(number), spark=spark)
     batches = require_whole(history, number)
     assert (batches > number) == (point in POINTS[-2:] or point == "apply.after_commit")
@@ -140,7 +140,7 @@ def test_a_slot_whose_last_attempt_died_after_its_commit_has_succeeded_with_its_
         assert seen is not None
         claim = store.claim(seen, "a run that dies", 0.0)
         assert claim is not None and store.begin(claim, 0.0)
-    with pytest.raises(faults.InjectedCrash), faults.inject("apply.after_commit", "crash"):
+    with pytest.raises(fault_points.InjectedCrash), fault_points.inject("apply.after_commit", "crash"):
         run_here(tmp_path, at, spark=spark)
     died = store.get(slot)
     assert died is not None

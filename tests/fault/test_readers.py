@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from tests.fault.databases import Database, file_database
 from tests.fault.forked_runs import ForkedRuns, forked_runs, run_here
 from tests.fault.histories import BY_NAME, LOADS, History, LoadKind, Row
@@ -203,7 +203,7 @@ def test_a_table_of_files_appears_with_its_first_rows(
     reader = Reader(look)
     with ExitStack() as stack:
         for point in MADE_AT:
-            stack.enter_context(faults.inject(point, lambda point=point: look(point) and None))
+            stack.enter_context(fault_points.inject(point, lambda point=point: look(point) and None))
         stack.enter_context(reader.reading())
         run_here(tmp_path, history.slot(0), spark=engine)
     look("the end")

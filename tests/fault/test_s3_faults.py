@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.base import BatchTarget
 from ematix_flow.backends.objectstore.storage import s3_table_storage
 from ematix_flow.backends.objectstore.writing import table_state
@@ -113,7 +113,7 @@ def test_a_server_that_goes_away_at_the_commit_leaves_a_question_that_the_next_r
     with ExitStack() as away:
         gone = proxy.failing(None, path="manifest-", after=True)
         with (
-            faults.inject("files.before_publish", lambda: away.enter_context(gone)),
+            fault_points.inject("files.before_publish", lambda: away.enter_context(gone)),
             pytest.raises(TargetFailed) as raised,
         ):
             load_rows(target, new_load(TABLE, batch_key="slot:1"), rows(3, 5), drop=False)
@@ -242,7 +242,7 @@ def test_a_load_that_lost_its_lock_does_not_commit(
         load_rows(other, new_load(TABLE, pipeline="another"), rows(10, 12))
 
     with (
-        faults.inject("files.version_written", meanwhile),
+        fault_points.inject("files.version_written", meanwhile),
         pytest.raises(TargetFailed, match="lost its lock"),
     ):
         load_rows(target, new_load(TABLE), rows(3, 5))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.base import StagedRows
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.errors import FlowError, TargetFailed
@@ -67,7 +67,10 @@ def history(server: PostgresServer, request: pytest.FixtureRequest, tmp_path: Pa
 def test_a_server_restarted_in_mid_load_leaves_the_target_as_it_was_and_a_rerun_is_exact(
     history: History, server: PostgresServer, tmp_path: Path, point: str, crash: bool
 ) -> None:
-    with pytest.raises(TargetFailed) as raised, faults.inject(point, lambda: server.restart(crash=crash)):
+    with (
+        pytest.raises(TargetFailed) as raised,
+        fault_points.inject(point, lambda: server.restart(crash=crash)),
+    ):
         run_here(tmp_path, history.slot(1))
     assert "the connection to the target broke" in raised.value.what
     assert raised.value.state is not None

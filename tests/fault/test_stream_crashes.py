@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ematix_flow import Target, faults
+from ematix_flow import Target, fault_points
 from ematix_flow.api.streaming import StreamingPipeline
 from ematix_flow.backends.state_stores.dead_letters import open_stream_dead_letters
 from ematix_flow.spec.connections import SQLiteConnection
@@ -52,7 +52,7 @@ def test_a_stream_that_dies_there_loads_everything_once(
 ) -> None:
     followed = into(kafka, kafka_topic, events)
     produce(kafka, kafka_topic, [{"id": n} for n in range(10)] + [b"broken"])
-    with faults.inject(point, "crash") as fault, pytest.raises(faults.InjectedCrash):
+    with fault_points.inject(point, "crash") as fault, pytest.raises(fault_points.InjectedCrash):
         load(followed)
     assert fault.has_fired
     produce(kafka, kafka_topic, [{"id": n} for n in range(10, 13)])
@@ -69,7 +69,7 @@ def test_a_dead_letter_is_in_its_topic_and_its_store_after_a_crash(
     letters = kafka.create_topic("letters")
     followed = into(kafka, kafka_topic, events, dead_letter_topic=letters)
     produce(kafka, kafka_topic, [{"id": 1}, b"broken"], keys=["a", "b"])
-    with faults.inject(point, "crash") as fault, pytest.raises(faults.InjectedCrash):
+    with fault_points.inject(point, "crash") as fault, pytest.raises(fault_points.InjectedCrash):
         load(followed)
     assert fault.has_fired
     load(followed)
@@ -97,7 +97,7 @@ def test_of_two_targets_each_gets_the_batch_once_when_the_stream_dies_between_th
         ],
     )
     produce(kafka, kafka_topic, [{"id": n, "name": "x"} for n in range(10)])
-    with faults.inject("stream.target_committed", "crash"), pytest.raises(faults.InjectedCrash):
+    with fault_points.inject("stream.target_committed", "crash"), pytest.raises(fault_points.InjectedCrash):
         load(followed)
     assert query(events, "SELECT count(*) FROM events") == [(10,)]
     load(followed)
@@ -131,7 +131,10 @@ def test_rows_that_a_target_has_from_before_the_crash_are_not_refused_after_it(
         ],
     )
     produce(kafka, kafka_topic, [{"id": n, "name": "x"} for n in range(10)])
-    with faults.inject(point, "crash", nth=committed) as fault, pytest.raises(faults.InjectedCrash):
+    with (
+        fault_points.inject(point, "crash", nth=committed) as fault,
+        pytest.raises(fault_points.InjectedCrash),
+    ):
         load(followed)
     assert fault.has_fired
     load(followed)
@@ -154,7 +157,7 @@ def test_messages_sent_without_a_transaction_may_come_twice_and_are_never_lost(
         transform_sql="SELECT id FROM source",
     )
     produce(kafka, kafka_topic, [{"id": n} for n in range(5)])
-    with faults.inject("stream.sent", "crash"), pytest.raises(faults.InjectedCrash):
+    with fault_points.inject("stream.sent", "crash"), pytest.raises(fault_points.InjectedCrash):
         load(followed)
     load(followed)
     sent = [json.loads(message.value())["id"] for message in kafka.consume_all(out, read_committed=True)]

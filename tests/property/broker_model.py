@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ematix_flow.backends.messages.contract import Message, Receiver
+from ematix_flow.backends.messages.base import Message, Receiver
 
 
 @dataclass

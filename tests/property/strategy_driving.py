@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from sqlglot import exp
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.arrow.batch_casts import cast_batch
 from ematix_flow.backends.base import Load, LoadResult, StagedRows, TablePlan
 from ematix_flow.backends.sql.target import RelationalTarget
@@ -113,9 +113,9 @@ class Database:
     def _crash(self, load: Load, rows: list[Row], point: str) -> bool:
         """Whether the load had committed. A load that has nothing to do may not come as far as the point."""
         try:
-            with faults.inject(point, "crash"):
+            with fault_points.inject(point, "crash"):
                 self._apply(load, rows)
-        except faults.InjectedCrash:
+        except fault_points.InjectedCrash:
             return point == "apply.after_commit"
         return True
 

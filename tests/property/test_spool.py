@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.spool.spool import Spool
 from tests.property.broker_model import Broker, BrokerReceiver, Log
 
@@ -56,10 +56,10 @@ class SpoolStream:
     def _until_death(self, crash_at: str | None, act: Any) -> None:
         with ExitStack() as stack:
             if crash_at:
-                stack.enter_context(faults.inject(crash_at, "crash"))
+                stack.enter_context(fault_points.inject(crash_at, "crash"))
             try:
                 act()
-            except faults.InjectedCrash:
+            except fault_points.InjectedCrash:
                 self.die()
                 self.start()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ematix_flow.errors import UsageError
 from ematix_flow.run.last_runs import has_ended
-from ematix_flow.state.run_records import RunRecord, RunStatus
+from ematix_flow.state.runlog.records import RunRecord, RunStatus
 
 
 class RunHistory:

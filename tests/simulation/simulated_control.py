@@ -32,7 +32,7 @@ from ematix_flow.schedule.executors.base import CannotDispatch, Executor, RunDis
 from ematix_flow.schedule.run_due import SlotRunner, resolve_claim
 from ematix_flow.schedule.scheduler import Scheduler
 from ematix_flow.spec.pipelines import PipelineSpec
-from ematix_flow.state.run_records import RunRecord
+from ematix_flow.state.runlog.records import RunRecord
 from ematix_flow.state.slots.base import Slot, SlotRecord, SlotStore
 from ematix_flow.state.slots.memory import MemorySlotStore
 from tests.simulation.catch_up import CatchUp, KnownSchedule

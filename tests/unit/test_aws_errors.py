@@ -13,7 +13,7 @@ from botocore.exceptions import (
     SSLError,
 )
 
-from ematix_flow.aws_errors import AWSConnection, error_code, error_message, http_status, is_unreachable
+from ematix_flow.aws.errors import AWSConnection, error_code, error_message, http_status, is_unreachable
 
 EVENTS = AWSConnection(
     name="events",

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ematix_flow.backends.capabilities import Capabilities
-from ematix_flow.backends.messages.contract import MessageTarget, StreamSource
+from ematix_flow.backends.messages.base import MessageTarget, StreamSource
 from ematix_flow.backends.split import Split
 from ematix_flow.spec.connections import Connection
 from ematix_flow.spec.pipelines import FileOptions

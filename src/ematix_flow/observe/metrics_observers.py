@@ -21,8 +21,8 @@ from ematix_flow.observe.run_follower import RunFollower
 from ematix_flow.observe.run_metrics import RunMetrics
 
 if TYPE_CHECKING:
-    from ematix_flow.state.run_records import RunRecord
     from ematix_flow.state.runlog.base import RunLog
+    from ematix_flow.state.runlog.records import RunRecord
 
 SEND_SECONDS = 10.0  # between two sends of a process that goes on
 _LOOKBACK_RUNS = 20  # of a pipeline, to find its last success; longer failures are queried one by one

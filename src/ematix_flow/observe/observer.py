@@ -17,7 +17,7 @@ from ematix_flow.spec.redaction import mask
 
 if TYPE_CHECKING:
     from ematix_flow.plan.definition import Plan
-    from ematix_flow.state.run_records import RunRecord
+    from ematix_flow.state.runlog.records import RunRecord
 
 CLOSE_SECONDS = 4.5  # to send what is queued; with its imports a process ends within 5 s
 _WAITING = 10_000

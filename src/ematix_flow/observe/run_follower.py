@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from ematix_flow.errors import UsageError
 
 if TYPE_CHECKING:
-    from ematix_flow.state.run_records import RunRecord
     from ematix_flow.state.runlog.base import RunLog
+    from ematix_flow.state.runlog.records import RunRecord
 
 OVERLAP = dt.timedelta(minutes=1)  # how far the clocks of two machines may differ
 MAX_RUNS = 5_000  # in one poll

@@ -17,7 +17,7 @@ from ematix_flow.observe.stream_metrics import LONGEST_LABEL, OTHER
 from ematix_flow.spec.redaction import mask
 
 if TYPE_CHECKING:
-    from ematix_flow.state.run_records import RunRecord
+    from ematix_flow.state.runlog.records import RunRecord
 
 MOST_PIPELINES = 2_000
 MOST_STAGES = 50

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from ematix_flow.state.run_records import LONGEST_OUTPUT, bounded_text
+from ematix_flow.state.runlog.records import LONGEST_OUTPUT, bounded_text
 
 _RUN_LOGGER = "ematix_flow.runs"  # a run's listener logs its stages and notes here
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.id_generator import IdGenerator
     from opentelemetry.trace import Span, Tracer
 
-    from ematix_flow.state.run_records import RunRecord
+    from ematix_flow.state.runlog.records import RunRecord
 
 KINDS = ("otel", "otel+otlp+grpc", "otel+otlp+http")
 BATCHES_PER_MINUTE = 60  # spans of batches, of one stream

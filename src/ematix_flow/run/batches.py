@@ -14,8 +14,8 @@ from ematix_flow.engine.connections import Connections
 from ematix_flow.errors import FlowError
 from ematix_flow.run.recovery import committed_targets
 from ematix_flow.spec.pipelines import PipelineSpec
-from ematix_flow.state.run_records import RunRecord
 from ematix_flow.state.runlog.base import RunLog
+from ematix_flow.state.runlog.records import RunRecord
 
 
 @dataclass(frozen=True)

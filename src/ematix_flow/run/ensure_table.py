@@ -8,7 +8,7 @@ from typing import Any
 from ematix_flow.backends.base import TablePlan
 from ematix_flow.engine.live_connection import LiveConnection
 from ematix_flow.plan.drift import is_creation, judge_drift
-from ematix_flow.plan.matching import resolve_matching
+from ematix_flow.plan.matching_options import resolve_matching
 from ematix_flow.run.context_setup import spark_starter
 from ematix_flow.run.pipeline import open_connections
 from ematix_flow.spec.location import SourceLocation

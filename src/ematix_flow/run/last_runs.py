@@ -10,8 +10,8 @@ from ematix_flow.errors import PipelineLocked
 from ematix_flow.graph.registry import Registry
 from ematix_flow.run.recording import with_code_version
 from ematix_flow.spec.pipelines import PipelineSpec
-from ematix_flow.state.run_records import RunRecord, new_run_id
 from ematix_flow.state.runlog.base import RunLog
+from ematix_flow.state.runlog.records import RunRecord, new_run_id
 from ematix_flow.state.times import format_utc, utc_now
 
 LOOKBACK_RUNS = 20

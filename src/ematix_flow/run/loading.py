@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from ematix_flow.engine.connections import Connections
-from ematix_flow.engine.execution.execute import ALREADY_APPLIED, execute_target
+from ematix_flow.engine.execution.executor import ALREADY_APPLIED, execute_target
 from ematix_flow.engine.execution.fanout import execute_targets
 from ematix_flow.errors import (
     CannotConnect,

@@ -10,12 +10,12 @@ from ematix_flow.backends.maintenance import MaintainableTarget, MaintenanceOpti
 from ematix_flow.engine.connections import Connections, StartSpark
 from ematix_flow.errors import FlowError, UsageError
 from ematix_flow.graph.registry import DeclaredPipeline
-from ematix_flow.plan.matching import resolve_matching
+from ematix_flow.plan.matching_options import resolve_matching
 from ematix_flow.plan.results import unexpected_error
 from ematix_flow.run.pipeline import open_connections
 from ematix_flow.run.recording import NO_ENGINE, engine_name, record_command
 from ematix_flow.spec.pipelines import PipelineSpec, TargetSpec
-from ematix_flow.state.run_records import RunStatus
+from ematix_flow.state.runlog.records import RunStatus
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -46,7 +46,7 @@ from ematix_flow.run.recovery import committed_targets, settle_interrupted_runs,
 from ematix_flow.run.retries import retry_delay
 from ematix_flow.run.run_context import RunContext
 from ematix_flow.spec.pipelines import PipelineSpec
-from ematix_flow.state.run_records import RunRecord, RunStatus
+from ematix_flow.state.runlog.records import RunRecord, RunStatus
 
 # errors that the next attempt would meet again
 _NOT_RETRIED = (

@@ -9,7 +9,7 @@ from typing import Any
 
 from ematix_flow.backends.base import BatchSource, SparkSource
 from ematix_flow.engine.connections import StartSpark
-from ematix_flow.engine.execution.execute import execute_target
+from ematix_flow.engine.execution.executor import execute_target
 from ematix_flow.engine.planning.planner import build_plan
 from ematix_flow.engine.planning.source_reader import source_reader
 from ematix_flow.engine.planning.source_sql import source_reference

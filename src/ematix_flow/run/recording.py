@@ -20,8 +20,8 @@ from ematix_flow.observe.listener import Listener, Progress
 from ematix_flow.observe.observer import ObservedListener, Observers, RunEnd
 from ematix_flow.observe.run_output import RunOutput
 from ematix_flow.spec.location import SourceLocation
-from ematix_flow.state.run_records import RunRecord, RunStatus, new_run_id
 from ematix_flow.state.runlog.base import RunLog, error_values, project_run_log, warn_once
+from ematix_flow.state.runlog.records import RunRecord, RunStatus, new_run_id
 from ematix_flow.state.times import utc_now
 
 if TYPE_CHECKING:

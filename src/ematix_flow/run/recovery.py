@@ -18,8 +18,8 @@ from ematix_flow.observe.observer import Observers, RunEnd
 from ematix_flow.spec.pipelines import PipelineSpec, TargetSpec
 from ematix_flow.spec.row_counts import NO_ROWS, RowCounts
 from ematix_flow.state.file_locks import process_is_alive
-from ematix_flow.state.run_records import RunRecord
 from ematix_flow.state.runlog.base import RunLog
+from ematix_flow.state.runlog.records import RunRecord
 from ematix_flow.state.times import utc_now
 
 _LOOKBACK = 100  # runs and ledger entries: those of a slot that has not ended are among the newest

@@ -17,8 +17,8 @@ from ematix_flow.observe.alerts.event import FRESHNESS
 from ematix_flow.observe.observer import Observers, RunEnd
 from ematix_flow.run.recording import with_code_version
 from ematix_flow.spec.pipelines import PipelineSpec
-from ematix_flow.state.run_records import RunRecord
 from ematix_flow.state.runlog.base import RunLog
+from ematix_flow.state.runlog.records import RunRecord
 from ematix_flow.state.times import utc_now
 from ematix_flow.strategies.sql import column, verbatim
 

@@ -15,7 +15,7 @@ from ematix_flow.schedule.run_due import SlotRunner, refuse_spark
 from ematix_flow.schedule.slot_lifecycle import ALREADY_LOADED, AttemptEnd, claim_slot, describe_holder
 from ematix_flow.schedule.upstream_gate import check_upstreams
 from ematix_flow.spec.pipelines import PipelineSpec
-from ematix_flow.state.run_records import RunRecord
+from ematix_flow.state.runlog.records import RunRecord
 from ematix_flow.state.slots.base import Claim, Slot, SlotRecord
 from ematix_flow.state.slots.dry_run import DryRunSlotStore
 from ematix_flow.state.times import format_utc

@@ -20,8 +20,8 @@ from ematix_flow.run.last_runs import last_successes, skipped_run_record
 from ematix_flow.run.run_context import RunContext
 from ematix_flow.schedule.upstream_gate import check_upstreams
 from ematix_flow.spec.pipelines import PipelineSpec
-from ematix_flow.state.run_records import RunRecord
 from ematix_flow.state.runlog.base import RunLog
+from ematix_flow.state.runlog.records import RunRecord
 from ematix_flow.state.slots.base import Claim, Slot, SlotRecord, SlotStore
 
 _log = logging.getLogger(__name__)

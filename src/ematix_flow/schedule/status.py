@@ -17,8 +17,8 @@ from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.spec.schedules import Schedule
 from ematix_flow.spec.workflows import WorkflowSpec
 from ematix_flow.state.process_liveness import run_is_dead
-from ematix_flow.state.run_records import RunRecord
 from ematix_flow.state.runlog.base import RunLog
+from ematix_flow.state.runlog.records import RunRecord
 from ematix_flow.state.slots.base import ENDED, SlotRecord, SlotStore
 from ematix_flow.state.times import format_utc
 

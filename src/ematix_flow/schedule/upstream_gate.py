@@ -9,7 +9,7 @@ from typing import Literal
 
 from ematix_flow.schedule.due import is_missed
 from ematix_flow.spec.pipelines import PipelineSpec
-from ematix_flow.state.run_records import RunRecord
+from ematix_flow.state.runlog.records import RunRecord
 from ematix_flow.state.slots.base import UNSUCCESSFUL, Slot, SlotRecord
 from ematix_flow.state.times import format_utc
 

@@ -8,7 +8,7 @@ import socket
 import uuid
 
 from ematix_flow.state.file_locks import machine_id, process_is_alive
-from ematix_flow.state.run_records import RunRecord
+from ematix_flow.state.runlog.records import RunRecord
 
 
 def new_holder() -> str:

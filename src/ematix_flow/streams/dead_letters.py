@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.state_stores.dead_letters import open_dead_letter_topic, open_stream_dead_letters
 from ematix_flow.engine.streams.batch_report import RejectedMessage
 from ematix_flow.engine.streams.decoding import ARRIVAL
@@ -38,7 +38,7 @@ class StreamDeadLetters:
         found = [self._dead_letter(letter, batch) for letter in letters]
         if self.topic is not None:
             self.topic.publish(self.store.select_new(found))
-            faults.point("stream.dead_letters_sent")
+            fault_points.point("stream.dead_letters_sent")
         self.store.add(found)
 
     def _dead_letter(self, letter: RejectedMessage, batch: str) -> DeadLetter:

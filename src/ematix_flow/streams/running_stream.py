@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.backends.messages.contract import LagUnit
+from ematix_flow.backends.messages.base import LagUnit
 from ematix_flow.backends.state_stores.run_logs import open_run_log
 from ematix_flow.engine.spark.spark_users import using_spark
 from ematix_flow.engine.streams.batch_report import BatchReport
@@ -47,8 +47,8 @@ from ematix_flow.run.recording import RunRecording
 from ematix_flow.run.worker_pool import stream_jar_groups
 from ematix_flow.spec.row_counts import UNKNOWN_ROWS
 from ematix_flow.spec.streams import StreamSpec
-from ematix_flow.state.run_records import RunRecord, RunStatus
 from ematix_flow.state.runlog.base import RunLog, project_run_log
+from ematix_flow.state.runlog.records import RunRecord, RunStatus
 from ematix_flow.state.times import utc_now
 from ematix_flow.streams.dead_letters import dead_letters_of_stream
 from ematix_flow.streams.restarts import RestartNotice, RestartPolicy, RestartSupervisor

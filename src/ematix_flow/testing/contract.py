@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.base import Backend, BatchTarget, StagedRows
 from ematix_flow.errors import PipelineLocked, RowRejected, ShrinkRefused, TargetFailed
 from ematix_flow.spec.tables import BATCH_ID, LOADED_AT, ColumnSpec, TableSpec
@@ -285,7 +285,7 @@ class TargetContract:
         after = [*before, *batch] if mode == "append" else batch
         for point in self.points:
             load = new_load(_SMALL, mode)
-            with pytest.raises(faults.InjectedCrash), faults.inject(point, "crash"):
+            with pytest.raises(fault_points.InjectedCrash), fault_points.inject(point, "crash"):
                 load_rows(target, load, batch, drop=False)
             found = self.rows(backend, _SMALL)
             committed = bool(target.ledger(PIPELINE, TARGET, run_id=str(load.run_id)))

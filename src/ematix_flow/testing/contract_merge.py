@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.base import Backend, BatchTarget, LoadResult
 from ematix_flow.errors import RowRejected, ShrinkRefused
 from ematix_flow.spec.tables import BATCH_ID, DELETED_AT, ColumnSpec, TableSpec
@@ -286,7 +286,7 @@ class MergeContract(TargetContract):
         for point in self.points:
             self._reset(target, before, deletes)
             ledger = len(target.ledger(PIPELINE, TARGET))
-            with pytest.raises(faults.InjectedCrash), faults.inject(point, "crash"):
+            with pytest.raises(fault_points.InjectedCrash), fault_points.inject(point, "crash"):
                 merge_rows(target, SMALL, after, **options)
             committed = len(target.ledger(PIPELINE, TARGET)) > ledger
             assert committed == (point == "apply.after_commit"), point

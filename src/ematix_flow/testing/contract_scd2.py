@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.base import Backend, BatchTarget, LoadResult
 from ematix_flow.errors import RowRejected, ShrinkRefused
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
@@ -376,7 +376,7 @@ class Scd2Contract(TargetContract):
             after.append((f"n{number}", number, None))
             table = DATED if event else NAMED
             load = {"batch_key": f"slot:{number}"}
-            with pytest.raises(faults.InjectedCrash), faults.inject(point, "crash"):
+            with pytest.raises(fault_points.InjectedCrash), fault_points.inject(point, "crash"):
                 load_version(target, table, rows, number, event=event, load=load)
             committed = point == "apply.after_commit"
             found = self.history(backend, table, event).get(1, [])

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.base import Backend, BatchTarget, Load, LoadResult, TablePlan
 from ematix_flow.errors import LoadError, RowRejected, SchemaMismatch
 from ematix_flow.spec.tables import (
@@ -253,7 +253,7 @@ class EvolutionContract:
         load_rows(target, new_load(before), [{"id": 1, "value": "a"}])
         after = table_of(value_column(_string(9)), value_column(BIG, name="added"))
         load = new_load(after)
-        with pytest.raises(faults.InjectedCrash), faults.inject("apply.before_commit", "crash"):
+        with pytest.raises(fault_points.InjectedCrash), fault_points.inject("apply.before_commit", "crash"):
             load_with_changes(target, load, [{"id": 2, "value": "b", "added": 1}])
         if getattr(target, "transactional_ddl", True):
             assert self.fits(target, before)

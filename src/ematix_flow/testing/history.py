@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.base import Backend, BatchTarget
 from ematix_flow.spec.tables import (
     IS_CURRENT,
@@ -145,7 +145,10 @@ class HistoryContract(EvolutionContract):
             plan = target.plan_table(history, target.inspect(history), matching)
             dying = new_load(history, "scd2", matching=matching, loaded_at=_day(21))
             nth = max(1, len(plan.changes) - number)
-            with faults.inject("apply.table_changed", "crash", nth), pytest.raises(faults.InjectedCrash):
+            with (
+                fault_points.inject("apply.table_changed", "crash", nth),
+                pytest.raises(fault_points.InjectedCrash),
+            ):
                 load_with_changes(target, dying, rows, plan)
         load_with_changes(target, new_load(history, "scd2", matching=matching, loaded_at=_day(21)), rows)
         assert self.versions(backend, history) == _ENDED_BY_THE_MARK

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ematix_flow.backends.messages.contract import message_schema
+from ematix_flow.backends.messages.base import message_schema
 from ematix_flow.backends.payloads.base import DecodedBatch
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import DataType

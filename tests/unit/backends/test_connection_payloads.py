@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ematix_flow import KafkaConnection, RabbitMQConnection
-from ematix_flow.backends.kafka.notebook import KafkaBackend
+from ematix_flow.backends.kafka.direct_backend import KafkaBackend
 from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.backends.payloads.connection_payloads import payload_of
 from ematix_flow.spec.connections import SchemaRegistryConnection

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ematix_flow.backends.delta.stream import DeltaStream
-from ematix_flow.backends.messages.contract import ReadRequest
+from ematix_flow.backends.messages.base import ReadRequest
 from ematix_flow.backends.stores.local_store import LocalStore
 from ematix_flow.errors import DeclarationError, SourceFailed
 

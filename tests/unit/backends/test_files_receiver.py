@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow.backends.messages.contract import Message, ReadRequest, Receiver
+from ematix_flow.backends.messages.base import Message, ReadRequest, Receiver
 from ematix_flow.backends.objectstore.reading import receiver as following
 from ematix_flow.backends.objectstore.stream import FilesStream
 from ematix_flow.backends.registry import open_backend

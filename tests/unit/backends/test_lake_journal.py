@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.base import LedgerEntry
 from ematix_flow.backends.lake import journal, journal_segments
 from ematix_flow.backends.lake.journal import Journal, open_journal
@@ -125,7 +125,7 @@ def test_a_fold_that_dies_anywhere_loses_nothing_and_the_next_one_clears_up(
     for number in range(6, 11):
         load(store, number)
     before = known(store, 10)
-    with pytest.raises(faults.InjectedCrash), faults.inject(point, "crash", nth):
+    with pytest.raises(fault_points.InjectedCrash), fault_points.inject(point, "crash", nth):
         opened(store).fold(keep=2)
     assert known(store, 10) == before
     load(store, 11)

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from ematix_flow import faults
-from ematix_flow.backends.messages.contract import Message, message_schema
+from ematix_flow import fault_points
+from ematix_flow.backends.messages.base import Message, message_schema
 from ematix_flow.backends.spool import known_messages
 from ematix_flow.backends.spool.known_messages import digest_of
 from ematix_flow.backends.spool.spool import Spool
@@ -139,7 +139,7 @@ def test_a_crash_at_any_commit_point_loses_and_doubles_nothing(tmp_path: Path, p
                 assert committed.setdefault(name, rows) == rows
             spool.settle(spool.pending_segments())
 
-    with faults.inject(point, "crash") as fault, pytest.raises(faults.InjectedCrash):
+    with fault_points.inject(point, "crash") as fault, pytest.raises(fault_points.InjectedCrash):
         work(5)
     assert fault.has_fired
     spool._failure = RuntimeError("dead")
@@ -156,7 +156,7 @@ def test_a_crash_at_any_commit_point_loses_and_doubles_nothing(tmp_path: Path, p
 def test_positions_move_with_the_messages_before_them(tmp_path: Path, point: str) -> None:
     values = [b"%d" % n for n in range(6)]
     spool = driven(tmp_path, Log(values, {}), max_rows=2)
-    with faults.inject(point, "crash", nth=2), pytest.raises(faults.InjectedCrash):
+    with fault_points.inject(point, "crash", nth=2), pytest.raises(fault_points.InjectedCrash):
         for _ in range(3):
             spool.run_once(timeout=0)
     spool._failure = RuntimeError("dead")

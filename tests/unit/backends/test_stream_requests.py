@@ -9,7 +9,7 @@ import pytest
 from ematix_flow.backends.delta.stream import _options
 from ematix_flow.backends.kinesis.shards import Shard
 from ematix_flow.backends.kinesis.start_positions import first_positions
-from ematix_flow.backends.messages.contract import ReadRequest
+from ematix_flow.backends.messages.base import ReadRequest
 from ematix_flow.backends.objectstore.reading.receiver import _to_nanoseconds
 from ematix_flow.errors import DeclarationError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ematix_flow.backends.state_stores.run_logs import open_run_log
-from ematix_flow.state.run_records import RunRecord
+from ematix_flow.state.runlog.records import RunRecord
 from ematix_flow.state.times import utc_now
 from tests.alert_servers import http_receiver, refusing_port
 from tests.unit.cli.conftest import Called, Flow

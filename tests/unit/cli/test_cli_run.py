@@ -17,7 +17,7 @@ from ematix_flow.backends.registry import open_backend
 from ematix_flow.backends.state_stores.run_logs import open_run_log
 from ematix_flow.graph.connections import resolve_for_use
 from ematix_flow.graph.registry import Registry, use_registry
-from ematix_flow.state.run_records import RunRecord
+from ematix_flow.state.runlog.records import RunRecord
 
 SHOP = """
 from ematix_flow import Annotated, BigInt, String, Text, ematix, pk

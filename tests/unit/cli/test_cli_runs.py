@@ -16,7 +16,7 @@ from ematix_flow.schedule.status import next_fire_time
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.row_counts import UNKNOWN_ROWS
 from ematix_flow.state.local_stores import open_local_run_log
-from ematix_flow.state.run_records import RunRecord
+from ematix_flow.state.runlog.records import RunRecord
 
 NOW = dt.datetime(2026, 3, 28, 12, 0, tzinfo=dt.timezone.utc)
 

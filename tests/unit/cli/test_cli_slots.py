@@ -17,7 +17,7 @@ from ematix_flow.backends.state_stores.run_logs import open_slots
 from ematix_flow.cli.slot_runners import slots_url
 from ematix_flow.observe.metrics import memory_metrics
 from ematix_flow.state.local_stores import open_local_run_log
-from ematix_flow.state.run_records import RunRecord
+from ematix_flow.state.runlog.records import RunRecord
 from ematix_flow.state.slots.base import Slot, SlotStore
 
 HOUR = dt.timedelta(hours=1)

@@ -21,8 +21,8 @@ from ematix_flow.observe.traces import open_traces
 from ematix_flow.schedule.executors.base import CannotDispatch
 from ematix_flow.schedule.unstarted_runs import RunsDied
 from ematix_flow.state.local_stores import open_local_run_log
-from ematix_flow.state.run_records import RunRecord
 from ematix_flow.state.runlog.base import NullRunLog, RunLog
+from ematix_flow.state.runlog.records import RunRecord
 from ematix_flow.state.times import utc_now
 from tests.services.process import free_port
 from tests.watched_runs import loaded, orders_pipeline
@@ -321,7 +321,7 @@ def _unstarted(log: RunLog, pipeline: str, error: Exception, **fields: Any) -> R
 
 
 def _running(pipeline: str, **fields: Any) -> RunRecord:
-    from ematix_flow.state.run_records import new_run_id
+    from ematix_flow.state.runlog.records import new_run_id
 
     return RunRecord(run_id=new_run_id(), pipeline=pipeline, target="dw:t", mode="append", **fields)
 

@@ -11,7 +11,7 @@ import pytest
 
 from ematix_flow.observe import observer
 from ematix_flow.observe.observer import Observer, Observers, RunEnd
-from ematix_flow.state.run_records import RunRecord
+from ematix_flow.state.runlog.records import RunRecord
 
 RECORD = RunRecord(run_id="r1", pipeline="orders", target="t", mode="append")
 

@@ -12,7 +12,7 @@ from ematix_flow.observe.metrics import memory_metrics
 from ematix_flow.observe.observer import RunEnd, SchedulerTick
 from ematix_flow.observe.run_metrics import MOST_PIPELINES, RunMetrics
 from ematix_flow.spec.row_counts import RowCounts
-from ematix_flow.state.run_records import RunRecord
+from ematix_flow.state.runlog.records import RunRecord
 from tests.watched_runs import orders_pipeline
 
 UTC = dt.timezone.utc

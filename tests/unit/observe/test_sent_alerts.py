@@ -26,8 +26,8 @@ from ematix_flow.observe.observer import RunEnd
 from ematix_flow.observe.settings import Observability, open_observers
 from ematix_flow.run.last_runs import record_skipped_run
 from ematix_flow.spec.pipelines import PipelineSpec
-from ematix_flow.state.run_records import RunRecord, RunStatus
 from ematix_flow.state.runlog.base import NullRunLog, RunLog
+from ematix_flow.state.runlog.records import RunRecord, RunStatus
 from ematix_flow.state.times import utc_now
 
 DAY = dt.timedelta(days=1)

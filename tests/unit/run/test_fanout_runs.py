@@ -18,7 +18,7 @@ from ematix_flow import (
     Target,
     Text,
     ematix,
-    faults,
+    fault_points,
     register_connection,
 )
 from ematix_flow.errors import CannotConnect, ConfigError, FlowError, LoadError, PlanError, SourceFailed
@@ -129,7 +129,7 @@ def test_a_target_that_is_declared_later_is_loaded_with_what_is_missing(database
 
 
 def test_a_run_that_failed_everywhere_or_nowhere_leaves_nothing_to_finish(database: Path) -> None:
-    with faults.inject("apply.began", "raise"), pytest.raises(LoadError):
+    with fault_points.inject("apply.began", "raise"), pytest.raises(LoadError):
         declare().sync()
     execute(database, "UPDATE people SET name = 'Grace' WHERE id = 2")
     assert declare().sync().notes == ()
@@ -194,7 +194,7 @@ def test_a_dead_run_is_finished_and_not_doubled_when_a_target_cannot_be_reached_
         "continue_on_target_failure": True,
     }
     register_connection(back)
-    with pytest.raises(faults.InjectedCrash), faults.inject("apply.after_commit", "crash"):
+    with pytest.raises(fault_points.InjectedCrash), fault_points.inject("apply.after_commit", "crash"):
         declare(**options).sync()
     register_connection(down)
     result = declare(**options).sync()
@@ -209,10 +209,10 @@ def test_a_dead_run_is_finished_and_not_doubled_when_a_target_cannot_be_reached_
 
 def test_a_dead_run_is_finished_by_the_run_after_it(database: Path) -> None:
     execute(database, "UPDATE people SET name = 'Grace' WHERE id = 2")
-    with pytest.raises(faults.InjectedCrash), faults.inject("apply.after_commit", "crash"):
+    with pytest.raises(fault_points.InjectedCrash), fault_points.inject("apply.after_commit", "crash"):
         declare().sync()
     # the one that finishes it dies as well, after its commit: nothing is left, and the next loads all
-    with pytest.raises(faults.InjectedCrash), faults.inject("apply.after_commit", "crash"):
+    with pytest.raises(fault_points.InjectedCrash), fault_points.inject("apply.after_commit", "crash"):
         declare().sync()
     assert counts(database) == (2, 2)
     declare().sync()
@@ -262,7 +262,7 @@ def test_another_target_that_fails_meanwhile_has_its_own_rerun(database: Path) -
     for _ in range(2):
         load.sync()
     execute(database, "UPDATE people SET name = 'Grace' WHERE id = 2")
-    with faults.inject("apply.began", "raise"):
+    with fault_points.inject("apply.began", "raise"):
         assert [t.status for t in load.sync().targets] == ["failed", "succeeded"]
     assert [t.status for t in load.sync().targets] == ["succeeded", "skipped"]
     assert counts(database) == (4, 2)
@@ -289,7 +289,7 @@ def test_every_attempt_of_a_rerun_goes_on_with_what_is_missing(database: Path) -
 def test_where_a_failure_kept_others_from_their_turn_it_stays_one(database: Path) -> None:
     """Though it turns out to be committed: the run has not loaded everything."""
     execute(database, "UPDATE people SET name = 'Grace' WHERE id = 2")
-    with pytest.raises(LoadError), faults.inject("apply.after_commit", "raise"):
+    with pytest.raises(LoadError), fault_points.inject("apply.after_commit", "raise"):
         declare(retry={"max_attempts": 1}).sync()
     assert counts(database) == (2, 0)
     declare().sync()
@@ -301,7 +301,7 @@ def test_an_attempt_that_committed_without_hearing_so_has_succeeded(database: Pa
         declare().sync()
     execute(database, "UPDATE people SET name = 'Grace' WHERE id = 2")
     declare(retry={"max_attempts": 2})
-    with run_context() as context, faults.inject("apply.after_commit", "raise"):
+    with run_context() as context, fault_points.inject("apply.after_commit", "raise"):
         waiting = dataclasses.replace(context, sleep=lambda seconds: None)
         result = run_declared_pipeline(current_registry().pipeline("both"), waiting)
     assert (result.attempts, [t.status for t in result.targets]) == (1, ["skipped", "succeeded"])
@@ -333,7 +333,7 @@ def test_each_attempt_is_recorded_with_the_batch_it_loads(database: Path) -> Non
 
 def test_the_table_that_was_computed_for_all_targets_is_gone_in_the_end(database: Path) -> None:
     leftovers = "SELECT name FROM sqlite_master WHERE name LIKE '%computed%'"
-    with pytest.raises(faults.InjectedCrash), faults.inject("apply.before_commit", "crash"):
+    with pytest.raises(fault_points.InjectedCrash), fault_points.inject("apply.before_commit", "crash"):
         declare().sync()
     with pytest.raises(LoadError):
         declare().sync()

@@ -17,7 +17,7 @@ from ematix_flow import (
     Target,
     Text,
     ematix,
-    faults,
+    fault_points,
     get_connection,
     pk,
     register_connection,
@@ -329,7 +329,7 @@ def lose_the_connection() -> None:
 
 
 def test_a_run_that_does_not_hear_of_its_commit_asks_the_ledger(database: Path) -> None:
-    with faults.inject("apply.after_commit", lose_the_connection):
+    with fault_points.inject("apply.after_commit", lose_the_connection):
         result = declare().sync()
     assert (result.status, result.attempts) == ("succeeded", 1)
     assert result.reason == "committed, though the answer was lost (the connection was lost)"
@@ -343,7 +343,7 @@ def test_a_retry_after_a_lost_commit_finds_the_batch_in_the_ledger(
         raise TargetFailed("it is still not there")
 
     monkeypatch.setattr(loading, "ledger_holds", unreachable)
-    with faults.inject("apply.after_commit", lose_the_connection):
+    with fault_points.inject("apply.after_commit", lose_the_connection):
         result = declare(retry={"max_attempts": 3}).sync()
     assert (result.status, result.attempts) == ("succeeded", 2)
     assert result.reason == "an earlier attempt of this run had committed it"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ematix_flow import BigInt, Pipeline, SQLiteConnection, ematix, faults, register_connection
+from ematix_flow import BigInt, Pipeline, SQLiteConnection, ematix, fault_points, register_connection
 from ematix_flow.backends.state_stores.run_logs import open_run_log
 from ematix_flow.config.code_version import code_version
 from ematix_flow.errors import FlowError, LoadError
@@ -89,7 +89,7 @@ def finds_a_lock() -> None:
 
 
 def is_killed() -> None:
-    with faults.inject("apply.before_commit", "crash"), suppress(faults.InjectedCrash):
+    with fault_points.inject("apply.before_commit", "crash"), suppress(fault_points.InjectedCrash):
         people().sync()
 
 

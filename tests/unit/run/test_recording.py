@@ -19,7 +19,7 @@ from ematix_flow.backends.state_stores.run_logs import open_run_log
 from ematix_flow.errors import ConfigError, FlowError
 from ematix_flow.run.context_setup import run_context
 from ematix_flow.run.recording import RunRecording, record_command
-from ematix_flow.state.run_records import RunRecord
+from ematix_flow.state.runlog.records import RunRecord
 from ematix_flow.state.times import utc_now
 
 LOG = logging.getLogger("users.own")

@@ -17,12 +17,12 @@ from ematix_flow import (
     Text,
     Timestamp,
     ematix,
-    faults,
+    fault_points,
     pk,
     register_connection,
 )
 from ematix_flow.state.local_stores import open_local_run_log
-from ematix_flow.state.run_records import RunRecord
+from ematix_flow.state.runlog.records import RunRecord
 from tests.unit.run.sqlite_file import execute
 
 BOUNDS = ("source_from", "source_to")
@@ -82,7 +82,7 @@ def load_twice(folder: Path, name: str, options: dict[str, Any], point: str | No
     if point is None:
         load.sync()
     else:
-        with pytest.raises(faults.InjectedCrash), faults.inject(point, "crash"):
+        with pytest.raises(fault_points.InjectedCrash), fault_points.inject(point, "crash"):
             load.sync()
     execute(database, "DELETE FROM raw_people WHERE id < 5")
     execute(database, "UPDATE raw_people SET id = 6")
@@ -131,7 +131,7 @@ def test_a_settled_run_of_scd2_by_event_time_tells_no_count_that_its_ledger_does
         if at is None:
             seen.sync()
         else:
-            with pytest.raises(faults.InjectedCrash), faults.inject(at, "crash"):
+            with pytest.raises(fault_points.InjectedCrash), fault_points.inject(at, "crash"):
                 seen.sync()
         seen.sync()
         return last_of(name)

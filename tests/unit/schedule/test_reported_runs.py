@@ -29,8 +29,8 @@ from ematix_flow.schedule.executors.base import CannotDispatch, Executor, RunDis
 from ematix_flow.schedule.run_due import SlotOutcome, SlotRunner, refuse_spark
 from ematix_flow.schedule.scheduler import Scheduler
 from ematix_flow.schedule.unstarted_runs import record_unstarted_run
-from ematix_flow.state.run_records import RunRecord
 from ematix_flow.state.runlog.base import NullRunLog, RunLog
+from ematix_flow.state.runlog.records import RunRecord
 from ematix_flow.state.slots.base import Claim, Slot, SlotRecord
 from ematix_flow.state.slots.memory import MemorySlotStore
 from ematix_flow.streams.restarts import RestartPolicy

@@ -26,7 +26,7 @@ from ematix_flow import (
     Target,
     Text,
     ematix,
-    faults,
+    fault_points,
     register_connection,
 )
 from ematix_flow.cli.commands.run_due import exit_code
@@ -179,7 +179,7 @@ def test_a_trigger_waits_for_the_transforms_of_a_run_that_died_before_them() -> 
     orders = declare("orders", transforms_post=[follows])
     declare("mail")
     ematix.workflow("after", jobs=["mail"], triggered_by="orders")
-    with pytest.raises(faults.InjectedCrash), faults.inject("apply.after_commit", "crash"):
+    with pytest.raises(fault_points.InjectedCrash), fault_points.inject("apply.after_commit", "crash"):
         orders.sync(run_log=LOG, slot=at)
     open_slot("orders", at)
     assert names(run_due()) == [("orders", "succeeded"), ("mail", "succeeded")]
@@ -952,7 +952,7 @@ def test_the_only_attempt_of_a_slot_that_does_not_hear_of_its_commit_succeeds() 
 
     declare("orders")
     slot = open_slot("orders", utc_now())
-    with faults.inject("apply.after_commit", lose_the_connection):
+    with fault_points.inject("apply.after_commit", lose_the_connection):
         assert names(run_due()) == [("orders", "succeeded")]
     assert status_of(slot)[0] == "succeeded"
 

@@ -10,7 +10,7 @@ import pytest
 from ematix_flow.schedule.due import MISSED
 from ematix_flow.schedule.upstream_gate import UpstreamGate, check_upstreams
 from ematix_flow.spec.pipelines import PipelineSpec
-from ematix_flow.state.run_records import RunRecord
+from ematix_flow.state.runlog.records import RunRecord
 from ematix_flow.state.slots.base import Slot
 from ematix_flow.state.slots.memory import MemorySlotStore
 

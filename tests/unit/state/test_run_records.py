@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ematix_flow.spec.row_counts import UNKNOWN_ROWS
-from ematix_flow.state.run_records import LONGEST_TEXT, RunRecord, new_run_id
+from ematix_flow.state.runlog.records import LONGEST_TEXT, RunRecord, new_run_id
 
 NOON = dt.datetime(2026, 3, 1, 12, tzinfo=dt.timezone.utc)
 COUNTS = ["rows_read", "rows_inserted", "rows_updated", "rows_deleted", "rows_unchanged"]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.errors import UsageError
 from ematix_flow.spec.row_counts import RowCounts
 from ematix_flow.state.local_stores import open_local_run_log
-from ematix_flow.state.run_records import RunRecord
 from ematix_flow.state.runlog.base import RunLog
+from ematix_flow.state.runlog.records import RunRecord
 from ematix_flow.state.times import utc_now
 
 NOON = dt.datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=dt.timezone.utc)
@@ -213,7 +213,7 @@ def test_threads_share_one_log(log: RunLog) -> None:
 
 def test_a_crash_before_the_end_is_written_leaves_the_run_to_be_settled(log: RunLog) -> None:
     log.start(a_run("r1"))
-    with faults.inject("runlog.before_finish", "crash"), pytest.raises(faults.InjectedCrash):
+    with fault_points.inject("runlog.before_finish", "crash"), pytest.raises(fault_points.InjectedCrash):
         log.finish("r1", "succeeded")
     assert ids(log.running("orders")) == "r1"
 

@@ -93,7 +93,7 @@ def test_a_mistyped_scheme_is_refused_with_the_one_that_was_probably_meant() -> 
 
 
 def test_two_names_in_memory_are_two_logs() -> None:
-    from ematix_flow.state.run_records import RunRecord
+    from ematix_flow.state.runlog.records import RunRecord
 
     with open_local_run_log("memory://one", env={}) as one, open_local_run_log("memory://two", env={}) as two:
         one.start(RunRecord("r1", "orders", "dw.orders", "append"))

@@ -18,13 +18,13 @@ import sqlalchemy as sa
 
 from ematix_flow.errors import CannotConnect, ConfigError, UsageError
 from ematix_flow.spec.row_counts import RowCounts
-from ematix_flow.state.control_tables import UPGRADES, TableUpgrade, migrate, version
 from ematix_flow.state.local_stores import open_local_run_log
-from ematix_flow.state.run_records import RunRecord
 from ematix_flow.state.runlog import base
 from ematix_flow.state.runlog.base import NullRunLog
 from ematix_flow.state.runlog.queries import newest_runs_statement
+from ematix_flow.state.runlog.records import RunRecord
 from ematix_flow.state.runlog.sql import SqlRunLog
+from ematix_flow.state.runlog.tables import UPGRADES, TableUpgrade, migrate, version
 from ematix_flow.state.slots.base import Slot
 from ematix_flow.state.slots.sql import SqlSlotStore
 from ematix_flow.state.sql.table_versions import stored_version
@@ -35,7 +35,7 @@ CHILD = """
 import os, sys
 import ematix_flow.state.runlog.sql
 from ematix_flow.spec.row_counts import RowCounts
-from ematix_flow.state.run_records import RunRecord
+from ematix_flow.state.runlog.records import RunRecord
 from ematix_flow.state.local_stores import open_local_run_log
 url, processes, turns = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 others = []

@@ -78,7 +78,7 @@ def test_a_server_that_is_away_is_no_missing_source(tmp_path: Path, monkeypatch:
 
 def test_a_stream_of_kinesis_is_named_by_the_query_or_by_its_connection(tmp_path: Path) -> None:
     from ematix_flow.backends.kinesis.source import KinesisSource
-    from ematix_flow.backends.messages.contract import ReadRequest
+    from ematix_flow.backends.messages.base import ReadRequest
 
     kinesis = KinesisConnection(name="clicks", stream_name="own", region="eu-west-1")
     source = KinesisSource(kinesis)

@@ -11,7 +11,7 @@ from ematix_flow.backends.capabilities import Capabilities
 from ematix_flow.backends.delta.format import DeltaFormat
 from ematix_flow.backends.delta.source import DeltaSource
 from ematix_flow.backends.delta.stream import DeltaStream
-from ematix_flow.backends.messages.contract import StreamSource
+from ematix_flow.backends.messages.base import StreamSource
 from ematix_flow.backends.stores.base import Store
 from ematix_flow.backends.stores.local_store import LocalStore
 from ematix_flow.spec.connections import Connection, DeltaLocalConnection, DeltaS3Connection

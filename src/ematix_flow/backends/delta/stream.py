@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.backends.delta.commit_log import first_and_last_version
 from ematix_flow.backends.delta.table_lookup import DeltaTables
-from ematix_flow.backends.messages.contract import ReadRequest, SparkStreamSource
+from ematix_flow.backends.messages.base import ReadRequest, SparkStreamSource
 from ematix_flow.backends.messages.source_options import bool_option, count_option, known_options
 from ematix_flow.backends.spark_sql.query_tables import TableName
 from ematix_flow.backends.stores.base import Store

@@ -6,7 +6,7 @@ from ematix_flow.backends.base import Backend
 from ematix_flow.backends.capabilities import Capabilities
 from ematix_flow.backends.kafka.cluster import KafkaCluster
 from ematix_flow.backends.kafka.target import KafkaTarget
-from ematix_flow.backends.messages.contract import StreamSource
+from ematix_flow.backends.messages.base import StreamSource
 from ematix_flow.errors import ConfigError
 from ematix_flow.spec.connections import Connection
 from ematix_flow.spec.connections.brokers import KafkaConnection

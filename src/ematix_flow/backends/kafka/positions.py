@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ematix_flow.backends.kafka.cluster import KafkaCluster, Partition, by_topic
 from ematix_flow.backends.kafka.consumer_group import PipelineGroup
 from ematix_flow.backends.kafka.failures import create_command
-from ematix_flow.backends.messages.contract import RESOURCE_IDS, ReadRequest
+from ematix_flow.backends.messages.base import RESOURCE_IDS, ReadRequest
 from ematix_flow.errors import DataLost, SourceFailed, SourceMissing, did_you_mean
 
 _log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from ematix_flow.backends.kafka.error_codes import MISSING, OUT_OF_RANGE, PATIEN
 from ematix_flow.backends.kafka.failures import ClientErrors, broker_refusal, cannot_connect
 from ematix_flow.backends.kafka.offset_ranges import OffsetRange, recreated_text
 from ematix_flow.backends.kafka.positions import data_lost_error
-from ematix_flow.backends.messages.contract import message_schema
+from ematix_flow.backends.messages.base import message_schema
 from ematix_flow.errors import CannotConnect, SourceFailed
 from ematix_flow.spec.connections.brokers import KafkaConnection
 

@@ -21,7 +21,7 @@ from ematix_flow.backends.kafka.error_codes import OUT_OF_RANGE, is_transient
 from ematix_flow.backends.kafka.failures import ClientErrors, broker_refusal, cannot_connect
 from ematix_flow.backends.kafka.positions import seek_offsets
 from ematix_flow.backends.kafka.settings import client_settings, group_of
-from ematix_flow.backends.messages.contract import Message, ReadRequest, Receiver
+from ematix_flow.backends.messages.base import Message, ReadRequest, Receiver
 from ematix_flow.errors import CannotConnect, SourceFailed
 
 _UTC = dt.timezone.utc

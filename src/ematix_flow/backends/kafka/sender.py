@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.kafka.producer import TopicProducer, produce_arguments, producer_settings
 from ematix_flow.backends.kafka.transactions import TransactionalSender
-from ematix_flow.backends.messages.contract import BatchToken
+from ematix_flow.backends.messages.base import BatchToken
 from ematix_flow.errors import RowRejected
 from ematix_flow.spec.connections.brokers import KafkaConnection
 

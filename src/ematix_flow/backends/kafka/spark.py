@@ -40,7 +40,7 @@ from ematix_flow.backends.kafka.settings import (
     portable_settings,
 )
 from ematix_flow.backends.kafka.source_options import source_options
-from ematix_flow.backends.messages.contract import ReadRequest, SparkStreamSource, collect_up_to
+from ematix_flow.backends.messages.base import ReadRequest, SparkStreamSource, collect_up_to
 from ematix_flow.errors import ConfigError, FlowError
 
 if TYPE_CHECKING:

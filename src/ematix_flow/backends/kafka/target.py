@@ -11,7 +11,7 @@ from ematix_flow.backends.kafka.cluster import REQUEST_SECONDS, KafkaCluster
 from ematix_flow.backends.kafka.failures import create_command
 from ematix_flow.backends.kafka.sender import KafkaSender
 from ematix_flow.backends.kafka.transactions import recover_marker
-from ematix_flow.backends.messages.contract import MessageTarget
+from ematix_flow.backends.messages.base import MessageTarget
 from ematix_flow.errors import FlowError, TargetMissing, did_you_mean
 
 _log = logging.getLogger(__name__)

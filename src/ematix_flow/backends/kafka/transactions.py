@@ -24,9 +24,9 @@ from ematix_flow.backends.kafka.consumer_group import bounded_name
 from ematix_flow.backends.kafka.error_codes import is_transient
 from ematix_flow.backends.kafka.producer import FENCED, TopicProducer, kafka_error_of, producer_settings
 from ematix_flow.backends.kafka.settings import client_settings
-from ematix_flow.backends.messages.contract import BatchToken
+from ematix_flow.backends.messages.base import BatchToken
 from ematix_flow.errors import TargetFailed
-from ematix_flow.faults import point
+from ematix_flow.fault_points import point
 from ematix_flow.spec.connections.brokers import KafkaConnection
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 
-from ematix_flow.aws_sessions import aws_session
+from ematix_flow.aws.sessions import aws_session
 from ematix_flow.backends.kinesis.failures import unreachable_error
 from ematix_flow.errors import CannotConnect, ConfigError
 from ematix_flow.spec.connections import Connection, KinesisConnection

@@ -8,7 +8,7 @@ from typing import Any
 
 from botocore import exceptions as e
 
-from ematix_flow.aws_errors import (
+from ematix_flow.aws.errors import (
     ACCESS_DENIED,
     AWSConnection,
     error_code,

@@ -17,7 +17,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from ematix_flow.aws_errors import error_code, is_unreachable
+from ematix_flow.aws.errors import error_code, is_unreachable
 from ematix_flow.backends.kinesis.client import short_name, stream_argument
 from ematix_flow.backends.kinesis.failures import explain_error, is_throttled, translate_errors
 from ematix_flow.backends.kinesis.kpl_records import unpack_record
@@ -31,7 +31,7 @@ from ematix_flow.backends.kinesis.start_positions import (
     report_data_loss,
     stored_positions,
 )
-from ematix_flow.backends.messages.contract import LagUnit, Message, ReadRequest, Receiver
+from ematix_flow.backends.messages.base import LagUnit, Message, ReadRequest, Receiver
 from ematix_flow.errors import CannotConnect, FlowError, SourceFailed
 from ematix_flow.spec.connections import KinesisConnection
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.kinesis.client import shared_client, short_name, stream_argument
 from ematix_flow.backends.kinesis.failures import THROTTLED, translate_errors
-from ematix_flow.backends.messages.contract import KEY, VALUE, BatchToken
+from ematix_flow.backends.messages.base import KEY, VALUE, BatchToken
 from ematix_flow.errors import RowRejected, TargetFailed
 from ematix_flow.spec.connections import KinesisConnection
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ematix_flow.backends.kinesis.client import kinesis_client, short_name
 from ematix_flow.backends.kinesis.stream_check import describe_stream
-from ematix_flow.backends.messages.contract import ReadRequest, ReceivedSource, Receiver
+from ematix_flow.backends.messages.base import ReadRequest, ReceivedSource, Receiver
 from ematix_flow.errors import SourceFailed
 from ematix_flow.spec.connections import KinesisConnection
 

@@ -16,7 +16,7 @@ from ematix_flow.backends.kinesis.client import short_name, stream_argument
 from ematix_flow.backends.kinesis.failures import is_denied
 from ematix_flow.backends.kinesis.positions import ShardPosition, to_utc
 from ematix_flow.backends.kinesis.shards import Shard
-from ematix_flow.backends.messages.contract import ReadRequest
+from ematix_flow.backends.messages.base import ReadRequest
 from ematix_flow.errors import ConfigError, SourceFailed
 
 READ_EVERY = 0.2  # seconds between two reads of a shard; the service allows five reads a second

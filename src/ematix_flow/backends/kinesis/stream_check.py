@@ -7,7 +7,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from ematix_flow.aws_errors import error_code
+from ematix_flow.aws.errors import error_code
 from ematix_flow.backends.kinesis.client import short_name, stream_argument
 from ematix_flow.backends.kinesis.failures import is_denied, translate_errors
 from ematix_flow.errors import FlowError, SourceFailed, SourceMissing, TargetFailed, TargetMissing

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ematix_flow.backends.kinesis.client import kinesis_client, short_name
 from ematix_flow.backends.kinesis.sender import LONGEST_PREFIX, KinesisSender
 from ematix_flow.backends.kinesis.stream_check import describe_stream
-from ematix_flow.backends.messages.contract import MessageTarget, Sender
+from ematix_flow.backends.messages.base import MessageTarget, Sender
 from ematix_flow.errors import ConfigError, TargetFailed
 from ematix_flow.spec.connections import KinesisConnection
 

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.base import LedgerEntry
 from ematix_flow.backends.lake import journal_segments
 from ematix_flow.backends.lake.journal_segments import FoldedEntry, JournalSegments, last_folded_number
@@ -169,14 +169,14 @@ class Journal:
         entries = self._fold_entries(old)
         if entries:
             segment = self._segments.write_entries(entries)
-            faults.point("fold.entries_written")
+            fault_points.point("fold.entries_written")
             self.store.require_locks_held()
             self._segments.activate_segment(segment, entries)
-            faults.point("fold.counts")
+            fault_points.point("fold.counts")
         left = self._leftover_files()
         for start in range(0, len(left), _REMOVED_AT_ONCE):
             self.store.remove_all(left[start : start + _REMOVED_AT_ONCE])
-            faults.point("fold.files_removed")
+            fault_points.point("fold.files_removed")
         return len(old)
 
     def _fold_entries(self, old: tuple[_EntryName, ...]) -> list[FoldedEntry]:

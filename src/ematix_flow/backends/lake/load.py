@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.base import LedgerEntry, Load, LoadResult
 from ematix_flow.backends.incremental_loads import batch_key, made_no_progress, require_unmoved_watermark
 from ematix_flow.backends.lake.companion_table import CompanionTable
@@ -208,7 +208,7 @@ class LakeLoad:
         self._journal.store.require_locks_held()
         self._undo_uncommitted_events()
         self._journal.write_entry(commit, self._ledger_entry(computed), applied.watermark)
-        faults.point("apply.ledger_written")
+        fault_points.point("apply.ledger_written")
         if not self._format.is_current(self._spark, self._wanted, self._snapshot):
             raise ConcurrentCommit
         self._journal.store.require_locks_held()
@@ -216,9 +216,9 @@ class LakeLoad:
         if self._companion is not None and computed.companion_changes is not None:
             self._journal.store.require_locks_held()
             self._companion.write_changes(computed.companion_changes, commit)
-        faults.point("apply.rows_written")
+        fault_points.point("apply.rows_written")
         self._journal.store.require_locks_held()
-        faults.point("apply.before_commit")
+        fault_points.point("apply.before_commit")
         if self._snapshot is None:
             self._create_table(changes, commit)
             self._require_commit(commit)
@@ -227,7 +227,7 @@ class LakeLoad:
         else:
             self._write_changes(changes, commit)
             self._require_commit(commit)
-        faults.point("apply.after_commit")
+        fault_points.point("apply.after_commit")
         self._journal.mark_committed(commit, self._ledger_entry(computed), applied.watermark)
         self._remove_uncommitted()
         return applied

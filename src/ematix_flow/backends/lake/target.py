@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.base import (
     LedgerEntry,
     LiveTable,
@@ -310,7 +310,7 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
         spark = self.spark()
         store, folder = self._format.table_folder(load.table)
         with store.table_lock(folder):
-            faults.point("apply.began")
+            fault_points.point("apply.began")
             journal = self._open_journal(load.table)
             if len(journal.committed) > FOLD_ABOVE:
                 journal.fold()

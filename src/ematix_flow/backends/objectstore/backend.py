@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ematix_flow.backends.base import Backend, BatchTarget, SparkSource
 from ematix_flow.backends.capabilities import Capabilities
-from ematix_flow.backends.messages.contract import StreamSource
+from ematix_flow.backends.messages.base import StreamSource
 from ematix_flow.backends.objectstore.layout.file_layout import FILE_BYTES
 from ematix_flow.backends.objectstore.layout.table_paths import absolute_root
 from ematix_flow.backends.stores.local_store import LocalStore

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ematix_flow.backends.base import Backend, BatchTarget, SparkSource
 from ematix_flow.backends.capabilities import Capabilities
-from ematix_flow.backends.messages.contract import StreamSource
+from ematix_flow.backends.messages.base import StreamSource
 from ematix_flow.backends.objectstore.layout.file_layout import FILE_BYTES
 from ematix_flow.backends.stores.s3_store import S3Store
 from ematix_flow.backends.stores.s3a_settings import JAR_GROUPS, s3a_settings

@@ -12,7 +12,7 @@ from dataclasses import replace
 from heapq import nlargest, nsmallest
 from typing import TYPE_CHECKING
 
-from ematix_flow.backends.messages.contract import ReadRequest, ReceivedFileSource, Receiver
+from ematix_flow.backends.messages.base import ReadRequest, ReceivedFileSource, Receiver
 from ematix_flow.backends.objectstore.layout.source_files import ListedFile, SourceFile
 from ematix_flow.backends.objectstore.reading.catalog import FilesCatalog, ReadableTable
 from ematix_flow.backends.objectstore.reading.file_tree import FileTree, Parts

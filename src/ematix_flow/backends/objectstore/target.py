@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.base import (
     BatchTarget,
     LedgerEntry,
@@ -117,7 +117,7 @@ class FilesTarget(BatchTarget):
                 return FilesLoad(home, load, staging, parts, there, scratch).preview()
             with home.lock():
                 base = self._tables.ensure_version(home, load.table)
-                faults.point("apply.began")
+                fault_points.point("apply.began")
                 return FilesLoad(home, load, staging, parts, base, scratch).commit()
 
     def drop_staging(self, staging: Staging) -> None:

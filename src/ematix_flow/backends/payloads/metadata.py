@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.backends.messages.contract import HEADERS, KEY, PARTITION, POSITION, TIMESTAMP, TOPIC, VALUE
+from ematix_flow.backends.messages.base import HEADERS, KEY, PARTITION, POSITION, TIMESTAMP, TOPIC, VALUE
 from ematix_flow.backends.payloads.base import META_COLUMNS, BadMessage, DecodedBatch, PayloadDecoder
 from ematix_flow.backends.payloads.row_assembly import build_batch
 from ematix_flow.backends.payloads.value_conversion import UnfitField, converter

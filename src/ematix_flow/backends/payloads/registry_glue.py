@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ematix_flow.aws_errors import error_code, error_message
-from ematix_flow.aws_sessions import aws_session
+from ematix_flow.aws.errors import error_code, error_message
+from ematix_flow.aws.sessions import aws_session
 from ematix_flow.backends.payloads.framing import SchemaId
 from ematix_flow.backends.payloads.registry import RegisteredSchema, SchemaRegistry
 from ematix_flow.errors import CannotConnect, SchemaMismatch

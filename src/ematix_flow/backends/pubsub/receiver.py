@@ -19,7 +19,7 @@ from typing import Any
 from google.api_core import exceptions as e
 from google.pubsub_v1 import PullResponse, SubscriberClient
 
-from ematix_flow.backends.messages.contract import Message, Receiver
+from ematix_flow.backends.messages.base import Message, Receiver
 from ematix_flow.backends.pubsub.ack_deadlines import AckDeadlines
 from ematix_flow.backends.pubsub.clients import CALL_SECONDS, close_client, short_retry
 from ematix_flow.backends.pubsub.failures import TRANSIENT, UNREACHABLE, explain_error, translate_errors

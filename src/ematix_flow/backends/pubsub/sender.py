@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.pubsub_v1 import PublisherClient, PublishRequest, PubsubMessage
 
-from ematix_flow.backends.messages.contract import HEADERS, KEY, VALUE, BatchToken
+from ematix_flow.backends.messages.base import HEADERS, KEY, VALUE, BatchToken
 from ematix_flow.backends.pubsub.clients import publisher_client, short_retry
 from ematix_flow.backends.pubsub.failures import translate_errors
 from ematix_flow.backends.pubsub.names import short_name

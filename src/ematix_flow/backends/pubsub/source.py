@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from google.api_core.exceptions import NotFound, PermissionDenied
 from google.pubsub_v1 import SubscriberClient
 
-from ematix_flow.backends.messages.contract import ReadRequest, ReceivedSource, Receiver
+from ematix_flow.backends.messages.base import ReadRequest, ReceivedSource, Receiver
 from ematix_flow.backends.pubsub import names
 from ematix_flow.backends.pubsub.clients import (
     CALL_SECONDS,

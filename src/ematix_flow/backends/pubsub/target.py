@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from google.api_core.exceptions import NotFound, PermissionDenied
 
-from ematix_flow.backends.messages.contract import MessageTarget, Sender
+from ematix_flow.backends.messages.base import MessageTarget, Sender
 from ematix_flow.backends.pubsub import names
 from ematix_flow.backends.pubsub.clients import CALL_SECONDS, publisher_client, short_retry
 from ematix_flow.backends.pubsub.failures import translate_errors

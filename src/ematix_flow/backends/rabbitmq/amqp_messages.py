@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from ematix_flow.backends.messages.contract import Message
+from ematix_flow.backends.messages.base import Message
 from ematix_flow.errors import RowRejected
 
 # counters of the broker that change with every delivery

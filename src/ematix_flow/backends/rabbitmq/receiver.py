@@ -11,7 +11,7 @@ from typing import Any
 import pika
 from pika.exceptions import AMQPError
 
-from ematix_flow.backends.messages.contract import Message, Receiver
+from ematix_flow.backends.messages.base import Message, Receiver
 from ematix_flow.backends.rabbitmq.address import RabbitMQAddress
 from ematix_flow.backends.rabbitmq.amqp_messages import message_from_delivery
 from ematix_flow.backends.rabbitmq.failures import (

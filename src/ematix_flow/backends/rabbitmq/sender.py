@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pika
 
-from ematix_flow.backends.messages.contract import HEADERS, KEY, VALUE, BatchToken
+from ematix_flow.backends.messages.base import HEADERS, KEY, VALUE, BatchToken
 from ematix_flow.backends.rabbitmq.address import RabbitMQAddress
 from ematix_flow.backends.rabbitmq.amqp_messages import SHORT_BYTES, amqp_headers, row_rejected
 from ematix_flow.backends.rabbitmq.failures import send_failure, target_refusal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ematix_flow.backends.messages.contract import ReadRequest, ReceivedSource
+from ematix_flow.backends.messages.base import ReadRequest, ReceivedSource
 from ematix_flow.backends.messages.source_options import count_option, known_options, seconds_option
 from ematix_flow.backends.rabbitmq.address import RabbitMQAddress
 from ematix_flow.backends.rabbitmq.failures import DRIVER_ERRORS, source_refusal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ematix_flow.backends.messages.contract import MessageTarget
+from ematix_flow.backends.messages.base import MessageTarget
 from ematix_flow.backends.rabbitmq.address import RabbitMQAddress
 from ematix_flow.backends.rabbitmq.failures import DRIVER_ERRORS, target_refusal
 from ematix_flow.backends.rabbitmq.sender import RabbitMQSender, parse_destination

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.backends.messages.contract import Message, message_schema
+from ematix_flow.backends.messages.base import Message, message_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,9 +8,9 @@ import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.durable_files import flush_to_disk
-from ematix_flow.backends.messages.contract import Message
+from ematix_flow.backends.messages.base import Message
 from ematix_flow.backends.spool.batch_limits import PROGRESS_KEY
 from ematix_flow.backends.spool.index import SpoolIndex, SpoolSegment
 from ematix_flow.backends.spool.known_messages import SegmentReceipts, as_table, message_bytes
@@ -72,15 +72,15 @@ class SegmentWriter:
         with lock:
             positions = index.positions_to_publish(self._progress)
         size = self._write_temporary(index, self.receipts.number, positions)
-        faults.point("spool.written")
+        fault_points.point("spool.written")
         segment = SpoolSegment(
             self.receipts.number, len(self.messages), size, digests=self.receipts.packed_digests()
         )
         with lock:
             index.add(segment, self._progress)
-            faults.point("spool.indexed")
+            fault_points.point("spool.indexed")
             index.publish(segment)
-            faults.point("spool.renamed")
+            fault_points.point("spool.renamed")
         self.messages, self.receipts, self._progress, self._bytes = [], None, {}, 0
         return segment
 

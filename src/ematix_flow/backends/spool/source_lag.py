@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ematix_flow.backends.messages.contract import LagUnit, Receiver
+from ematix_flow.backends.messages.base import LagUnit, Receiver
 
 _ASK_SECONDS = 5.0
 

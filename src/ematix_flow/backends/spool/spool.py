@@ -34,8 +34,8 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from ematix_flow import faults
-from ematix_flow.backends.messages.contract import LagUnit, Message, Receiver
+from ematix_flow import fault_points
+from ematix_flow.backends.messages.base import LagUnit, Message, Receiver
 from ematix_flow.backends.spool.acknowledgements import Acknowledgements
 from ematix_flow.backends.spool.index import SpoolIndex, SpoolSegment, segment_number
 from ematix_flow.backends.spool.known_messages import KnownMessages, digest_of
@@ -272,7 +272,7 @@ class Spool:
             numbers = sorted(wanted & self._pending.keys())
             if numbers:
                 self._index.settle(numbers)
-            faults.point("spool.settled")
+            fault_points.point("spool.settled")
             now = time.monotonic()
             self._acknowledgements.reject((_segment_number(segment), row) for segment, row in rejected)
             for number in numbers:
@@ -293,7 +293,7 @@ class Spool:
                 not batch.accepted or receiver.acknowledge(batch.accepted) is True,
             ]
         )
-        faults.point("spool.acknowledged")
+        fault_points.point("spool.acknowledged")
         if is_confirmed and receiver.generation == generation:
             with self._lock:
                 self._index.replace_digests(self._acknowledgements.forget(batch.rows))

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.base import (
     LiveTable,
     Load,
@@ -129,7 +129,7 @@ class SqlDatabase(ABC):
             session.execute(gone, {"pipeline": load.pipeline, "target": load.target})
         for change in due:
             self.make_change(session, load.table, change)
-            faults.point("apply.table_changed")
+            fault_points.point("apply.table_changed")
 
     def changes_to_make(self, session: SqlSession, load: Load) -> Sequence[TableChange]:
         """Compare again inside the transaction: another process may have made the changes since the plan."""

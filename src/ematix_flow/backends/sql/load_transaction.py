@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.base import Load, LoadResult, SameDatabaseRows, StagedRows
 from ematix_flow.backends.incremental_loads import batch_key, made_no_progress, require_unmoved_watermark
 from ematix_flow.backends.sql.control_tables import (
@@ -92,12 +92,12 @@ def apply_load(
         if not database.transactional_ddl:
             database.make_planned_changes(session, load)
         with transaction(session):
-            faults.point("apply.began")
+            fault_points.point("apply.began")
             if database.transactional_ddl:
                 database.make_planned_changes(session, load)
             result = load_transaction.run()
             if is_committed(load, result):
-                faults.point("apply.before_commit")
+                fault_points.point("apply.before_commit")
     return result
 
 
@@ -205,7 +205,7 @@ class LoadTransaction:
         elif not counted and counts["insert"] != self.staged:  # a trigger, or incomplete staging?
             require_all_staged_rows(load, self._count_incoming(select)[0], self.staged)
         refuse_shrink(load, counts)
-        faults.point("apply.rows_written")
+        fault_points.point("apply.rows_written")
         applied = load_result(load, rows_in, counts, high)
         if not made_no_progress(load.plan.range, applied):
             self._record_batch(key, applied)
@@ -219,7 +219,7 @@ class LoadTransaction:
         session.execute(
             insert_control_sql(self.dialect, LEDGER), {**entry_to_columns(entry), "committed_at": now}
         )
-        faults.point("apply.ledger_written")
+        fault_points.point("apply.ledger_written")
         if high is not None:
             session.execute(
                 insert_control_sql(self.dialect, WATERMARKS, replace_on=WATERMARKS.primary_key),

@@ -9,7 +9,7 @@ import datetime as dt
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.base import (
     BatchTarget,
     LedgerEntry,
@@ -105,7 +105,7 @@ class RelationalTarget(SqlDatabase, BatchTarget):
         with self.apply_session(load) as session:
             result = apply_load(self, session, load, rows)
         if is_committed(load, result):
-            faults.point("apply.after_commit")
+            fault_points.point("apply.after_commit")
         return result
 
     def run_sql(self, sql: str) -> int:

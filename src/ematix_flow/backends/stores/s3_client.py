@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from ematix_flow.aws_sessions import aws_session
+from ematix_flow.aws.sessions import aws_session
 from ematix_flow.spec.connections.lakes import S3Connection
 from ematix_flow.spec.redaction import remember_secret
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ematix_flow.aws_errors import AWSConnection, error_code, error_message, http_status
+from ematix_flow.aws.errors import AWSConnection, error_code, error_message, http_status
 from ematix_flow.errors import CannotConnect, FlowError, TargetFailed
 from ematix_flow.spec.connections.lakes import S3Connection
 

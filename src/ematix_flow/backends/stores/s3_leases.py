@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
-from ematix_flow.aws_errors import http_status
+from ematix_flow.aws.errors import http_status
 from ematix_flow.backends.stores.s3_client import s3_client
 from ematix_flow.backends.stores.s3_failures import (
     is_failed_condition,

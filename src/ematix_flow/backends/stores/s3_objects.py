@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from ematix_flow.aws_errors import http_status
+from ematix_flow.aws.errors import http_status
 from ematix_flow.backends.stores.s3_client import s3_client
 from ematix_flow.backends.stores.s3_failures import (
     is_failed_condition,

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.aws_errors import error_code, http_status
+from ematix_flow.aws.errors import error_code, http_status
 from ematix_flow.backends.stores import s3_leases
 from ematix_flow.backends.stores.base import Store
 from ematix_flow.backends.stores.s3_client import endpoint_of, s3_client

@@ -15,8 +15,8 @@ from ematix_flow.cli.project import read_run_log
 from ematix_flow.cli.terminal import say
 
 if TYPE_CHECKING:
-    from ematix_flow.state.run_records import RunRecord
     from ematix_flow.state.runlog.base import RunLog
+    from ematix_flow.state.runlog.records import RunRecord
 
 app = new_app()
 

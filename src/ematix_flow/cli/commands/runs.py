@@ -23,10 +23,10 @@ from ematix_flow.cli.project import read_run_log
 from ematix_flow.cli.terminal import say
 from ematix_flow.cli.timeline import write_timeline
 from ematix_flow.spec.durations import parse_duration
-from ematix_flow.state.run_records import RunStatus
+from ematix_flow.state.runlog.records import RunStatus
 
 if TYPE_CHECKING:
-    from ematix_flow.state.run_records import RunRecord
+    from ematix_flow.state.runlog.records import RunRecord
 
 _HELP = "Show the runs in the run log, or delete old ones. Without a command: the newest."
 app = new_app(_HELP)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from ematix_flow.aws_errors import (
+from ematix_flow.aws.errors import (
     ACCESS_DENIED,
     EXPIRED_KEYS,
     REFUSED_KEYS,

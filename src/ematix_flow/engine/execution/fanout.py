@@ -11,15 +11,15 @@ import uuid
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.base import BatchSource
 from ematix_flow.backends.sql.computed_table import compute_table, drop_computed_table
 from ematix_flow.backends.sql.target import RelationalTarget
 from ematix_flow.engine.connections import Connections
-from ematix_flow.engine.execution import tasks
-from ematix_flow.engine.execution.execute import ALREADY_APPLIED, TargetRun, build_load, open_source
-from ematix_flow.engine.execution.frames import common_types, filter_range, source_frame
+from ematix_flow.engine.execution import spark_tasks
+from ematix_flow.engine.execution.executor import ALREADY_APPLIED, TargetRun, build_load, open_source
 from ematix_flow.engine.execution.progress import watch_progress
+from ematix_flow.engine.execution.source_frames import common_types, filter_range, source_frame
 from ematix_flow.errors import FlowError
 from ematix_flow.observe.listener import Listener
 from ematix_flow.plan.definition import Plan
@@ -130,7 +130,7 @@ class _FanOut:
         ):
             expected = source.expected_rows(self.shared.query)
             outlets = [
-                tasks.TargetWriter(
+                spark_tasks.TargetWriter(
                     staging,
                     run.table,
                     counting.enter_context(watch_progress(run.report_progress, expected)),
@@ -138,13 +138,13 @@ class _FanOut:
                 )
                 for run, staging in staged
             ]
-            outcomes = tasks.copy_splits_to_all(spark, splits, outlets, self.continue_on_failure)
+            outcomes = spark_tasks.copy_splits_to_all(spark, splits, outlets, self.continue_on_failure)
         for (run, _), outcome in zip(staged, outcomes, strict=True):
             if isinstance(outcome, FlowError):
                 self.failures[run.load.target] = outcome
             elif outcome is not None:
                 run.parts = outcome
-        faults.point("staging.loaded")
+        fault_points.point("staging.loaded")
 
     def transform_rows(self) -> None:
         from pyspark import StorageLevel

@@ -42,7 +42,7 @@ from ematix_flow.plan.definition import Plan
 from ematix_flow.plan.drift import judge_drift
 from ematix_flow.plan.fanout import LoadEndpoints, choose_paths, share_read
 from ematix_flow.plan.load_paths import derive_guarantee
-from ematix_flow.plan.matching import resolve_matching, with_deletion_marks
+from ematix_flow.plan.matching_options import resolve_matching, with_deletion_marks
 from ematix_flow.plan.spark_types import columns_of_frame
 from ematix_flow.plan.stages import (
     ApplyRows,

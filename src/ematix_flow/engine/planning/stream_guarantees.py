@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ematix_flow.backends.base import Backend
-from ematix_flow.backends.messages.contract import MessageTarget
+from ematix_flow.backends.messages.base import MessageTarget
 from ematix_flow.engine.connections import Connections
 from ematix_flow.errors import GuaranteeRefused, Unsupported
 from ematix_flow.plan.decisions import Decision

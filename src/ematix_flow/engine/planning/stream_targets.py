@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ematix_flow.backends.base import BatchTarget, LoadPlan, TablePlan
-from ematix_flow.backends.messages.contract import StreamSource
+from ematix_flow.backends.messages.base import StreamSource
 from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.backends.payloads.connection_payloads import payload_of
 from ematix_flow.backends.sql.table_names import require_table_names
@@ -22,7 +22,7 @@ from ematix_flow.errors import SchemaMismatch, Unsupported, did_you_mean
 from ematix_flow.graph.connections import resolve
 from ematix_flow.plan.decisions import Decision
 from ematix_flow.plan.drift import judge_drift
-from ematix_flow.plan.matching import resolve_matching, with_deletion_marks
+from ematix_flow.plan.matching_options import resolve_matching, with_deletion_marks
 from ematix_flow.plan.stream_capabilities import (
     STREAM_VIEW,
     check_batch_limit,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.engine.connections import Connections
 from ematix_flow.engine.planning.stream_columns import run_transform_sql
 from ematix_flow.engine.streams.bad_message_search import find_rejected_messages, is_row_error
@@ -82,7 +82,7 @@ class BatchLoader:
                     self._count_and_reject(batch, incoming, seen, report)
                 elif self.spec.on_error == "dlq":  # a batch that is sent to a broker is decoded only once
                     self._reject_unreadable(batch, incoming, MessageCounts(), report)
-            faults.point("stream.staged")
+            fault_points.point("stream.staged")
             seen, left_out = self._commit(batch, incoming, seen, report)
             if not counted:
                 counts = seen()  # counted while they were sent
@@ -121,7 +121,7 @@ class BatchLoader:
                 applied = sink.commit(batch)
             if not applied.duplicate or sink.label not in report.rows_written:
                 report.rows_written[sink.label] = applied.rows.written
-            faults.point("stream.target_committed")
+            fault_points.point("stream.target_committed")
 
     def _count_and_reject(
         self, batch: BatchName, incoming: IncomingBatch, seen: CountMessages, report: BatchReport
@@ -258,7 +258,7 @@ class BatchLoader:
                     report.dead_letters[row["stage"]] = report.dead_letters.get(row["stage"], 0) + 1
 
             visit_rows(find_bad_messages(incoming, self.decoders, validator), put_aside)
-        faults.point("stream.dead_letters")
+        fault_points.point("stream.dead_letters")
 
     def _rejected_message(self, stage: str, reason: str, message: Mapping[str, Any]) -> RejectedMessage:
         """The rejected message. It names the target only if the targets of the stream move separately."""
@@ -281,7 +281,7 @@ class BatchLoader:
             self.dead_letters.add(
                 [self._rejected_message(e.stage, e.reason, e.message) for e in found], batch.key
             )
-            faults.point("stream.dead_letters")
+            fault_points.point("stream.dead_letters")
             for letter in found:
                 report.dead_letters[letter.stage] = report.dead_letters.get(letter.stage, 0) + 1
         else:

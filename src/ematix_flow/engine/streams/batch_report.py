@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ematix_flow.backends.messages.contract import LagUnit
+from ematix_flow.backends.messages.base import LagUnit
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ematix_flow.backends.messages.contract import RESOURCE_IDS
+from ematix_flow.backends.messages.base import RESOURCE_IDS
 from ematix_flow.errors import EngineError
 from ematix_flow.state.private_files import make_private_folders, write_private
 

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow import errors, faults
+from ematix_flow import errors, fault_points
 from ematix_flow.backends.arrow.batch_casts import cast_batch
 from ematix_flow.backends.base import RowCheck, StagedPart, Staging
-from ematix_flow.backends.messages.contract import MESSAGE_DDL, PARTITION, POSITION, TIMESTAMP, TOPIC
+from ematix_flow.backends.messages.base import MESSAGE_DDL, PARTITION, POSITION, TIMESTAMP, TOPIC
 from ematix_flow.backends.payloads.base import BadMessage, DecodedBatch, Decoder
-from ematix_flow.engine.execution import tasks
+from ematix_flow.engine.execution import spark_tasks
 from ematix_flow.engine.streams.incoming_batch import IncomingBatch
 from ematix_flow.engine.streams.small_batches import Messages
 from ematix_flow.plan.spark_types import schema_ddl
@@ -101,10 +101,10 @@ def stage_messages(
     With ``lenient`` a rejected row counts as bad; otherwise it stops the batch.
     """
     task = _stage_task(decoders, staging, validator, lenient)
-    answers = [json.loads(answer) for answer in tasks.run_tasks(messages, task)]
+    answers = [json.loads(answer) for answer in spark_tasks.run_tasks(messages, task)]
     for answer in answers:
         if "error" in answer:
-            raise tasks.decode_error(answer)
+            raise spark_tasks.decode_error(answer)
     counts = MessageCounts()
     for answer in answers:
         counts += MessageCounts(**answer["counts"])
@@ -113,17 +113,17 @@ def stage_messages(
 
 def _stage_task(
     decoders: SourceDecoders, staging: Staging, validator: RowValidator, lenient: bool
-) -> tasks.ArrowFunction:
+) -> spark_tasks.ArrowFunction:
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = [MessageCounts()]
         try:
             rows = _decode_rows(batches, decoders, validator, lenient, found)
             part = staging.write(uuid.uuid4().hex, rows)
-            faults.point("task.staged")
+            fault_points.point("task.staged")
             answer: dict[str, Any] = {"part": vars(part), "counts": vars(found[0])}
         except errors.FlowError as error:
-            answer = tasks.encode_outcome(error)
-        yield tasks.text_batch(json.dumps(answer))
+            answer = spark_tasks.encode_outcome(error)
+        yield spark_tasks.text_batch(json.dumps(answer))
 
     return task
 
@@ -237,7 +237,7 @@ def decode_frame(
 
 def _decode_task(
     decoders: SourceDecoders, columns: tuple[ColumnSpec, ...], ordered: bool, strict: bool
-) -> tasks.ArrowFunction:
+) -> spark_tasks.ArrowFunction:
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for own, decoded in decoders.decode(batch):
@@ -322,7 +322,7 @@ def find_bad_messages(
     return messages.map(_bad_task(decoders, validator), LETTER_DDL)
 
 
-def _bad_task(decoders: SourceDecoders, validator: RowValidator | None) -> tasks.ArrowFunction:
+def _bad_task(decoders: SourceDecoders, validator: RowValidator | None) -> spark_tasks.ArrowFunction:
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ematix_flow.backends.messages.contract import (
+from ematix_flow.backends.messages.base import (
     LagUnit,
     ReadRequest,
     ReceivedFileSource,

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ematix_flow.backends.messages.contract import MESSAGE_DDL
+from ematix_flow.backends.messages.base import MESSAGE_DDL
 from ematix_flow.backends.split import Split
-from ematix_flow.engine.execution.tasks import ArrowFunction, TaskInput, map_in_arrow
+from ematix_flow.engine.execution.spark_tasks import ArrowFunction, TaskInput, map_in_arrow
 from ematix_flow.engine.streams.small_batches import MAX_BYTES, MAX_ROWS, Messages, take_small_batch
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 
-from ematix_flow.backends.messages.contract import LagUnit
+from ematix_flow.backends.messages.base import LagUnit
 from ematix_flow.engine.streams.followed_sources import FollowedSource
 
 _log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ematix_flow.backends.messages.contract import SparkStreamSource, StreamSource
+from ematix_flow.backends.messages.base import SparkStreamSource, StreamSource
 from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.engine.planning.stream_columns import REGISTERED
 from ematix_flow.engine.planning.stream_targets import plan_targets, target_payload

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.backends.base import BatchSource, SourceQuery
 from ematix_flow.engine.connections import Connections
-from ematix_flow.engine.execution.frames import source_frame
+from ematix_flow.engine.execution.source_frames import source_frame
 from ematix_flow.errors import FlowError
 from ematix_flow.plan.spark_types import columns_of_frame
 from ematix_flow.spec.generated_names import internal_name

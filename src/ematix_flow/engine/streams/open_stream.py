@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ematix_flow.backends.messages.contract import (
+from ematix_flow.backends.messages.base import (
     ReadRequest,
     ReceivedFileSource,
     SparkStreamSource,

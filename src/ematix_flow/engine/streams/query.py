@@ -10,7 +10,7 @@ from contextvars import copy_context
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.spark_sql.session_settings import session_settings
 from ematix_flow.engine.streams.batch_frames import union_messages
 from ematix_flow.engine.streams.batch_loader import BatchLoader
@@ -202,12 +202,12 @@ class StreamQuery:
                 join_positions(self._positions_for_ledger(before)) if any(before) else None,
             )
             loader.load(name, incoming, report)
-        faults.point("stream.committed")
+        fault_points.point("stream.committed")
         with report.time_phase("commit"):
             for source, began, ended in zip(self.sources, before, after, strict=True):
                 if ended is not None:
                     source.mark_committed(began, ended)
-        faults.point("stream.acknowledged")
+        fault_points.point("stream.acknowledged")
         self._last_loaded = number
         if incoming is None:  # Spark planned a batch of the spool without messages
             return

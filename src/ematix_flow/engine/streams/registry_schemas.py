@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ematix_flow.backends.messages.contract import VALUE
+from ematix_flow.backends.messages.base import VALUE
 from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.backends.payloads.framing import SchemaId
 from ematix_flow.engine.planning.stream_drift import new_or_wider_columns

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ematix_flow.backends.messages.contract import MESSAGE_DDL, message_schema
+from ematix_flow.backends.messages.base import MESSAGE_DDL, message_schema
 from ematix_flow.engine.connections import Connections
 from ematix_flow.engine.streams.batch_report import BatchReport, RejectedMessage
 from ematix_flow.engine.streams.decoding import ORIGIN

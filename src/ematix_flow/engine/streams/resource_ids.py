@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ematix_flow.backends.messages.contract import ReadRequest, SparkStreamSource, StreamSource
+from ematix_flow.backends.messages.base import ReadRequest, SparkStreamSource, StreamSource
 from ematix_flow.engine.streams.checkpoint import Checkpoint
 
 Ids = Mapping[str, str]

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow import errors, faults
+from ematix_flow import errors, fault_points
 from ematix_flow.backends.arrow.batch_casts import cast_batch
 from ematix_flow.backends.base import (
     BatchTarget,
@@ -29,9 +29,9 @@ from ematix_flow.backends.base import (
     Staging,
     TablePlan,
 )
-from ematix_flow.backends.messages.contract import BatchToken, MessageTarget, Sender, outgoing_schema
+from ematix_flow.backends.messages.base import BatchToken, MessageTarget, Sender, outgoing_schema
 from ematix_flow.backends.payloads.base import Encoder
-from ematix_flow.engine.execution import tasks
+from ematix_flow.engine.execution import spark_tasks
 from ematix_flow.engine.execution.progress import watch_progress
 from ematix_flow.engine.streams.decoding import (
     MessageCounts,
@@ -142,8 +142,8 @@ class TableSink(StreamSink):
     def stage_rows(self, batch: BatchName, rows: DataFrame) -> None:
         staging = self._open_staging(batch)
         with watch_progress(lambda _: None) as folder:
-            self._parts = tasks.stage_frame(rows, staging, self.table, folder)
-        faults.point("staging.loaded")
+            self._parts = spark_tasks.stage_frame(rows, staging, self.table, folder)
+        fault_points.point("staging.loaded")
 
     def stage_messages(
         self, batch: BatchName, messages: IncomingBatch | Messages, decoders: SourceDecoders, *, lenient: bool
@@ -152,7 +152,7 @@ class TableSink(StreamSink):
         self._parts, counts = stage_messages(
             messages, decoders, staging, self.row_validator(), lenient=lenient
         )
-        faults.point("staging.loaded")
+        fault_points.point("staging.loaded")
         return counts
 
     def row_validator(self) -> RowValidator:
@@ -167,7 +167,7 @@ class TableSink(StreamSink):
         self.discard()
         self._load = self._build_load(batch)
         self._staging = self.target.create_staging(self._load, self.table.arrow_schema())
-        faults.point("staging.created")
+        fault_points.point("staging.created")
         return self._staging
 
     def _build_load(self, batch: BatchName) -> Load:
@@ -206,7 +206,7 @@ class TableSink(StreamSink):
             staging, self._staging = self._staging, None
             self._parts, self._load = (), None
             self.target.drop_staging(staging)
-            faults.point("staging.dropped")
+            fault_points.point("staging.dropped")
 
 
 class MessageSink(StreamSink):
@@ -236,8 +236,8 @@ class MessageSink(StreamSink):
 
     def rehearse(self, batch: BatchName) -> None:
         assert self._rows is not None
-        for text in tasks.run_tasks(self._rows, _check_task(self.row_validator())):
-            tasks.raise_task_error(text)
+        for text in spark_tasks.run_tasks(self._rows, _check_task(self.row_validator())):
+            spark_tasks.raise_task_error(text)
 
     def commit(self, batch: BatchName) -> LoadResult:
         assert self._rows is not None
@@ -251,14 +251,14 @@ class MessageSink(StreamSink):
             sender = self.sender
             rows = rows if token is None else rows.coalesce(1)  # one transaction
         sent = read = 0
-        for text in tasks.run_tasks(rows, _send_task(self.plan, sender, self.encoder, token)):
+        for text in spark_tasks.run_tasks(rows, _send_task(self.plan, sender, self.encoder, token)):
             answer = json.loads(text)
             if "error" in answer:
-                raise tasks.decode_error(answer)
+                raise spark_tasks.decode_error(answer)
             sent, read = sent + answer["sent"], read + answer["rows"]
         if sender is not self.sender:
             self._kept, self._used = sender, time.monotonic()
-        faults.point("stream.sent")
+        fault_points.point("stream.sent")
         is_duplicate = token is not None and read > 0 and sent == 0
         return LoadResult(RowCounts(read=read, inserted=sent), duplicate=is_duplicate)
 
@@ -275,7 +275,7 @@ def lock_on_this_machine(pipeline: str, target: str, run_id: uuid.UUID) -> Itera
 
 def _send_task(
     plan: StreamTargetPlan, sender: Sender, encoder: Encoder, token: BatchToken | None
-) -> tasks.ArrowFunction:
+) -> spark_tasks.ArrowFunction:
     table, target = plan.table, plan.target
     names = (target.message_key_column, target.headers_column, target.partition_column)
 
@@ -285,8 +285,8 @@ def _send_task(
             sent = sender.send(_encode_messages(batches, table, encoder, names, rows), token)
             answer: dict[str, Any] = {"sent": sent, "rows": rows[0]}
         except errors.FlowError as error:
-            answer = tasks.encode_outcome(error)
-        yield tasks.text_batch(json.dumps(answer))
+            answer = spark_tasks.encode_outcome(error)
+        yield spark_tasks.text_batch(json.dumps(answer))
 
     return task
 
@@ -306,15 +306,15 @@ class _SendCheck:
             self.sender.check(messages)
 
 
-def _check_task(validator: RowValidator) -> tasks.ArrowFunction:
+def _check_task(validator: RowValidator) -> spark_tasks.ArrowFunction:
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         answer: dict[str, Any] = {}
         try:
             for batch in batches:
                 validator.conform_rows(batch)
         except errors.FlowError as error:
-            answer = tasks.encode_outcome(error)
-        yield tasks.text_batch(json.dumps(answer))
+            answer = spark_tasks.encode_outcome(error)
+        yield spark_tasks.text_batch(json.dumps(answer))
 
     return task
 

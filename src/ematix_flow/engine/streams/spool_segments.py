@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ematix_flow.backends.messages.contract import MESSAGE_DDL, POSITION, VALUE, message_schema
+from ematix_flow.backends.messages.base import MESSAGE_DDL, POSITION, VALUE, message_schema
 from ematix_flow.engine.streams.decoding import ARRIVAL
 
 if TYPE_CHECKING:

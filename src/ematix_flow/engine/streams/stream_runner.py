@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from contextvars import copy_context
 from typing import TYPE_CHECKING
 
-from ematix_flow.backends.messages.contract import (
+from ematix_flow.backends.messages.base import (
     ReceivedSource,
 )
 from ematix_flow.engine.connections import Connections

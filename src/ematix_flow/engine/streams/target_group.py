@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from ematix_flow.backends.messages.contract import ReadRequest, SparkStreamSource
+from ematix_flow.backends.messages.base import ReadRequest, SparkStreamSource
 from ematix_flow.engine.spark.error_translation import translate_spark_error
 from ematix_flow.engine.spark.worker_warmup import warm_workers
 from ematix_flow.engine.streams.batch_report import BatchReport

@@ -15,8 +15,8 @@ from ematix_flow.observe.alerts.sent_alerts import (
     record_sent_alerts,
 )
 from ematix_flow.observe.observer import Observer, RunEnd
-from ematix_flow.state.run_records import RunRecord
 from ematix_flow.state.runlog.base import RunLog
+from ematix_flow.state.runlog.records import RunRecord
 
 _MAX_UNLOGGED = 20
 _DIED = "the process of the run died"

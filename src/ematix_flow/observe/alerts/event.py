@@ -9,7 +9,7 @@ import uuid
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
-from ematix_flow.state.run_records import bounded_text
+from ematix_flow.state.runlog.records import bounded_text
 from ematix_flow.state.times import aware_utc, utc_now
 
 AlertKind = Literal["failed", "gave_up", "recovered", "quality_failed", "sla_breached", "test"]

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ematix_flow.state.run_records import RunRecord
 from ematix_flow.state.runlog.base import RunLog
+from ematix_flow.state.runlog.records import RunRecord
 
 METRICS_KEY = "alerts"  # in a run's metrics
 RECOVERED = "recovered"

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.config.settings import text_setting
 from ematix_flow.errors import ConfigError, FlowError, UsageError, did_you_mean
 from ematix_flow.spec.connections.urls import mask_url
@@ -26,7 +26,7 @@ from ematix_flow.spec.durations import try_parse_duration
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.redaction import mask
 from ematix_flow.spec.row_counts import UNKNOWN_ROWS, RowCounts
-from ematix_flow.state.run_records import (
+from ematix_flow.state.runlog.records import (
     RunRecord,
     RunStatus,
     bounded_text,
@@ -110,7 +110,7 @@ class RunLog(ABC):
         # always all of these: nothing of a process that settled this run may remain
         values["finished_at"] = aware_utc("finished_at", finished_at or utc_now())
         values |= error_values(error, where)
-        faults.point("runlog.before_finish")
+        fault_points.point("runlog.before_finish")
         return self._end(run_id, status, values, ("running", "interrupted"))
 
     def settle(

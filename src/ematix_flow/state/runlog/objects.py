@@ -32,8 +32,8 @@ from ematix_flow.state.object_store import (
     newest_first_key,
     require_version,
 )
-from ematix_flow.state.run_records import RunRecord, RunStatus, bounded_output
 from ematix_flow.state.runlog.base import RunLog, no_such_run, take_until_success, warn_once
+from ematix_flow.state.runlog.records import RunRecord, RunStatus, bounded_output
 from ematix_flow.state.times import aware_utc
 
 MOST_RUNNING = 100

@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from ematix_flow.state.control_tables import runs
+from ematix_flow.state.runlog.tables import runs
 from ematix_flow.state.sql.column_types import ExactText, UtcDateTime
 
 NEWEST_FIRST = (runs.c.started_at.desc(), runs.c.run_id.desc())

@@ -17,16 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from ematix_flow.errors import UsageError
-from ematix_flow.state.control_tables import (
-    RUNS_SINCE,
-    empty_memory_database,
-    open_control_tables,
-    outputs,
-    runs,
-    version_too_old,
-)
 from ematix_flow.state.id_prefixes import find_by_prefix
-from ematix_flow.state.run_records import RunRecord, RunStatus, bounded_output, bounded_text, mask_metrics
 from ematix_flow.state.runlog.base import (
     RunLog,
     no_such_run,
@@ -40,6 +31,15 @@ from ematix_flow.state.runlog.queries import (
     newest_runs_statements,
     next_pipeline_statement,
     purgeable_runs_statement,
+)
+from ematix_flow.state.runlog.records import RunRecord, RunStatus, bounded_output, bounded_text, mask_metrics
+from ematix_flow.state.runlog.tables import (
+    RUNS_SINCE,
+    empty_memory_database,
+    open_run_log_tables,
+    outputs,
+    runs,
+    version_too_old,
 )
 from ematix_flow.state.sql.failures import (
     database_message,
@@ -79,7 +79,7 @@ class SqlRunLog(RunLog):
         """
         self.location = location
         self._away_until = 0.0
-        self._engine, self._reader, version = open_control_tables(
+        self._engine, self._reader, version = open_run_log_tables(
             engine,
             location,
             schema=schema,

@@ -28,7 +28,7 @@ from ematix_flow.state.object_store import (
     require_version,
     time_of_newest_first_key,
 )
-from ematix_flow.state.run_records import bounded_text
+from ematix_flow.state.runlog.records import bounded_text
 from ematix_flow.state.slots.base import (
     ENDED,
     UNSUCCESSFUL,

@@ -14,8 +14,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from ematix_flow.state.control_tables import SLOTS_SINCE, empty_memory_database, open_control_tables
-from ematix_flow.state.run_records import bounded_text
+from ematix_flow.state.runlog.records import bounded_text
+from ematix_flow.state.runlog.tables import SLOTS_SINCE, empty_memory_database, open_run_log_tables
 from ematix_flow.state.slots.base import (
     ENDED,
     MAX_LEASE,
@@ -65,7 +65,7 @@ class SqlSlotStore(SlotStore):
         read_only: bool = False,
     ) -> None:
         self.location = location
-        self._engine, self._reader, version = open_control_tables(
+        self._engine, self._reader, version = open_run_log_tables(
             engine,
             location,
             schema=schema,

@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from ematix_flow.state.run_records import bounded_text
+from ematix_flow.state.runlog.records import bounded_text
 from ematix_flow.state.slots.base import Slot, SlotRecord
 from ematix_flow.state.slots.tables import slots
 

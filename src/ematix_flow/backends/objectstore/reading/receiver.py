@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ematix_flow.backends.messages.contract import Message, ReadRequest, Receiver
+from ematix_flow.backends.messages.base import Message, ReadRequest, Receiver
 from ematix_flow.backends.messages.source_options import (
     bool_option,
     count_option,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.base import LedgerEntry, Load, Staging
 from ematix_flow.backends.objectstore.layout.file_layout import FileLayout
 from ematix_flow.backends.objectstore.layout.table_paths import (
@@ -93,16 +93,16 @@ class LocalTableStorage(TableStorage):
         is_first = not self._is_published(base)
         path = local_versions.link_files(place, [*stay, *new])
         try:
-            faults.point("apply.rows_written")
+            fault_points.point("apply.rows_written")
             version = local_versions.seal_version(place, path, None if is_first else there, state)
-            faults.point("apply.ledger_written")
-            faults.point("apply.before_commit")
+            fault_points.point("apply.ledger_written")
+            fault_points.point("apply.before_commit")
             local_versions.publish(place, version)
         except Exception:
             if not local_versions.is_current_version(place, path):
                 shutil.rmtree(path, ignore_errors=True)
             raise
-        faults.point("apply.after_commit")
+        fault_points.point("apply.after_commit")
         with suppress(OSError):  # the load is committed; what could not be removed now is removed later
             if is_first:  # an empty folder may have been there
                 local_versions.finish_adoption(place)

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.durable_files import flush_to_disk
 from ematix_flow.backends.objectstore.layout.table_paths import (
     HIDDEN,
@@ -114,7 +114,7 @@ def link_files(place: TablePaths, files: Iterable[DataFile]) -> Path:
         to = path / "data" / file.name
         to.parent.mkdir(parents=True, exist_ok=True)
         link_file(file.local_path, to)
-    faults.point("files.version_written")
+    fault_points.point("files.version_written")
     return path
 
 
@@ -187,7 +187,7 @@ def publish(place: TablePaths, version: LocalVersion) -> None:
             next_step="a table of files needs a file system with symbolic links",
         ) from error
     flush_to_disk(place.versions_folder)
-    faults.point("files.before_publish")
+    fault_points.point("files.before_publish")
     place.require_own_root()  # a load through another root has another lock
     if place.folder.is_symlink() or not place.folder.exists():
         os.replace(pointer, place.folder)
@@ -197,7 +197,7 @@ def publish(place: TablePaths, version: LocalVersion) -> None:
         place.folder, "the new version is visible; it is not known whether it survives a loss of power"
     ):
         flush_to_disk(place.folder.parent)
-    faults.point("files.after_publish")
+    fault_points.point("files.after_publish")
     with suppress(OSError):  # a hint for `remove_unpublished`, which also works without it
         (version.path / _PUBLISHED).touch()
 

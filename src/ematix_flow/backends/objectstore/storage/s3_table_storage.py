@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.base import LedgerEntry
 from ematix_flow.backends.objectstore.layout.table_paths import (
     HIDDEN,
@@ -238,12 +238,12 @@ class S3TableStorage(TableStorage):
         self.store.create(noted, intent.to_json())
         try:
             self._copy_files(new)
-            faults.point("files.version_written")
-            faults.point("apply.rows_written")
+            fault_points.point("files.version_written")
+            fault_points.point("apply.rows_written")
             state = self._seal_ledger(state)
-            faults.point("apply.ledger_written")
-            faults.point("apply.before_commit")
-            faults.point("files.before_publish")
+            fault_points.point("apply.ledger_written")
+            fault_points.point("apply.before_commit")
+            fault_points.point("files.before_publish")
             self._write_root_note()
             self.store.require_locks_held()
         except Exception:
@@ -252,8 +252,8 @@ class S3TableStorage(TableStorage):
         # A manifest that was sent may appear late, even after an error. So nothing is removed from
         # here on: the intent stays, and the next load blocks the manifest before it removes files.
         self._create_manifest(there.number + 1, state)
-        faults.point("files.after_publish")
-        faults.point("apply.after_commit")
+        fault_points.point("files.after_publish")
+        fault_points.point("apply.after_commit")
         if theirs:
             message = "%s: %d files of other programs stay, but are no longer part of the table"
             _log.warning(message, self.display_name, len(theirs))

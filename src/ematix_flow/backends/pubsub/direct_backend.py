@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ematix_flow.backends.brokers.notebook import CONNECTION_NAME, RefusableBackend
-from ematix_flow.backends.messages.contract import ReadRequest, Receiver, Sender
+from ematix_flow.backends.brokers.direct_backend import CONNECTION_NAME, RefusableBackend
+from ematix_flow.backends.messages.base import ReadRequest, Receiver, Sender
 from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.backends.pubsub import backend
 from ematix_flow.backends.pubsub.receiver import PubSubReceiver

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.backends.base import (
     BatchSource,
     Load,
@@ -28,9 +28,9 @@ from ematix_flow.backends.base import (
 )
 from ematix_flow.backends.incremental_loads import made_no_progress
 from ematix_flow.engine.connections import Connections
-from ematix_flow.engine.execution import tasks
-from ematix_flow.engine.execution.frames import source_frame
+from ematix_flow.engine.execution import spark_tasks
 from ematix_flow.engine.execution.progress import watch_progress
+from ematix_flow.engine.execution.source_frames import source_frame
 from ematix_flow.engine.planning.source_reader import source_reader
 from ematix_flow.observe.listener import Listener, Progress
 from ematix_flow.plan.definition import Plan
@@ -110,7 +110,7 @@ class TargetRun:
             source.split(stage.query, wanted, stage.tasks) as splits,
             watch_progress(self.report_progress, source.expected_rows(stage.query)) as folder,
         ):
-            self.parts = tasks.copy_splits(spark, splits, staging, self.table, folder)
+            self.parts = spark_tasks.copy_splits(spark, splits, staging, self.table, folder)
 
     def transform_rows(self, stage: TransformRows) -> None:
         spark, source = self.spark(), open_source(self.plan, self.connections)
@@ -131,7 +131,7 @@ class TargetRun:
         elif stage.max_parts is not None:
             frame = frame.coalesce(stage.max_parts)
         with watch_progress(self.report_progress) as folder:
-            self.parts = tasks.stage_frame(frame, staging, self.table, folder)
+            self.parts = spark_tasks.stage_frame(frame, staging, self.table, folder)
 
     def apply_rows(self, sql: str | None) -> None:
         """``sql`` returns the rows if the database computes them itself."""
@@ -155,7 +155,7 @@ class TargetRun:
     def create_staging(self) -> Staging:
         staging = self.target.create_staging(self.load, self.table.arrow_schema())
         self.staging = staging
-        faults.point("staging.created")
+        fault_points.point("staging.created")
         return staging
 
     @contextmanager
@@ -163,13 +163,13 @@ class TargetRun:
         staging = self.create_staging()
         with self.connections.spark_errors(f"loading {self.load.target}"):
             yield staging
-        faults.point("staging.loaded")
+        fault_points.point("staging.loaded")
 
     def drop_staging(self) -> None:
         if self.staging is not None:
             staging, self.staging = self.staging, None
             self.target.drop_staging(staging)
-            faults.point("staging.dropped")
+            fault_points.point("staging.dropped")
 
     @contextmanager
     def time_stage(self, name: str) -> Iterator[None]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow import errors, faults
+from ematix_flow import errors, fault_points
 from ematix_flow.backends.arrow.batch_casts import cast_batch
 from ematix_flow.backends.base import StagedPart, Staging
 from ematix_flow.backends.split import Split
@@ -54,7 +54,7 @@ class TargetWriter:
     def write(self, batches: Iterable[pa.RecordBatch]) -> StagedPart:
         part = uuid.uuid4().hex
         written = self.staging.write(part, count_batches(self._conform(batches), self.progress, part))
-        faults.point("task.staged")
+        fault_points.point("task.staged")
         return written
 
     def _conform(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.backends.base import BatchSource, SourceColumn, SourceQuery, SparkSource
 from ematix_flow.backends.spark_sql.session_settings import session_settings
-from ematix_flow.engine.execution import tasks
+from ematix_flow.engine.execution import spark_tasks
 from ematix_flow.plan.spark_types import schema_ddl
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
@@ -37,7 +37,7 @@ def source_frame(
     read_as = source_table(columns, tables)
     wanted = {c.name: c.type for c in read_as.columns}
     with source.split(query, wanted, parallelism) as splits:
-        yield tasks.read_splits(spark, splits, schema_ddl(read_as), read_as)
+        yield spark_tasks.read_splits(spark, splits, schema_ddl(read_as), read_as)
 
 
 def source_table(columns: tuple[SourceColumn, ...], targets: Sequence[TableSpec]) -> TableSpec:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import sqlalchemy as sa
 
 from ematix_flow.errors import ConfigError
-from ematix_flow.state.run_records import LONGEST_OUTPUT
+from ematix_flow.state.runlog.records import LONGEST_OUTPUT
 from ematix_flow.state.slots.tables import leases, slots
 from ematix_flow.state.slots.tables import metadata as slots_metadata
 from ematix_flow.state.sql.column_types import ExactText, UtcDateTime
@@ -178,7 +178,7 @@ def tables_missing(location: str) -> ConfigError:
     )
 
 
-def open_control_tables(
+def open_run_log_tables(
     engine: sa.Engine,
     location: str,
     *,

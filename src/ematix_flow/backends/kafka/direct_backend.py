@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ematix_flow.backends.brokers.notebook import CONNECTION_NAME, MessageBackend
+from ematix_flow.backends.brokers.direct_backend import CONNECTION_NAME, MessageBackend
 from ematix_flow.backends.kafka.backend import KafkaStreamBackend as Cluster
 from ematix_flow.backends.kafka.receiver import KafkaReceiver
-from ematix_flow.backends.messages.contract import Message, ReadRequest, Receiver, Sender
+from ematix_flow.backends.messages.base import Message, ReadRequest, Receiver, Sender
 from ematix_flow.backends.payloads.connection_payloads import payload_of
 from ematix_flow.errors import UsageError
 from ematix_flow.spec.connections.brokers import KafkaConnection

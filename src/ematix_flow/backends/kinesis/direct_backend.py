@@ -6,10 +6,10 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ematix_flow.backends.brokers.notebook import CONNECTION_NAME, MessageBackend
+from ematix_flow.backends.brokers.direct_backend import CONNECTION_NAME, MessageBackend
 from ematix_flow.backends.kinesis import backend
 from ematix_flow.backends.kinesis.positions import ShardPosition
-from ematix_flow.backends.messages.contract import Message, ReadRequest, Receiver, Sender
+from ematix_flow.backends.messages.base import Message, ReadRequest, Receiver, Sender
 from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.spec.connections import KinesisConnection
 

@@ -1,7 +1,7 @@
 """A broker used from a notebook or script, without a pipeline: reads and sends messages as Arrow batches.
 
 This module has what all brokers share: gathering messages into batches, decoding them into columns that stay
-the same from batch to batch, encoding, and remembering what to acknowledge. The `notebook` module of a broker
+the same from batch to batch, encoding, and remembering what to acknowledge. The `direct_backend` module of a broker
 adds a `Receiver`, a `Sender` and an ``open`` that takes the fields of its connection.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ematix_flow.backends.arrow.batch_casts import cast_batch
-from ematix_flow.backends.messages.contract import Message, Receiver, Sender, message_schema, outgoing_schema
+from ematix_flow.backends.messages.base import Message, Receiver, Sender, message_schema, outgoing_schema
 from ematix_flow.backends.payloads.base import DecodedBatch, Decoder, PayloadSpec
 from ematix_flow.errors import DeclarationError, SourceFailed, TargetFailed, UsageError, did_you_mean
 from ematix_flow.spec.tables import ColumnSpec, TableSpec

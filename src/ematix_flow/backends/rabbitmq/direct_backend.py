@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ematix_flow.backends.brokers.notebook import CONNECTION_NAME, RefusableBackend
-from ematix_flow.backends.messages.contract import Receiver
+from ematix_flow.backends.brokers.direct_backend import CONNECTION_NAME, RefusableBackend
+from ematix_flow.backends.messages.base import Receiver
 from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.backends.rabbitmq.address import RabbitMQAddress, address_of
 from ematix_flow.backends.rabbitmq.receiver import PREFETCH, RabbitMQReceiver

@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow import faults
+from ematix_flow import fault_points
 from ematix_flow.errors import ConfigError
 
 
 def test_a_point_does_nothing_unless_it_is_armed() -> None:
-    for name in faults.POINTS:
-        faults.point(name)
+    for name in fault_points.POINTS:
+        fault_points.point(name)
 
 
 def test_an_undeclared_point_is_refused_with_the_name_that_was_probably_meant() -> None:
     with pytest.raises(LookupError, match=r"apply\.befor_commit.*Did you mean 'apply\.before_commit'"):
-        faults.point("apply.befor_commit")
-    with pytest.raises(LookupError, match="not declared"), faults.inject("no.such.point", "crash"):
+        fault_points.point("apply.befor_commit")
+    with pytest.raises(LookupError, match="not declared"), fault_points.inject("no.such.point", "crash"):
         pass
 
 
@@ -62,56 +62,62 @@ def test_every_step_of_the_commit_protocol_is_declared_with_its_meaning() -> Non
         "stream.sent",
         "stream.committed",
         "stream.acknowledged",
-    } == faults.POINTS
-    assert faults.declared_points().keys() >= faults.POINTS
-    assert all(faults.declared_points().values())
+    } == fault_points.POINTS
+    assert fault_points.declared_points().keys() >= fault_points.POINTS
+    assert all(fault_points.declared_points().values())
 
 
 def test_a_point_is_declared_once() -> None:
     with pytest.raises(ValueError, match="twice"):
-        faults.declare_point("apply.began", "again")
+        fault_points.declare_point("apply.began", "again")
 
 
 def test_an_injected_crash_passes_handlers_of_ordinary_exceptions() -> None:
     def load() -> None:
         try:
-            faults.point("apply.before_commit")
+            fault_points.point("apply.before_commit")
         except Exception:
             pytest.fail("a crash was handled")
 
-    with faults.inject("apply.before_commit", "crash") as fault, pytest.raises(faults.InjectedCrash):
+    with (
+        fault_points.inject("apply.before_commit", "crash") as fault,
+        pytest.raises(fault_points.InjectedCrash),
+    ):
         load()
     assert fault.has_fired
 
 
 def test_an_injected_failure_is_an_ordinary_exception() -> None:
-    with faults.inject("staging.loaded", "raise"), pytest.raises(Exception, match=r"at staging\.loaded"):
-        faults.point("staging.loaded")
+    with (
+        fault_points.inject("staging.loaded", "raise"),
+        pytest.raises(Exception, match=r"at staging\.loaded"),
+    ):
+        fault_points.point("staging.loaded")
 
 
 def test_a_fault_acts_once_at_the_nth_time_and_only_at_its_point() -> None:
-    with faults.inject("apply.began", "raise", nth=2) as fault:
-        faults.point("apply.began")
-        faults.point("staging.loaded")
+    with fault_points.inject("apply.began", "raise", nth=2) as fault:
+        fault_points.point("apply.began")
+        fault_points.point("staging.loaded")
         assert not fault.has_fired
-        with pytest.raises(faults.InjectedFailure):
-            faults.point("apply.began")
-        faults.point("apply.began")
+        with pytest.raises(fault_points.InjectedFailure):
+            fault_points.point("apply.began")
+        fault_points.point("apply.began")
         assert fault.hits == 3
 
 
 def test_a_point_is_harmless_again_after_the_block() -> None:
-    with pytest.raises(faults.InjectedCrash), faults.inject("apply.began", "crash"):
-        faults.point("apply.began")
-    faults.point("apply.began")
+    with pytest.raises(fault_points.InjectedCrash), fault_points.inject("apply.began", "crash"):
+        fault_points.point("apply.began")
+    fault_points.point("apply.began")
 
 
 def test_an_inner_injection_gives_way_to_the_outer_one() -> None:
-    with faults.inject("apply.began", "crash"):
-        with faults.inject("apply.began", "raise"), pytest.raises(faults.InjectedFailure):
-            faults.point("apply.began")
-        with pytest.raises(faults.InjectedCrash):
-            faults.point("apply.began")
+    with fault_points.inject("apply.began", "crash"):
+        with fault_points.inject("apply.began", "raise"), pytest.raises(fault_points.InjectedFailure):
+            fault_points.point("apply.began")
+        with pytest.raises(fault_points.InjectedCrash):
+            fault_points.point("apply.began")
 
 
 def test_a_fault_reaches_code_in_other_threads() -> None:
@@ -119,11 +125,11 @@ def test_a_fault_reaches_code_in_other_threads() -> None:
 
     def load() -> None:
         try:
-            faults.point("apply.began")
-        except faults.InjectedCrash as crash:
+            fault_points.point("apply.began")
+        except fault_points.InjectedCrash as crash:
             seen.append(crash)
 
-    with faults.inject("apply.began", "crash"):
+    with fault_points.inject("apply.began", "crash"):
         thread = threading.Thread(target=load)
         thread.start()
         thread.join()
@@ -132,22 +138,22 @@ def test_a_fault_reaches_code_in_other_threads() -> None:
 
 def test_a_test_may_look_at_the_world_from_a_commit_point() -> None:
     seen: list[str] = []
-    with faults.inject("apply.rows_written", lambda: seen.append("looked")):
-        faults.point("apply.rows_written")
+    with fault_points.inject("apply.rows_written", lambda: seen.append("looked")):
+        fault_points.point("apply.rows_written")
     assert seen == ["looked"]
 
 
 @pytest.mark.parametrize(("action", "nth"), [("explode", 1), ("crash", 0)])
 def test_a_wrong_injection_is_refused(action: str, nth: int) -> None:
-    with pytest.raises(ValueError, match="not a fault"), faults.inject("apply.began", action, nth):  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="not a fault"), fault_points.inject("apply.began", action, nth):  # type: ignore[arg-type]
         pass
 
 
 CHILD = """
-from ematix_flow import faults
+from ematix_flow import fault_points
 for turn in (1, 2):
     print(turn, flush=True)
-    faults.point("apply.began")
+    fault_points.point("apply.began")
 """
 
 
@@ -187,19 +193,19 @@ def test_the_environment_crashes_a_child() -> None:
 )
 def test_a_setting_that_cannot_be_read_is_refused(setting: str) -> None:
     with pytest.raises(ConfigError, match="EMATIX_FLOW_FAULT"):
-        faults.arm_from_setting(setting)
+        fault_points.arm_from_setting(setting)
 
 
 def test_a_setting_that_names_no_point_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"not a commit point.*Did you mean 'apply\.began'"):
-        faults.arm_from_setting("apply.begun=kill")
+        fault_points.arm_from_setting("apply.begun=kill")
 
 
 def test_an_empty_setting_arms_nothing() -> None:
-    faults.arm_from_setting("")
-    faults.arm_from_setting(" , ")
+    fault_points.arm_from_setting("")
+    fault_points.arm_from_setting(" , ")
 
 
 def test_a_point_that_is_not_armed_costs_next_to_nothing() -> None:
-    seconds = min(timeit.repeat(lambda: faults.point("apply.began"), number=10_000, repeat=5))
+    seconds = min(timeit.repeat(lambda: fault_points.point("apply.began"), number=10_000, repeat=5))
     assert seconds / 10_000 < 5e-6
