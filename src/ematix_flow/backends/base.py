@@ -20,7 +20,7 @@ from ematix_flow.backends.capabilities import Capabilities
 from ematix_flow.backends.messages.base import MessageTarget, StreamSource
 from ematix_flow.backends.split import Split
 from ematix_flow.spec.connections import Connection
-from ematix_flow.spec.pipelines import FileOptions
+from ematix_flow.spec.pipelines import FileOptions, Mode
 from ematix_flow.spec.row_counts import NO_ROWS, RowCounts
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
@@ -258,7 +258,7 @@ class LoadPlan:
     """How one target is loaded, as the planner decided: its table, the strategy and its options."""
 
     table: TableSpec  # as declared, without the load columns
-    mode: str
+    mode: Mode
     matching: Matching = field(default_factory=Matching)
     range: SourceRange | None = None
     max_shrink: float = 0.5

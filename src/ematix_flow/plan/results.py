@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ematix_flow.errors import FlowError, LoadError
+from ematix_flow.spec.pipelines import Mode
 from ematix_flow.spec.row_counts import NO_ROWS, RowCountProperties, RowCounts
 
 ResultStatus = Literal["succeeded", "skipped", "failed"]
@@ -16,7 +17,7 @@ class TargetResult(RowCountProperties):
     """The result of one target of a run."""
 
     target: str
-    mode: str
+    mode: Mode
     path: str  # empty if the target could not be planned
     status: ResultStatus
     reason: str | None = None  # why it was skipped, or the error
@@ -95,7 +96,7 @@ class RunResult(RowCountProperties):
         return f"{title}<table>{head}{cells}</table>"
 
 
-def failed_result(target: str, mode: str, path: str, error: Exception) -> TargetResult:
+def failed_result(target: str, mode: Mode, path: str, error: Exception) -> TargetResult:
     """The result of a target whose load failed with this error."""
     known = error if isinstance(error, FlowError) else unexpected_error(error)
     return TargetResult(target, mode, path, "failed", known.what, error=known.to_json())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from ematix_flow.backends.capabilities import Capabilities
@@ -21,13 +20,6 @@ class LoadShape:
     cores: int
     source_bytes: int | None = None  # size of the files that the query may read, if known
     partition_by: tuple[str, ...] = ()
-
-
-def machine_cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS
-        return os.cpu_count() or 1
 
 
 def read_tasks(shape: LoadShape) -> Decision | None:

@@ -17,6 +17,7 @@ import pytest
 from ematix_flow import fault_points
 from ematix_flow.backends.base import Backend, BatchTarget, StagedRows
 from ematix_flow.errors import PipelineLocked, RowRejected, ShrinkRefused, TargetFailed
+from ematix_flow.spec.pipelines import Mode
 from ematix_flow.spec.tables import BATCH_ID, LOADED_AT, ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange
@@ -277,7 +278,7 @@ class TargetContract:
 
     @pytest.mark.parametrize("mode", ["append", "truncate"])
     def test_a_crash_at_any_commit_point_leaves_before_or_after_and_the_ledger_agrees(
-        self, backend: Backend, target: BatchTarget, mode: str
+        self, backend: Backend, target: BatchTarget, mode: Mode
     ) -> None:
         load_rows(target, new_load(_SMALL), _named_rows(0, 4))
         before = self.rows(backend, _SMALL)

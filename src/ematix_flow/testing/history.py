@@ -12,6 +12,7 @@ import pytest
 
 from ematix_flow import fault_points
 from ematix_flow.backends.base import Backend, BatchTarget
+from ematix_flow.spec.pipelines import Mode
 from ematix_flow.spec.tables import (
     IS_CURRENT,
     LOADED_AT,
@@ -60,7 +61,7 @@ class HistoryContract(EvolutionContract):
 
     @pytest.mark.parametrize("mode", ["merge", "append"])
     def test_rows_become_versions_that_begin_when_they_were_loaded(
-        self, backend: Backend, target: BatchTarget, mode: str
+        self, backend: Backend, target: BatchTarget, mode: Mode
     ) -> None:
         table = table_of(value_column(TEXT))
         matching = Matching(keys=("id",), compare=("value",), update=("value",))

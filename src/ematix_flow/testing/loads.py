@@ -11,6 +11,7 @@ from typing import Any
 
 from ematix_flow.backends.arrow.batch_casts import cast_batch
 from ematix_flow.backends.base import BatchTarget, Load, LoadPlan, LoadResult, StagedRows, TablePlan
+from ematix_flow.spec.pipelines import Mode
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.watermarks import SourceRange
 from ematix_flow.strategies.matching import Matching
@@ -19,7 +20,7 @@ PIPELINE, TARGET = "contract", "contract:target"
 _PLAN_FIELDS = {field.name for field in fields(LoadPlan)}
 
 
-def new_load(table: TableSpec, mode: str = "append", **changes: Any) -> Load:
+def new_load(table: TableSpec, mode: Mode = "append", **changes: Any) -> Load:
     """A load with a new run id and batch key. ``changes`` are fields of `Load` or `LoadPlan`."""
     run_id = uuid.uuid4()
     options = {name: changes.pop(name) for name in _PLAN_FIELDS & changes.keys()}

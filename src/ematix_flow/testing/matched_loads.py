@@ -11,6 +11,7 @@ from sqlglot import exp
 
 from ematix_flow.backends.base import BatchTarget, LoadResult, SameDatabaseRows, SparkTarget
 from ematix_flow.backends.sql.target import RelationalTarget
+from ematix_flow.spec.pipelines import Mode
 from ematix_flow.spec.tables import ColumnSpec, TableContents, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange
@@ -21,7 +22,7 @@ from ematix_flow.testing.loads import PIPELINE, TARGET, load_rows, new_load, pre
 PATHS = ("staged", "same_db")
 
 
-def table_and_matching(table: TableSpec, mode: str, **options: Any) -> tuple[TableSpec, Matching]:
+def table_and_matching(table: TableSpec, mode: Mode, **options: Any) -> tuple[TableSpec, Matching]:
     """The table with its extra columns, and the options of merge or scd2 with all defaults."""
     keys = table.merge_keys or table.primary_key
     event = options.get("event")
@@ -40,7 +41,7 @@ def table_and_matching(table: TableSpec, mode: str, **options: Any) -> tuple[Tab
 def load_matched(
     target: BatchTarget,
     table: TableSpec,
-    mode: str,
+    mode: Mode,
     rows: Sequence[dict[str, Any]],
     *,
     path: str = "staged",
@@ -69,7 +70,7 @@ def load_matched(
 def load_matched_incremental(
     target: BatchTarget,
     table: TableSpec,
-    mode: str,
+    mode: Mode,
     mark: str,
     rows: Sequence[dict[str, Any]],
     **options: Any,

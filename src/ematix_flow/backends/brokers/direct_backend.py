@@ -1,8 +1,8 @@
 """A broker used from a notebook or script, without a pipeline: reads and sends messages as Arrow batches.
 
 This module has what all brokers share: gathering messages into batches, decoding them into columns that stay
-the same from batch to batch, encoding, and remembering what to acknowledge. The `direct_backend` module of a broker
-adds a `Receiver`, a `Sender` and an ``open`` that takes the fields of its connection.
+the same from batch to batch, encoding, and remembering what to acknowledge. The `direct_backend` module of
+a broker adds a `Receiver`, a `Sender` and an ``open`` that takes the fields of its connection.
 """
 
 from __future__ import annotations

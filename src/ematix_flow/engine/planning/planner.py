@@ -29,6 +29,7 @@ from ematix_flow.engine.planning.source_range import (
 )
 from ematix_flow.engine.planning.source_reader import source_reader
 from ematix_flow.engine.planning.source_sql import source_reference, source_sql
+from ematix_flow.engine.spark.machine_resources import usable_processors
 from ematix_flow.errors import (
     FlowError,
     PlanError,
@@ -53,7 +54,7 @@ from ematix_flow.plan.stages import (
     TargetPlan,
     TransformRows,
 )
-from ematix_flow.plan.tuning import LoadShape, choose_tuning, machine_cores, tuned_value
+from ematix_flow.plan.tuning import LoadShape, choose_tuning, tuned_value
 from ematix_flow.spec.file_options import check_file_options, check_folder_options
 from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.pipelines import (
@@ -81,7 +82,9 @@ def build_plan(
     """
     spec = declared.spec
     try:
-        return _build_unlocated(declared, connections, machine_cores() if cores is None else cores, without)
+        return _build_unlocated(
+            declared, connections, usable_processors() if cores is None else cores, without
+        )
     except FlowError as error:
         raise error.with_location(spec.where) from error.__cause__
 

@@ -10,9 +10,14 @@ CGROUP = Path("/sys/fs/cgroup")
 _UNLIMITED = 1 << 60  # cgroup v1 writes a huge number for "no limit"
 
 
+def usable_processors() -> int:
+    """The processors that the system lets this process use; a container's quota is not considered."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def cores(cgroup: Path = CGROUP) -> int:
     """The processors this process may use, never less than one."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = usable_processors()
     quota = _cpu_quota(cgroup)
     return max(1, min(usable, quota) if quota else usable)
 
