@@ -238,6 +238,40 @@ def test_a_column_that_was_added_since_the_last_load_is_read_as_null(lake: Lake)
     assert lake.ask("SELECT name, age FROM hr.people") == [("Ada", None)]
 
 
+def test_a_column_that_was_dropped_and_added_again_since_the_last_load_is_null(lake: Lake) -> None:
+    lake.load(PEOPLE, people("Ada"))
+    lake.sql("ALTER TABLE lake.hr.people DROP COLUMN name")
+    lake.sql("ALTER TABLE lake.hr.people ADD COLUMN name STRING")
+    assert lake.ask("SELECT id, name FROM hr.people") == [(1, None)]
+    applied = load_matched(lake.target, PEOPLE, "merge", people("Ada"))
+    assert applied.rows.updated == 1
+    assert lake.rows(PEOPLE) == people("Ada")
+
+
+def test_nested_fields_and_the_order_of_columns_are_those_of_the_current_table(lake: Lake) -> None:
+    lake.load(PEOPLE, people("Ada"))
+    lake.sql("CREATE TABLE lake.hr.places (id INT, at STRUCT<x: INT>, ways ARRAY<STRUCT<x: INT>>)")
+    lake.sql("INSERT INTO lake.hr.places VALUES (1, struct(5), array(struct(7))), (2, NULL, NULL)")
+    for change in ("at.y INT FIRST", "ways.element.y INT", "name STRING FIRST"):
+        lake.sql(f"ALTER TABLE lake.hr.places ADD COLUMN {change}")
+    assert lake.ask("SELECT * FROM hr.places ORDER BY id") == [
+        (None, 1, (None, 5), [(7, None)]),
+        (None, 2, None, None),
+    ]
+
+
+def test_a_load_adds_a_column_to_a_table_that_got_another_since_the_last_load(lake: Lake) -> None:
+    lake.load(PEOPLE, people("Ada", "Ben"))
+    lake.sql("ALTER TABLE lake.hr.people ADD COLUMN theirs INT")
+    more = replace(table_of("people", {"id": BIG}, {"name": TEXT, "ours": INTEGER}), schema="hr")
+    applied = load_matched(lake.target, more, "merge", [{"id": 1, "name": "Ada", "ours": 3}])
+    assert (applied.rows.updated, applied.rows.inserted) == (1, 0)
+    assert lake.ask("SELECT id, name, theirs, ours FROM hr.people ORDER BY id") == [
+        (1, "Ada", None, 3),
+        (2, "Ben", None, None),
+    ]
+
+
 def test_a_writer_that_commits_meanwhile_is_a_conflict_and_nothing_is_done(
     lake: Lake, tmp_path: Path
 ) -> None:

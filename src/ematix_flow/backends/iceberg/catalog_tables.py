@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.iceberg.table_names import Namespaces, TablePath, may_mean_metadata
 from ematix_flow.backends.lake.format import TableSnapshot
@@ -44,21 +44,28 @@ class CatalogTables:
         return str({row[0]: row[1] for row in shown}.get("current-snapshot-id", NO_SNAPSHOT))
 
     def read_snapshot(self, spark: SparkSession, path: TablePath, snapshot: TableSnapshot) -> DataFrame:
-        """The rows of a snapshot with the table's columns.
+        """The rows of a snapshot with the columns that the table has now.
 
-        A snapshot has the columns of its time. A column that was added since is null in it. If a column was
-        renamed since, only the current table has the name.
+        Iceberg reads a snapshot with the columns of its time. If they have changed since, this reads the
+        current table, whose columns Iceberg finds in the files by their ids.
         """
-        from pyspark.sql.functions import lit
+        if snapshot.version == NO_SNAPSHOT or not self._has_current_columns(spark, path, snapshot.version):
+            return spark.table(self.quoted_name(path))
+        return spark.read.option("versionAsOf", snapshot.version).table(self.quoted_name(path))
 
-        now = spark.table(self.quoted_name(path))
-        if snapshot.version == NO_SNAPSHOT:
-            return now
-        then = spark.read.option("versionAsOf", snapshot.version).table(self.quoted_name(path))
-        if not set(then.columns) <= set(snapshot.schema.names):
-            return now
-        added = [field for field in snapshot.schema.fields if field.name not in then.columns]
-        return then.withColumns({field.name: lit(None).cast(field.dataType) for field in added})
+    def _has_current_columns(self, spark: SparkSession, path: TablePath, version: str) -> bool:
+        """Whether the columns of the table are still those of the snapshot, also in their ids and order.
+
+        False with Spark Connect, which cannot tell.
+        """
+        java: Any = spark
+        if getattr(java, "_jvm", None) is None:
+            return False
+        table = java._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
+            java._jsparkSession, self.quoted_name(path)
+        )
+        found = table.snapshot(int(version))
+        return found is not None and found.schemaId() == table.schema().schemaId()
 
     def partition_columns(self, spark: SparkSession, path: TablePath) -> tuple[str, ...]:
         """The partition columns or expressions, such as ``days(at)``."""
