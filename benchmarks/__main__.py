@@ -19,7 +19,7 @@ from benchmarks.tables import remarks, terminal_table
 TRIALS = DATA / "trials"
 LIMIT_SECONDS = 900.0
 REPEAT = 3
-WIDTH = 120  # of what is written to a file or a pipe
+WIDTH = 120  # of output that goes to a file or a pipe
 
 
 def parser() -> argparse.ArgumentParser:
@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
     copy.add_argument("--table", choices=DATASETS, default=ORDERS.name, help="default: %(default)s")
     copy.add_argument("--rows", type=_positive, help="default: all of the published size")
     copy.add_argument("--case", action="append", choices=CASES, help="only this; may be given again")
-    changes = commands.add_parser("changes", help="bring changes into a table that is there, against rivals")
+    changes = commands.add_parser("changes", help="load changes into an existing table, against rivals")
     changes.add_argument("--case", action="append", choices=CHANGES, help="only this; may be given again")
     changes.add_argument(
         "--size",
@@ -48,8 +48,8 @@ def parser() -> argparse.ArgumentParser:
     streams.add_argument("--seconds", type=float, help="how long each rate is held; default: 20")
     streams.add_argument("--singles", type=_positive, help="messages that come one by one; default: 50")
     cold = commands.add_parser("cold-start", help="time of a cold  flow run")
-    ticks = commands.add_parser("scheduler-tick", help="time of one look of  flow scheduler")
-    ends = commands.add_parser("watched-end", help="how much later  flow run  ends when who watches hangs")
+    ticks = commands.add_parser("scheduler-tick", help="time of one poll of  flow scheduler")
+    ends = commands.add_parser("watched-end", help="how much later  flow run  ends if receivers hang")
     log = commands.add_parser("run-log", help="commands about 1,000 pipelines with a million recorded runs")
     log.add_argument("--store", action="append", choices=STORES, help="only this; may be given again")
     log.add_argument("--rows", type=_positive, default=RUNS, help="recorded runs; default: %(default)s")
@@ -111,7 +111,7 @@ def _measure(console: Console, given: argparse.Namespace) -> int:
     if given.command == "scheduler-tick":
         from benchmarks.scheduler_ticks import run_scheduler_ticks
 
-        say("One look of the scheduler")
+        say("One poll of the scheduler")
         return _report(console, [run_scheduler_ticks(given.repeat, say)], full=True)
     if given.command == "watched-end":
         from benchmarks.watched_ends import run_watched_ends
@@ -155,7 +155,7 @@ def _measure(console: Console, given: argparse.Namespace) -> int:
 
 
 def _report(console: Console, results: Iterable[Result], *, full: bool) -> int:
-    """Print and keep each as it comes. Only full data is kept among what can be published."""
+    """Print and save each result as it comes. Only results of full data are saved for publication."""
     from benchmarks.rounds import finished
 
     failed = False
@@ -185,9 +185,9 @@ def _list(console: Console) -> None:
     console.print(
         "cold-start: flow run of 1,000 rows, with and without the class-data archive", highlight=False
     )
-    console.print("scheduler-tick: one look of flow scheduler at 1,000 pipelines", highlight=False)
+    console.print("scheduler-tick: one poll of flow scheduler over 1,000 pipelines", highlight=False)
     console.print(
-        "watched-end: flow run with alerters, metrics and traces that nobody takes", highlight=False
+        "watched-end: flow run with alerters, metrics and traces whose receivers fail", highlight=False
     )
     console.print(
         f"run-log: flow list, status and runs, {RUNS:,} runs recorded in {' or '.join(STORES)}",

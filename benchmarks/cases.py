@@ -1,4 +1,4 @@
-"""What is compared: the cases of the benchmarks and who takes part in each."""
+"""What is compared: the cases of the benchmarks and the contestants of each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONTESTANTS = {
     "pika": "pika and psycopg",
     REFERENCE: "ematix-flow 1.0.0 of PyPI",
 }
-# Those that live in a separate environment: what they pin may clash with what the product pins.
+# Those in a separate environment: their pinned versions may conflict with the product's.
 APART = {"dlt", "dlt-upsert", "duckdb", "sling", REFERENCE}
 _EVERYWHERE = (FLOW, "jdbc", "jdbc-tuned", DRIVER)
 _DATABASES = (*_EVERYWHERE, "dlt", "sling", "duckdb")
@@ -37,19 +37,19 @@ _NO_DELTA = "its Delta extension reads tables and appends to them, and neither c
 
 @dataclass(frozen=True)
 class Case:
-    """One way to go, and the contestants that go it."""
+    """One load from a source to a target, and the contestants that can do it."""
 
     name: str
     title: str
     source: str
     target: str
     contestants: tuple[str, ...]
-    left_out: Mapping[str, str] = field(default_factory=dict)  # who cannot go it -> why
+    left_out: Mapping[str, str] = field(default_factory=dict)  # who cannot do it -> why
 
 
 @dataclass(frozen=True)
 class ChangeCase:
-    """A strategy that brings changes into a table that is there, and the contestants that know it."""
+    """A strategy that loads changes into an existing table, and the contestants that have it."""
 
     name: str
     title: str
@@ -61,7 +61,7 @@ class ChangeCase:
 
 @dataclass(frozen=True)
 class StreamCase:
-    """A broker that is followed, where its messages go, and the contestants that can."""
+    """A broker whose messages are streamed, their target, and the contestants that can do it."""
 
     name: str
     title: str

@@ -1,8 +1,8 @@
-"""The changes benchmark: changed rows from one PostgreSQL database into a table that is there.
+"""The changes benchmark: changed rows from one PostgreSQL database into an existing table.
 
 A target is made once for each size and copied for each load, so that everyone starts from the same table,
 in PostgreSQL indexed by key, analysed, vacuumed. ematix-flow's was loaded by ematix-flow itself, and dlt's
-Delta table by dlt: each knows its own by what it keeps beside it.
+Delta table by dlt: both keep files or tables next to it, without which they do not load into it.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ _CURRENT = {"dlt": "valid_to IS NULL"}
 
 @dataclass(frozen=True)
 class Fixture:
-    """What is made once for a strategy and a size."""
+    """The databases and tables that are made once for a strategy and a size."""
 
     source: Endpoint
-    prepared: dict[str, Endpoint]  # as `_kept_by` says -> the target before the changes
+    prepared: dict[str, Endpoint]  # `_kept_by` of a contestant -> the target before the changes
     expected: tuple[int, str]
-    fingerprint: Fingerprint | None = None  # of the source, where the target is no database
+    fingerprint: Fingerprint | None = None  # of the source, if the target is not a database
 
 
 def published(case: ChangeCase) -> tuple[Size, ...]:
-    """The sizes that are measured when none is asked for. Into a lake, one row in a hundred changes."""
+    """The sizes that are measured by default. In a lake, one row in a hundred changes."""
     return tuple(size for size in PUBLISHED if case.target == "postgres" or size.changes * 100 == size.rows)
 
 
 def run_changes(
     cases: Sequence[ChangeCase], sizes: Sequence[Size] | None, settings: Settings, say: Callable[[str], None]
 ) -> Iterator[Result]:
-    """Measure them one after another; what a size needs is gone before the next."""
+    """Measure them one after another; the databases of a size are dropped before the next."""
     try:
         with Servers() as servers:
             for size in sizes or PUBLISHED:
@@ -110,7 +110,7 @@ def _run_case(
 
 
 def _kept_by(name: str, case: ChangeCase) -> str:
-    """Whose table a contestant loads: its own where it has a form of its own, else one for all others."""
+    """Whose table a contestant loads: its own if its tables have a special form, else one for all others."""
     if name in APART and case.target != "postgres":
         return "dlt"
     return name if name == FLOW or (case.strategy == "scd2" and name == "dlt") else ""
@@ -151,7 +151,7 @@ def _prepared(
 def _loaded_by_flow(
     case: ChangeCase, size: Size, before: Endpoint, servers: Servers, settings: Settings
 ) -> Endpoint:
-    """The same rows, brought by the same pipeline: its table, its ledger and its watermark are there."""
+    """The same rows, loaded by the same pipeline, with its table, its ledger and its watermark."""
     endpoint = servers.copy(before, f"flow-{case.name}")
     servers.execute(endpoint, f"ALTER TABLE {changing.TABLE} RENAME TO base")
     options = {"case": case.name, "strategy": case.strategy, "from": "base"}
@@ -213,7 +213,7 @@ def _verified_run(
 def _wrong(
     name: str, case: ChangeCase, size: Size, fixture: Fixture, servers: Servers, target: Endpoint
 ) -> str | None:
-    """Why the target is not what the changes make of it, in words."""
+    """Why the target differs from the expected result, as text."""
     if fixture.fingerprint is not None:
         differences = fingerprint(target, DATED_ORDERS).differences(fixture.fingerprint)
         return f"wrong result: {'; '.join(differences)}" if differences else None

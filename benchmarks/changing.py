@@ -25,7 +25,7 @@ BEGINNING, LATER = "2026-01-01", "2026-06-01"  # of the first rows and of the ch
 NEW_KEYS = 1_000_000_000_000
 _MILLISECONDS_TO_BEGINNING = 1_767_225_600_000
 _ROW = f"(EXTRACT(EPOCH FROM {CHANGED_AT} - TIMESTAMP '{BEGINNING}') * 1000)::bigint"
-# dlt's versions need a hash that the source brings
+# dlt's versions need a hash that the source provides
 HASH = f"md5(concat_ws('|', {', '.join(ORDERS.names)}))"
 
 
@@ -68,7 +68,7 @@ def base(servers: Servers, rows: int) -> Endpoint:
 
 
 def source(servers: Servers, before: Endpoint, size: Size) -> Endpoint:
-    """A copy of it with the changes, found by an index on their time."""
+    """A copy of it with the changes, and an index on their time."""
     endpoint = servers.copy(before, "changed")
     step = size.rows // size.updates
     servers.execute(
@@ -95,7 +95,7 @@ def source(servers: Servers, before: Endpoint, size: Size) -> Endpoint:
 def versioned(
     servers: Servers, before: Endpoint, extra: str, values: str, indexes: Sequence[str]
 ) -> Endpoint:
-    """A table of versions, each open; ``extra`` are its columns beside those of the data."""
+    """A table of versions, each open; ``extra`` are its columns in addition to those of the data."""
     endpoint = servers.copy(before, "versions")
     servers.execute(endpoint, f"ALTER TABLE {TABLE} RENAME TO base")
     lines = f"{ORDERS.column_lines('postgres')}, {CHANGED_AT} timestamp NOT NULL, {extra}"
@@ -109,7 +109,7 @@ def versioned(
 
 
 def versions_by_hand(servers: Servers, before: Endpoint) -> Endpoint:
-    """As one keeps them by hand, indexed for it."""
+    """As an engineer keeps them by hand, with an index for it."""
     extra = "valid_from timestamp NOT NULL, valid_to timestamp, is_current boolean NOT NULL"
     indexes = (
         f"ALTER TABLE {TABLE} ADD PRIMARY KEY ({KEY}, valid_from)",
@@ -126,7 +126,7 @@ def versions_of_dlt(servers: Servers, before: Endpoint) -> Endpoint:
 
 
 def checksum(servers: Servers, endpoint: Endpoint, condition: str = "true") -> tuple[int, str]:
-    """The number of rows and a sum of their hashes, whatever their order."""
+    """The number of rows and a sum of their hashes, in any order."""
     digest = f"hashtextextended(concat_ws('|', {COLUMNS}), 0)::numeric"
     found = servers.execute(endpoint, f"SELECT count(*), sum({digest}) FROM {TABLE} WHERE {condition}")
     return int(found[0][0]), str(found[0][1])

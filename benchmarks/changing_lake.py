@@ -23,7 +23,7 @@ def base(folder: Path, rows: int) -> Endpoint:
 
 
 def copy(template: Endpoint, folder: Path) -> Endpoint:
-    """With everything that lies beside the table, in a new folder."""
+    """With all files next to the table, in a new folder."""
     endpoint = folder_target(template.kind, folder)
     shutil.copytree(template.location, endpoint.location)
     return endpoint

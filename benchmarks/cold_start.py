@@ -1,7 +1,7 @@
-"""The cold start: what someone waits who types ``flow run`` for a copy of 1,000 rows, SQLite to DuckDB.
+"""The cold start: how long ``flow run`` takes for a copy of 1,000 rows from SQLite to DuckDB.
 
-With the class-data archive and without it; the archive lives in a cache of this benchmark's own, so that
-its making is seen too.
+With the class-data archive and without it. The archive is in a separate cache, so that the time to make it
+is measured too.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def run_cold_start(repeat: int, limit: float, seed: int, say: Callable[[str], No
 
 
 def _run(variant: str, number: int, folder: Path, limit: float) -> Run:
-    """A project as it was never run: only the cache is from before."""
+    """A project that has never run: only the cache exists already."""
     project = folder / f"{variant}-{number}"
     write_project(project)
     env = environment(project / "state")

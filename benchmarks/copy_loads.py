@@ -19,7 +19,7 @@ from benchmarks.rivals import SHARED, rival_jars, rival_versions
 from benchmarks.rounds import Settings, all_rounds, get_ready, run_job
 from benchmarks.sources_and_targets import SourcesAndTargets
 
-AGAIN_BELOW_ROWS = 3_000_000  # a second load in the same process would say no more about a larger table
+AGAIN_BELOW_ROWS = 3_000_000  # for a larger table, a second load in the same process shows nothing more
 
 
 def run_cases(
@@ -100,7 +100,7 @@ def _verified_run(
 
 
 def verified(run: Run, landed: Fingerprint, expected: Fingerprint, dataset: Dataset) -> Run:
-    """Disqualify what is no copy of the source; note what arrived in another type."""
+    """Disqualify a target that is not a copy of the source; note columns that have another type."""
     differences = landed.differences(expected)
     if differences:
         return replace(run, problem=f"wrong result: {'; '.join(differences)}")

@@ -1,6 +1,6 @@
 """The data: tables of TPC-H, generated once into ``benchmarks/data``.
 
-A table is taken from the smallest scale factor that holds the rows asked for, its first rows.
+A table has the first rows of the smallest scale factor that holds as many as requested.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Column:
     """One column: what it is, and how each system of the benchmark declares it."""
 
     name: str
-    family: str  # what a faithful copy must still be: integer, decimal, date, timestamp or text
+    family: str  # the kind of type in an exact copy: integer, decimal, date, timestamp or text
     postgres: str
     sqlite: str
     duckdb: str
@@ -33,7 +33,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A table: how it is called, what is in it, and how many rows of it are published."""
+    """A table: its name, its columns, and the numbers of rows in published results."""
 
     name: str
     columns: tuple[Column, ...]
@@ -61,7 +61,7 @@ class Dataset:
         return -(-rows // self.rows_per_scale)
 
     def file(self, rows: int) -> Path:
-        """The Parquet file that holds at least so many rows; generated when it is not there."""
+        """The Parquet file that holds at least so many rows; generated if it is missing."""
         scale = self.scale_factor(rows)
         file = DATA / f"{self.name}-{scale}.parquet"
         if not file.exists():
@@ -89,7 +89,7 @@ class Dataset:
                 return
 
     def arrow_schema(self) -> pa.Schema:
-        """As a faithful copy holds the columns."""
+        """The columns as an exact copy holds them."""
         import pyarrow as pa
 
         types = {"decimal": pa.decimal128(15, 2), "date": pa.date32(), "text": pa.string()}

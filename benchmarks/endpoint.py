@@ -1,4 +1,4 @@
-"""Where rows come from or go to, as a value that a contestant's process is told."""
+"""Where rows come from or go to, as a value that a contestant's process gets."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Login:
 class Endpoint:
     """A database or a folder: ``location`` is a URL for a server's database, a path for everything else.
 
-    In a folder each table is a folder of its own, whatever kind of files is in it.
+    In a folder each table has its own folder, for any kind of files.
     """
 
     kind: str
     location: str
 
     def login(self) -> Login:
-        """What the URL of a server's database says."""
+        """The parts of the URL of a server's database."""
         parts = urlsplit(self.location)
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
         return Login(parts.hostname or "", parts.port or 0, user, password, unquote(parts.path.lstrip("/")))

@@ -1,7 +1,7 @@
-"""Did the rows arrive? A fingerprint of a endpoint's table: the number of rows and a checksum a column.
+"""Whether the rows arrived: a table's fingerprint is the number of rows and a checksum of each column.
 
 Each checksum ties a value to its row's key and does not depend on the rows' order, so that lost, doubled,
-changed and swapped values all show. Every system is read as it stands, and all are hashed by one engine.
+changed and swapped values all show. One engine hashes the rows of every system.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class Fingerprint:
     types: tuple[tuple[str, str], ...]
 
     def differences(self, source: Fingerprint) -> list[str]:
-        """What makes this endpoint no copy of the source, in words."""
+        """Why this endpoint is not a copy of the source, as text."""
         if self.rows != source.rows:
             return [f"{self.rows:,} rows arrived of {source.rows:,}"]
         expected = dict(source.columns)
         return [f"{name} has other values" for name, checksum in self.columns if expected[name] != checksum]
 
     def retyped(self, dataset: Dataset) -> list[str]:
-        """Columns that hold the right values in another kind of type, in words."""
+        """Columns that hold the right values in another kind of type, as text."""
         families = {column.name: column.family for column in dataset.columns}
         return [
             f"{name} arrived as {native}" for name, native in self.types if family(native) != families[name]
@@ -151,9 +151,7 @@ def _mysql(endpoint: Endpoint, dataset: Dataset) -> Fingerprint:
 
 
 def _sqlite(endpoint: Endpoint, dataset: Dataset) -> Fingerprint:
-    connection = sqlite3.connect(
-        endpoint.location, check_same_thread=False
-    )  # DuckDB asks from another thread
+    connection = sqlite3.connect(endpoint.location, check_same_thread=False)  # DuckDB reads in another thread
     try:
         types = {row[1]: row[2] for row in connection.execute(f"PRAGMA table_info({dataset.name})")}
         cursor = connection.execute(dataset.query)
@@ -187,7 +185,7 @@ def _parquet(endpoint: Endpoint, dataset: Dataset) -> Fingerprint:
 
 
 def _csv(endpoint: Endpoint, dataset: Dataset) -> Fingerprint:
-    """As the text that it is: whoever reads it says what its types are."""
+    """As text: the reader chooses the types."""
     import duckdb
 
     file = Path(endpoint.location) / dataset.name / f"{dataset.name}.csv"
@@ -198,7 +196,7 @@ def _csv(endpoint: Endpoint, dataset: Dataset) -> Fingerprint:
 
 
 def _delta(endpoint: Endpoint, dataset: Dataset) -> Fingerprint:
-    """By delta-rs, which also reads what deletion vectors have left."""
+    """By delta-rs, which also applies deletion vectors."""
     import duckdb
     import pyarrow as pa
     from deltalake import DeltaTable

@@ -1,4 +1,4 @@
-"""What a contestant's process is told, and what it tells back: a job file in, a file of marks out."""
+"""What a contestant's process reads and writes: a job file, and a file of marks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Job:
     marks: str
     table: str = "orders"
     rows: int = 0
-    options: Mapping[str, str] = field(default_factory=dict)  # what a benchmark of its own kind tells
+    options: Mapping[str, str] = field(default_factory=dict)  # of one kind of benchmark
 
     @property
     def dataset(self) -> Dataset:
@@ -45,7 +45,7 @@ class Job:
         return cls(**{**told, **endpoints})
 
     def mark(self, name: str, **details: Any) -> None:
-        """Tell that a point is reached, now. The clock is the machine's, the same in every process."""
+        """Record that a point is reached now. The clock is the machine's, the same in every process."""
         line = json.dumps({"name": name, "at": time.monotonic(), "details": details}, default=str)
         with Path(self.marks).open("a", encoding="utf-8") as file:
             file.write(line + "\n")
@@ -59,7 +59,7 @@ class Mark:
 
 
 def read_marks(file: Path) -> dict[str, Mark]:
-    """What the process told so far, by name."""
+    """The marks of the process so far, by name."""
     if not file.exists():
         return {}
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]

@@ -14,7 +14,7 @@ LIBRARIES = ("pyspark", "pyarrow", "duckdb", "adbc-driver-postgresql", "psycopg"
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """The cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -29,7 +29,7 @@ def machine_facts() -> dict[str, Any]:
 
 
 def versions(**others: str | None) -> dict[str, str]:
-    """Of Python, Java, the libraries, and of what else is told."""
+    """The versions of Python, Java, the libraries, and ``others``."""
     from ematix_flow import __version__
     from ematix_flow.engine.jvm.java_runtime import find_java
 
@@ -57,7 +57,7 @@ def commit() -> str:
 
 
 def busy() -> bool:
-    """Whether others compute on this machine: what is measured now says little."""
+    """Whether other processes use the machine, so that measurements say little."""
     return os.getloadavg()[0] > 0.5 * cores()
 
 

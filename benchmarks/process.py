@@ -1,4 +1,4 @@
-"""One measured process: its marks, its memory, its end. Knows nothing of what the process does."""
+"""One measured process: its marks, its memory, its end. Does not know what the process does."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class Ended:
         return self.ended_at - self.started_at
 
     def peak_bytes(self, until: float | None = None) -> int:
-        """The most memory in use at once, until a moment or over all."""
+        """The most memory in use at once, until a time or overall."""
         return max((held for at, held in self.memory if until is None or at <= until), default=0)
 
 
 def measured(
     command: Sequence[str], folder: Path, env: Mapping[str, str], expired: Callable[[float], bool], log: Path
 ) -> Ended:
-    """Run it in ``folder`` and watch it; what it leaves running is ended with it.
+    """Run it in ``folder`` and watch it; processes that it leaves running are ended with it.
 
-    ``expired`` is asked again and again, with when it was started, whether it has had its time.
+    ``expired`` gets the time of the start, and is called repeatedly until it returns that the time is over.
     """
     with log.open("wb") as output:
         started_at = time.monotonic()
@@ -77,7 +77,7 @@ def environment(state: Path) -> dict[str, str]:
     kept = {
         k: v for k, v in os.environ.items() if not k.startswith("EMATIX_FLOW_") or k == "EMATIX_FLOW_CACHE"
     }
-    kept.pop("PYTHONDONTWRITEBYTECODE", None)  # nobody runs their loads by compiling every library first
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)  # users do not compile every library before a load
     path = [str(REPOSITORY / "src"), str(REPOSITORY)]
     return {
         **kept,
@@ -89,7 +89,7 @@ def environment(state: Path) -> dict[str, str]:
 
 
 def compile_libraries(python: Path) -> None:
-    """Bytecode of what an interpreter has installed, and of this repository, as an installer leaves it."""
+    """Bytecode of what an interpreter has installed, and of this repository, as an installer creates it."""
     env = environment(BYTECODE)
     asked = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     libraries = subprocess.run(asked, env=env, capture_output=True, text=True, check=True).stdout.strip()
@@ -98,15 +98,15 @@ def compile_libraries(python: Path) -> None:
 
 
 def last_words(said: str) -> str:
-    """The line of an output that tells best why it failed, without paths of this machine."""
+    """The line of an output that best explains the failure, without paths of this machine."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     causes = [line for line in lines if re.match(r"(Caused by: )?[\w.]*(Error|Exception)\b", line)]
-    return readable((causes or lines or ["it said nothing"])[-1])
+    return readable((causes or lines or ["it printed nothing"])[-1])
 
 
 def readable(text: str) -> str:
     """An error in one line of bounded length, without paths of this machine."""
-    first = text.strip().splitlines()[0] if text.strip() else "it said nothing"
+    first = text.strip().splitlines()[0] if text.strip() else "it printed nothing"
     shortened = re.sub(r"(?<![\w.])/(?:[^\s/'\":]+/)+", "…/", first)
     return shortened if len(shortened) <= 200 else shortened[:199] + "…"
 
@@ -119,7 +119,7 @@ def _waited(process: subprocess.Popen[bytes]) -> int | None:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """The group is the process's own: nothing else is in it."""
+    """The group contains only this process and its children."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -11,7 +11,7 @@ from types import TracebackType
 
 PROC = Path("/proc")
 SAMPLE_SECONDS = 0.1
-SAMPLES_PER_SEARCH = 5  # looking for new processes costs more than asking the known ones
+SAMPLES_PER_SEARCH = 5  # finding new processes costs more than reading the known ones
 
 
 def parent_of(stat: str) -> int:
@@ -74,7 +74,7 @@ class MemoryWatch:
     def _resident(self, pid: int) -> int:
         try:
             return resident_bytes((PROC / str(pid) / "statm").read_text(), self._page)
-        except (OSError, IndexError):  # it ended a moment ago
+        except (OSError, IndexError):  # it has just ended
             return 0
 
 
@@ -84,6 +84,6 @@ def _parents() -> dict[int, int]:
         if entry.name.isdigit():
             try:
                 parents[int(entry.name)] = parent_of((PROC / entry.name / "stat").read_text())
-            except (OSError, IndexError):  # it ended a moment ago
+            except (OSError, IndexError):  # it has just ended
                 continue
     return parents

@@ -103,7 +103,7 @@ def standing(result: Result, contestant: str) -> Standing:
 
 
 def standings(result: Result) -> list[Standing]:
-    """The fastest first; then who was stopped at the limit, then who was disqualified."""
+    """The fastest first; then those stopped at the limit, then the disqualified ones."""
     found = [standing(result, contestant) for contestant in result.contestants]
     return sorted(found, key=lambda s: (s.problem is not None, s.over_limit, s.best or 0.0))
 

@@ -1,7 +1,7 @@
 """What the rivals need: jars for Spark, and a separate environment for those that are Python packages.
 
-JDBC drivers are pinned in ``rivals.lock``, fetched and checked as the product does its jars; those of Delta
-and Kafka are the product's own. The packages are pinned in ``lock/rivals.txt``, with hashes.
+JDBC drivers are pinned in ``rivals.lock``, fetched and checked as the product does its jars; Delta and
+Kafka use the product's jars. The packages are pinned in ``lock/rivals.txt``, with hashes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from benchmarks.process import compile_libraries
 LOCK_FILE = Path(__file__).with_name("rivals.lock")
 PACKAGES = REPOSITORY / "lock" / "rivals.txt"
 ENVIRONMENT = DATA / "rivals"
-SHARED = ("delta", "kafka")  # whose jars come from the product's lock
+SHARED = ("delta", "kafka")  # their jars come from the product's lock
 _SHOWN = {"dlt": "dlt", "connectorx": "connectorx", "sling-linux-amd64": "Sling", "duckdb": "DuckDB alone"}
 
 
 def rival_jars(kinds: Iterable[str]) -> list[Path]:
-    """What Spark needs for these systems; what is missing is fetched."""
+    """The jars that Spark needs for these systems; missing ones are fetched."""
     from ematix_flow.engine.jvm.jars import jar_lock, jars_for
 
     lock, asked = jar_lock(LOCK_FILE), list(dict.fromkeys(kinds))
@@ -36,7 +36,7 @@ def rival_jars(kinds: Iterable[str]) -> list[Path]:
 
 
 def rival_versions(kinds: Iterable[str]) -> dict[str, str]:
-    """Of the jars of these systems, and of the packages."""
+    """The versions of the jars of these systems, and of the packages."""
     from ematix_flow.engine.jvm.jars import jar_lock
 
     kinds = set(kinds)
@@ -51,7 +51,7 @@ def rival_versions(kinds: Iterable[str]) -> dict[str, str]:
 
 
 def rival_python() -> Path:
-    """The interpreter of the rivals' environment, which is made when it is missing or the lock is new."""
+    """The interpreter of the rivals' environment, created if it is missing or the lock has changed."""
     python = ENVIRONMENT / "bin" / "python"
     stamp = ENVIRONMENT / "made-from"
     wanted = hashlib.sha256(PACKAGES.read_bytes() + sys.version.encode()).hexdigest()
@@ -60,7 +60,7 @@ def rival_python() -> Path:
     shutil.rmtree(ENVIRONMENT, ignore_errors=True)
     uv = os.environ.get("UV") or shutil.which("uv")
     if uv is None:
-        raise RuntimeError("no uv on the path: run it by  make bench , which brings one")
+        raise RuntimeError("no uv on the path: run it by  make bench , which installs it")
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(ENVIRONMENT)], check=True)
     install = [uv, "pip", "sync", "--quiet", "--python", str(python), "--require-hashes", str(PACKAGES)]
     subprocess.run(install, check=True)

@@ -1,4 +1,4 @@
-"""Rounds of measured processes: who runs when, what a process's marks say, and going on where one stopped."""
+"""Rounds of measured processes: their order, what marks mean, and continuing an interrupted run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Settings:
     limit: float
     seed: int
     contestants: tuple[str, ...] | None = None  # None: all of each case
-    restart: bool = False  # measure again what an interrupted run has measured already
+    restart: bool = False  # measure again what an interrupted run has already measured
     folder: Path = field(default_factory=lambda: new_folder("work"))
 
     def chosen(self, contestants: Sequence[str]) -> list[str]:
@@ -53,7 +53,7 @@ class Settings:
 
 
 def order(contestants: Sequence[str], rounds: int, seed: int) -> list[tuple[int, str]]:
-    """Round by round, in another order each: what disturbs the machine for a while hits everyone alike."""
+    """Round by round, each in another order, so that a disturbance of the machine affects all equally."""
     shuffled = random.Random(seed)
     turns = []
     for number in range(1, rounds + 1):
@@ -64,7 +64,7 @@ def order(contestants: Sequence[str], rounds: int, seed: int) -> list[tuple[int,
 
 
 def settled(run: Run) -> bool:
-    """Whether another round would add nothing: it is wrong, beyond the limit, or so long that it is sure."""
+    """Whether another round would add nothing: it is wrong, beyond the limit, or long and so precise."""
     return bool(run.problem) or run.over_limit or (run.load_seconds or 0.0) > REPEATED_BELOW_SECONDS
 
 
@@ -75,7 +75,7 @@ def all_rounds(
     turn: Callable[[str, int], Run],
     say: Callable[[str], None],
 ) -> Result:
-    """Every contestant in every round; each run is kept at once, and a later start goes on after it.
+    """Every contestant in every round; each run is saved at once, and a later start continues after it.
 
     ``empty`` says what is measured, and has no runs yet.
     """
@@ -93,7 +93,7 @@ def all_rounds(
 
 
 def finished(result: Result) -> None:
-    """It is kept elsewhere now."""
+    """Its result is saved elsewhere now."""
     for file in UNFINISHED.glob(f"*-{result.case}.json"):
         file.unlink()
 
@@ -134,9 +134,9 @@ def run_job(
     limit: float,
     expired: Callable[[float], bool] | None = None,
 ) -> Run:
-    """One contestant in a fresh process of its own environment.
+    """One contestant in a new process, in its environment.
 
-    ``expired`` says when it has had its time; without, that is the limit for each load.
+    ``expired`` says when its time is over; by default that is the limit for each load.
     """
     file = folder / "job.json"
     job.write(file)
@@ -152,7 +152,7 @@ def run_job(
 
 
 def _loading_at_most(limit: float, marks: Path) -> Callable[[float], bool]:
-    """The limit is for each load; getting ready has one of its own."""
+    """The limit is for each load; getting ready has a separate one."""
 
     def expired(started_at: float) -> bool:
         told = read_marks(marks)
@@ -164,7 +164,7 @@ def _loading_at_most(limit: float, marks: Path) -> Callable[[float], bool]:
 
 
 def timed(name: str, number: int, ended: Ended, marks_file: Path) -> Run:
-    """What a process's marks and end say about its load."""
+    """The load of a process, from its marks and its end."""
     marks = read_marks(marks_file)
     ready, loaded, again = (marks.get(mark) for mark in ("ready", "loaded", "loaded again"))
     until = None if loaded is None else loaded.at
@@ -189,7 +189,7 @@ def timed(name: str, number: int, ended: Ended, marks_file: Path) -> Run:
 
 
 def get_ready(names: Sequence[str], folder: Path, jar_groups: Sequence[str] = ()) -> None:
-    """Make now what would otherwise be made while a contestant is measured.
+    """Create now what would otherwise be created while a contestant is measured.
 
     ``jar_groups`` are those with which ematix-flow starts Spark.
     """
@@ -201,7 +201,7 @@ def get_ready(names: Sequence[str], folder: Path, jar_groups: Sequence[str] = ()
 
 
 def warm_archive(folder: Path, jar_groups: Sequence[str] = ()) -> None:
-    """Let the class-data archive be made now: in the background it would disturb the next contestant."""
+    """Create the class-data archive now: in the background it would disturb the next contestant."""
     script = f"from ematix_flow.run.context_setup import spark_starter; spark_starter()({list(jar_groups)!r})"
     env = {**environment(folder / "state"), "EMATIX_FLOW_CDS": "sync"}
     ended = measured(

@@ -1,7 +1,7 @@
-"""Looking at a long history: commands about 1,000 pipelines of which a million runs are recorded.
+"""Queries of a long history: commands on 1,000 pipelines with a million recorded runs.
 
-What is measured is what someone waits who types the command, in its own process. The history is made
-by the database itself, as rows that a run of two stages leaves.
+The time of each command is measured in its own process, as a user waits for it. The database generates the
+history: the rows of runs with two stages.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _filled(store: str, folder: Path, servers: Servers, runs: int) -> str:
     known = {**words, "pipelines": PIPELINES, "metrics": _METRICS}
     counts = {column.name: "0" for column in slots.c if isinstance(column.type, sa.BigInteger)}
     tables = sql_tables(url)
-    patient = tables.maker or tables.engine  # the other bounds what it waits for
+    patient = tables.maker or tables.engine  # the other limits how long it waits
     with patient.connect().execution_options(writes=True) as connection, connection.begin():
         for table, values in {"run_log": _RUN, "flow_slots": {**counts, **_SLOT}}.items():
             statement = (

@@ -1,11 +1,12 @@
-"""One look of the scheduler at 1,000 pipelines, on a store that knows a week of hourly slots of each.
+"""One poll of the scheduler over 1,000 pipelines, on a store with a week of hourly slots of each.
 
-Looks of several kinds, each within the budget of 250 ms: nothing is due; all are due, but wait for an
-upstream that runs; all fire in this moment; and the look after that. The schedules are one for all, and then
-many in many zones. A look starts no more runs than there is room for, so what a start costs is told for one;
-a look that finds an upstream given up skips all that wait for it, and what that costs is told for one, too.
+Polls of several kinds, each within the budget of 250 ms: nothing is due; all are due, but wait for an
+upstream that runs; all fire at this time; and the poll after that. First all pipelines have one schedule,
+then many schedules in many zones. A poll starts no more runs than there are free workers, so the cost of a
+start is reported for one run. A poll that finds a given-up upstream skips all that wait for it; that cost is
+also reported for one slot.
 
-The clock is the store's own, set to a working day: what fires does not depend on when this is run.
+The clock is the store's, set to a working day: what fires does not depend on the time of the benchmark.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def run_scheduler_ticks(repeat: int, say: Callable[[str], None]) -> Result:
             for number in range(1, repeat + 1):
                 postgres = servers.create("postgres", f"scheduler{number}").location
                 for store, url in (("SQLite", f"sqlite://{folder}/{number}.db"), ("PostgreSQL", postgres)):
-                    for kind, seconds in looks(folder, url):
+                    for kind, seconds in polls(folder, url):
                         run = Run(f"{store}: {kind}", number, 0.0, seconds, seconds)
                         runs.append(run)
                         say(f"  round {number}, {run.contestant}: {seconds * 1000:.1f} ms")
@@ -98,7 +99,7 @@ def run_scheduler_ticks(repeat: int, say: Callable[[str], None]) -> Result:
     return Result(
         benchmark="scheduler-tick",
         case="scheduler-tick",
-        title=f"One look of the scheduler at {PIPELINES:,} pipelines with {PIPELINES * HOURS:,} slots",
+        title=f"One poll of the scheduler over {PIPELINES:,} pipelines with {PIPELINES * HOURS:,} slots",
         date=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
         rows=PIPELINES,
         limit_seconds=BUDGET_SECONDS,
@@ -109,8 +110,8 @@ def run_scheduler_ticks(repeat: int, say: Callable[[str], None]) -> Result:
     )
 
 
-def looks(folder: Path, url: str) -> Iterator[tuple[str, float]]:
-    """The median of some looks of each kind at a new store."""
+def polls(folder: Path, url: str) -> Iterator[tuple[str, float]]:
+    """The median of some polls of each kind on a new store."""
     from ematix_flow.state.slots.base import Slot
 
     world = _World(url)
@@ -121,13 +122,13 @@ def looks(folder: Path, url: str) -> Iterator[tuple[str, float]]:
 
     clock.set(NOON + HOUR / 2)
     scheduler = world.scheduler(folder / "hourly.py")
-    scheduler.tick()  # the first look computes what the next ones remember
+    scheduler.tick()  # the first poll computes what the next ones reuse
     yield "nothing is due", statistics.median(_timed(scheduler) for _ in range(TICKS))
 
     moments = [NOON + (1 + number) * HOUR + SECOND for number in range(TICKS)]
     fire, after = world.fires(scheduler, moments, PIPELINES)
     yield "all fire", fire
-    yield "the look after all fired", after
+    yield "the poll after all fired", after
     yield "the start of one run", world.start(scheduler, moments[-1] + HOUR)
 
     yield "the skip of one run", world.skip(scheduler, moments[-1] + 2 * HOUR)
@@ -144,7 +145,7 @@ def looks(folder: Path, url: str) -> Iterator[tuple[str, float]]:
     world.end_all()
     clock.set(moments[-1] + 3 * HOUR + FIVE_MINUTES / 2)
     scheduler = world.scheduler(folder / "many.py")
-    yield "many schedules: the first look", _timed(scheduler)
+    yield "many schedules: the first poll", _timed(scheduler)
     world.end_all()
     scheduler.tick()
     yield "many schedules: nothing is due", statistics.median(_timed(scheduler) for _ in range(TICKS))
@@ -156,12 +157,12 @@ def looks(folder: Path, url: str) -> Iterator[tuple[str, float]]:
     moments = [noon + (2 + number) * FIVE_MINUTES + SECOND for number in range(TICKS)]
     fire, after = world.fires(scheduler, moments, PIPELINES // 4)
     yield "many schedules: a quarter fire or more", fire
-    yield "many schedules: the look after that", after
+    yield "many schedules: the poll after that", after
     store.close()
 
 
 class _Clock:
-    """The time of a server, or of this machine, moved to a day of our choice."""
+    """The time of a server, or of this machine, moved to a fixed day."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine, self._ahead = engine, dt.timedelta()
@@ -174,13 +175,13 @@ class _Clock:
 
         if self._engine.dialect.name == "sqlite":
             return dt.datetime.now(dt.timezone.utc) + self._ahead
-        with self._engine.connect() as connection:  # asked each time, as it is without a clock of ours
+        with self._engine.connect() as connection:  # read each time, as without this clock
             now: dt.datetime = connection.execute(sa.text("SELECT clock_timestamp()")).scalar_one()
         return now.astimezone(dt.timezone.utc) + self._ahead
 
 
 class _StartsNothing(SubprocessExecutor):
-    """Of so many ``workers``; each is a process that is over at once."""
+    """Of so many ``workers``; each is a process that ends at once."""
 
     def dispatch(self, job: RunDispatch) -> None:
         process = subprocess.Popen(["true", *job.arguments()], stdin=subprocess.DEVNULL)
@@ -213,7 +214,7 @@ class _World:
         return Scheduler(runner, _full(), str(module))
 
     def fires(self, scheduler: Scheduler, moments: list[dt.datetime], least: int) -> tuple[float, float]:
-        """Looks at moments at which pipelines fire, and the looks that follow, when what fired has ended."""
+        """Polls at times at which pipelines fire, and the polls that follow, after those runs have ended."""
         found, after = [], []
         for moment in moments:
             self.clock.set(moment)
@@ -223,7 +224,7 @@ class _World:
         return statistics.median(found), statistics.median(after)
 
     def start(self, scheduler: Scheduler, moment: dt.datetime) -> float:
-        """What a look takes longer for each run that it starts: its gate, its claim and its process."""
+        """The additional time of a poll for each run that it starts: its gate, its claim and its process."""
         from ematix_flow.state.slots.base import Slot
 
         ended = Slot("upstream", NOON - HOUR)
@@ -241,7 +242,7 @@ class _World:
         return statistics.median(found)
 
     def skip(self, scheduler: Scheduler, moment: dt.datetime) -> float:
-        """What a look takes longer for each slot that it skips, because an upstream was given up."""
+        """The additional time of a poll for each slot that it skips because an upstream was given up."""
         from ematix_flow.state.slots.base import Slot
 
         self.store.open([Slot("upstream", NOON - HOUR / 2)], "gave_up", "the benchmark wants it so")
@@ -249,15 +250,15 @@ class _World:
         scheduler.tick()
         without = _timed(scheduler)
         scheduler.executor, lead = _StartsNothing(1), scheduler.leader_seconds
-        scheduler.leader_seconds = 2.0  # a look that takes long stops after half of it
-        logging.disable(logging.WARNING)  # it tells of each
+        scheduler.leader_seconds = 2.0  # a long poll stops after half of it
+        logging.disable(logging.WARNING)  # it logs each
         took = _timed(scheduler)
         logging.disable(logging.NOTSET)
         scheduler.executor, scheduler.leader_seconds = _full(), lead
         return (took - without) / (PIPELINES - self.end_all())
 
     def end_all(self) -> int:
-        """Whatever waits or is claimed has ended well."""
+        """End all waiting and claimed slots as succeeded."""
         import sqlalchemy as sa
 
         from ematix_flow.state.slots.base import UNFINISHED
@@ -279,7 +280,7 @@ def _declared(module: Path) -> Registry:
 
 
 def _full() -> _StartsNothing:
-    """An executor that has no room."""
+    """An executor without a free worker."""
     executor = _StartsNothing()
     executor.workers = 0
     return executor

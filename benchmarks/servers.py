@@ -16,7 +16,7 @@ SERVERS = {"postgres": "PostgreSQL server", "mysql": "MariaDB server"}
 
 
 class Servers:
-    """Each is started when it is first needed, and gone at the end."""
+    """Each starts when it is first needed, and stops at the end."""
 
     def __init__(self) -> None:
         self._running: dict[str, Any] = {}  # kind -> server
@@ -42,7 +42,7 @@ class Servers:
         return self._known(kind, server, server.create_database(label))
 
     def copy(self, template: Endpoint, label: str) -> Endpoint:
-        """A PostgreSQL database with everything that is in another one, which nobody may be using."""
+        """A PostgreSQL database with everything that is in another one, which must have no other users."""
         server = self.server("postgres")
         name = server.create_database(label)
         server.drop_database(name)
@@ -54,20 +54,20 @@ class Servers:
         self.server(endpoint.kind).drop_database(self._databases.pop(endpoint.location))
 
     def execute(self, endpoint: Endpoint, statement: str) -> list[tuple[Any, ...]]:
-        """A trusted statement in one of the databases."""
+        """Run a trusted statement in one of the databases."""
         found: list[tuple[Any, ...]] = self.server(endpoint.kind).execute(
             statement, self._databases[endpoint.location]
         )
         return found
 
     def settle(self) -> None:
-        """Write out what earlier loads left in memory, so that the next one does not pay for it."""
+        """Write out what earlier loads left in memory, so that it does not slow down the next one."""
         if "postgres" in self._running:
             self._running["postgres"].execute("CHECKPOINT")
         os.sync()
 
     def versions(self) -> dict[str, str]:
-        """Of those that were needed."""
+        """The versions of the servers that were needed."""
         asked = {"postgres": "SHOW server_version", "mysql": "SELECT version()"}
         return {
             SERVERS[kind]: str(server.execute(asked[kind])[0][0])

@@ -69,7 +69,7 @@ class SourcesAndTargets:
         return endpoint
 
     def _mysql_source(self) -> Endpoint:
-        """Through a file of text, which is gone afterwards: nothing is as fast."""
+        """Through a temporary text file: nothing is as fast."""
         import pymysql
 
         dataset = self._dataset
@@ -160,7 +160,7 @@ def folder_target(kind: str, folder: Path) -> Endpoint:
 
 
 def fill_postgres(url: str, table: str, lines: str, batches: Iterator[pa.RecordBatch]) -> None:
-    """A new table with these rows; ``lines`` are what stands in its brackets."""
+    """A new table with these rows; ``lines`` are its columns and constraints."""
     import adbc_driver_postgresql.dbapi as adbc
     import pyarrow as pa
 

@@ -1,7 +1,7 @@
 """The stream benchmark: a backlog is drained, then messages come one by one, then at steady rates.
 
-One process a run: what drained the backlog goes on with what comes. The harness sends, and looks at the
-target from outside; what arrived is counted and summed up at the end.
+Each run is one process: the one that drained the backlog also receives what follows. The harness sends, and
+polls the target from outside; at the end it counts and sums up the messages that arrived.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from benchmarks.stream_watches import POLL_SECONDS, PostgresWatch, Watch, watch
 
 ROWS, RATES, SECONDS, SINGLES = 500_000, (1_000, 10_000), 20.0, 50
 ENDING_SECONDS = 60.0
-LONGEST_GAP = 0.5  # seconds between a message that has arrived and the next one
+LONGEST_GAP = 0.5  # seconds between the arrival of a message and the next one
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class _OverLimit(Exception):
 
 
 class _Ended(Exception):
-    """The contestant's process is gone."""
+    """The contestant's process has ended."""
 
 
 def run_streams(
@@ -136,18 +136,18 @@ def _run(
     def expired(started_at: float) -> bool:
         return bool(ending) and time.monotonic() > ending[0] + ENDING_SECONDS
 
-    looking = watch(target, out)
+    watcher = watch(target, out)
     try:
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(run_job, name, number, job, folder, settings.limit, expired)
-            course = _Course(source, topic, looking, running, settings.limit)
+            course = _Course(source, topic, watcher, running, settings.limit)
             over = False
             try:
                 course.go(settings.rows, pace, settings.seed)
             except _OverLimit:
                 over = True
             except _Ended:
-                pass  # the run says why
+                pass  # the run contains the reason
             finally:
                 stop.touch()
                 ending.append(time.monotonic())
@@ -156,9 +156,9 @@ def _run(
             return replace(run, problem=None, over_limit=True, details=course.figures({}))
         if run.problem is not None or run.over_limit:
             return run
-        return _judged(run, course, looking, read_marks(marks)["first batch"].details["began"])
+        return _judged(run, course, watcher, read_marks(marks)["first batch"].details["began"])
     finally:
-        looking.close()
+        watcher.close()
         if target.kind == "postgres":
             servers.drop(target)
 
@@ -166,7 +166,7 @@ def _run(
 def _empty_target(
     case: StreamCase, servers: Servers, folder: Path, name: str, number: int
 ) -> tuple[Endpoint, str]:
-    """Where rows go, and the topic, if it is one. A table in PostgreSQL is there before, for everyone."""
+    """Where rows go, and the topic, if it is one. A table in PostgreSQL exists before, for everyone."""
     if case.target == "kafka":
         broker = servers.server("kafka")
         return Endpoint("kafka", broker.bootstrap), broker.create_topic("out", PARTITIONS)
@@ -184,7 +184,7 @@ class _Course:
 
     source: Endpoint
     topic: str
-    looking: Watch
+    watcher: Watch
     running: Future[Run]
     limit: float
     sent: int = 0
@@ -205,7 +205,7 @@ class _Course:
         began, first = time.monotonic(), self.sent
         self.sent += count
         send()
-        while self.looking.poll() < self.sent:
+        while self.watcher.poll() < self.sent:
             if self.running.done():
                 raise _Ended
             if time.monotonic() > began + self.limit:
@@ -228,7 +228,7 @@ class _Course:
                 process.wait()
 
     def figures(self, details: Mapping[str, Any]) -> dict[str, Any]:
-        """Latencies of each stage that ended, and what a batch of it took."""
+        """Latencies of each stage that ended, and the time of a batch in it."""
         singles = [name for name in self.ids if name.startswith("single")]
         steady = [name for name in self.ids if name.isdigit()]
         groups = {"1": singles} if singles else {}
@@ -236,7 +236,7 @@ class _Course:
         found: dict[str, Any] = {"latency": {}, "batches": {}}
         for group, names in {"drain": ["drain"], **groups}.items():
             if group != "drain":
-                taken = sorted(t for name in names for t in self.looking.latencies(*self.ids[name]))
+                taken = sorted(t for name in names for t in self.watcher.latencies(*self.ids[name]))
                 found["latency"][group] = {f"p{p}": percentile(taken, p) for p in (50, 95, 99)}
             spans = [self.stages[name] for name in names if name in self.stages]
             found["batches"][group] = {
@@ -247,9 +247,9 @@ class _Course:
         return found
 
 
-def _judged(run: Run, course: _Course, looking: Watch, began: float) -> Run:
-    """The run with its times by the harness's own watch, and disqualified if what arrived is wrong."""
-    arrived, expected = looking.sums(), sums(course.sent)
+def _judged(run: Run, course: _Course, watcher: Watch, began: float) -> Run:
+    """The run with the times that the harness measured; disqualified if wrong rows arrived."""
+    arrived, expected = watcher.sums(), sums(course.sent)
     if arrived != expected:
         said = "rows, sum of ids, sum of cents"
         return replace(run, problem=f"wrong result: {arrived} arrived of {expected} ({said})")
@@ -259,7 +259,7 @@ def _judged(run: Run, course: _Course, looking: Watch, began: float) -> Run:
         load_seconds=visible - began,
         total_seconds=visible - started,
         details=course.figures(run.details["first"]),
-        notes=(TEXT_NOTE,) if run.contestant == REFERENCE and isinstance(looking, PostgresWatch) else (),
+        notes=(TEXT_NOTE,) if run.contestant == REFERENCE and isinstance(watcher, PostgresWatch) else (),
     )
 
 
@@ -273,7 +273,7 @@ def summed(batches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def percentile(ordered: Sequence[float], percent: int) -> float:
-    """The smallest value that at least so many percent are not above."""
+    """The smallest value that at least so many percent do not exceed."""
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
 
 

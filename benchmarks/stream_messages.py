@@ -1,7 +1,7 @@
-"""The messages of the stream benchmark, and who sends them: all at once, or at a steady rate.
+"""The messages of the stream benchmark, and their sender: all at once, or at a steady rate.
 
-``python -m benchmarks.stream_messages`` sends at a rate from a process of its own, so that neither the
-contestant nor who watches the target waits for it.
+``python -m benchmarks.stream_messages`` sends at a rate from a separate process, so that neither the
+contestant nor the watcher of the target waits for it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ POSTGRES_TABLE = (
 )
 TEXT_NOTE = "created_at arrived as text: it cannot write a time of JSON into a timestamptz"
 TICK_SECONDS = 0.005
-COMMIT_EVERY = 10_000  # messages, when RabbitMQ is filled
+COMMIT_EVERY = 10_000  # messages, while RabbitMQ is filled
 
 Send = Callable[[int, bytes], None]  # the number of a message, and its payload
 
@@ -57,7 +57,7 @@ def send_all(kind: str, address: str, topic: str, first: int, count: int) -> Non
 
 
 def send_steadily(kind: str, address: str, topic: str, first: int, count: int, rate: float) -> None:
-    """Every few milliseconds those that are due, each with the moment at which it is handed over."""
+    """Every few milliseconds those that are due, each with the time at which it is sent."""
     with sender(kind, address, topic, hurried=True) as send:
         began, sent = time.monotonic(), 0
         while sent < count:
@@ -70,7 +70,7 @@ def send_steadily(kind: str, address: str, topic: str, first: int, count: int, r
 
 @contextmanager
 def sender(kind: str, address: str, topic: str, *, hurried: bool = False) -> Iterator[Send]:
-    """Into a topic or a queue; at the end the broker has everything. ``hurried``: nothing is held back."""
+    """Send to a topic or a queue; at the end the broker has everything. ``hurried`` sends each at once."""
     if kind == "kafka":
         from confluent_kafka import Producer
 

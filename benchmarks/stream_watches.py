@@ -1,7 +1,7 @@
-"""Who looks at a stream's target from outside: how much is there, and when each row was first seen.
+"""Watchers that poll a stream's target from outside: how many rows it has, and when each was first seen.
 
-A poll is cheap however large the target is: only what has come since is looked at. Rows that one commit
-brought were seen at one moment, so that it is enough to note the commit and to ask for its rows at the end.
+A poll is cheap for a target of any size: it reads only what has come since the last one. The rows of one
+commit become visible at one time, so it is enough to note the commit and to read its rows at the end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LOOKED_AT_AGAIN = 128  # blocks: a table may be filled up a little before its e
 
 
 class Watch(ABC):
-    """An open look at one target, used by one thread."""
+    """A watcher of one target, used by one thread."""
 
     @abstractmethod
     def poll(self) -> int:
@@ -52,10 +52,10 @@ def watch(endpoint: Endpoint, topic: str) -> Watch:
 
 
 class PostgresWatch(Watch):
-    """Each row names the transaction that brought it: the poll counts by transaction.
+    """Each row names the transaction that wrote it: the poll counts by transaction.
 
-    It begins where the table ended when nobody was writing, because what is in blocks before that does
-    not change any more.
+    It begins at the end of the table when no transaction was writing, because earlier blocks no longer
+    change.
     """
 
     def __init__(self, url: str) -> None:
@@ -67,7 +67,7 @@ class PostgresWatch(Watch):
         self._seen: dict[str, float] = {}
 
     def poll(self) -> int:
-        # in this order: who wrote into the blocks before its end is through when nobody writes after that
+        # in this order: a writer of blocks before the end has committed if none is open after that
         [(size,)] = self._fetch("SELECT pg_relation_size('events')")
         writing = self._fetch("SELECT FROM pg_stat_activity WHERE backend_xid IS NOT NULL LIMIT 1")
         counted = self._fetch(
@@ -97,7 +97,7 @@ class PostgresWatch(Watch):
 
 
 class DeltaWatch(Watch):
-    """The log has a file a commit, which appears whole; it names the files of rows that it adds."""
+    """The log has one file for each commit, which appears whole and names the files of rows that it adds."""
 
     def __init__(self, folder: str) -> None:
         self._table = Path(folder) / "events"
@@ -173,7 +173,7 @@ class KafkaWatch(Watch):
         return rows
 
     def sums(self) -> tuple[int, int, int]:
-        """Of what was read, once nothing more comes."""
+        """The totals of what was read, after nothing more comes."""
         before = -1
         while before != (before := self.poll()):
             pass

@@ -38,7 +38,7 @@ LAKE_CHANGE_COLUMNS = tuple("× delta-rs" if name == "× SQL" else name for name
 STREAM_COLUMNS = ("contestant", "rows/s", "best s", "median s", "× flow", "start s", "all s", "peak MB")
 RUN_LOG_COLUMNS = ("command", "best s", "median s", "peak MB")
 COLD_START_COLUMNS = ("flow run", "best s", "median s", "peak MB")
-TICK_COLUMNS = ("one look", "best ms", "median ms")
+TICK_COLUMNS = ("one poll", "best ms", "median ms")
 VARIANTS = {
     "making": "the first, which makes the archive before it starts",
     "archive": "with the class-data archive",
@@ -70,7 +70,7 @@ def columns(result: Result) -> tuple[str, ...]:
 
 
 def rows(result: Result) -> list[list[str]]:
-    """Every contestant, the fastest first; a lost race stands there like a won one."""
+    """Every contestant, the fastest first, in won and lost cases."""
     found = standings(result)
     if result.benchmark in ("cold-start", "run-log", "watched-end"):
         return [
@@ -114,7 +114,7 @@ def rows(result: Result) -> list[list[str]]:
 
 
 def remarks(result: Result) -> list[str]:
-    """Who was disqualified, stopped, or brought values in other types."""
+    """The contestants that were disqualified, stopped, or loaded values in other types."""
     told = []
     for s in standings(result):
         name = CONTESTANTS.get(s.contestant, VARIANTS.get(s.contestant, s.contestant))
@@ -146,7 +146,7 @@ def markdown_table(header: Sequence[str], body: Sequence[Sequence[str]]) -> str:
 
 
 def _rates(result: Result) -> list[str]:
-    """Those at which messages came; ``1`` is one by one."""
+    """The rates at which messages came; ``1`` is one by one."""
     return sorted({rate for run in result.runs for rate in run.details.get("latency", ())}, key=int)
 
 

@@ -1,7 +1,7 @@
-"""How much later a command ends when nobody takes its alerts, metrics and spans. The budget is five seconds.
+"""How much later a command ends if its alerts, metrics and spans cannot be sent. The budget is five seconds.
 
-A run that fails, so that there is something to alert of, watched by two alerters, a Pushgateway and a
-collector that all hang, refuse or answer 500; and by nobody, which is what the others are held against.
+The run fails, so that it sends alerts. Two alerters, a Pushgateway and a collector all hang, refuse or
+respond with status 500. A run without them is the reference.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarks.results import Result, Run
 from benchmarks.rounds import new_folder, order
 
 BUDGET_SECONDS = 5.0
-UNWATCHED = "nobody watches"
+UNWATCHED = "no receivers"
 MODULE = """\
 from ematix_flow import BigInt, ManagedTable, SQLiteConnection, ematix
 
@@ -48,7 +48,7 @@ def run_watched_ends(repeat: int, limit: float, seed: int, say: Callable[[str], 
     sqlite3.connect(folder / "shop.db").close()
     runs: list[Run] = []
     try:
-        for variant in (UNWATCHED, "all refuse"):  # so that none measured reads its libraries first
+        for variant in (UNWATCHED, "all refuse"):  # reads the libraries before the measured runs
             _run(variant, 0, folder, limit)
         for number, variant in order([UNWATCHED, *_SERVERS], repeat, seed):
             run = _run(variant, number, folder, limit)
@@ -59,7 +59,7 @@ def run_watched_ends(repeat: int, limit: float, seed: int, say: Callable[[str], 
     return Result(
         benchmark="watched-end",
         case="watched-end",
-        title="`flow run` to its end, with alerters, metrics and traces that nobody takes",
+        title="`flow run` to its end, with alerters, metrics and traces whose receivers fail",
         date=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
         rows=0,
         limit_seconds=BUDGET_SECONDS,
@@ -71,7 +71,7 @@ def run_watched_ends(repeat: int, limit: float, seed: int, say: Callable[[str], 
 
 
 def held_to_the_budget(runs: list[Run]) -> Iterator[Run]:
-    """Who ends more than five seconds after the slowest that nobody watched has a problem."""
+    """A command has a problem if it ends more than five seconds after the slowest one without receivers."""
     unwatched = [run.total_seconds for run in runs if run.contestant == UNWATCHED]
     slowest = max((seconds for seconds in unwatched if seconds is not None), default=None)
     for run in runs:
@@ -112,14 +112,14 @@ def _server(variant: str) -> Iterator[int | None]:
 
 @contextmanager
 def _hanging() -> Iterator[int]:
-    """Connections are made, and nobody ever reads from them."""
+    """It accepts connections and never reads from them."""
     with socket.create_server(("127.0.0.1", 0), backlog=128) as server:
         yield server.getsockname()[1]
 
 
 @contextmanager
 def _refusing() -> Iterator[int]:
-    with socket.socket() as taken:  # bound so that nobody else listens there
+    with socket.socket() as taken:  # bound so that no other process listens there
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]
 

@@ -1,7 +1,7 @@
-"""Who takes part. A contestant is a function: given a job it gets ready, and returns how it loads a target.
+"""The contestants. Each is a function that gets ready for a job and returns a function that loads.
 
-Each runs in a fresh process (``python -m benchmarks.contestants NAME JOB``), so that none inherits what
-another has warmed up.
+Each runs in a fresh process (``python -m benchmarks.contestants NAME JOB``), so that none profits from
+the caches of another.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from benchmarks.endpoint import Endpoint
 from benchmarks.job import Job
 
 Load = Callable[[Endpoint], dict[str, Any]]
-"""Loads all rows into a target and returns when they are committed; answers with details worth keeping."""
+"""Loads all rows into a target and returns details of the load after the commit."""
 
 _COPY = {
     "flow": "benchmarks.contestants.flow:prepare",

@@ -1,6 +1,6 @@
 """``python -m benchmarks.contestants NAME JOB``: one contestant, its loads, with marks for the harness.
 
-A second load follows in the same process when the first was not too long: it shows what starting costs.
+If the first load was not too long, a second one follows in the same process: it shows the cost of starting.
 """
 
 from __future__ import annotations

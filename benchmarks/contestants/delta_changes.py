@@ -1,4 +1,4 @@
-"""delta-rs: the changes by ADBC, merged by its own MERGE, in one Python process without Spark."""
+"""delta-rs: reads the changes by ADBC and merges them by its own MERGE, in Python without Spark."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""dlt, as its documentation says it is fastest: connectorx reads Arrow, several Parquet files are loaded.
+"""dlt, in the way that its documentation calls fastest: connectorx reads Arrow, and dlt loads several Parquet
+files.
 
-Into PostgreSQL they go through ADBC; into MariaDB dlt has only the general way of SQLAlchemy, whose rows are
-inserted in batches. Files are read by its DuckDB reader, as Arrow; Delta tables are written by its filesystem
-destination. Changes arrive by its incremental cursor and are merged by its own strategies.
+It loads PostgreSQL through ADBC, and MariaDB only through SQLAlchemy, which inserts rows in batches. It reads
+files by its DuckDB reader, as Arrow, and writes Delta tables by its filesystem destination. It reads changes
+by its incremental cursor and merges them by its own strategies.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def _csv_rows(job: Job) -> Any:
 
 
 def _files(target: Endpoint) -> dict[str, str]:
-    """The kind of files that are loaded, and of table that is made of them."""
+    """The format of the files that are loaded, and of the table."""
     return {"loader_file_format": "parquet"} | ({"table_format": "delta"} if target.kind == "delta" else {})
 
 

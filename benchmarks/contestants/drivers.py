@@ -1,6 +1,6 @@
 """The drivers alone, in one Python process: the shortest program that reads, converts and writes.
 
-No staging, no ledger, no Spark: what is lost when it fails half way is the writer's own business.
+No staging, no ledger, no Spark: after a failure, the author of the program must repair the target.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def prepare(job: Job) -> Load:
 
 
 def prepare_pipe(job: Job) -> Load:
-    """The server's own binary COPY, its bytes passed on unread. Only where both tables are alike."""
+    """The server's own binary COPY, its bytes passed on unread. Only if both tables are alike."""
     import psycopg
 
     name, lines = job.table, job.dataset.column_lines("postgres")
@@ -97,11 +97,11 @@ def from_postgres(source: Endpoint, dataset: Dataset, condition: str = "true") -
 
 
 def _from_mysql(source: Endpoint, dataset: Dataset) -> Batches:
-    """Rows as Python values, a piece at a time: the driver has nothing else."""
+    """Rows as Python values, in pieces: the driver has no other interface."""
     from pymysql.cursors import SSCursor
 
     schema = dataset.arrow_schema()
-    pa.array([0])  # the first one imports pandas, if it is there
+    pa.array([0])  # the first one imports pandas, if it is installed
 
     def batches() -> Iterator[pa.RecordBatch]:
         reading = mysql_connection(source, cursorclass=SSCursor)
@@ -193,7 +193,7 @@ def _into_delta(dataset: Dataset, batches: Batches) -> Load:
 
 
 def _csv_to_postgres(job: Job) -> Load:
-    """The file as it is into PostgreSQL's COPY, which reads it."""
+    """PostgreSQL's COPY reads the file directly."""
     import psycopg
 
     dataset = job.dataset
@@ -212,7 +212,7 @@ def _csv_to_postgres(job: Job) -> Load:
 
 
 def _postgres_to_mysql(job: Job) -> Load:
-    """The text of PostgreSQL's COPY is what MariaDB's LOAD DATA reads as it comes: passed on unread."""
+    """MariaDB's LOAD DATA reads the text of PostgreSQL's COPY without a conversion."""
     import psycopg
 
     dataset = job.dataset

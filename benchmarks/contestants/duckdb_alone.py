@@ -42,7 +42,7 @@ def prepare(job: Job) -> Load:
 
 
 def extension(name: str) -> Path:
-    """The file of an extension, for the version of DuckDB that is installed beside it."""
+    """The file of an extension, for the version of DuckDB that is installed with it."""
     package = Path(import_module(f"duckdb_extension_{name}").__file__ or "").parent
     return next(package.glob(f"extensions/*/{name}.duckdb_extension"))
 

@@ -1,6 +1,6 @@
-"""ematix-flow: a declared stream, followed until the harness has seen enough. Nothing is tuned.
+"""ematix-flow: a declared stream that runs until the harness stops it. Nothing is tuned.
 
-Beside what Spark tells of a batch it tells the seconds of each phase, and those of the ledger's two
+In addition to Spark's report of a batch it reports the seconds of each phase, and those of the ledger's two
 statements, which are timed inside the transaction.
 """
 
@@ -38,7 +38,7 @@ class Events(ManagedTable):
 
 
 class Phases(StreamMetrics):
-    """Keeps what each batch tells, and the ledger's share of it."""
+    """Keeps the report of each batch, and the ledger's share of its time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ def prepare(job: Job) -> Load:
 
     def load(target: Endpoint) -> dict[str, Any]:
         phases = Phases()
-        if job.source.kind == "rabbitmq":  # it receives before Spark begins a batch
+        if job.source.kind == "rabbitmq":  # it receives messages before Spark begins a batch
             job.mark("first batch", began=time.monotonic())
         running = stream.start(metrics=phases)
 

@@ -1,6 +1,6 @@
 """RabbitMQ into PostgreSQL by hand: pika, and psycopg's ``executemany``, up to 1,000 messages at once.
 
-Messages are acknowledged after the commit: one that dies between the two loads them twice.
+Messages are acknowledged after the commit: a process that dies between the two loads them twice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.contestants import Load
 from benchmarks.endpoint import Endpoint
 from benchmarks.job import Job
 
-MESSAGES, WAIT_SECONDS = 1_000, 0.1  # what ends a transaction, whichever comes first
+MESSAGES, WAIT_SECONDS = 1_000, 0.1  # a transaction ends at the first of these limits
 INSERT = (
     "INSERT INTO events VALUES (%(id)s, %(customer)s, %(product)s, %(amount)s, %(created_at)s, %(sent_at)s)"
 )

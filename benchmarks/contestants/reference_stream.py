@@ -1,4 +1,4 @@
-"""The published product of the same name, as a program of its own environment: its TOML, its defaults."""
+"""The published product of the same name, in a separate environment, with its TOML and its defaults."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def prepare(job: Job) -> Load:
 
 
 def declared(job: Job, target: Endpoint) -> str:
-    """Texts of a TOML are written as those of JSON; none of these needs more."""
+    """TOML writes these texts as JSON does."""
     source = {
         "kafka": f'bootstrap_servers = "{job.source.location}"\ngroup_id = "{job.options["topic"]}"\n'
         'payload_format = "json"\nauto_offset_reset = "earliest"',
@@ -46,7 +46,7 @@ def declared(job: Job, target: Endpoint) -> str:
 
 
 def _end(job: Job) -> None:
-    """It has no call that stops it."""
+    """It has no function that stops it."""
     while not Path(job.options["stop"]).exists():
         time.sleep(0.1)
     job.mark("loaded")

@@ -1,4 +1,4 @@
-"""Sling: its program as it comes in its wheel, called once a load."""
+"""Sling: the program from its wheel, called once for each load."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def prepare(job: Job) -> Load:
 
 
 def prepare_merge(job: Job) -> Load:
-    """New and changed rows by their time of change, merged by key into the table that is there."""
+    """New and changed rows by their time of change, merged by key into the existing table."""
     keys = ",".join(job.dataset.key)
     return _prepare(job, ["--mode", "incremental", "--primary-key", keys, "--update-key", "updated_at"])
 
@@ -89,4 +89,4 @@ def _address(endpoint: Endpoint) -> str:
 def _complaint(said: str) -> str:
     lines = [line for line in said.splitlines() if line.strip()]
     told = [line for line in lines if "fatal" in line.lower() or "error" in line.lower()]
-    return (told or lines or ["it said nothing"])[-1]
+    return (told or lines or ["it printed nothing"])[-1]

@@ -1,6 +1,6 @@
 """Spark by hand: the changes by JDBC into a staging table, then the statements that an engineer writes.
 
-Into Delta they are merged by one statement of Spark's own.
+Spark merges them into Delta by one statement.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Spark's own JDBC source and sink: as most people write it, and as one who knows its options does.
+"""Spark's own JDBC source and sink: as most people write it, and as an expert tunes it.
 
-What a driver forces on everyone is in both: SQLite's must be told how dates are written, and Spark
-cannot create a table through DuckDB's, so that it is there before. Files are read and written by Spark's
-own sources, Delta by that of Delta Lake.
+Both contain what a driver requires: SQLite's needs the format of dates, and Spark cannot create a table
+through DuckDB's, so the table exists before. Spark's own sources read and write files, that of Delta Lake
+reads and writes Delta.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DRIVERS = {
     "sqlite": "org.sqlite.JDBC",
     "duckdb": "org.duckdb.DuckDBDriver",
 }
-# Spark's 1 GB does not hold what the drivers of PostgreSQL and MySQL read at once by default: everything.
+# The drivers of PostgreSQL and MySQL read all rows at once by default, for which Spark's 1 GB is too small.
 MEMORY, MEMORY_OF_MANY, MANY_ROWS = "4g", "12g", 3_000_000
 ROWS_AT_A_TIME = "10000"
 DELTA = {
@@ -64,7 +64,7 @@ def prepare_tuned(job: Job) -> Load:
 
 
 def prepare_through_parquet(job: Job) -> Load:
-    """The tuned read, handed to DuckDB as Parquet, which it reads itself: one statement."""
+    """The tuned read, written as Parquet, which DuckDB loads in one statement."""
     import duckdb
 
     spark = session(job, **TUNED)
@@ -97,12 +97,12 @@ def session(job: Job, **conf: str) -> SparkSession:
 
 
 def partitioned(spark: SparkSession, job: Job) -> DataFrame:
-    """One range of keys a core, fetched in larger pieces; of a file the types are told, not guessed."""
+    """One range of keys for each core, fetched in larger pieces. The types of a file are given."""
     if job.source.kind == "csv":
         return spark.read.csv(csv_file(job), header=True, schema=csv_schema(job.dataset))
     told = {**properties(job.source), "fetchsize": ROWS_AT_A_TIME}
     address = url(job.source)
-    if job.source.kind == "mysql":  # otherwise its driver reads everything at once, whatever the fetch size
+    if job.source.kind == "mysql":  # otherwise its driver ignores the fetch size and reads everything at once
         address += "?useCursorFetch=true"
     key = job.dataset.key[0]
     bounds = f"(SELECT min({key}) AS low, max({key}) AS high FROM {job.table}) AS bounds"

@@ -20,7 +20,7 @@ from benchmarks.endpoint import Endpoint
 from benchmarks.job import Job
 from benchmarks.stream_messages import DDL
 
-REMEMBERED = {"spark.sql.streaming.numRecentProgressUpdates": "100000"}  # what is told at the end
+REMEMBERED = {"spark.sql.streaming.numRecentProgressUpdates": "100000"}  # what is reported at the end
 
 
 def prepare(job: Job) -> Load:
@@ -59,8 +59,8 @@ def _append(target: Endpoint) -> Callable[[DataFrame, int], None]:
 
 
 def followed(spark: SparkSession, job: Job, check: Callable[[], None]) -> dict[str, Any]:
-    """Until the harness has seen enough; tells when the first batch began, and what Spark says of all."""
-    told = job.source.kind == "rabbitmq"  # a contestant that receives by itself has told it
+    """Run until the harness stops it; report when the first batch began, and Spark's progress reports."""
+    told = job.source.kind == "rabbitmq"  # a contestant that receives by itself has reported it
     while not Path(job.options["stop"]).exists():
         check()
         batches = [] if told else spark_batches(spark)

@@ -1,4 +1,4 @@
-"""SQL by hand: the changes by COPY into a temporary table, then the statements that an engineer writes."""
+"""SQL by hand: COPY of the changes into a temporary table, then the statements that an engineer writes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def merge_statements(staged: str) -> list[str]:
 
 
 def version_statements(staged: str) -> list[str]:
-    """Close the versions that changed, and open theirs and those of new keys."""
+    """Close the versions that changed, and insert their new versions and those of new keys."""
     compared = [name for name in ORDERS.names if name != KEY]
     old, new = (", ".join(f"{side}.{name}" for name in compared) for side in ("t", "s"))
     picked = ", ".join(f"s.{name}" for name in NAMES)

@@ -89,7 +89,7 @@ def test_loading_is_timed_between_the_marks_and_starting_before_them(tmp_path: P
         (["ready", "failed"], 1, "", "failed: ValueError: no"),
         (["ready"], -9, "Killed", "ended with code -9: Killed"),
         ([], 1, "Traceback\nModuleNotFoundError: No module named 'x'\n", "ModuleNotFoundError"),
-        (["ready"], 0, "", "ended with code 0: it said nothing"),
+        (["ready"], 0, "", "ended with code 0: it printed nothing"),
     ],
 )
 def test_a_process_that_did_not_load_is_disqualified(
