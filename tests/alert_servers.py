@@ -134,7 +134,7 @@ class MailServer:
     mails: list[str] = field(default_factory=list)
     recipients: list[str] = field(default_factory=list)
     logins: list[str] = field(default_factory=list)
-    heard_plain: list[str] = field(default_factory=list)  # what anyone on the way could read
+    heard_plain: list[str] = field(default_factory=list)  # what an eavesdropper could read
 
 
 class _Mail(socketserver.StreamRequestHandler):

@@ -26,7 +26,7 @@ def static_table(warehouse: Path, *path: str) -> Table | None:
 
 
 def rows_of(found: pa.Table, table: TableSpec) -> list[dict[str, Any]]:
-    """The declared columns as canonical Python values. JSON is brought to one spelling."""
+    """The declared columns as canonical Python values. JSON is normalized."""
     out: list[dict[str, Any]] = []
     for batch in found.select(list(table.column_names)).to_batches():
         out += cast_batch(batch, table).to_pylist()

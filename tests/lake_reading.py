@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def read_delta(backend: Backend, table: TableSpec, spark: SparkSession) -> list[dict[str, Any]]:
-    """All rows, by delta-rs; empty when there is no table. JSON is brought to one spelling.
+    """All rows, by delta-rs; empty when there is no table. JSON is normalized.
 
     What delta-rs does not read rightly (columns mapped to other names, or widened) is read by Spark.
     """

@@ -1,6 +1,6 @@
 """A run in its own process, and how large its Python processes become.
 
-The system keeps the greatest size of a process (``VmHWM``), so it does not matter when one looks.
+The system keeps the peak size of a process (``VmHWM``), so it does not matter when it is read.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 
 def watched(code: str, argument: str, folder: Path) -> tuple[Any, dict[int, int], int]:
-    """What the code told in one line of JSON, the peak of each Python process, and the code's own number.
+    """The JSON line that the code printed, the peak of each Python process, and the PID of the code.
 
-    It tells before it waits for a line and ends, so that all are seen.
+    The code prints the line, then waits for input before it ends, so that all peaks can be read.
     """
     process = subprocess.Popen(
         [sys.executable, "-c", code, argument],

@@ -1,7 +1,7 @@
 """A receiver of OpenTelemetry's protocol for tests: a real gRPC and a real HTTP server in this process.
 
 It is no collector: it reads requests with the official classes of ``opentelemetry-proto``, keeps them, and
-may be told to answer that it is broken, or not to answer at all.
+can be set to respond with an error, or not to respond.
 """
 
 from __future__ import annotations

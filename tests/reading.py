@@ -12,7 +12,7 @@ from ematix_flow.spec.tables import TableSpec
 
 
 def read_table(backend: Backend, table: TableSpec) -> list[dict[str, Any]]:
-    """All rows; empty when there is no table. JSON is brought to one spelling."""
+    """All rows; empty when there is no table. JSON is normalized."""
     rows = (
         _read_files(backend, table) if backend.kind.startswith("object_store") else _read_sql(backend, table)
     )

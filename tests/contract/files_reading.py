@@ -1,4 +1,4 @@
-"""Data files read back by programs that know nothing of us: DuckDB, pyarrow, the json module."""
+"""Data files read back by independent programs: DuckDB, pyarrow, the json module."""
 
 from __future__ import annotations
 

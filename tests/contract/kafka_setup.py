@@ -17,7 +17,7 @@ WAYS = ("plaintext", "plain", "scram-256", "scram-512", "plain over TLS", "certi
 
 
 def connection(server: KafkaServer, **fields: Any) -> KafkaConnection:
-    """The broker as anybody reaches it; fields change that."""
+    """A connection to the plain listener; ``fields`` override its fields."""
     return KafkaConnection(**{"name": "events", "bootstrap_servers": server.bootstrap, **fields})
 
 

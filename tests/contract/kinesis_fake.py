@@ -1,4 +1,4 @@
-"""A server that speaks as Kinesis does and answers as a test tells it: emulators do not fail on demand."""
+"""A server with Kinesis' protocol whose answers a test chooses: emulators do not fail on demand."""
 
 from __future__ import annotations
 

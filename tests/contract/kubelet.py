@@ -52,7 +52,7 @@ class Kubelet:
     def _run(self) -> None:
         while not self._over.wait(0.05):
             for pod in self._core.list_namespaced_pod(self._namespace).items:
-                with suppress(ApiException):  # it was deleted meanwhile
+                with suppress(ApiException):  # it has been deleted
                     self._look_after(pod)
 
     def _look_after(self, pod: Any) -> None:
@@ -132,5 +132,5 @@ class Kubelet:
 
 
 def container_environment() -> dict[str, str]:
-    """What an image brings: a Python that finds the package, and no setting of the scheduler's."""
+    """The environment of an image: a Python that finds the package, and none of the scheduler's settings."""
     return {k: v for k, v in os.environ.items() if not k.startswith(("EMATIX_FLOW_RUN", "KUBE"))}

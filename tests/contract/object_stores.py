@@ -1,4 +1,4 @@
-"""The object stores that a run log and its slots may lie in, each with its server."""
+"""The object stores that can hold a run log and its slots, each with its server."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def client(url: str) -> SchemaRegistryClient:
 
 
 def register(url: str, subject: str, text: Any, kind: str = "AVRO", references: Any = ()) -> int:
-    """The id of a schema that somebody else registers."""
+    """The id of a schema that another client registers."""
     text = text if isinstance(text, str) else json.dumps(text)
     known = [SchemaReference(*reference) for reference in references]
     return int(client(url).register_schema(subject, Schema(text, kind, known)))

@@ -1,4 +1,4 @@
-"""A server that speaks as Pub/Sub does and answers as a test tells it: emulators do not fail on demand."""
+"""A server with Pub/Sub's protocol whose answers a test chooses: emulators do not fail on demand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _REQUESTS = {
 
 
 class Refusal(Exception):
-    """The call fails with this code; ``receipts`` says what became of single receipts."""
+    """The call fails with this code; ``receipts`` has the results of single receipts."""
 
     def __init__(self, code: grpc.StatusCode, receipts: dict[str, str] | None = None) -> None:
         self.code, self.receipts = code, receipts or {}

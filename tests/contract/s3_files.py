@@ -19,7 +19,7 @@ from tests.services.s3 import S3Server
 
 @dataclass(frozen=True)
 class S3Lake:
-    """A prefix of a bucket that nobody else uses."""
+    """A prefix of a bucket that no other test uses."""
 
     server: S3Server
     bucket: str
@@ -43,7 +43,7 @@ class S3Lake:
         return [name for name in names if not name.startswith("_")]
 
     def hidden(self, folder: str = "") -> list[str]:
-        """What lies in our own folder, relative to it."""
+        """The objects in the product's own folder, relative to it."""
         start = f"{self.prefix}/.ematix_flow/"
         return [key[len(start) :] for key in self.server.keys_in(self.bucket, start + folder)]
 
@@ -68,7 +68,7 @@ class S3Lake:
         return found
 
     def rows(self, table: TableSpec) -> list[dict[str, Any]]:
-        """The rows of the newest version: its files brought here and read."""
+        """The rows of the newest version: its files are downloaded and read."""
         client = self.server.client()
         with tempfile.TemporaryDirectory() as folder:
             for name in self.published(table):

@@ -1,4 +1,4 @@
-"""Dead letters in a database server that refuses, stops, or has somebody else's table."""
+"""Dead letters in a database server that refuses, stops, or has another program's table."""
 
 from __future__ import annotations
 

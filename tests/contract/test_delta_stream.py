@@ -158,8 +158,8 @@ def test_a_checkpoint_that_was_lost_is_written_anew_from_a_position_within_a_ver
     offsets = table.root / "c" / "offsets"
     within = (offsets / "0").read_text().splitlines()[-1]
     assert json.loads(within)["index"] == 0
-    write_checkpoint(table.root / "anew", [within])
-    assert table.run("anew", one_file) == [second]
+    write_checkpoint(table.root / "again", [within])
+    assert table.run("again", one_file) == [second]
     write_checkpoint(table.root / "at the end", [table.position("c")])
     assert table.run("at the end") == []
     table.add(3)

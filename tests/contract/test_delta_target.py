@@ -1,4 +1,4 @@
-"""Delta Lake against the contract of every target; delta-rs, which knows nothing of us, reads rows back."""
+"""Delta Lake against the contract of every target; delta-rs, an independent reader, reads rows back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One contract over every executor: a slot that is handed to it is run, once, and says how it ended.
+"""One contract over every executor: it runs a dispatched slot once, and the slot records how the run ended.
 
 ``k8s://`` runs on the API server and the controller of Jobs of Kubernetes, with a kubelet of the tests' own;
 ``lambda://`` on an emulator of the tests' own, and its requests on moto's as well.
@@ -76,7 +76,7 @@ class Place:
         return claim
 
     def ended(self, claim: Claim) -> SlotRecord:
-        """The slot as soon as its claim is let go."""
+        """The slot as soon as its claim is released."""
 
         def let_go() -> SlotRecord | None:
             record = self.store.get(claim.slot)
@@ -192,7 +192,7 @@ def test_a_claim_that_is_no_more_is_not_run(place: Place) -> None:
     place.store.retry_later(claim, 3600, failed=False)
     place.start(claim)
     if place.kind == "lambda":
-        return  # nobody hears of it
+        return  # its exit is not visible
     ending = wait_until(lambda: place.executor.poll_workers().exits, 120)[0]
     assert ending.claim.slot == claim.slot and "exit code 2" in ending.reason
     assert place.rows() is None
@@ -208,7 +208,7 @@ def test_a_run_that_dies_is_noticed(place: Place) -> None:
     ending = wait_until(lambda: place.executor.poll_workers().exits, 120)[0]
     assert (ending.claim.slot, ending.claim.fence) == (claim.slot, claim.fence)
     assert ("SIGKILL" if place.kind == "subprocess" else "OOMKilled (exit code 137)") in ending.reason
-    assert list(place.executor.poll_workers().exits) == []  # told once
+    assert list(place.executor.poll_workers().exits) == []  # reported once
 
 
 def test_no_secret_is_in_what_others_can_read(place: Place) -> None:

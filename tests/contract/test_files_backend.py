@@ -1,4 +1,4 @@
-"""Local files in all formats against the one contract, read back by programs that know nothing of us."""
+"""Local files in all formats against the one contract, read back by independent programs."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_extreme_times_in_orc_are_read_as_they_were_written_or_refused_with_file
         except SourceFailed as error:
             file = f"{tmp_path}/t{number}.orc"
             named = f"column {column!r} of {file} holds" in error.what
-            # Spark says the file alone of a fraction of a second before 1970
+            # for a fraction of a second before 1970 Spark names only the file
             assert named or error.what.startswith(f"cannot read {file}: it holds a fraction of a second"), (
                 error
             )

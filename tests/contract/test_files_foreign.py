@@ -1,4 +1,4 @@
-"""Folders of Parquet and ORC that others wrote: columns that came, grew or clash, and where the files lie."""
+"""Folders of Parquet and ORC by other writers: added, widened and clashing columns, and file locations."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_times_that_readers_of_orc_shift_are_refused(spark: SparkSession, tmp_pa
     assert rows(spark, tmp_path, "SELECT id FROM t", "orc") == [{"id": 1}]
 
 
-# ------------------------------------------------------------------ where the files lie
+# ------------------------------------------------------------------ where the files are
 
 
 def test_tables_are_named_in_every_way_and_joined(spark: SparkSession, tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_rows_are_those_of_pythons_reader(
     spark: SparkSession, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = random.Random(seed)
-    if seed % 2:  # as tables that are too large for this process are looked at
+    if seed % 2:  # as for tables that are too large for this process
         monkeypatch.setattr(json_frames, "_LOOKED_AT_BY_DRIVER", 0)
     lines = lines_of(chosen)
     (tmp_path / "t").mkdir()

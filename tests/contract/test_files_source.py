@@ -330,7 +330,7 @@ def test_a_csv_file_without_a_usable_header_says_so(
         query(spark, tmp_path, "SELECT * FROM t", "csv")
 
 
-# ------------------------------------------------------------------ what is wrong is said
+# ------------------------------------------------------------------ errors
 
 
 def test_unknown_tables_and_wrong_sql_are_told_apart(spark: SparkSession, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def read(
     columns: tuple[ColumnSpec, ...] | None = None,
     **options: Any,
 ) -> list[tuple[Any, ...]]:
-    """The rows, sorted; what fails is told as the engine tells it."""
+    """The rows, sorted; a failure is reported as by the engine."""
     reading = ReadRequest("raw/", files=FileOptions(**options))
     try:
         rows = stream(root, format).read_files(spark, paths, reading, columns).toArrow().to_pylist()

@@ -112,7 +112,7 @@ def test_a_polling_reader_never_sees_a_state_between(
     def poll() -> None:
         while not stop.is_set():
             try:
-                seen.add(count_rows(os.path.realpath(folder)))  # one look at the link, then its version
+                seen.add(count_rows(os.path.realpath(folder)))  # one read of the link, then of its version
             except BaseException as error:
                 problems.append(error)
                 return
@@ -120,8 +120,8 @@ def test_a_polling_reader_never_sees_a_state_between(
     def poll_the_link() -> None:
         """Listed before and opened after a refresh, the old files are gone: an error, never a mixture.
 
-        PyArrow looks at each listed name through the link again, and takes a folder for empty when the link
-        has moved meanwhile.
+        PyArrow opens each listed name through the link again, and treats a folder as empty if the link
+        has moved since.
         """
         while not stop.is_set():
             with suppress(FileNotFoundError, duckdb.IOException):
@@ -687,7 +687,7 @@ def test_a_path_below_a_file_is_a_clear_error_everywhere(tmp_path: Path) -> None
 
 
 def test_a_full_disk_leaves_the_table_as_it_was(root: Path, target: LocalFilesTarget) -> None:
-    """A limit on the size of files stands in for the end of a disk: the system refuses the write alike."""
+    """A limit on the size of files simulates a full disk: the system refuses the write in the same way."""
     import resource
 
     load_rows(target, new_load(TABLE), rows(0, 3))

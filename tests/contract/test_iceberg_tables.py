@@ -33,7 +33,7 @@ PEOPLE = replace(table_of("people", {"id": BIG}, {"name": TEXT}), schema="hr")
 
 
 class Lake:
-    """A folder of tables and what looks at it."""
+    """A folder of tables and its readers."""
 
     def __init__(self, folder: Path, spark: SparkSession, namespace: str = "") -> None:
         self.folder, self.spark = folder, spark
@@ -294,7 +294,7 @@ def test_a_writer_that_commits_meanwhile_is_a_conflict_and_nothing_is_done(
             time.sleep(0.1)
         return value
 
-    slow = f.udf(lambda value: waiting(value), "bigint")  # PySpark would look into written types
+    slow = f.udf(lambda value: waiting(value), "bigint")  # PySpark would inspect written types
     frame = spark.createDataFrame([(1, "Eve", "update_0")], f"id bigint, name string, {ACTION_COLUMN} string")
     frame = frame.withColumn("_ematix_match_0", slow("id"))
     changes = RowChanges((RowAction("update_0", "update", ("name",)),), ("id",), frame, {"update_0": 1})

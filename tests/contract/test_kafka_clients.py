@@ -1,4 +1,4 @@
-"""Reaching Kafka in every way it listens, and what a person is told when that fails."""
+"""Connections to every listener of Kafka, and the errors if one fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The offsets of consumer groups: which pipeline they are of, and which of them a stream goes on from."""
+"""The offsets of consumer groups: which pipeline they belong to, and where a stream continues."""
 
 from __future__ import annotations
 

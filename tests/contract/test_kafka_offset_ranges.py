@@ -1,4 +1,4 @@
-"""Ranges of offsets read by librdkafka: the same as Spark's own frame holds, bounded, and told when lost."""
+"""Ranges of offsets read by librdkafka: the rows of Spark's own source, limits, and lost messages."""
 
 from __future__ import annotations
 

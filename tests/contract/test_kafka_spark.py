@@ -1,4 +1,4 @@
-"""Topics followed by Spark: what arrives, from where it goes on, and what a loss of data says."""
+"""Topics that Spark streams: what arrives, where a stream continues, and errors about lost data."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_messages_deleted_before_they_were_read_stop_the_stream(
 def test_a_topic_that_was_created_again_stops_the_stream(
     spark: SparkSession, kafka: KafkaServer, tmp_path: Path
 ) -> None:
-    of, topic = source(kafka), kafka.create_topic("anew", partitions=2)
+    of, topic = source(kafka), kafka.create_topic("again", partitions=2)
     kafka.send(topic, [b"1", b"2"], partition=0)
     followed(spark, of, topic, tmp_path)
     kafka.drop_topic(topic)

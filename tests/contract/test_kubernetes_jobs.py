@@ -1,4 +1,4 @@
-"""What only ``k8s://`` has: pods that do not start, what the scheduler must be allowed, and what a Job says.
+"""What only ``k8s://`` has: pods that do not start, the scheduler's permissions, and the status of a Job.
 
 On the API server and the controller of Jobs of Kubernetes, with a kubelet of the tests' own.
 """
@@ -138,7 +138,7 @@ def test_what_the_page_allows_the_scheduler_is_enough_and_needed(cluster: Cluste
 
 
 def _is_allowed(cluster: Cluster, executor: Executor) -> bool:
-    """The server takes a moment to hear of a new role."""
+    """A new role takes effect after a short time."""
     try:
         cluster.job(executor)
     except CannotDispatch:

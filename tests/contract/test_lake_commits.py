@@ -245,7 +245,7 @@ def test_a_batch_that_changes_nothing_is_in_the_ledger_and_makes_no_version_of_t
 
 
 class Evolving(EvolutionContract):
-    """What Spark reads: delta-rs knows nothing of columns that were widened."""
+    """What Spark reads: delta-rs does not support widened columns."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark

@@ -1,4 +1,4 @@
-"""Upkeep of lake tables: fewer files, the same rows, a tidy history; and loads that come meanwhile."""
+"""Maintenance of lake tables: fewer files, the same rows, a short history; and loads during it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_files_are_kept_as_asked_and_for_less_time_than_the_table_says_by_force_
     left.touch()
     then = (dt.datetime.now() - dt.timedelta(days=20)).timestamp()
     os.utime(left, (then, then))
-    for days in (25, 30):  # longer than it says, so it is told, for Delta must not forget its files sooner
+    for days in (25, 30):  # given explicitly, because Delta must not forget its files sooner
         target.maintain(SMALL, MaintenanceOptions(retain=dt.timedelta(days=days)))
     assert left.exists()
     shorter = MaintenanceOptions(retain=dt.timedelta(days=10))

@@ -1,4 +1,4 @@
-"""Alerts by mail over TLS: what a server hears that can be trusted, and that no other hears anything."""
+"""Alerts by mail over TLS: a trusted server receives them, and no other server receives anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A MySQL or MariaDB connection: reaching it, trusting it, knowing it again, and loads that meet trouble."""
+"""A MySQL or MariaDB connection: connecting, TLS, identity, and loads that meet failures."""
 
 from __future__ import annotations
 
@@ -324,7 +324,7 @@ def test_a_query_reads_no_more_rows_than_were_asked_for(url: str) -> None:
     backend = backend_of(url)
     ten = " UNION ALL ".join(["SELECT 1"] * 10)
     many = " CROSS JOIN ".join(f"({ten}) AS t{i}" for i in range(9))
-    # its own LIMIT is stronger than what the session is told
+    # its own LIMIT overrides the session's setting
     select = f"SELECT 'x' AS a, 1 AS b FROM {many} LIMIT 1000000000"
     assert backend.query(select, 2) == (["a", "b"], [("x", 1), ("x", 1)])
     assert backend.query("SELECT 1 AS a WHERE 1 = 0") == (["a"], [])

@@ -1,4 +1,4 @@
-"""Tables of somebody else on MySQL or MariaDB: engines without transactions, keys that mix texts up."""
+"""Existing tables on MySQL or MariaDB: engines without transactions, keys that treat texts as equal."""
 
 from __future__ import annotations
 

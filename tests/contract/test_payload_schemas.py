@@ -1,4 +1,4 @@
-"""Schemas that somebody else has registered, and that payloads cannot be read or written with."""
+"""Schemas that another client registered, and with which payloads cannot be read or written."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_a_schema_that_the_registry_gets_after_its_first_message_is_judged_then(
         return SimpleNamespace(small_batch=lambda: [messages([framed(schema_id, b"\x02")])])
 
     assert not known.has_new_fields(batch_with(first))
-    assert not known.has_new_fields(batch_with(first + 1))  # nobody knows it yet
+    assert not known.has_new_fields(batch_with(first + 1))  # it is not registered yet
     fake.put("t-value", record(("x", "int"), ("tier", "string")))
     assert known.has_new_fields(batch_with(first + 1))
     assert not known.has_new_fields(batch_with(first + 1))  # it was judged

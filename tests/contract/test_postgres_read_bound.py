@@ -84,7 +84,7 @@ def loaded(url: str) -> list[int]:
     return [row[0] for row in sql(url, "SELECT id FROM copied.events ORDER BY id")]
 
 
-# ------------------------------------------------------------------ with nobody else there
+# ------------------------------------------------------------------ without other sessions
 
 
 def test_with_nothing_open_all_that_is_there_is_settled(url: str) -> None:

@@ -1,4 +1,4 @@
-"""PostgreSQL as a source: every type read exactly, wrong SQL told plainly, shares of one moment."""
+"""PostgreSQL as a source: every type read exactly, clear errors for wrong SQL, splits of one snapshot."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ def test_shares_give_each_row_once_while_others_write(pg_database: str, backend:
             stop.set()
             writer.join()
     assert sorted(seen) == list(range(1, rows + 1))
-    assert set(again) < set(seen)  # a task that is tried again reads the same moment
+    assert set(again) < set(seen)  # a retried task reads the same snapshot
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ def test_it_is_drained_when_a_pull_after_the_last_message_finds_nothing(fake: Fa
 
     fake.answers["Pull"] = pull
     with closing(opened(fake)) as receiver:
-        assert receiver.is_drained() is False  # nobody has asked yet
+        assert receiver.is_drained() is False  # nothing has been requested yet
         assert len(receiver.poll(1, 5)) == 1
         assert receiver.is_drained() is False  # one waits here
         assert len(receiver.poll(1, 5)) == 1

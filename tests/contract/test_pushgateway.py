@@ -1,4 +1,4 @@
-"""Numbers of commands that end at once, in a real Pushgateway."""
+"""Metrics of short commands in a real Pushgateway."""
 
 from __future__ import annotations
 

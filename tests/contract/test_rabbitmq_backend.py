@@ -1,4 +1,4 @@
-"""Reaching RabbitMQ: what is said of it, and what of each way not to reach it."""
+"""Connections to RabbitMQ, and the error of each way in which one fails."""
 
 from __future__ import annotations
 

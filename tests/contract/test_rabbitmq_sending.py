@@ -1,4 +1,4 @@
-"""Sending to queues and exchanges of the real broker: confirmed, routed, or told."""
+"""Sending to queues and exchanges of the real broker: messages are confirmed and routed, or refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One contract over every place where a run log and its slots can lie."""
+"""One contract over every store of a run log and its slots."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_the_engine_of_a_run_that_was_killed_is_known(log: RunLog) -> None:
 
 
 def test_the_end_of_what_others_settled_counts_once(log: RunLog) -> None:
-    """Two processes that say how a run ended: one of them is heard."""
+    """Two processes report how a run ended: the store takes one report."""
     one = record()
     log.start(one)
     with ThreadPoolExecutor(4) as pool:

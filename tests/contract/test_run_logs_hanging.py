@@ -1,4 +1,4 @@
-"""A run log whose tables another session holds, or whose server does not answer: what loads goes on."""
+"""A run log whose tables another session holds, or whose server does not answer: loads continue."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def held(url: str) -> Iterator[str]:
 
 
 def not_for_ever(call: Callable[[], T]) -> T:
-    """What it says; a test that hangs fails."""
+    """Its output; a test that hangs fails."""
     pool = ThreadPoolExecutor(1)
     try:
         return pool.submit(call).result(60)

@@ -29,7 +29,7 @@ SLOT = Slot("orders", NOON)
 
 
 class Clock:
-    """Stands still until it is set."""
+    """A clock that changes only when it is set."""
 
     def __init__(self) -> None:
         self.at = NOON
@@ -148,7 +148,7 @@ def test_a_claim_that_is_not_kept_is_taken_over_and_fenced(store: SlotStore, clo
 def test_of_two_runs_that_were_started_for_one_claim_one_begins(store: SlotStore, clock: Clock) -> None:
     store.open([SLOT])
     claim = claimed(store)
-    clock.pass_(60)  # it was late, and nobody had taken it over
+    clock.pass_(60)  # it was late, and no other process had taken it over
     assert store.begin(claim, 30, "a run")
     assert not store.begin(claim, 30, "another run")
     begun = store.get(SLOT)
@@ -207,8 +207,8 @@ def test_only_a_holder_of_whom_nothing_was_heard_counts_as_dead(store: SlotStore
     assert found is not None and (found.deaths, found.reason) == (1, "out of memory")
     store.end(again, "gave_up")
     assert store.reopen(SLOT)
-    anew = claimed(store)
-    assert anew is not None and (anew.failures, anew.deaths) == (0, 0)
+    again = claimed(store)
+    assert again is not None and (again.failures, again.deaths) == (0, 0)
 
 
 def test_what_was_given_up_is_reopened_by_hand_only(store: SlotStore) -> None:
@@ -383,7 +383,7 @@ def test_what_is_reopened_while_old_objects_are_forgotten_stays(
         return iter(found)
 
     def removed_last(keys: Any) -> None:
-        assert not other.reopen(early)  # it would be told that it waits, and be gone
+        assert not other.reopen(early)  # it would be reported as waiting, and be gone
         removed(keys)
 
     monkeypatch.setattr(objects, "read_all", read_first)
@@ -474,7 +474,7 @@ def test_many_slots_are_claimed_and_ended_at_once(store: SlotStore, clock: Clock
     clock.pass_(31)
     late = store.get(wanted[2])
     assert late is not None
-    assert store.claim(late, "you", 30) is not None  # one claim is lost meanwhile
+    assert store.claim(late, "you", 30) is not None  # one claim is lost in between
     ended = store.end_all({claim: f"because of {claim.slot.pipeline}" for claim in claims}, "skipped")
     assert ended == {*wanted} - {wanted[1], wanted[2]}
     found = store.get_many(wanted)

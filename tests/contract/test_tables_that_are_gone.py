@@ -1,4 +1,4 @@
-"""Incremental loads into a table that somebody has dropped: it is loaded again, from the beginning."""
+"""Incremental loads into a table that was dropped: they load all rows again."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def connection(store: str, request: pytest.FixtureRequest) -> Any:
 
 
 def execute(db: Any, sql: str, request: pytest.FixtureRequest) -> None:
-    """By the driver alone, as somebody else does."""
+    """By the driver, as another program does."""
     if db.kind == "mysql":
         request.getfixturevalue("mariadb").execute(sql, db.url.rpartition("/")[2].partition("?")[0])
         return

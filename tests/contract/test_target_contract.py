@@ -40,7 +40,7 @@ class TestDuckDB(ReadBack):
     @pytest.fixture
     def backend(self, tmp_path: Path) -> Iterator[Backend]:
         path = str(tmp_path / "target.duckdb")
-        with duckdb.connect(path):  # it takes long to open a file that nobody has open
+        with duckdb.connect(path):  # opening a file takes long if no connection has it open
             yield open_backend(DuckDBConnection(name="target", path=path))
 
 

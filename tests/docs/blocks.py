@@ -6,7 +6,7 @@ A fenced block may have a directive right above it, as an HTML comment on its ow
 ``<!-- not run: needs root -->``   the block is shown only, for the reason given
 ``<!-- exits: 2 -->``              the command is meant to fail, with that exit code
 
-A block inside an HTML comment is run as well: that is how a page prepares what its reader is told to have.
+A block inside an HTML comment is run as well: this is how a page prepares what it requires of its reader.
 """
 
 from __future__ import annotations

@@ -191,7 +191,7 @@ def test_output_that_cannot_be_written_is_told_and_the_run_stays_done(
 
 # ------------------------------------------------------------------ every command, at every time
 
-# Says that it is being imported, and does not come to an end. A class that is made at that time wraps what is
+# Reports that it is being imported, and does not end. A class that is made at that time wraps what is
 # raised in it, up to Python 3.11.
 IMPORTING = """
 import os, time
@@ -205,7 +205,7 @@ class Slow:
 class Declared:
     field = Slow()
 """
-# In place of Java: says that it is being started, and neither listens nor ends. Its version is Java's.
+# In place of Java: reports that it is being started, and neither listens nor ends. Its version is Java's.
 DEAF_JAVA = """#!/bin/sh
 case "$*" in *PythonGatewayServer*) touch "$MARKER"; exec sleep 600;; esac
 exec "{java}" "$@"

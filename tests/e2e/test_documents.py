@@ -18,12 +18,12 @@ import pytest
 from ematix_flow.graph.module_loading import load_module
 
 DOCUMENTS = os.environ.get("EMATIX_FLOW_DOCUMENTS")  # read here: a test runs without our variables
-BESIDE = Path(__file__).resolve().parents[3] / "shared" / "spec"
+NEXT_TO_REPOSITORY = Path(__file__).resolve().parents[3] / "shared" / "spec"
 
 
 @pytest.fixture
 def documents() -> Path:
-    folder = Path(DOCUMENTS) if DOCUMENTS else BESIDE
+    folder = Path(DOCUMENTS) if DOCUMENTS else NEXT_TO_REPOSITORY
     if not folder.is_dir():
         if os.environ.get("CI"):
             pytest.fail(f"the documents are not at {folder}")

@@ -244,7 +244,7 @@ except KeyboardInterrupt:
     assert not is_running(json.loads((tmp_path / "answer.json").read_text())["pid"])
 
 
-# Says which Java process it has, at the time that it is given, and goes on starting Spark.
+# Reports its Java process at the given time, and continues to start Spark.
 STARTING = """
 import sys
 from ematix_flow.engine.jvm import java_process

@@ -1,4 +1,4 @@
-"""What a run leaves on a disk: state is for its user alone, and tables are for all that the umask lets in."""
+"""File modes after a run: only the user can read state; the umask decides who can read tables."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def is_open(path: Path, root: Path) -> bool:
 
 
 def is_state(path: Path, root: Path) -> bool:
-    """Of what lies under the root of a target. The hidden folder also has the versions of tables."""
+    """Whether the file under a target's root is state. The hidden folder also has the versions of tables."""
     parts = path.relative_to(root).parts
     if FOLDER in parts:
         return True

@@ -150,7 +150,7 @@ def test_a_topic_that_was_created_again_is_lost_data_and_is_then_read_from_its_b
     if kept == "no id until now":
         forget_ids(pg_database, checkpoint)
         produce(kafka, kafka_topic, [{"id": 5}])
-        assert load(declared()).total_rows == 1  # goes on, and learns the id
+        assert load(declared()).total_rows == 1  # continues, and stores the id
     created_again(kafka, kafka_topic, range(100, 108))
     if kept == "ledger":
         shutil.rmtree(checkpoint)

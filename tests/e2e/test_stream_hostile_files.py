@@ -1,4 +1,4 @@
-"""Hostile files under a stream: one stops it, nothing of the batch is loaded, and the stream can go on."""
+"""Hostile files under a stream: one stops it, nothing of the batch is loaded, and the stream can continue."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _TABLE = (
 )
 _RULES = [
     "ADD CONSTRAINT seven CHECK (whole <> 77)",
-    "ADD CONSTRAINT pair CHECK (kind = 'a' OR whole > 10)",  # of a column that the stream does not bring
+    "ADD CONSTRAINT pair CHECK (kind = 'a' OR whole > 10)",  # of a column that the stream does not have
     "ADD CONSTRAINT doubled CHECK (twice < 1000)",  # of one that is generated
 ]
 _GOOD = {"whole": 1, "short": "abc"}

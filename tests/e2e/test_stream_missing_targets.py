@@ -1,4 +1,4 @@
-"""A stream into a topic, queue, exchange or stream that is not there: it ends at once, and reads nothing."""
+"""A stream into a missing topic, queue, exchange or Kinesis stream: it ends at once, and reads nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a message lacks, and what a newer schema brings: by ``source_columns=`` and ``on_drift=``."""
+"""Fields that a message lacks or a newer schema adds: ``source_columns=`` and ``on_drift=``."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_by_default_a_newer_schema_stops_the_stream_before_anything_of_it_is_loa
     with pytest.raises(SchemaMismatch, match=r"(?s)tier.*on_drift='evolve'"):
         load(followed)
     assert query(pg_database, "SELECT id, name FROM events") == [(1, "a")]
-    # what nobody declared is loaded once the policy says how
+    # an undeclared field is loaded after the policy allows it
     warned = registered.into(warehouse(pg_database), ("public", "events"), on_drift="warn")
     assert any("tier" in text for text in warned.plan().targets[0].warnings)
     with pytest.raises(SourceFailed, match="out of the range of Integer"):

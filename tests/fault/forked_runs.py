@@ -75,7 +75,7 @@ class ForkedRuns:
         return self._ask(folder, {**order, "count": 1, "gate": False})[0]
 
     def race(self, folder: Path, count: int, *, slot: str | None = None, gate: bool) -> list[Outcome]:
-        """Start this many at once. With ``gate`` the loading run goes on after all others have ended."""
+        """Start this many at once. With ``gate`` the loading run continues after all others have ended."""
         order = {"slot": slot, "fault": "", "kill_after": None}
         return self._ask(folder, {**order, "count": count, "gate": gate})
 
@@ -200,7 +200,7 @@ def _fork(order: dict[str, Any], start: int, gate: int, ours: tuple[int, int]) -
     if pid:
         os.close(writing)
         return _Running(pid, reading)
-    for end in (*ours, reading):  # a gate opens when nobody holds its other end
+    for end in (*ours, reading):  # a gate opens when no process holds its other end
         os.close(end)
     code, told = _child(order, start, gate)
     os.write(writing, json.dumps(told).encode()[:60_000])
@@ -261,7 +261,7 @@ def main() -> None:
         for name in answers[0][1].get("imported", ()):  # what one run needed, the next ones find here
             with suppress(ImportError):  # some exist only once their neighbour made them
                 importlib.import_module(name)
-        gc.freeze()  # what is here is not looked at again, and its pages stay shared
+        gc.freeze()  # existing objects are not collected again, and their pages stay shared
 
 
 if __name__ == "__main__":

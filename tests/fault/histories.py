@@ -1,7 +1,7 @@
 """Loads with a source that changes from round to round, and what their targets must hold after each.
 
 Every load of `LOADS` runs once a round. The source of round ``n`` and the target after it are functions
-of ``n`` alone, so a test may kill, restart or race what it likes and still know every row.
+of ``n`` alone, so a test may kill, restart or race any process and still knows every row.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class History:
         )
 
     def advance(self, number: int) -> None:
-        """Bring the source to that round."""
+        """Change the source to its rows of that round."""
         if self.load.source == "event_log":
             self.source.fill("event_log", events(number + 1)[number * EVENTS :])
             return

@@ -87,7 +87,7 @@ class Proxy:
 def killed_holder(
     kind: str, url: str, lease: int, beat: float, machine: str, until: str
 ) -> Iterator[subprocess.Popen[str]]:
-    """A process that holds the lock through the proxy; ``until`` is what it has said when it is given."""
+    """A process that holds the lock through the proxy; it is returned after it has printed ``until``."""
     port = urlsplit(url).port
     assert port is not None
     proxy = Proxy(port)
@@ -128,7 +128,7 @@ def test_the_session_of_a_process_of_this_machine_that_is_gone_is_ended(
     target = target_at(kind, url)
     with killed_holder(kind, url, 3600, 3600, "", "held") as holder:
         assert is_locked(target)
-        holder.send_signal(signal.SIGSTOP)  # it lives, and may go on
+        holder.send_signal(signal.SIGSTOP)  # it lives, and may continue
         assert is_locked(target)
         holder.kill()
         holder.wait()

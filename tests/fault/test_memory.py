@@ -1,7 +1,7 @@
 """A million rows through a few megabytes: neither the driver nor a worker ever holds the data.
 
-Every Python process of a run is looked at: the driver and Spark's workers. Java's own is bounded by its
-heap. A process's greatest size is kept by the system (``VmHWM``), so it does not matter when one looks.
+The test measures every Python process of a run: the driver and Spark's workers. The heap size bounds Java's
+process. The system keeps the peak size of a process (``VmHWM``), so it does not matter when it is read.
 """
 
 from __future__ import annotations

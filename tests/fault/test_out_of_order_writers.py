@@ -141,7 +141,7 @@ def writers(url: str, enough: threading.Event, zone: str = "UTC") -> Iterator[Ca
 
 
 class NaiveReader(threading.Thread):
-    """Reads from the highest value it has seen, inclusive, and knows nothing of open transactions."""
+    """Reads from the highest value it has seen, inclusive, and ignores open transactions."""
 
     def __init__(self, url: str, watermark: str, busy: Callable[[], bool]) -> None:
         super().__init__()

@@ -111,7 +111,7 @@ def test_of_commands_that_start_at_once_one_loads_and_the_others_exit_with_4(
         holder.execute("BEGIN")
         holder.execute(
             "LOCK TABLE state_growing"
-        )  # the winner cannot go on, so that it is caught by all others
+        )  # the winner cannot continue, so that all others find it running
         commands = [
             subprocess.Popen(
                 [sys.executable, "-c", PROGRAM, "run", "load", "--module", MODULE],

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.fault
 
 ROUNDS = 4
-Look = Callable[[], tuple[list[Row], list[Row]]]  # the rows of one moment, and those that break a rule
+Look = Callable[[], tuple[list[Row], list[Row]]]  # the rows of one snapshot, and those that break a rule
 SERVERS = {
     "postgres": "pg_database",
     "mysql": "mariadb_database",

@@ -1,7 +1,7 @@
 """Two schedulers on one store, killed and paused at random: each slot is loaded once, and none is lost.
 
 Both are real processes, and so is every run that they start. Every change of a slot in the store is written
-down by the database itself, so that every claim there ever was can be looked at in the end.
+down by the database itself, so that the test can check every claim at the end.
 """
 
 from __future__ import annotations

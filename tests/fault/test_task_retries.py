@@ -29,7 +29,7 @@ from tests.reading import read_table
 
 pytestmark = pytest.mark.fault
 
-# a worker whose task failed is gone, and the next one knows nothing of it: the file remembers
+# a worker whose task failed is gone: the file tells the next one
 RUN = """
 import faulted_pipelines
 result = faulted_pipelines.load.sync(engine="local[2,4]")

@@ -12,7 +12,7 @@ from ematix_flow.backends.messages.base import Message, Receiver
 
 @dataclass
 class Broker:
-    """A queue. ``flags`` says whether it marks what it delivers again."""
+    """A queue. ``flags`` is whether it marks redelivered messages."""
 
     flags: bool = True
     ready: list[Message] = field(default_factory=list)

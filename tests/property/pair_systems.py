@@ -344,7 +344,7 @@ def csv_system(folder: Path, name: str) -> System:
         (folder / table.name).mkdir(parents=True)
         with (folder / table.name / "one.csv").open("w", newline="", encoding="utf-8") as file:
             csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n").writerow(table.column_names)
-            for row in rows:  # an empty cell is null, an empty text stands in quotes
+            for row in rows:  # an empty cell is null, an empty text is in quotes
                 file.write(",".join(_cell(row[n]) for n in table.column_names) + "\n")
 
     def read(table: TableSpec) -> list[Row]:

@@ -233,7 +233,7 @@ def _batches(
         is_wide = grows_at is not None and number >= grows_at
         if is_wide:
             found = [{**row, ADDED: draw(st.sampled_from([None, "x"]))} for row in found]
-        # time goes on; now and then it stands still or a clock goes back
+        # time advances; sometimes it does not, or a clock is set back
         passed = [1, 30, 60, 61, 100_000, 0] + ([] if steady else [-10])
         now += dt.timedelta(seconds=draw(st.sampled_from(passed)))
         out.append(Batch(tuple(found), now, is_wide))

@@ -177,7 +177,7 @@ class ByEventTime(History):
     keys: dict[tuple[Any, ...], dict[dt.datetime, Row | None]] = field(default_factory=dict)
     now: dt.datetime = dt.datetime(1970, 1, 1, tzinfo=UTC)
     brought: int = 0  # rows of the last load that opened or replaced a version
-    outranked: int = 0  # rows of the last load that do not hold at their moment, nor ever did as a return
+    outranked: int = 0  # rows of the last load that are not valid at their time, nor a return
 
     def load(self, rows: list[Row], now: dt.datetime) -> None:
         before = {key: dict(known) for key, known in self.keys.items()}

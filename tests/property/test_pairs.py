@@ -1,6 +1,6 @@
 """Random tables through whole pipelines, from every system to every other one.
 
-A source is filled and a target is read by clients that know nothing of us; what arrives must equal what
+A source is filled and a target is read by independent clients; what arrives must equal what
 was written, or the load is refused in words of ours. By default one table a pair; ``make test-long`` takes
 many, and all pairs of file formats.
 """

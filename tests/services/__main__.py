@@ -1,7 +1,7 @@
-"""``python -m tests.services install [name …]``: bring the servers that the tests need.
+"""``python -m tests.services install [name …]``: install the servers that the tests need.
 
 A server is a module in this folder with ``find()``, which gives the folder of its programs or None, and
-``install()``, which brings them. Adding such a module is all it takes.
+``install()``, which installs them. Adding such a module is all it takes.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def find() -> Path | None:
 
 
 def install() -> Path:
-    """Bring the locked package; Node itself must be there."""
+    """Install the locked package; Node must be installed."""
     return find() or bring_package("Azurite", PACKAGE, PRIVATE, _SCRIPT)
 
 

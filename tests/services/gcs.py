@@ -1,4 +1,4 @@
-"""A private Google Cloud Storage: ``fake-gcs-server`` as a locked wheel brings it.
+"""A private Google Cloud Storage: ``fake-gcs-server`` from a locked wheel.
 
 The service itself cannot be run outside Google. This one speaks the same JSON, enforces preconditions on
 generations, keeps everything in memory and knows no accounts.
@@ -41,7 +41,7 @@ def find() -> Path | None:
 
 
 def install() -> Path:
-    """Bring the program as a locked wheel, which needs no root."""
+    """Install the program from a locked wheel, which needs no root."""
     found = find()
     if found:
         return found

@@ -32,7 +32,7 @@ def find() -> Path | None:
 
 
 def install() -> Path:
-    """Bring moto as locked wheels, which need no root."""
+    """Install moto from locked wheels, which need no root."""
     found = find()
     if found:
         return found
@@ -63,7 +63,7 @@ class GlueServer:
         return f"http://127.0.0.1:{self._port}"
 
     def client(self) -> Any:
-        """A client of boto3 for tests to look with."""
+        """A boto3 client for tests."""
         import boto3
 
         return boto3.Session("test", "testtest", region_name=REGION).client(

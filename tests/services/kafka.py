@@ -49,7 +49,7 @@ def find() -> Path | None:
 
 
 def install() -> Path:
-    """Bring the jars that the lock names, by the Ivy inside PySpark."""
+    """Fetch the jars that the lock names, by the Ivy inside PySpark."""
     found = find()
     if found:
         return found
@@ -184,7 +184,7 @@ class KafkaServer:
             "log.initial.task.delay.ms": "500",
             "log.retention.ms": "-1",  # a test may send a message of long ago
             "file.delete.delay.ms": "500",
-            "quota.window.num": "2",  # a client that is throttled goes on within the second
+            "quota.window.num": "2",  # a throttled client continues within the second
             "num.network.threads": "2",
             "num.io.threads": "4",
         }
@@ -224,7 +224,7 @@ class KafkaServer:
             user = UserScramCredentialUpsertion(USER, info, PASSWORD.encode())
             self.admin().alter_user_scram_credentials([user])[USER].result(30)
 
-    # ------------------------------------------------------------------ what tests look with
+    # ------------------------------------------------------------------ clients for tests
 
     def admin(self) -> Any:
         from confluent_kafka.admin import AdminClient
@@ -267,7 +267,7 @@ class KafkaServer:
             time.sleep(0.05)
 
     def delete_records(self, topic: str, before: int, partition: int = 0) -> None:
-        """Make the broker forget what lies before that offset, as its retention would."""
+        """Make the broker delete the messages before that offset, as its retention would."""
         from confluent_kafka import TopicPartition
 
         request = TopicPartition(topic, partition, before)
@@ -345,9 +345,11 @@ class KafkaServer:
         return {p.partition: (p.offset, p.metadata or None) for p in found if p.topic == topic}
 
     def _asked(self, ask: Callable[[], Future[Any]], done: str) -> None:
-        """Asked a second time by a new client when no answer comes; ``done`` then says that it is.
+        """Make a request, and repeat it with a new client if no answer comes.
 
-        A broker that is silent again says where its threads stand.
+        The repetition may fail with the error ``done``: the first request had succeeded.
+
+        If the broker is silent again, the error contains its threads.
         """
         from confluent_kafka import KafkaException
 
@@ -362,7 +364,7 @@ class KafkaServer:
             if error.args[0].name() != done:
                 raise
         except NoAnswer:
-            os.kill(self.pid, signal.SIGQUIT)  # a JVM writes its threads to its log, and goes on
+            os.kill(self.pid, signal.SIGQUIT)  # a JVM writes its threads to its log, and continues
             time.sleep(2)
             log = (self.folder / "server.log").read_text(errors="replace")
             raise ServiceUnavailable(f"Kafka runs but does not answer:\n{log[-60_000:]}") from None

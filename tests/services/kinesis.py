@@ -1,7 +1,7 @@
 """A private Kinesis emulator: ``kinesis-local`` from npm, pinned with its integrity.
 
 The service itself cannot be run outside Amazon. This one keeps streams, shards, splits and merges in
-memory; it takes any keys, and listens on every address of the machine, which it cannot be told not to.
+memory; it accepts any keys, and listens on every address of the machine, which cannot be changed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PACKAGE = Path(__file__).parent / "kinesis_local"
 PRIVATE = REPOSITORY / ".services" / "kinesis-local"
 _SCRIPT = "kinesis-local/main.js"
 REGION = "us-east-1"
-_SOON = "100ms"  # how long the emulator says CREATING, UPDATING and DELETING
+_SOON = "100ms"  # how long the emulator reports CREATING, UPDATING and DELETING
 
 
 def find() -> Path | None:
@@ -40,7 +40,7 @@ def find() -> Path | None:
 
 
 def install() -> Path:
-    """Bring the locked package; Node itself must be there."""
+    """Install the locked package; Node must be installed."""
     return find() or bring_package("the Kinesis emulator", PACKAGE, PRIVATE, _SCRIPT)
 
 
@@ -93,7 +93,7 @@ class KinesisServer:
             self._process = None
 
     def client(self) -> Any:
-        """A client of boto3 for tests to look with."""
+        """A boto3 client for tests."""
         if self._client is None:
             import boto3
             from botocore.config import Config

@@ -1,6 +1,6 @@
 """A private MySQL: Debian's unstable packages unpacked aside, run through their own loader.
 
-The tree lies in the user's cache, for all clones of this repository; no root is needed to run it.
+The tree is in the user's cache, for all clones of this repository; no root is needed to run it.
 """
 
 from __future__ import annotations

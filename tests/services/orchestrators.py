@@ -17,7 +17,7 @@ NAMES = ("airflow", "dagster", "prefect")
 
 
 def find() -> Path | None:
-    """The folder of the environments, when each is whole and as its lock says."""
+    """The folder of the environments, if each is complete and matches its lock."""
     return PRIVATE if all(_mark(name).exists() for name in NAMES) else None
 
 

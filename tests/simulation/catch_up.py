@@ -52,7 +52,7 @@ class Look:
 
     began: dt.datetime
     order: int
-    latest: dt.datetime | None = None  # that the clock may have shown; None while it goes on
+    latest: dt.datetime | None = None  # that the clock may have shown; None while it continues
     ended: int = 0  # in that order
     is_complete: bool = False
 

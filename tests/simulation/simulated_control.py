@@ -156,7 +156,7 @@ class Simulation:
     def _rest(self) -> None:
         """Run until nothing is left to do: three polls after the last slot has ended."""
         last = self.kernel.time + 4 * 3600
-        rested = self.kernel.time + 5 * LEASE  # paused processes go on, and every lease ends
+        rested = self.kernel.time + 5 * LEASE  # paused processes continue, and every lease ends
         while self.kernel.time < rested:
             assert self.kernel.time < last, f"seed {self.seed}: no end of {self.real.unfinished()}"
             until = self.kernel.time + POLL

@@ -1,6 +1,6 @@
 """Processes and their threads in virtual time: one at a time, in an order that a seed decides.
 
-A thread is a greenlet, so that code which knows nothing of this can be stopped in the middle of any call
+A thread is a greenlet, so that unchanged code can be stopped in the middle of any call
 that waits. A process that dies does nothing more, not even in its ``finally`` clauses.
 """
 

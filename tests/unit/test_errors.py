@@ -1,4 +1,4 @@
-"""What an error says beyond what happened."""
+"""What an error contains in addition to what happened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The repository speaks of the product alone: nothing of one machine, registry or tracker is in it."""
+"""The repository speaks only of the product: it contains nothing of one machine, registry or tracker."""
 
 from __future__ import annotations
 

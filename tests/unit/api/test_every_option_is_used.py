@@ -1,7 +1,7 @@
 """Each option of a declaration changes what is declared, or is refused: none is passed over in silence.
 
 The walks try every parameter of a pipeline, a stream, a target, a source, a lookup and a workflow in every
-situation of their tables; a new parameter fails them until it stands there. The others hold combinations in
+situation of their tables; a new parameter fails them until it is added. The others hold combinations in
 which one option hides another.
 """
 

@@ -1,4 +1,4 @@
-"""What is said about files in a declaration: checked against the connection, also when it is only named."""
+"""Options for files in a declaration: checked against the connection, also if only its name is given."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def declare(**options: Any) -> StreamSpec:
 
     @ematix.streaming_pipeline(**given)
     def stream() -> None:
-        """Events, as they come."""
+        """Events."""
 
     return stream.spec
 

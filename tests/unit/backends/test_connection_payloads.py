@@ -1,4 +1,4 @@
-"""What a connection says of its payloads, the same for a stream and for a notebook."""
+"""The payload settings of a connection, the same for a stream and for a notebook."""
 
 from __future__ import annotations
 

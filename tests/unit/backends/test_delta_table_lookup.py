@@ -1,4 +1,4 @@
-"""Delta tables as folders: none lies in another, and none is made where files of others lie."""
+"""Delta tables as folders: none is inside another, and none is created among other files."""
 
 from __future__ import annotations
 

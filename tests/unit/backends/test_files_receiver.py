@@ -184,7 +184,7 @@ def test_a_file_that_is_still_written_waits_until_it_has_rested(root: Path) -> N
     assert receiver.is_drained() is False
     path.write_text("id\n1\n")
     assert receiver.poll(10, 0) == ()
-    assert receiver.is_drained() is True  # somebody went on with it after we came
+    assert receiver.is_drained() is True  # another process changed it after the first listing
     os.utime(path, (OLD, OLD))
     (message,) = receiver.poll(10, 0)
     assert message.position == f"raw/orders/half.csv|5-{OLD}000000000"

@@ -1,4 +1,4 @@
-"""Values as text: exact, and told apart by every reader."""
+"""Values as text: exact, and different for every reader."""
 
 from __future__ import annotations
 

@@ -122,8 +122,8 @@ def test_dates_are_told_from_names(name: str, expected: bool) -> None:
 
 
 def test_a_refusal_is_found_in_what_spark_says() -> None:
-    said = "[RAISED] <<ematix_flow source: column 'a' of \x02file:///x/a%20b\x02 is 5%20 ;; mend it>> SQL"
+    said = "[RAISED] <<ematix_flow source: column 'a' of \x02file:///x/a%20b\x02 is 5%20 ;; fix it>> SQL"
     error = find_refusal(said)
     assert error is not None
-    assert (error.what, error.next_step) == ("column 'a' of /x/a b is 5%20", "mend it")
+    assert (error.what, error.next_step) == ("column 'a' of /x/a b is 5%20", "fix it")
     assert find_refusal("something else") is None

@@ -1,4 +1,4 @@
-"""An Iceberg connection as a catalog: its name and settings, where files lie, and which names are taken."""
+"""An Iceberg connection as a catalog: its name and settings, the location of files, and reserved names."""
 
 from __future__ import annotations
 

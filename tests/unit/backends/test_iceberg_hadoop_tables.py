@@ -1,4 +1,4 @@
-"""Iceberg tables in a plain folder: none lies in another, whose upkeep would take its files for orphans."""
+"""Iceberg tables in a plain folder: none is inside another, whose maintenance would delete its files."""
 
 from __future__ import annotations
 

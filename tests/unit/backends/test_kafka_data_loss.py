@@ -1,4 +1,4 @@
-"""Data loss recognised in what Spark's connector says; the texts are its own."""
+"""Data loss recognised in the errors of Spark's connector; the texts are real."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder as a store, while others change what lies in it."""
+"""A folder as a store, while other processes change its files."""
 
 from __future__ import annotations
 

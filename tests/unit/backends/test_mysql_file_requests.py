@@ -30,7 +30,7 @@ STATEMENT = "LOAD DATA LOCAL INFILE 'mine' INTO TABLE t"
 
 
 class Asking:
-    """Lets anybody in, says OK to all settings, and then answers each statement by asking for ``path``."""
+    """Accepts every login and setting, and then answers each statement by requesting ``path``."""
 
     def __init__(self, path: bytes, *, at_once: bool) -> None:
         self.heard: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Which certificates a connection to PostgreSQL believes, from what its connection says."""
+"""Which certificates PostgreSQL connections trust, by their settings."""
 
 from __future__ import annotations
 

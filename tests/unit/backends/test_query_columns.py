@@ -19,7 +19,7 @@ RESULTS = ("a", "B", "c", "a.b")
         ("SELECT `a.b`, e.a FROM t e JOIN u USING (c)", {"a", "a.b"}),
         ("SELECT a, a AS b FROM t", {"a"}),
         ("SELECT a FROM t LIMIT 3", {"a"}),
-        # looked at elsewhere
+        # checked elsewhere
         ("SELECT a FROM t WHERE a > 1", set()),
         ("SELECT *, a + 1 AS z FROM t", {"b", "c", "a.b"}),
         ("SELECT a, a AS z FROM t", set()),

@@ -1,4 +1,4 @@
-"""What RabbitMQ's driver says, in words that help."""
+"""Errors of RabbitMQ's driver as clear errors."""
 
 from __future__ import annotations
 

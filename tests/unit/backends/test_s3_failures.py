@@ -1,4 +1,4 @@
-"""What an S3 server refuses, told in words that say what to do."""
+"""Refusals of an S3 server as errors that say what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a spool keeps on disk, what it repairs, and when it tells the source."""
+"""What a spool keeps on disk, what it repairs, and when it acknowledges to the source."""
 
 from __future__ import annotations
 
@@ -401,7 +401,7 @@ def test_messages_of_two_connections_do_not_share_a_segment(tmp_path: Path) -> N
 
 
 class Counting(BrokerReceiver):
-    """A queue that says how many messages are ready in it."""
+    """A queue that reports how many messages are ready."""
 
     def lag(self) -> Mapping[str, int]:
         return {"q": len(self.broker.ready)}

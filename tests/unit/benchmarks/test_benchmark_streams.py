@@ -1,4 +1,4 @@
-"""How streams are measured: what is sent, what a watch counts, and what the page says of it."""
+"""How streams are measured: what is sent, what a watcher counts, and what the page shows."""
 
 from __future__ import annotations
 

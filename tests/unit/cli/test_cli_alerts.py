@@ -1,4 +1,4 @@
-"""Alerts and freshness from the command line: told once over many processes, and never at a run's cost."""
+"""Alerts and freshness from the command line: sent once over many processes, without harm to a run."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def mend() -> None:
+def fix_source() -> None:
     with sqlite3.connect("db.sqlite") as db:
         db.execute("CREATE TABLE raw (id INTEGER, at TEXT)")
         db.execute("INSERT INTO raw VALUES (1, ?)", [(utc_now() - dt.timedelta(days=1)).isoformat()])
@@ -65,7 +65,7 @@ def alerts(called: Called) -> list[str]:
 def test_a_pipeline_that_fails_and_is_mended_is_told_twice(shop: Path, flow: Flow) -> None:
     assert alerts(flow("run", "orders", "--alerter", "stdout://")) == [("failed", "orders")]
     assert alerts(flow("run", "orders", "--alerter", "stdout://")) == []
-    mend()
+    fix_source()
     well = flow("run", "orders", "--alerter", "stdout://")
     assert (well.code, alerts(well)) == (0, [("recovered", "orders")])
     assert alerts(flow("run", "orders", "--alerter", "stdout://")) == []
@@ -185,7 +185,7 @@ def test_freshness_is_the_time_since_the_last_success(
 def test_a_column_says_how_fresh_the_target_is(shop: Path, flow: Flow) -> None:
     missing = flow("freshness-check", "copy", "--output", "json")
     assert missing.code == 1 and "the target cannot be read: " in missing.json[0]["reason"]
-    mend()
+    fix_source()
     assert flow("run", "copy").code == 0
     (found,) = flow("freshness-check", "copy", "--output", "json").json
     assert found["state"] == "healthy" and found["lag_seconds"] == pytest.approx(86_400, rel=0.01)

@@ -64,7 +64,7 @@ class Result:
 
 
 class Running:
-    """What `start_stream` gives, without Spark: it ends when it is stopped, or as it was told to."""
+    """What `start_stream` gives, without Spark: it ends when it is stopped, or as the test chose."""
 
     def __init__(self, name: str, error: FlowError | None = None, *, forever: bool = False) -> None:
         self.name, self.error = name, error
@@ -86,7 +86,7 @@ class Running:
 
 
 class Started:
-    """The streams that were started, and how. ``make`` says what each is to do."""
+    """The streams that were started, and how. ``make`` decides what each does."""
 
     def __init__(self) -> None:
         self.how: dict[str, dict[str, Any]] = {}

@@ -133,7 +133,7 @@ def test_a_manifest_is_what_kubernetes_takes(shop, name):
 
 
 def test_the_looks_of_a_cron_job_and_of_a_workflow_leave_no_gap(shop):
-    """``--interval`` is as long as the time between two looks."""
+    """``--interval`` equals the time between two polls."""
     job = yaml.safe_load((shop / "deploy/cronjob.yaml").read_text())
     assert job["spec"]["schedule"] == "*/5 * * * *"
     workflow = yaml.safe_load((shop / ".github/workflows/flow.yml").read_text())
@@ -184,7 +184,7 @@ def test_the_image_does_not_run_as_root_and_takes_no_data_along(shop):
 def test_a_unit_gives_runs_the_time_that_the_scheduler_does(shop):
     service = unit(shop, "flow.service")["Service"]
     grace = int(re.search(r"--grace (\d+)", service["ExecStart"])[1])
-    last = grace + STOP_SECONDS + CLOSE_SECONDS  # runs are asked to stop, and what is left is told
+    last = grace + STOP_SECONDS + CLOSE_SECONDS  # runs get a signal to stop, and running ones are reported
     assert int(service["TimeoutStopSec"]) >= last + 10
     pod = yaml.safe_load((shop / "deploy/scheduler.yaml").read_text())["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] >= last + 10

@@ -1,4 +1,4 @@
-"""``flow run`` and the commands that look first, on a real SQLite file: one database, so no Spark."""
+"""``flow run`` and the commands that only show, on a real SQLite file: one database, so no Spark."""
 
 from __future__ import annotations
 

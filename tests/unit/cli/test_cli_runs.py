@@ -1,4 +1,4 @@
-"""``flow runs`` and ``flow status``: what the run log says."""
+"""``flow runs`` and ``flow status`` show the run log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def record(run_id: str, pipeline: str = "orders", hours_ago: float = 1, status: 
                 run_id,
                 status,
                 rows=replace(UNKNOWN_ROWS, read=1200, inserted=1000),
-                error=LoadError("a value is too long", next_step="mend it") if status == "failed" else None,
+                error=LoadError("a value is too long", next_step="fix it") if status == "failed" else None,
                 metrics={"targets": [{"target": "warehouse:shop.orders", "seconds": {"copy": 1.5}}]},
                 finished_at=started + dt.timedelta(seconds=75),
             )

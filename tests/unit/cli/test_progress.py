@@ -1,4 +1,4 @@
-"""What a run looks like while it is at work: the pace, the bar on a real terminal, the lines elsewhere."""
+"""How a run shows its progress: the rate, the bar on a real terminal, the lines elsewhere."""
 
 from __future__ import annotations
 

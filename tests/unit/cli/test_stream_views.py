@@ -1,4 +1,4 @@
-"""What a person sees of running streams, in a terminal and in a log."""
+"""How running streams are shown, in a terminal and in a log."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def said(view: LineStreamView) -> list[str]:
-    """The lines so far, without their moments."""
+    """The lines so far, without their times."""
     assert isinstance(view.stream, io.StringIO)
     return [line.partition(" ")[2] for line in view.stream.getvalue().splitlines()]
 

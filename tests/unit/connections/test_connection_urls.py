@@ -1,4 +1,4 @@
-"""URLs: what they mean for each kind, and passwords that nobody encoded."""
+"""URLs: their meaning for each kind, and passwords that are not encoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chain: which definition of a name is in force, where it stands, and what it hides."""
+"""Name resolution: which definition of a name is used, where it is, and what it hides."""
 
 from __future__ import annotations
 

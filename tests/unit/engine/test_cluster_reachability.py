@@ -1,4 +1,4 @@
-"""A cluster that is not there is an error at once."""
+"""An unreachable cluster is an error at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor says, with real files and no Spark."""
+"""The output of the doctor, with real files and no Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How tasks tell the driver how far they are."""
+"""How tasks report their progress to the driver."""
 
 from __future__ import annotations
 

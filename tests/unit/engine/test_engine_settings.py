@@ -1,4 +1,4 @@
-"""Which engine a run gets, and the reason it is told."""
+"""Which engine a run gets, and the reported reason."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
 
 
 class User(threading.Thread):
-    """A run in its own thread that asks for jars, and then works until it is told to end."""
+    """A run in its own thread that asks for jars, and then works until the test ends it."""
 
     def __init__(self, name: str, *jars: str, is_endless: bool = False) -> None:
         super().__init__(name=name, daemon=True)

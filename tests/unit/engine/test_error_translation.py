@@ -1,4 +1,4 @@
-"""Causes read out of what Spark says, on texts as Spark writes them."""
+"""Causes found in Spark's errors, with real texts of Spark."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from ematix_flow.engine.jvm import java_process, parent_death
 from ematix_flow.engine.jvm.java_process import JavaProcess, start_java
 from ematix_flow.errors import SparkFailed
 
-# Tells its port and secret as Spark does, then waits until its standard input closes.
+# Writes its port and secret as Spark does, then waits until its standard input closes.
 LISTENING = """
 import os, struct, sys
 path = os.environ["_PYSPARK_DRIVER_CONN_INFO_PATH"]
@@ -113,7 +113,7 @@ def test_the_wire_format_is_the_one_spark_writes() -> None:
 
 # ------------------------------------------------------------------ a parent that dies
 
-# Starts a deaf child in a thread that ends at once, says its pid, and waits to be killed.
+# Starts a child that ignores signals in a thread that ends at once, prints its pid, and waits to be killed.
 PARENT = """
 import os, sys, threading, time
 from pathlib import Path

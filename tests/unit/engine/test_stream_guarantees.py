@@ -1,4 +1,4 @@
-"""What a plan says of a stream's targets before any message has shown its columns."""
+"""What a plan shows about a stream's targets before the first message."""
 
 from __future__ import annotations
 

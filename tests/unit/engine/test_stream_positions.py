@@ -1,4 +1,4 @@
-"""Positions of streams: as a ledger keeps them, and the one that nobody is behind."""
+"""Positions of streams: as a ledger keeps them, and the lowest of several."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def test_a_checkpoint_tells_what_spark_wrote(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_that_was_lost_is_written_anew(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path / "anew", ['{"t":{"0":3}}', '{"u":{"0":1}}'])
-    checkpoint = Checkpoint(tmp_path / "anew")
+    write_checkpoint(tmp_path / "new", ['{"t":{"0":3}}', '{"u":{"0":1}}'])
+    checkpoint = Checkpoint(tmp_path / "new")
     assert (checkpoint.last_planned(), checkpoint.last_committed()) == (0, 0)
     assert checkpoint.positions(0) == ('{"t":{"0":3}}', '{"u":{"0":1}}')
     assert len(checkpoint.query_id()) == 36
-    assert [path.name for path in tmp_path.iterdir()] == ["anew"]
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
 
 
 def test_a_damaged_checkpoint_is_told_with_the_way_out(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How the SQL of a stream comes to Spark."""
+"""How Spark gets the SQL of a stream."""
 
 from __future__ import annotations
 

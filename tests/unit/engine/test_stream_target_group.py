@@ -1,4 +1,4 @@
-"""Targets that may fail alone: what is said in the end of those that did."""
+"""Targets that may fail separately: how their failures are reported at the end."""
 
 from __future__ import annotations
 

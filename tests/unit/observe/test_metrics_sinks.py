@@ -202,18 +202,18 @@ def test_a_file_that_holds_something_else_is_left_alone(
 
 
 def test_a_follower_gives_each_run_that_ends_once(log: RunLog) -> None:
-    before, beside, later = _running("before"), _running("beside"), _running("later")
+    before, during, later = _running("before"), _running("during"), _running("later")
     log.start(before)
     log.finish(before.run_id, "succeeded")
-    log.start(beside)
+    log.start(during)
     follower = RunFollower(log, utc_now)
     assert list(follower.poll_ended_runs()) == []
     log.start(later)
     assert list(follower.poll_ended_runs()) == []
     log.finish(later.run_id, "failed")
     assert [run.pipeline for run in follower.poll_ended_runs()] == ["later"]
-    log.finish(beside.run_id, "succeeded")
-    assert [run.pipeline for run in follower.poll_ended_runs()] == ["beside"]
+    log.finish(during.run_id, "succeeded")
+    assert [run.pipeline for run in follower.poll_ended_runs()] == ["during"]
     assert list(follower.poll_ended_runs()) == []
 
 
@@ -246,7 +246,7 @@ def test_a_scheduler_knows_how_pipelines_stood_before_it(log: RunLog) -> None:
     assert observer.metrics.value("pipeline_runs_total", pipeline="stood", outcome="failure") == 0
     assert observer.metrics.value("pipeline_runs_total", pipeline="new", outcome="failure") == 0
     observer.scheduler_ticked(SchedulerTick(0.1, leads=False))
-    assert observer.metrics.value("pipeline_gave_up", pipeline="stood") is None  # another tells it now
+    assert observer.metrics.value("pipeline_gave_up", pipeline="stood") is None  # another reports it now
 
 
 class _Asked:
@@ -267,7 +267,7 @@ def test_how_many_pipelines_there_are_and_how_many_run_costs_no_more_questions(l
             run = _running(name)
             log.start(run)
             log.finish(run.run_id, status)
-        log.start(_running(name))  # one that died, or a stream: it says nothing for hours
+        log.start(_running(name))  # one that died, or a stream: it writes nothing for hours
     now, asked = utc_now(), _Asked(log)
     observer = CountingObserver("test", cast(RunLog, asked), clock=lambda: now.timestamp())
     observer.scheduler_ticked(SchedulerTick(0.1, max_attempts=dict.fromkeys(names, 1)))

@@ -17,7 +17,7 @@ RECORD = RunRecord(run_id="r1", pipeline="orders", target="t", mode="append")
 
 
 class Hears(Observer):
-    """Keeps what it hears; ``does`` comes first."""
+    """Keeps the events that it gets; calls ``does`` first."""
 
     def __init__(self, does: Callable[[], None] = lambda: None) -> None:
         self.heard: list[str] = []

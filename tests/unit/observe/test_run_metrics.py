@@ -91,7 +91,7 @@ def test_streams_are_counted_by_their_own_numbers_and_not_as_runs() -> None:
 
 def test_the_looks_of_a_scheduler_are_counted() -> None:
     metrics = RunMetrics()
-    assert metrics.value("ematix_flow_scheduler_leader") is None  # who never looks shows no scheduler
+    assert metrics.value("ematix_flow_scheduler_leader") is None  # without polls no scheduler is shown
     metrics.scheduler_ticked(
         SchedulerTick(0.1, started=2, lags=(3.0,), refused=1, taken_over=1, max_attempts={"a": 1}), 1000.0
     )

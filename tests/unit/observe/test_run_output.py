@@ -1,4 +1,4 @@
-"""What a run says is kept for it alone, and nobody else hears less of it."""
+"""The output of a run is kept for that run, and still reaches every other receiver."""
 
 from __future__ import annotations
 

@@ -273,7 +273,7 @@ def test_every_attempt_of_a_rerun_goes_on_with_what_is_missing(database: Path) -
         declare().sync()
     declare(retry={"max_attempts": 3})
 
-    def mend(seconds: float) -> None:
+    def fix(seconds: float) -> None:
         if len(waits) == 1:
             execute(database, "UPDATE people SET name = 'Grace' WHERE id = 2")
         waits.append(seconds)

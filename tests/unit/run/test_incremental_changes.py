@@ -1,4 +1,4 @@
-"""An incremental merge that only updates, in one SQLite database: what the run says and what follows it."""
+"""An incremental merge that only updates, in one SQLite database: its result and the next run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole run without Spark: SQLite loads itself, and the run log tells it."""
+"""A whole run without Spark: SQLite loads from itself, and the run log records it."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_what_a_long_run_says_is_kept_while_it_runs(
         with recording.capture_output():
             LOG.warning("half way")
             recording.stage_finished("t", "copy", 1.0)
-        assert "half way" in (log.output("r1") or "")  # it never came to its end
+        assert "half way" in (log.output("r1") or "")  # it never ended
 
 
 def test_the_engine_is_known_while_a_run_that_may_be_killed_runs(shop: Path) -> None:

@@ -85,7 +85,7 @@ def look_at(store: MemorySlotStore, agenda: DueCalculator, now: dt.datetime) -> 
 
 
 def test_a_job_that_another_opens_later_does_not_hide_its_own_fire() -> None:
-    """Two who look at once: one before noon, and one that fires a workflow just after it."""
+    """Two polls at the same time: one before noon, and one that fires a workflow just after it."""
     late = NOON + dt.timedelta(milliseconds=100)
     times = iter([NOON - dt.timedelta(milliseconds=100)])
     store = MemorySlotStore(lambda: next(times, late))

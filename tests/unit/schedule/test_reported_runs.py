@@ -256,7 +256,7 @@ def test_who_looks_for_work_starts_no_engine_to_read_a_ledger(
     assert not slot_is_done(
         spec, NOON, open_connections(refuse_spark), NullRunLog("none", ConfigError("none"))
     )
-    assert caplog.text == ""  # the journal tells it: nobody had to be asked
+    assert caplog.text == ""  # from the journal, without a query of the target
 
 
 def test_a_slot_that_is_given_up_again_after_it_was_cleared_is_told_and_recorded_again(

@@ -167,7 +167,7 @@ def test_a_job_that_its_own_schedule_fires_at_the_same_moment_runs_once(shop: Pa
 
 
 def test_a_trigger_waits_for_the_transforms_of_a_run_that_died_before_them() -> None:
-    """The load of the dead run is committed; while the next run makes up for the rest, somebody looks."""
+    """The load of the dead run is committed; another process polls while the next run does the rest."""
     fired: list[int] = []
     at, workflow = utc_now(), slot_name("after")
 
@@ -238,7 +238,7 @@ def test_all_and_any_of_a_trigger() -> None:
     upstream["orders"].sync(run_log=LOG)
     assert names(run_due()) == [("mail", "succeeded")]
     upstream["orders"].sync(run_log=LOG)
-    assert run_due() == []  # what items and stock had brought is used up
+    assert run_due() == []  # the results of items and stock are used up
     upstream["stock"].sync(run_log=LOG)
     assert names(run_due()) == [("mail", "succeeded")]
 
@@ -261,7 +261,7 @@ def test_a_failed_upstream_starts_nothing_and_the_status_says_so() -> None:
 
 def test_the_status_names_a_fire_that_nobody_has_looked_at() -> None:
     declare("orders", schedule="0 * * * *")
-    declare("fresh", schedule="0 * * * *")  # nobody was ever there to look: that is no fault
+    declare("fresh", schedule="0 * * * *")  # no poll ever happened: that is not a failure
     hour = utc_now().replace(minute=0, second=0, microsecond=0)
     open_slot("orders", hour - dt.timedelta(hours=3))
     with runner() as here:
@@ -454,7 +454,7 @@ def test_slots_since_a_moment_are_cleared_oldest_first(shop: Path) -> None:
 
 
 def meeting(name: str, place: threading.Barrier, *depends_on: str, **options: Any) -> None:
-    """A pipeline that goes on only when another one is at work too."""
+    """A pipeline that continues only while another one runs."""
 
     @ematix.table(schema="shop", name=f"t_{name}")
     class Numbers:
@@ -555,7 +555,7 @@ def test_an_interrupt_of_one_stops_the_others_and_starts_no_more() -> None:
 
 
 def test_a_slot_waits_for_an_older_one_that_somebody_holds() -> None:
-    """As after a kill -9: nobody knows yet that its run is dead."""
+    """As after a kill -9: no process knows yet that its run is dead."""
     declare("orders")
     now = utc_now()
     older, newer = open_slot("orders", now - 2 * MINUTE), open_slot("orders", now - MINUTE)
@@ -874,7 +874,7 @@ def test_a_second_run_of_one_claim_does_nothing_and_leaves_the_first_alone(shop:
 
 
 def test_a_run_that_comes_late_is_held_from_its_beginning_on() -> None:
-    """Its claim had expired, and nobody had taken it over yet."""
+    """Its claim had expired, and no other process had taken it over yet."""
     taken: list[object] = []
 
     @ematix.pipeline(target=Numbers, target_connection="shop", name="orders")
@@ -896,7 +896,7 @@ def test_a_run_that_comes_late_is_held_from_its_beginning_on() -> None:
 
 
 def test_a_slot_that_was_given_up_before_its_last_run_loaded_it_succeeds_after_all(shop: Path) -> None:
-    """As when a machine stands still for a while: its claim is lost, and it goes on."""
+    """As when a machine is paused for a while: its claim is lost, and it continues."""
     seen: list[bool] = []
 
     @ematix.pipeline(target=Numbers, target_connection="shop", name="orders")

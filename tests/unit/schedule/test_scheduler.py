@@ -215,7 +215,7 @@ def test_a_fire_is_not_missed_while_another_scheduler_takes_over(desk: Desk) -> 
     desk.declare("orders", catchup="none")
     desk.clock.at = dt.datetime(2026, 12, 31, 23, 59, 55, tzinfo=dt.timezone.utc)
     desk.scheduler("me").tick()
-    desk.clock.pass_(75)  # it died, its lease ends after 60 s, and the other looks every 10 s
+    desk.clock.pass_(75)  # it died, its lease ends after 60 s, and the other polls every 10 s
     fired = Slot("orders", dt.datetime(2027, 1, 1, tzinfo=dt.timezone.utc))
     assert [claim.slot for claim in desk.scheduler("you").tick()] == [fired]
 
@@ -470,7 +470,7 @@ def test_what_is_due_and_finds_no_room_is_told_with_how_far_behind_it_is(desk: D
     assert numbers() == (2, 3800)  # a failed poll does not know better
     desk.executor.poll_workers = WorkerState  # type: ignore[method-assign]
     desk.store.lease("scheduler", "another", 60)
-    assert numbers() == (0, 0)  # the one that leads tells it
+    assert numbers() == (0, 0)  # the leader reports it
 
 
 def broken() -> WorkerState:

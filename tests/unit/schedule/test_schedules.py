@@ -109,7 +109,7 @@ def test_each_time_of_the_wall_clock_fires_once(
 
 @functools.cache
 def offsets_of(zone: str, after: dt.datetime, until: dt.datetime) -> Offsets:
-    """Every change of a zone's clock: looked at every hour, and each quarter of one in which it changed."""
+    """Every change of a zone's clock: checked every hour, and every quarter of an hour with a change."""
     own, begin = zoneinfo.ZoneInfo(zone), after - 4 * DAY
 
     def offset_at(moment: dt.datetime) -> dt.timedelta:
@@ -127,7 +127,7 @@ def offsets_of(zone: str, after: dt.datetime, until: dt.datetime) -> Offsets:
 def once_a_day(
     wall_clock: dt.time, offsets: Offsets, after: dt.datetime, until: dt.datetime
 ) -> set[dt.datetime]:
-    """The first moment of each local day at which the clock shows this time, or would have shown it."""
+    """The first time of each local day at which the clock shows this time, or would have shown it."""
     ends = [*(changed for changed, _ in offsets[1:]), until + 9 * DAY]
     found, day = set(), (after - 2 * DAY).date()
     while day <= (until + 2 * DAY).date():
@@ -230,7 +230,7 @@ def test_from_wherever_one_looks_around_a_change_the_fires_are_the_same(zone: st
 
 
 def test_what_is_near_is_found_in_a_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often a schedule fires on other days: a thousand are asked at each look."""
+    """However often a schedule fires on other days: each poll asks a thousand."""
     steps, step = 0, CronSim.__next__
 
     def counted_step(cron: CronSim) -> dt.datetime:

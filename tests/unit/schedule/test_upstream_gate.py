@@ -102,7 +102,7 @@ def test_one_failure_does_not_latch() -> None:
 def test_a_slot_that_was_given_up_is_made_up_for_by_a_later_success_of_no_older_slot(
     slot: dt.datetime | None, verdict: str
 ) -> None:
-    """After an outage the slots of many hours run late: the success of one says nothing of the next."""
+    """After an outage the slots of many hours run late: the success of one says nothing about the next."""
     store = MemorySlotStore()
     ended(store, "orders", NOON, "gave_up")
     late = dict.fromkeys(BOTH, NOON + 3 * HOUR)

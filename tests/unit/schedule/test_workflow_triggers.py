@@ -103,13 +103,13 @@ def test_an_end_that_shows_up_late_still_fires_and_an_old_one_that_comes_back_do
     ]
     ends["orders"] = good("slot:3")
     workflows.advance(store)
-    ends["orders"] = good("slot:2")  # a run that was thought dead says that it is done
+    ends["orders"] = good("slot:2")  # a run that counted as dead reports its end
     workflows.advance(store)
     assert len(slots_of(store, slot_name("w"))) == 3
 
 
 def test_a_job_with_fires_of_its_own_loses_none_to_its_workflow() -> None:
-    """Own fires are looked for after the newest slot: what a workflow opens must not hide older ones."""
+    """Own fires are searched after the newest slot: slots that a workflow opens must not hide older ones."""
     now = [NOON]
     store = MemorySlotStore(lambda: now[0])
     store.open([Slot("orders", NOON)], "succeeded")
@@ -160,7 +160,7 @@ def test_a_firing_whose_slot_has_been_forgotten_does_not_fire_again() -> None:
 
 
 def test_a_job_that_ran_is_not_opened_again_while_its_workflow_waits_for_another() -> None:
-    """As where nobody here runs the other job."""
+    """As where no process here runs the other job."""
     store = MemorySlotStore(lambda: NOON)
     workflows = WorkflowSlots([WorkflowSpec("w", ("core", "elsewhere"))], lambda names: {})
     store.open([Slot(slot_name("w"), NOON)])

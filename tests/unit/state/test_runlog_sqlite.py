@@ -30,7 +30,7 @@ from ematix_flow.state.slots.sql import SqlSlotStore
 from ematix_flow.state.sql.table_versions import stored_version
 from ematix_flow.state.times import utc_now
 
-# the processes part after the imports, so that they begin at the same moment
+# the processes fork after the imports, so that they begin at the same time
 CHILD = """
 import os, sys
 import ematix_flow.state.runlog.sql

@@ -1,4 +1,4 @@
-"""Where state lies on this machine."""
+"""Where state is stored on this machine."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from ematix_flow.streams.restarts import RestartNotice, RestartPolicy, RestartSu
 
 
 class Time:
-    """Moves only when somebody waits or works."""
+    """A clock that moves only when the code waits or works."""
 
     def __init__(self) -> None:
         self.now = 0.0
