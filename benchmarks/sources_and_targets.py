@@ -153,7 +153,7 @@ class SourcesAndTargets:
 
 
 def folder_target(kind: str, folder: Path) -> Endpoint:
-    """An empty endpoint below a new folder of its own; what its writers make themselves is not there yet."""
+    """An empty endpoint in a new folder, without the files that its writers create."""
     path = folder / ("target.duckdb" if kind == "duckdb" else "lake")
     (path if kind == "parquet" else folder).mkdir(parents=True)
     return Endpoint(kind, str(path))

@@ -76,7 +76,7 @@ def test_kinesis_goes_on_from_positions_that_were_committed(
         assert ids(backend, kinesis_stream, 1) == [99]
 
 
-def test_places_that_are_missing_are_told(pubsub: PubSubServer, kinesis: KinesisServer) -> None:
+def test_places_that_are_missing_are_reported(pubsub: PubSubServer, kinesis: KinesisServer) -> None:
     with opened_pubsub(pubsub) as events:
         with pytest.raises(SourceFailed, match="no subscription"):
             events.read_arrow_stream("nothing-here")

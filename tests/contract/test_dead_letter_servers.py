@@ -39,7 +39,7 @@ def test_the_table_is_in_the_schema_of_the_control_tables_or_where_it_is_wanted(
     ]
 
 
-def test_a_server_that_is_not_there_is_told_without_the_password() -> None:
+def test_a_server_that_is_not_there_is_reported_without_the_password() -> None:
     for url in ("postgres://ann:hunter22@127.0.0.1:9/x", "mysql://ann:hunter22@127.0.0.1:9/x"):
         with pytest.raises(CannotConnect) as raised:
             open_dead_letters(url, env={})
@@ -47,7 +47,9 @@ def test_a_server_that_is_not_there_is_told_without_the_password() -> None:
         assert raised.value.next_step is not None
 
 
-def test_a_user_who_may_not_make_the_table_is_told_and_one_who_may_use_it_is_enough(pg_database: str) -> None:
+def test_a_user_who_may_not_create_the_table_gets_an_error_and_one_who_may_use_it_is_enough(
+    pg_database: str,
+) -> None:
     address = urlsplit(pg_database)
     role = f"reader_{abs(hash(pg_database)) % 10**8}"
     theirs = f"postgres://{role}:pw@{address.hostname}:{address.port}{address.path}"

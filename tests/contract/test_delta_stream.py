@@ -110,9 +110,7 @@ def test_an_update_stops_the_stream_and_says_what_to_do(table: Table) -> None:
 
 
 @pytest.mark.long
-def test_changes_are_rows_of_their_own_when_they_are_what_is_read(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_changes_are_separate_rows_if_they_are_what_is_read(spark: SparkSession, tmp_path: Path) -> None:
     table = Table(spark, tmp_path, records_changes=True)
     table.add(1)
     changes = {"change_feed": "true"}
@@ -127,7 +125,7 @@ def test_changes_are_rows_of_their_own_when_they_are_what_is_read(
 
 
 @pytest.mark.long
-def test_changes_that_were_not_recorded_and_starts_that_are_not_there_are_told(table: Table) -> None:
+def test_changes_that_were_not_recorded_and_starts_that_are_not_there_are_reported(table: Table) -> None:
     table.add(1)
     with pytest.raises(SourceFailed, match="were not recorded") as told:
         table.run("c1", {"change_feed": "true"})
@@ -140,7 +138,7 @@ def test_changes_that_were_not_recorded_and_starts_that_are_not_there_are_told(t
         table.stream.check(ReadRequest("sales.order"))
 
 
-def test_a_table_that_was_dropped_and_made_anew_is_not_gone_on_with(table: Table) -> None:
+def test_a_stream_does_not_continue_with_a_table_that_was_dropped_and_created_again(table: Table) -> None:
     table.add(1)
     table.run("c")
     shutil.rmtree(table.path)
@@ -150,7 +148,7 @@ def test_a_table_that_was_dropped_and_made_anew_is_not_gone_on_with(table: Table
         table.run("c")
 
 
-def test_a_checkpoint_that_was_lost_is_written_anew_from_a_position_within_a_version(table: Table) -> None:
+def test_a_lost_checkpoint_is_written_again_from_a_position_within_a_version(table: Table) -> None:
     table.add(1)
     table.add(2)
     one_file = {"max_files_per_trigger": "1"}

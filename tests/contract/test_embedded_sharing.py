@@ -169,7 +169,7 @@ def test_a_duckdb_file_that_is_let_go_in_time_is_waited_for(path: Path) -> None:
     assert len(read_table(backend, SMALL)) == 6
 
 
-def test_a_duckdb_connection_of_the_users_own_may_stay_open(path: Path) -> None:
+def test_a_duckdb_connection_of_the_users_code_may_stay_open(path: Path) -> None:
     backend = backend_at("duckdb", path)
     with duckdb.connect(str(path)) as own:
         load_rows(target_of(backend), new_load(SMALL), named(0, 3))

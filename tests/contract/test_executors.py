@@ -156,7 +156,7 @@ def test_a_run_ends_its_slot(place: Place) -> None:
     assert list(place.executor.poll_workers().exits) == []
 
 
-def test_many_at_once_run_once_each_whatever_they_are_called(place: Place) -> None:
+def test_many_at_once_run_once_each_with_any_names(place: Place) -> None:
     claims = [place.claim("orders"), place.claim("orders", 1), place.claim(HOSTILE)]
     for claim in claims:
         place.start(claim)
@@ -248,7 +248,7 @@ def test_what_is_at_work_may_end_when_the_executor_is_closed(place: Place) -> No
         ("lambda://fn?qualifer=1", "qualifier"),
     ],
 )
-def test_a_url_that_names_no_executor_is_told(url: str, told: str) -> None:
+def test_a_url_that_names_no_executor_is_reported(url: str, told: str) -> None:
     with pytest.raises(UsageError, match=told) as refused:
         open_executor(url)
     assert refused.value.exit_code == 2
@@ -306,7 +306,7 @@ def test_a_pod_does_not_start_without_the_alerters_that_its_scheduler_has() -> N
         assert "sesame99" not in str(job)
 
 
-def test_a_function_that_is_not_there_is_told(glue: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_that_is_not_there_is_reported(glue: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """On moto's server."""
     for name, value in (("ACCESS_KEY_ID", "x"), ("SECRET_ACCESS_KEY", "x"), ("ENDPOINT_URL", glue.endpoint)):
         monkeypatch.setenv(f"AWS_{name}", value)

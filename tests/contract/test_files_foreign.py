@@ -220,7 +220,7 @@ def test_dated_folders_with_partitions_and_other_folders_are_read(
     ]
 
 
-def test_files_in_and_outside_of_partitions_are_told_apart(spark: SparkSession, tmp_path: Path) -> None:
+def test_files_in_and_outside_of_partitions_are_distinguished(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path, "t/day=1/a", {"id": pa.array([1])})
     write(tmp_path, "t/b", {"id": pa.array([2])})
     error = refused(spark, tmp_path, "SELECT * FROM t")

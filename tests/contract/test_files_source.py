@@ -333,7 +333,7 @@ def test_a_csv_file_without_a_usable_header_says_so(
 # ------------------------------------------------------------------ errors
 
 
-def test_unknown_tables_and_wrong_sql_are_told_apart(spark: SparkSession, tmp_path: Path) -> None:
+def test_unknown_tables_and_wrong_sql_are_distinguished(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.errors import AnalysisException, ParseException
 
     (tmp_path / "events").mkdir()

@@ -82,7 +82,7 @@ def test_csv_is_read_as_a_batch_reads_it_when_no_columns_are_given(
     assert read(spark, tmp_path, "csv", [a], **options) == [(1, "x"), (2, None)]
 
 
-def test_a_later_batch_of_csv_is_typed_as_it_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_later_batch_of_csv_has_the_given_types(spark: SparkSession, tmp_path: Path) -> None:
     wanted = (
         column("ID", "big_int"),
         column("price", "numeric", precision=10, scale=2),
@@ -170,7 +170,7 @@ def test_files_of_other_things_are_refused_and_named(spark: SparkSession, tmp_pa
 # ------------------------------------------------------------------ JSON
 
 
-def test_json_is_typed_as_it_is_told_and_loses_no_digit(spark: SparkSession, tmp_path: Path) -> None:
+def test_json_has_the_given_types_and_loses_no_digit(spark: SparkSession, tmp_path: Path) -> None:
     wanted = (
         column("id", "big_int"),
         column("price", "numeric", precision=30, scale=10),
@@ -201,7 +201,7 @@ def test_json_is_typed_as_it_is_told_and_loses_no_digit(spark: SparkSession, tmp
 
 
 @pytest.mark.parametrize("format", ["parquet", "orc"])
-def test_columns_of_files_fit_the_types_that_are_told_or_are_refused(
+def test_columns_of_files_fit_the_given_types_or_are_refused(
     spark: SparkSession, tmp_path: Path, format: str
 ) -> None:
     wanted = (column("id", "integer"), column("x", "numeric", precision=6, scale=1), column("later", "text"))

@@ -610,7 +610,9 @@ def staged_load(target: LocalFilesTarget, load: Load) -> tuple[StagedRows, Stage
     return StagedRows(staging, (part,)), part
 
 
-def test_staging_that_is_not_what_its_task_told_is_not_applied(root: Path, target: LocalFilesTarget) -> None:
+def test_staging_that_differs_from_the_report_of_its_task_is_not_applied(
+    root: Path, target: LocalFilesTarget
+) -> None:
     load = new_load(TABLE)
     staged, part = staged_load(target, load)
     with pytest.raises(TargetFailed, match="holds 2 rows; its task reported 3"):
@@ -654,7 +656,7 @@ def test_partitions_that_a_first_load_chose_meanwhile_stop_a_load_with_others(
     assert ids(root) == [9]
 
 
-def test_what_files_cannot_do_is_said(target: LocalFilesTarget) -> None:
+def test_what_files_cannot_do_is_refused(target: LocalFilesTarget) -> None:
     with pytest.raises(Unsupported):
         target.run_sql("DELETE FROM x")
     with pytest.raises(Unsupported):

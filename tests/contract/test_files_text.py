@@ -117,7 +117,7 @@ def test_short_records_are_counted_and_long_ones_refused(spark: SparkSession, tm
     )
 
 
-def test_a_record_of_another_length_is_told_whichever_columns_are_asked_for(
+def test_a_record_of_another_length_is_reported_for_any_selected_columns(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     (tmp_path / "t.csv").write_text("a,b,c\n1,2,3\n4,5\n")
@@ -361,7 +361,7 @@ def orders() -> TableSpec:
         ('id,note\n1,"say \\"x\\""\n', {"escape": "\\"}),
     ],
 )
-def test_a_folder_is_appended_to_in_the_dialect_that_its_files_are_said_to_have(
+def test_a_folder_is_appended_to_in_the_declared_dialect_of_its_files(
     spark: SparkSession, tmp_path: Path, text: str, read: dict[str, Any]
 ) -> None:
     (tmp_path / "t").mkdir()

@@ -187,7 +187,7 @@ def test_names_that_would_lead_elsewhere_are_refused(tmp_path: Path, name: str) 
     assert not (tmp_path / "lake").exists()
 
 
-def test_a_table_named_like_metadata_of_another_is_a_table_of_its_own(lake: Lake) -> None:
+def test_a_table_named_like_metadata_of_another_is_a_separate_table(lake: Lake) -> None:
     bare = replace(PEOPLE, schema=None)
     lake.load(bare, people("Ada"))
     inside = replace(PEOPLE, schema="people", name="snapshots")

@@ -24,7 +24,7 @@ def test_a_connection_reaches_the_broker_by_every_way_it_listens(kafka: KafkaSer
 
 
 @pytest.mark.parametrize("way", ["plain", "scram-256", "scram-512", "plain over TLS"])
-def test_a_wrong_password_is_told_and_never_shown(kafka: KafkaServer, way: str) -> None:
+def test_a_wrong_password_is_reported_and_never_shown(kafka: KafkaServer, way: str) -> None:
     field = "sasl_scram_password" if "scram" in way else "sasl_plain_password"
     with pytest.raises(CannotConnect, match=f"refuses user '{USER}'") as failure:
         KafkaStreamBackend(secured(kafka, way, **{field: "not-the-secret"})).check()
@@ -56,7 +56,7 @@ def test_a_port_at_which_nothing_listens_is_refused(kafka: KafkaServer) -> None:
         backend(kafka, bootstrap_servers="localhost:1").check()
 
 
-def test_an_unknown_host_is_told(kafka: KafkaServer) -> None:
+def test_an_unknown_host_is_reported(kafka: KafkaServer) -> None:
     with pytest.raises(CannotConnect, match=r"no host of connection 'events' is known \(no\.such\.host"):
         backend(kafka, bootstrap_servers="no.such.host.invalid:9092").check()
 
@@ -67,7 +67,7 @@ def test_one_server_of_several_is_enough(kafka: KafkaServer) -> None:
 
 
 @pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SSL", "SASL_SSL"])
-def test_a_listener_that_wants_more_than_the_connection_gives_is_told(
+def test_a_listener_that_wants_more_than_the_connection_gives_is_reported(
     kafka: KafkaServer, listener: str
 ) -> None:
     with pytest.raises(CannotConnect) as failure:
@@ -75,12 +75,12 @@ def test_a_listener_that_wants_more_than_the_connection_gives_is_told(
     assert "security_protocol" in str(failure.value.next_step)
 
 
-def test_tls_against_a_plain_listener_is_told(kafka: KafkaServer) -> None:
+def test_tls_against_a_plain_listener_is_reported(kafka: KafkaServer) -> None:
     with pytest.raises(CannotConnect, match="does not accept TLS"):
         backend(kafka, security_protocol="ssl").check()
 
 
-def test_a_login_at_a_listener_without_one_is_told(kafka: KafkaServer) -> None:
+def test_a_login_at_a_listener_without_one_is_reported(kafka: KafkaServer) -> None:
     with pytest.raises(CannotConnect, match="does not support this login"):
         backend(kafka, sasl_plain_username=USER, sasl_plain_password=PASSWORD).check()
 
@@ -107,20 +107,20 @@ def test_a_server_that_never_answers_is_given_up_in_time() -> None:
         ({"properties": {"batch.size": "big"}}, "batch.size"),
     ],
 )
-def test_wrong_settings_are_told_before_anything_is_tried(
+def test_wrong_settings_are_reported_before_anything_is_tried(
     kafka: KafkaServer, fields: dict[str, object], told: str
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(told)):
         backend(kafka, **fields).check()
 
 
-def test_a_wrong_password_of_a_key_is_told(kafka: KafkaServer) -> None:
+def test_a_wrong_password_of_a_key_is_reported(kafka: KafkaServer) -> None:
     with pytest.raises(ConfigError, match="tls_key_path") as failure:
         KafkaStreamBackend(secured(kafka, "locked certificate", tls_key_password="wrong")).check()
     assert "tls_key_password" in str(failure.value.next_step)
 
 
-def test_a_file_that_is_no_certificate_is_told(kafka: KafkaServer, tmp_path: Path) -> None:
+def test_a_file_that_is_no_certificate_is_reported(kafka: KafkaServer, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.pem"
     wrong.write_text("nothing")
     with pytest.raises(ConfigError, match="tls_ca_path"):

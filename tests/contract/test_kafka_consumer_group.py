@@ -86,7 +86,7 @@ def test_pipelines_that_begin_together_do_not_move_each_others_offsets(
     assert f"'{group}.second'" in told[0]
 
 
-def test_a_pipeline_with_a_group_of_its_own_stays_with_it_when_the_others_offsets_are_gone(
+def test_a_pipeline_with_its_own_group_keeps_it_when_the_others_offsets_are_gone(
     kafka: KafkaServer, topic: str
 ) -> None:
     group, second = f"g-{topic}", ReadRequest(topic, pipeline="second")

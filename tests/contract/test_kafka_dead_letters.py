@@ -315,13 +315,13 @@ def test_letters_are_sent_after_the_broker_was_restarted(kafka: KafkaServer, kaf
     assert sorted(sent(kafka, kafka_topic)) == [("1", b"{"), ("2", b"{")]
 
 
-def test_a_topic_that_is_not_there_is_told_with_the_command_that_makes_it(kafka: KafkaServer) -> None:
+def test_a_topic_that_is_not_there_is_reported_with_the_command_that_makes_it(kafka: KafkaServer) -> None:
     with pytest.raises(TargetFailed, match="there is no topic 'nowhere'") as raised:
         open_dead_letter_topic(declared(connected(kafka), topic="nowhere"))
     assert "kafka-topics" in str(raised.value.next_step)
 
 
-def test_a_cluster_that_is_away_is_told() -> None:
+def test_a_cluster_that_is_away_is_reported() -> None:
     away = KafkaConnection(name="events", bootstrap_servers="127.0.0.1:9")
     with pytest.raises(CannotConnect):
         open_dead_letter_topic(declared(away, topic="letters"))

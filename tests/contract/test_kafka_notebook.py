@@ -107,7 +107,7 @@ def test_raw_payloads_are_one_column_of_bytes(kafka: KafkaServer, kafka_topic: s
         assert backend.write_arrow_stream(kafka_topic, pa.record_batch({"value": [b"back"]})) == 1
 
 
-def test_messages_that_show_no_columns_are_told(kafka: KafkaServer, kafka_topic: str) -> None:
+def test_messages_that_show_no_columns_are_reported(kafka: KafkaServer, kafka_topic: str) -> None:
     kafka.send(kafka_topic, [b"[1]", b"7"])
     with opened(kafka) as backend, pytest.raises(SourceFailed, match="none of the first 2 messages"):
         backend.read_arrow_stream(kafka_topic, **QUICK)
@@ -128,7 +128,7 @@ def test_reading_ends_at_an_empty_topic_and_begins_at_the_end_when_asked(
         backend.read_arrow_stream(kafka_topic, **QUICK)
 
 
-def test_a_wrong_login_a_missing_topic_and_wrong_arguments_are_told(
+def test_a_wrong_login_a_missing_topic_and_wrong_arguments_are_reported(
     kafka: KafkaServer, kafka_topic: str
 ) -> None:
     login = {"sasl_plain_username": USER, "sasl_plain_password": "wrong"}

@@ -319,7 +319,7 @@ def test_a_broker_that_comes_back_is_read_on(own: KafkaServer, monkeypatch: pyte
     assert [int(p) for batch in found for p in batch.column("position").to_pylist()] == list(range(20_000))
 
 
-def test_a_login_that_is_refused_is_told(kafka: KafkaServer, kafka_topic: str) -> None:
+def test_a_login_that_is_refused_is_reported(kafka: KafkaServer, kafka_topic: str) -> None:
     kafka.send(kafka_topic, [b"x"])
     of = KafkaStreamBackend(secured(kafka, "plain", sasl_plain_password="wrong")).stream_source()
     assert isinstance(of, KafkaSource)

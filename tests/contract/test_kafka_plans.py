@@ -40,7 +40,7 @@ def test_a_new_stream_is_planned_with_its_targets_before_any_message_is_read(
     assert "the table's columns come with the first messages" in text
 
 
-def test_a_group_with_another_member_is_told_with_the_remedy(
+def test_a_group_with_another_member_is_reported_with_the_remedy(
     kafka: KafkaServer, kafka_topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     kafka.send(kafka_topic, [b"x"] * 3)

@@ -100,7 +100,7 @@ def test_no_messages_are_no_work(kafka: KafkaServer, kafka_topic: str) -> None:
     assert sender(kafka, kafka_topic).send([outgoing([])]) == 0
 
 
-def test_a_missing_topic_is_told_with_the_command_that_creates_it(kafka: KafkaServer) -> None:
+def test_a_missing_topic_is_reported_with_the_command_that_creates_it(kafka: KafkaServer) -> None:
     topic = kafka.create_topic("orders")
     with pytest.raises(TargetFailed, match=f"no topic '{topic}s'.*Did you mean '{topic}'") as failure:
         backend(kafka).message_target().check_destination(f"{topic}s")
@@ -114,14 +114,14 @@ def test_sending_to_a_missing_topic_fails_in_words(kafka: KafkaServer) -> None:
         gone.send([outgoing([b"x"])])
 
 
-def test_a_partition_that_is_not_there_is_told(kafka: KafkaServer, kafka_topic: str) -> None:
+def test_a_partition_that_is_not_there_is_reported(kafka: KafkaServer, kafka_topic: str) -> None:
     with pytest.raises(TargetFailed, match="partition that the topic does not have"):
         sender(kafka, kafka_topic).send([outgoing([b"x"], partitions=[7])])
     with pytest.raises(RowRejected, match="partition -1"):
         sender(kafka, kafka_topic).send([outgoing([b"x"], partitions=[-1])])
 
 
-def test_a_message_larger_than_the_topic_takes_is_told(kafka: KafkaServer) -> None:
+def test_a_message_larger_than_the_topic_takes_is_reported(kafka: KafkaServer) -> None:
     topic = kafka.create_topic("small", config={"max.message.bytes": "2000"})
     with pytest.raises(TargetFailed, match="larger than the topic takes") as failure:
         sender(kafka, topic).send([outgoing([os.urandom(5_000)])])
@@ -170,12 +170,12 @@ def test_headers_that_are_no_object_are_refused(kafka: KafkaServer, kafka_topic:
     assert values(kafka, kafka_topic) == []
 
 
-def test_a_wrong_option_is_told(kafka: KafkaServer, kafka_topic: str) -> None:
+def test_a_wrong_option_is_reported(kafka: KafkaServer, kafka_topic: str) -> None:
     with pytest.raises(ConfigError, match=r"compression\.(codec|type)"):
         sender(kafka, kafka_topic, **{"compression.type": "fast"}).send([outgoing([b"x"])])
 
 
-def test_who_has_no_right_to_a_topic_is_told_so(kafka: KafkaServer, kafka_topic: str) -> None:
+def test_a_missing_right_to_a_topic_is_reported(kafka: KafkaServer, kafka_topic: str) -> None:
     from confluent_kafka.admin import (
         AclBinding,
         AclOperation,
@@ -248,7 +248,7 @@ def test_a_position_that_does_not_fit_is_left_out_of_the_token(kafka: KafkaServe
     assert found == ("wide", None)
 
 
-def test_a_position_that_does_not_fit_is_told_once(
+def test_a_position_that_does_not_fit_is_reported_once(
     kafka: KafkaServer, kafka_topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     out, wide = sender(kafka, kafka_topic), json.dumps({kafka_topic: {str(n): n for n in range(1_000)}})
@@ -373,7 +373,7 @@ def test_a_fatal_error_that_the_client_dropped_is_read_from_the_producer(
 
 
 @pytest.mark.parametrize("goes_on", [False, True])
-def test_a_batch_that_takes_longer_than_a_transaction_may_is_told_so(
+def test_a_batch_that_takes_longer_than_a_transaction_may_is_reported(
     kafka: KafkaServer, kafka_topic: str, goes_on: bool
 ) -> None:
     short = {"transaction.timeout.ms": "1000", "delivery.timeout.ms": "1000", "socket.timeout.ms": "1000"}

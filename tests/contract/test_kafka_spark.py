@@ -145,7 +145,7 @@ def test_sparks_client_logs_in_as_ours_does(
 # ------------------------------------------------------------------ without Spark
 
 
-def test_a_missing_topic_is_told_with_the_name_that_was_probably_meant(kafka: KafkaServer) -> None:
+def test_a_missing_topic_is_reported_with_the_name_that_was_probably_meant(kafka: KafkaServer) -> None:
     topic = kafka.create_topic("clicks")
     with pytest.raises(SourceFailed, match=f"Did you mean '{topic}'") as failure:
         source(kafka).check(ReadRequest(f"{topic}x"))
@@ -203,7 +203,7 @@ def test_a_position_whose_messages_are_gone_is_data_loss(kafka: KafkaServer, kaf
     assert json.loads(starting_offsets(cluster, dropped)) == {kafka_topic: {"0": 6}}
 
 
-def test_a_group_without_a_position_starts_as_it_is_told(kafka: KafkaServer, kafka_topic: str) -> None:
+def test_a_group_without_a_position_starts_as_configured(kafka: KafkaServer, kafka_topic: str) -> None:
     from ematix_flow.backends.kafka.positions import starting_offsets
 
     def start(reset: str, starts: str = "earliest") -> str:

@@ -243,7 +243,7 @@ def test_what_one_shard_brought_is_not_lost_when_another_fails(fake: FakeKinesis
         ("KMSDisabledException", SourceFailed),
     ],
 )
-def test_a_refusal_is_told_in_words(fake: FakeKinesis, code: str, kind: type[Exception]) -> None:
+def test_a_refusal_is_reported_in_words(fake: FakeKinesis, code: str, kind: type[Exception]) -> None:
     fake.answers["GetRecords"] = lambda request: error(code, "the reason")
     with closing(opened(fake)) as receiver, pytest.raises(kind, match="the reason"):
         receiver.poll(10, 1)
@@ -287,7 +287,7 @@ def test_records_that_are_refused_for_good_fail_at_once(fake: FakeKinesis) -> No
     assert fake.count("PutRecords") == 1
 
 
-def test_records_that_never_get_in_are_told_in_the_end(fake: FakeKinesis) -> None:
+def test_records_that_never_get_in_are_reported_in_the_end(fake: FakeKinesis) -> None:
     fake.answers["PutRecords"] = lambda request: taken(
         request, *range(len(request["Records"])), code="ProvisionedThroughputExceededException"
     )

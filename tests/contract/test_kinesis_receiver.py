@@ -309,7 +309,7 @@ def lost_positions(kinesis: KinesisServer, stream: str) -> dict[str, dict[str, s
 
 
 @pytest.mark.parametrize("why", ["out of retention", "shard gone", "created again", "unknown"])
-def test_what_passed_out_of_retention_is_told_by_shard(
+def test_what_passed_out_of_retention_is_reported_by_shard(
     kinesis: KinesisServer, kinesis_stream: str, why: str
 ) -> None:
     progress = lost_positions(kinesis, kinesis_stream)[why]
@@ -415,7 +415,7 @@ def test_the_connection_names_the_stream_when_nobody_else_does(
         assert [message.value for message in Reader(receiver).until(1)] == [b"1"]
 
 
-def test_a_server_that_is_not_there_is_told_in_bounded_time(kinesis: KinesisServer) -> None:
+def test_a_server_that_is_not_there_is_reported_in_bounded_time(kinesis: KinesisServer) -> None:
     dead = backend_of(kinesis, "any", endpoint=f"http://127.0.0.1:{free_port()}")
     with pytest.raises(CannotConnect, match="cannot reach Kinesis"):
         dead.check()
@@ -423,7 +423,7 @@ def test_a_server_that_is_not_there_is_told_in_bounded_time(kinesis: KinesisServ
         dead.stream_source().receiver(ReadRequest("any"), {})
 
 
-def test_no_keys_at_all_are_told(kinesis: KinesisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_keys_at_all_are_reported(kinesis: KinesisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     for changes in ({"access_key_id": "", "secret_access_key": ""}, {"profile": "nobody"}):
         fields = {"access_key_id": "", "secret_access_key": "", **changes}
@@ -431,7 +431,7 @@ def test_no_keys_at_all_are_told(kinesis: KinesisServer, monkeypatch: pytest.Mon
             backend_of(kinesis, "any", **fields).check()
 
 
-def test_a_server_that_stays_away_is_told_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_stays_away_is_reported_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ematix_flow.backends.kinesis.receiver.PATIENCE", 1.0)
     with running_server() as server:
         stream = server.create_stream("away", shards=2)

@@ -49,7 +49,7 @@ def test_a_message_that_is_too_large_is_refused_by_its_number(
         sender.send([rows((b"x", b"k"), (b"x" * whole, b"k"))])
 
 
-def test_a_missing_stream_is_told_before_and_while_sending(kinesis: KinesisServer) -> None:
+def test_a_missing_stream_is_reported_before_and_while_sending(kinesis: KinesisServer) -> None:
     target = backend_of(kinesis, "nothing-here").message_target()
     with pytest.raises(TargetFailed, match="no Kinesis stream 'nothing-here'") as caught:
         target.check_destination("nothing-here")

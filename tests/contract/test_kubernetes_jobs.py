@@ -146,7 +146,7 @@ def _is_allowed(cluster: Cluster, executor: Executor) -> bool:
     return True
 
 
-def test_a_server_that_is_not_there_is_told(
+def test_a_server_that_is_not_there_is_reported(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = cluster.server.kubeconfig.read_text()

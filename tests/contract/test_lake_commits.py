@@ -130,7 +130,7 @@ def test_a_table_within_another_or_with_columns_that_differ_in_case_is_refused(t
 
 
 @pytest.mark.long
-def test_a_history_that_was_deleted_by_hand_begins_anew_without_its_old_events(
+def test_a_history_that_was_deleted_by_hand_begins_again_without_its_old_events(
     backend: Backend, target: LakeTarget, spark: SparkSession, folder: Path
 ) -> None:
     def add(*rows: tuple[int, str | None, float]) -> None:
@@ -199,7 +199,7 @@ def stamped_row(target: LakeTarget, key: int, name: str) -> DataFrame:
     )
 
 
-def test_events_that_a_dead_load_wrote_beside_the_history_never_count(
+def test_events_that_a_dead_load_wrote_next_to_the_history_never_count(
     backend: Backend, target: LakeTarget, spark: SparkSession
 ) -> None:
     def add(*rows: tuple[int, str | None, float]) -> None:

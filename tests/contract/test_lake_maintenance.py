@@ -138,7 +138,7 @@ def test_a_column_that_divides_the_files_cannot_bring_rows_together(target: Lake
 
 @pytest.mark.long
 @delta_first
-def test_events_that_count_no_more_go_from_beside_a_history_which_stays_exact(
+def test_events_without_effect_are_removed_and_the_history_stays_exact(
     backend: Backend, target: LakeTarget
 ) -> None:
     def come(*events: tuple[int, str | None, float]) -> None:

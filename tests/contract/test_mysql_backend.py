@@ -194,7 +194,7 @@ def test_a_local_server_that_wants_tls_gets_it_unasked(tls: MySQLServer) -> None
         tls.restart()
 
 
-def test_a_server_elsewhere_must_prove_who_it_is_unless_told_otherwise() -> None:
+def test_a_server_elsewhere_is_verified_by_default() -> None:
     far = backend_of("mysql://u:p@db.example.com/x")
     assert far.address.sslmode == "verify-full"
     assert backend_of("mysql://u:p@db.example.com/x", sslmode="require").address.sslmode == "require"
@@ -481,7 +481,7 @@ def test_a_load_whose_rows_another_session_locks_is_retried(
     assert read_table(backend, TABLE) == orders(0, 9)
 
 
-def test_moments_are_utc_whatever_the_servers_zone(url: str, server: MySQLServer) -> None:
+def test_times_are_utc_in_any_zone_of_the_server(url: str, server: MySQLServer) -> None:
     before = server.execute("SELECT @@GLOBAL.time_zone")[0][0]
     server.execute("SET GLOBAL time_zone = '+09:00'")
     try:

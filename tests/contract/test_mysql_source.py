@@ -133,7 +133,7 @@ def test_a_type_that_no_column_holds_is_refused_by_name(url: str) -> None:
         ("SELEC 1", "syntax"),
     ],
 )
-def test_wrong_sql_is_told_without_running_it(url: str, statement: str, reason: str) -> None:
+def test_wrong_sql_is_reported_without_running_it(url: str, statement: str, reason: str) -> None:
     sql(url, "CREATE TABLE t (a int)")
     with pytest.raises(Exception, match=reason):
         backend_of(url).source().describe(statement)

@@ -103,7 +103,7 @@ def test_a_control_table_without_transactions_is_refused(
 
 @pytest.mark.parametrize("collation", ["utf8mb4_bin", "utf8mb4_general_ci", "latin1_bin"])
 @pytest.mark.parametrize("key", ["PRIMARY KEY (code)", "KEY (code)"])
-def test_a_key_of_another_collation_is_refused_and_the_hint_mends_it(
+def test_a_key_of_another_collation_is_refused_and_the_hint_fixes_it(
     url: str, backend: MySQLBackend, collation: str, key: str
 ) -> None:
     charset = collation.partition("_")[0]

@@ -92,7 +92,7 @@ def test_a_run_is_part_of_the_trace_that_the_environment_names(
     assert attributes(run.attributes)["flow.run.id"] == result.run_id
 
 
-def test_batches_of_a_stream_are_traces_of_their_own_and_not_too_many(receiver: OtlpReceiver) -> None:
+def test_batches_of_a_stream_are_separate_traces_and_not_too_many(receiver: OtlpReceiver) -> None:
     observer = open_traces(f"otel+otlp+grpc://{receiver.address('grpc')}")
     for number in range(BATCHES_PER_MINUTE * 3):
         observer.batch_committed(

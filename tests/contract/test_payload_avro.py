@@ -273,7 +273,7 @@ def test_a_column_that_avro_cannot_name_is_refused(url: str, topic: str) -> None
         encoder_for(payload(url, "avro", topic), (column("order id", "text"),))
 
 
-def test_a_missing_subject_is_said(url: str, topic: str) -> None:
+def test_a_missing_subject_is_reported(url: str, topic: str) -> None:
     with pytest.raises(SchemaMismatch, match=f"no subject '{topic}-value'"):
         describe_subject(payload(url, "avro", topic))
 
@@ -314,7 +314,7 @@ def test_a_registry_that_never_answers_is_given_up() -> None:
             read(source, (column("x", "text"),), framed())
 
 
-def test_a_server_that_is_no_registry_is_said(url: str) -> None:
+def test_a_server_that_is_no_registry_is_reported(url: str) -> None:
     source = payload(url.replace("/apis/ccompat/v7", "/nowhere"), "avro", "t")
     with pytest.raises(CannotConnect, match="there is no schema registry at"):
         read(source, (column("x", "text"),), framed())

@@ -138,7 +138,7 @@ def test_a_protobuf_message_is_found_by_its_number_among_all_names(glue: GlueSer
     assert "has no message at 3" in decoded.bad[0].reason
 
 
-def test_a_registry_that_is_not_there_is_said(glue: GlueServer) -> None:
+def test_a_missing_registry_is_reported(glue: GlueServer) -> None:
     payload = PayloadSpec("avro", connection(glue.endpoint, "nowhere"), "t")
     with pytest.raises(SchemaMismatch, match="has no registry 'nowhere'"):
         encoder_for(payload, COLUMNS)

@@ -308,7 +308,7 @@ def test_an_import_cannot_leave_its_folder(name: str) -> None:
         compile_schema(RegisteredSchema(1, f'syntax = "proto3"; import "{name}";', "PROTOBUF", (reference,)))
 
 
-def test_a_schema_that_does_not_compile_is_said() -> None:
+def test_a_schema_that_does_not_compile_is_reported() -> None:
     from ematix_flow.backends.payloads.registry import UnusableSchema
 
     with pytest.raises(UnusableSchema, match=r"schema id 5 is not a usable Protobuf file.*Missing"):

@@ -84,7 +84,7 @@ def test_defaults_of_a_latest_schema_that_lacks_references_are_not_missed(fake: 
     assert decoded.rows.to_pylist() == [{"x": 1, "y": None}]
 
 
-def test_who_writes_or_describes_is_told_what_is_gone(fake: FakeRegistry) -> None:
+def test_writing_and_describing_report_what_is_gone(fake: FakeRegistry) -> None:
     fake.put("t-value", record(("x", "int")), references=[("other", "gone")])
     source = payload(fake.url, "avro", "t", register=False)
     with pytest.raises(SchemaMismatch, match="refers to version 1 of 'gone'"):

@@ -66,9 +66,7 @@ def test_a_failed_connection_says_where_why_and_what_next(
         assert raised.value.exit_code == 5
 
 
-def test_a_server_elsewhere_must_prove_who_it_is_unless_told_otherwise(
-    pg_database: str, postgres: PostgresServer
-) -> None:
+def test_a_server_elsewhere_is_verified_by_default(pg_database: str, postgres: PostgresServer) -> None:
     strict = backend_of(pg_database, sslmode="verify-full")
     with pytest.raises(CannotConnect, match="SSL") as raised:
         strict.check()

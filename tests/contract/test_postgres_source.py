@@ -72,7 +72,7 @@ def backend(pg_database: str) -> PostgresBackend:
     return backend_of(pg_database)
 
 
-def test_every_type_is_described_and_read_exactly_with_nulls_beside_it(backend: PostgresBackend) -> None:
+def test_every_type_is_described_and_read_exactly_together_with_nulls(backend: PostgresBackend) -> None:
     columns = ", ".join(f"{expression} AS c{i}" for i, (expression, _, _) in enumerate(TYPES))
     empty = ", ".join(
         f"CASE WHEN false THEN {expression} END AS c{i}" for i, (expression, _, _) in enumerate(TYPES)
@@ -170,7 +170,7 @@ def test_the_first_days_of_the_calendar_are_read(backend: PostgresBackend) -> No
         ("SELECT 1 / (500000 - g) AS a FROM generate_series(1, 1000000) AS g", "SQL: division by zero"),
     ],
 )
-def test_wrong_sql_is_told_with_its_place(backend: PostgresBackend, select: str, message: str) -> None:
+def test_wrong_sql_is_reported_with_its_place(backend: PostgresBackend, select: str, message: str) -> None:
     with pytest.raises((SourceFailed, PlanError)) as raised:
         backend.source().describe(select)
         read_all(backend, select)
@@ -405,7 +405,7 @@ def test_the_rows_of_a_whole_table_are_known_ahead_once_it_is_analysed(pg_databa
     assert source.expected_rows(SourceQuery("SELECT id FROM many", low)) is None
 
 
-def test_a_number_of_rows_that_is_a_guess_is_not_told(pg_database: str) -> None:
+def test_an_estimated_number_of_rows_is_not_reported(pg_database: str) -> None:
     sql(pg_database, "CREATE TABLE many AS SELECT g AS id FROM generate_series(1, 50) AS g")
     sql(pg_database, "CREATE VIEW few AS SELECT id FROM many WHERE id < 10")
     sql(pg_database, "ANALYZE many")

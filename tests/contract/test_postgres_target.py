@@ -351,7 +351,7 @@ def test_sweeping_drops_what_dead_runs_of_this_pipeline_left_and_nothing_else(
     assert sql(pg_database, "SELECT count(*) FROM ematix_flow_staging.someone_elses") == [(0,)]
 
 
-def test_staging_names_fit_whatever_the_pipeline_is_called(backend: PostgresBackend) -> None:
+def test_staging_names_fit_for_any_name_of_a_pipeline(backend: PostgresBackend) -> None:
     assert len(staging_prefix("ü" * 200 + "x" * 200, "t")) < 63
     assert staging_prefix("a", "b:c") != staging_prefix("a", "b:d")
     prefix = staging_prefix("Load Orders!", TARGET)
@@ -565,7 +565,7 @@ def test_a_batch_that_the_ledger_holds_is_not_loaded_again(
         ("SELECT 1::bigint, 1.0, 'x'::text", SourceFailed, ["seen", "type timestamp"]),
     ],
 )
-def test_what_the_database_refuses_is_told_and_changes_nothing(
+def test_what_the_database_refuses_is_reported_and_changes_nothing(
     pg_database: str, backend: PostgresBackend, select: str, kind: type[LoadError], words: list[str]
 ) -> None:
     load_rows(backend, orders(), [{"id": 77}])
@@ -598,7 +598,7 @@ def test_text_that_is_no_uuid_or_json_names_its_column(
     assert sql(pg_database, "SELECT * FROM shop.orders") == []
 
 
-def test_a_user_who_may_not_write_is_told_to_ask_for_the_right(
+def test_the_error_of_a_user_who_may_not_write_names_the_missing_right(
     pg_database: str, backend: PostgresBackend, postgres: PostgresServer
 ) -> None:
     prepare(backend, orders())

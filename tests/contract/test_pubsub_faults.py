@@ -125,7 +125,7 @@ def test_exactly_once_tells_which_receipts_failed_for_good_and_which_for_now(fak
     ]
 
 
-def test_an_acknowledgement_that_is_refused_is_told(fake: FakePubSub) -> None:
+def test_an_acknowledgement_that_is_refused_is_reported(fake: FakePubSub) -> None:
     def refuse(request: Any) -> Any:
         raise Refusal(grpc.StatusCode.PERMISSION_DENIED)
 
@@ -173,7 +173,7 @@ def test_a_service_that_is_busy_for_a_while_is_asked_again(fake: FakePubSub) -> 
         (grpc.StatusCode.NOT_FOUND, SourceFailed, "pull from subscription"),
     ],
 )
-def test_a_refusal_is_told_in_words(
+def test_a_refusal_is_reported_in_words(
     fake: FakePubSub, code: grpc.StatusCode, kind: type[Exception], words: str
 ) -> None:
     def pull(request: Any) -> Any:

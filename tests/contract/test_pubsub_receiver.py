@@ -235,7 +235,7 @@ def test_a_subscription_that_is_deleted_meanwhile_fails_the_poll(pubsub: PubSubS
             received(receiver, 1)
 
 
-def test_a_server_that_is_not_there_is_told_in_bounded_time(
+def test_a_server_that_is_not_there_is_reported_in_bounded_time(
     pubsub: PubSubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ematix_flow.backends.pubsub.clients.RETRY_SECONDS", 1.0)
@@ -246,8 +246,8 @@ def test_a_server_that_is_not_there_is_told_in_bounded_time(
         dead.stream_source().check(ReadRequest("some-subscription"))
 
 
-def test_the_receiver_survives_a_restart_of_the_server(pubsub_of_its_own: PubSubServer) -> None:
-    server = pubsub_of_its_own
+def test_the_receiver_survives_a_restart_of_the_server(stoppable_pubsub: PubSubServer) -> None:
+    server = stoppable_pubsub
     topic = server.create_topic("restart")
     with receiving(server, topic.subscription) as receiver:
         server.publish(topic, numbered(1))
@@ -259,11 +259,11 @@ def test_the_receiver_survives_a_restart_of_the_server(pubsub_of_its_own: PubSub
             received(receiver, 1)
 
 
-def test_a_server_that_stays_away_is_told_in_the_end(
-    pubsub_of_its_own: PubSubServer, monkeypatch: pytest.MonkeyPatch
+def test_a_server_that_stays_away_is_reported_in_the_end(
+    stoppable_pubsub: PubSubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ematix_flow.backends.pubsub.receiver.PATIENCE", 1.0)
-    server = pubsub_of_its_own
+    server = stoppable_pubsub
     server.start()
     topic = server.create_topic("away")
     with receiving(server, topic.subscription) as receiver:
@@ -273,7 +273,7 @@ def test_a_server_that_stays_away_is_told_in_the_end(
 
 
 @pytest.fixture(scope="module")
-def pubsub_of_its_own() -> Iterator[PubSubServer]:
+def stoppable_pubsub() -> Iterator[PubSubServer]:
     """A server that tests may stop."""
     from tests.services.pubsub import running_server
 

@@ -105,7 +105,7 @@ def test_a_message_that_the_service_never_takes_is_refused_by_its_number(
         sender.send([rows((b"fine", None, None), message)])
 
 
-def test_a_missing_topic_is_told_before_and_while_sending(pubsub: PubSubServer) -> None:
+def test_a_missing_topic_is_reported_before_and_while_sending(pubsub: PubSubServer) -> None:
     target = PubSubStreamBackend(connection_to(pubsub)).message_target()
     with pytest.raises(TargetFailed, match="no topic 'nothing-here'") as caught:
         target.check_destination("nothing-here")
@@ -159,7 +159,7 @@ def test_anonymous_access_to_the_service_itself_is_refused() -> None:
         ("[]", "neither a service account key"),
     ],
 )
-def test_credentials_that_cannot_be_used_are_told_without_showing_them(
+def test_credentials_that_cannot_be_used_are_reported_without_showing_them(
     tmp_path: Any, content: str | None, words: str
 ) -> None:
     path = tmp_path / "key.json"

@@ -31,24 +31,24 @@ def test_two_ways_to_one_virtual_host_are_the_same_place(rabbitmq: RabbitMQServe
     assert here.identity() == there.identity()
 
 
-def test_a_wrong_password_is_told_without_it(rabbitmq: RabbitMQServer) -> None:
+def test_a_wrong_password_is_reported_without_it(rabbitmq: RabbitMQServer) -> None:
     with pytest.raises(CannotConnect, match="refuses the user 'flow' or its password") as refused:
         backend(rabbitmq, amqp_url=rabbitmq.url(password="hunter2-hunter2")).check()
     assert "hunter2" not in str(refused.value)
 
 
-def test_a_virtual_host_that_is_not_there_is_told(rabbitmq: RabbitMQServer) -> None:
+def test_a_virtual_host_that_is_not_there_is_reported(rabbitmq: RabbitMQServer) -> None:
     with pytest.raises(CannotConnect, match="has no virtual host 'nowhere'") as refused:
         backend(rabbitmq, amqp_url=rabbitmq.url("nowhere")).check()
     assert "add_vhost" in str(refused.value.next_step)
 
 
-def test_a_port_where_nobody_listens_is_told(rabbitmq: RabbitMQServer) -> None:
+def test_a_port_where_nobody_listens_is_reported(rabbitmq: RabbitMQServer) -> None:
     with pytest.raises(CannotConnect, match="nothing listens at amqp://127"):
         backend(rabbitmq, amqp_url=f"amqp://u:p@127.0.0.1:{free_port()}").check()
 
 
-def test_a_host_that_is_not_known_is_told(rabbitmq: RabbitMQServer) -> None:
+def test_a_host_that_is_not_known_is_reported(rabbitmq: RabbitMQServer) -> None:
     with pytest.raises(CannotConnect, match=r"host of amqp://nowhere.invalid:5672/ is not known"):
         backend(rabbitmq, amqp_url="amqp://u:p@nowhere.invalid").check()
 
@@ -75,7 +75,7 @@ def stranger() -> Iterator[int]:
     thread.join()
 
 
-def test_a_server_that_speaks_something_else_is_told(stranger: int) -> None:
+def test_a_server_that_speaks_something_else_is_reported(stranger: int) -> None:
     connection = RabbitMQConnection(name="broker", amqp_url=f"amqp://u:p@127.0.0.1:{stranger}")
     with pytest.raises(CannotConnect):
         open_backend(connection).check()
@@ -99,19 +99,19 @@ def test_a_certificate_for_another_host_is_refused(rabbitmq: RabbitMQServer) -> 
         backend(rabbitmq, amqp_url=url, tls_ca_path=str(rabbitmq.certificates.authority)).check()
 
 
-def test_tls_to_a_plain_port_is_told(rabbitmq: RabbitMQServer) -> None:
+def test_tls_to_a_plain_port_is_reported(rabbitmq: RabbitMQServer) -> None:
     url = rabbitmq.url().replace("amqp://", "amqps://")
     with pytest.raises(CannotConnect, match=r"TLS with RabbitMQ at amqps://127|not answer|RabbitMQ at amqps"):
         backend(rabbitmq, amqp_url=url).check()
 
 
-def test_plain_to_a_port_with_tls_is_told(rabbitmq: RabbitMQServer) -> None:
+def test_plain_to_a_port_with_tls_is_reported(rabbitmq: RabbitMQServer) -> None:
     url = rabbitmq.secure_url().replace("amqps://", "amqp://")
     with pytest.raises(CannotConnect, match=r"only over TLS|RabbitMQ at"):
         backend(rabbitmq, amqp_url=url).check()
 
 
-def test_a_queue_that_is_not_there_is_told_with_the_command_that_declares_it(
+def test_a_queue_that_is_not_there_is_reported_with_the_command_that_declares_it(
     rabbitmq: RabbitMQServer, rabbitmq_queue: str
 ) -> None:
     source = backend(rabbitmq).stream_source()
@@ -179,6 +179,6 @@ def test_a_url_that_cannot_be_meant_is_refused(fields: dict[str, str], words: st
         address_of(RabbitMQConnection(name="broker", **fields))
 
 
-def test_tls_files_that_are_not_there_are_told(rabbitmq: RabbitMQServer) -> None:
+def test_tls_files_that_are_not_there_are_reported(rabbitmq: RabbitMQServer) -> None:
     with pytest.raises(ConfigError, match="TLS files of connection 'broker'"):
         backend(rabbitmq, amqp_url=rabbitmq.secure_url(), tls_ca_path="/no/such/file").check()

@@ -48,7 +48,7 @@ def test_refused_messages_go_to_the_dead_letter_exchange_or_back(rabbitmq: Rabbi
     rabbitmq.delete_queue(dead)
 
 
-def test_what_is_wrong_is_told(rabbitmq: RabbitMQServer) -> None:
+def test_a_wrong_password_and_a_missing_queue_are_reported(rabbitmq: RabbitMQServer) -> None:
     with (
         RabbitMQBackend.open(rabbitmq.url(password="wrong-wrong")) as backend,
         pytest.raises(CannotConnect, match="refuses the user"),

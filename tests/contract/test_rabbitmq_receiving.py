@@ -141,7 +141,7 @@ def test_it_is_drained_when_the_queue_is_empty_and_not_before(
         until(lambda: receiver.is_drained() is False)
 
 
-def test_a_queue_deleted_while_it_is_read_is_told(rabbitmq: RabbitMQServer, any_queue: str) -> None:
+def test_a_queue_deleted_while_it_is_read_is_reported(rabbitmq: RabbitMQServer, any_queue: str) -> None:
     with receiving(rabbitmq, any_queue) as receiver:
         receiver.poll(1, 0)
         rabbitmq.delete_queue(any_queue)

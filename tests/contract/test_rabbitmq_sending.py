@@ -115,7 +115,7 @@ def test_an_exchange_routes_by_the_key_of_the_row_or_by_the_one_that_is_named(
         channel.exchange_delete(exchange)
 
 
-def test_a_queue_that_is_not_there_is_told(rabbitmq: RabbitMQServer) -> None:
+def test_a_queue_that_is_not_there_is_reported(rabbitmq: RabbitMQServer) -> None:
     target = backend(rabbitmq).message_target()
     with pytest.raises(TargetFailed, match="there is no queue 'nothing'") as refused:
         target.check_destination("nothing")
@@ -124,7 +124,7 @@ def test_a_queue_that_is_not_there_is_told(rabbitmq: RabbitMQServer) -> None:
         target.sender("nothing", {}).send(outgoing([{"value": b"1"}]))
 
 
-def test_an_exchange_that_is_not_there_is_told(rabbitmq: RabbitMQServer) -> None:
+def test_an_exchange_that_is_not_there_is_reported(rabbitmq: RabbitMQServer) -> None:
     target = backend(rabbitmq).message_target()
     with pytest.raises(TargetFailed, match="no exchange 'nothing'"):
         target.check_destination("exchange:nothing/key")
@@ -139,7 +139,7 @@ def test_an_option_that_is_not_known_is_refused(rabbitmq: RabbitMQServer) -> Non
         backend(rabbitmq).message_target().sender("queue", {"contenttype": "x"})
 
 
-def test_a_full_queue_that_refuses_is_told(rabbitmq: RabbitMQServer) -> None:
+def test_a_full_queue_that_refuses_is_reported(rabbitmq: RabbitMQServer) -> None:
     queue = rabbitmq.create_queue("full", {"x-max-length": 5, "x-overflow": "reject-publish"})
     with pytest.raises(TargetFailed, match=r"refused \d+ of 50 messages .* full"):
         sender(rabbitmq, queue).send(outgoing([{"value": b"%d" % n} for n in range(50)]))

@@ -138,7 +138,7 @@ def test_a_log_of_a_later_version_is_refused(old: str) -> None:
         open_slots(old, env={})
 
 
-def test_a_log_of_the_first_version_gets_slots_whoever_opens_it_first(old: str) -> None:
+def test_a_log_of_the_first_version_gets_slots_from_any_process_that_opens_it(old: str) -> None:
     with open_slots(old, env={}) as slots:
         assert slots.open([Slot("orders", NOON)]) == 1
     with open_run_log(f"{old}?create_tables=false", env={}, reading=True) as log:

@@ -160,7 +160,7 @@ def test_the_newest_runs_of_each_are_those_since_its_last_success(log: RunLog) -
     }
 
 
-def test_what_a_run_said_is_kept_apart_from_it(log: RunLog) -> None:
+def test_the_output_of_a_run_is_stored_separately(log: RunLog) -> None:
     one = record()
     log.start(one)
     assert log.output(one.run_id) is None
@@ -253,7 +253,7 @@ def test_the_end_of_what_others_settled_counts_once(log: RunLog) -> None:
     assert log.get(one.run_id).rows.read == heard.index(True)
 
 
-def test_names_are_told_apart_as_they_are_written(log: RunLog) -> None:
+def test_names_are_distinguished_as_they_are_written(log: RunLog) -> None:
     for name in ("Orders", "orders", "ordérs", "orders "):
         log.start(record(name))
     assert [len(log.list(name)) for name in ("Orders", "orders", "ordérs", "orders ")] == [1, 1, 1, 1]
@@ -276,7 +276,7 @@ def test_many_runs_are_recorded_at_once(log: RunLog) -> None:
         log.start_all([record(), many[0]])
 
 
-def test_slots_lie_beside_the_runs(url: str, log: RunLog) -> None:
+def test_slots_are_stored_next_to_the_runs(url: str, log: RunLog) -> None:
     slot = Slot("orders", NOON)
     first, second = open_slots(url, env={}), open_slots(url, env={})
     assert (first.open([slot]), second.open([slot])) == (1, 0)
@@ -314,7 +314,7 @@ def test_a_server_that_is_away_is_one_warning_for_a_run_and_an_error_for_a_reade
         open_slots(dead, env={})
 
 
-def test_what_is_noted_later_stands_beside_what_a_run_told(log: RunLog) -> None:
+def test_later_metrics_are_added_to_those_of_a_run(log: RunLog) -> None:
     one = record()
     log.start(one)
     log.finish(one.run_id, "failed", metrics={"stages": {"read": 1.5}})

@@ -82,7 +82,7 @@ def test_a_load_goes_on_while_the_tables_of_its_run_log_are_locked(
     assert "could not record the start of run" in caplog.text
 
 
-def test_who_needs_locked_tables_is_told_so(held: str) -> None:
+def test_a_read_of_locked_tables_ends_with_an_error(held: str) -> None:
     def asked() -> None:
         with open_slots(held, env={}) as slots:
             slots.unfinished()

@@ -236,7 +236,7 @@ def test_a_file_that_is_gone_is_named(spark: SparkSession, lake: S3Lake) -> None
         query(spark, backend, "SELECT * FROM shop.orders")
 
 
-def test_wrong_keys_are_told_before_spark_is_asked(spark: SparkSession, lake: S3Lake) -> None:
+def test_wrong_keys_are_reported_before_spark_is_asked(spark: SparkSession, lake: S3Lake) -> None:
     put(lake, "people.parquet", parquet(id=[1]))
     with pytest.raises(CannotConnect, match="refused the access keys"):
         query(spark, lake.backend(secret_access_key="wrong-one"), "SELECT * FROM people")

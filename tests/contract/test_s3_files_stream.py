@@ -65,7 +65,7 @@ def names(receiver: Receiver, most: int = 1_000) -> list[str]:
     return [value.decode().removeprefix("raw/orders/") for value in found]
 
 
-def test_a_file_is_new_whatever_its_name_sorts_like_and_comes_once(lake: S3Lake) -> None:
+def test_a_file_is_new_in_any_order_of_names_and_comes_once(lake: S3Lake) -> None:
     receiver = receive(lake)
     assert names(receiver) == []
     put(lake, "m.csv")
@@ -124,7 +124,7 @@ def test_what_a_load_has_not_published_is_none_of_the_tables_files(lake: S3Lake)
     assert names(receiver) == sorted(set(lake.published(table)) - set(first))
 
 
-def test_a_server_that_is_away_and_a_bucket_that_is_not_there_are_told(
+def test_a_server_that_is_away_and_a_bucket_that_is_not_there_are_reported(
     lake: S3Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(s3_client, "ATTEMPTS", 2)

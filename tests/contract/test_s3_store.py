@@ -216,7 +216,7 @@ def test_a_server_that_only_fails_is_named_with_its_answer(
         pytest.fail("the lock was given")
 
 
-def test_wrong_keys_are_told_apart_from_a_missing_bucket(s3: S3Server, s3_bucket: str) -> None:
+def test_wrong_keys_are_distinguished_from_a_missing_bucket(s3: S3Server, s3_bucket: str) -> None:
     with pytest.raises(CannotConnect, match="refused the access keys") as raised:
         S3Store(connection(s3, s3_bucket, secret_access_key="wrong-secret-canary")).check()
     assert "canary" not in str(raised.value)
@@ -322,7 +322,7 @@ def is_expired(store: S3Store) -> bool:
     return status is not None and status.is_expired
 
 
-def test_a_second_run_is_refused_and_told_who_runs(store: S3Store, s3: S3Server) -> None:
+def test_a_second_run_is_refused_with_the_holder_of_the_lock(store: S3Store, s3: S3Server) -> None:
     first = uuid.uuid4()
     with store.lock("orders", "lake.orders", first):
         with pytest.raises(PipelineLocked) as raised, store.lock("orders", "lake.orders", uuid.uuid4()):
@@ -491,7 +491,7 @@ def test_loads_of_one_table_wait_for_each_other(store: S3Store, caplog: pytest.L
     assert caplog.text.count("waiting for another load of sales/orders to end: (pid ") == 1
 
 
-def test_who_waits_too_long_for_a_table_is_told_who_has_it(
+def test_waiting_too_long_for_a_table_names_the_holder_of_its_lock(
     store: S3Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(s3_store, "TABLE_LOCK_SECONDS", 0.0)

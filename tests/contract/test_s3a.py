@@ -69,7 +69,7 @@ def test_a_public_bucket_is_read_without_keys(spark: SparkSession, s3: S3Server)
         )
 
 
-def test_a_bucket_that_is_told_of_anew_is_opened_anew(
+def test_a_bucket_with_new_settings_is_opened_again(
     spark: SparkSession, s3: S3Server, s3_bucket: str
 ) -> None:
     """Java keeps a file system open with the keys of then: another endpoint, or newer keys, must count."""
@@ -89,7 +89,7 @@ def test_a_bucket_that_is_told_of_anew_is_opened_anew(
         assert now.get(f"fs.s3a.bucket.{s3_bucket}.{name}") is None
 
 
-def test_an_authority_of_the_users_own_is_trusted(spark: SparkSession) -> None:
+def test_an_authority_that_the_user_names_is_trusted(spark: SparkSession) -> None:
     with running_server(tls=True) as server:
         bucket = server.create_bucket("tls")
         server.client().put_object(Bucket=bucket, Key="names.csv", Body=b"name\nAda\n")

@@ -164,7 +164,9 @@ def test_gcp_says_what_is_wrong(
         GCPSecretManagerResolver(gcp.client(), project="p").resolve(reference)
 
 
-def test_gcp_that_hangs_or_is_gone_is_told(gcp: FakeSecretManager, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gcp_that_hangs_or_is_gone_is_reported(
+    gcp: FakeSecretManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from ematix_flow.config.secret_stores import gcp as module
 
     monkeypatch.setattr(module, "READ_SECONDS", 0.3)

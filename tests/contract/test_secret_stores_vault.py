@@ -72,7 +72,9 @@ def test_a_client_and_a_mount_of_ones_own_are_used_alone(old_engine: Any) -> Non
         resolver.resolve("secret/team/db#password")
 
 
-def test_a_secret_is_read_once_a_minute_and_then_anew(admin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_is_kept_for_a_minute_and_then_read_again(
+    admin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     resolver = VaultResolver()
     kv = admin.secrets.kv.v2
     kv.create_or_update_secret("team/turning", secret={"user": "a", "password": "one"})
@@ -177,7 +179,7 @@ def test_a_deleted_secret_is_not_there(admin: Any) -> None:
         VaultResolver().resolve("team/gone#x")
 
 
-def test_a_policy_that_forbids_it_is_told_from_a_login_that_has_ended(
+def test_a_policy_that_forbids_it_is_distinguished_from_an_expired_login(
     admin: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     admin.sys.create_or_update_policy("team", POLICY)
@@ -193,7 +195,7 @@ def test_a_policy_that_forbids_it_is_told_from_a_login_that_has_ended(
     assert token not in str(caught.value)
 
 
-def test_which_server_must_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_address_of_the_server_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="VAULT_ADDR is not set"):
         VaultResolver().resolve("a#b")
     monkeypatch.setenv("VAULT_TOKEN", "t")

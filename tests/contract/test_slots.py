@@ -99,7 +99,7 @@ def test_a_slot_is_opened_once(store: SlotStore) -> None:
     assert store.newest(["orders", "others"])["orders"].slot == later
 
 
-def test_of_many_pipelines_those_are_told_that_are_asked_for(store: SlotStore) -> None:
+def test_of_many_pipelines_those_are_reported_that_are_asked_for(store: SlotStore) -> None:
     earlier = NOON - dt.timedelta(minutes=1)
     names = [f"p{number}" for number in range(20)]
     assert store.open([Slot(name, earlier) for name in names]) == 20
@@ -189,7 +189,7 @@ def test_a_failed_attempt_waits_and_is_counted(store: SlotStore, clock: Clock) -
     assert again is not None and (again.fence, again.failures) == (2, 1)
 
 
-def test_only_a_holder_of_whom_nothing_was_heard_counts_as_dead(store: SlotStore, clock: Clock) -> None:
+def test_only_a_holder_without_heartbeats_counts_as_dead(store: SlotStore, clock: Clock) -> None:
     store.open([SLOT])
     for _ in range(5):
         claim = claimed(store)
@@ -269,7 +269,7 @@ def test_a_lease_is_kept_from_one_who_asks_for_less_time(
     assert store.lease("scheduler", "b", seconds) is None
 
 
-def test_names_are_told_apart_as_they_are_written(store: SlotStore) -> None:
+def test_names_are_distinguished_as_they_are_written(store: SlotStore) -> None:
     names = ["Orders", "orders", "ordérs", "orders ", "näme/with %_' \" \\"]
     assert store.open([Slot(name, NOON) for name in names]) == len(names)
     assert {record.slot.pipeline for record in store.unfinished()} == set(names)
@@ -435,7 +435,7 @@ def test_what_did_not_succeed_since_a_moment_is_listed(store: SlotStore) -> None
 
 
 @pytest.mark.parametrize("server", ["pg_database", "mariadb_database"])
-def test_a_kept_connection_serves_many_calls_and_one_that_broke_is_made_anew(
+def test_a_kept_connection_serves_many_calls_and_a_broken_one_is_replaced(
     server: str, request: pytest.FixtureRequest
 ) -> None:
     url = request.getfixturevalue(server)

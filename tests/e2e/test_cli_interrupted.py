@@ -174,7 +174,7 @@ def test_without_java_a_run_says_how_to_get_one(project: Path, start: Start) -> 
         (">&- 2>&-", 0, False),
     ],
 )
-def test_output_that_cannot_be_written_is_told_and_the_run_stays_done(
+def test_output_that_cannot_be_written_is_reported_and_the_run_keeps_its_result(
     project: Path, redirected: str, code: int, told: bool
 ) -> None:
     (project / "pipelines.py").write_text(PIPELINES.replace('source_connection="source", ', ""))

@@ -95,7 +95,7 @@ def test_a_merge_into_a_bucket_brings_changes_and_shows_no_secret(
     assert fields["secret_access_key"] not in told
 
 
-def test_wrong_keys_are_told_before_anything_is_read(s3: S3Server, s3_bucket: str, source: Path) -> None:
+def test_wrong_keys_are_reported_before_anything_is_read(s3: S3Server, s3_bucket: str, source: Path) -> None:
     fields = {**s3.connection_fields(s3_bucket), "secret_access_key": "not the right one"}
     register_connection(DeltaS3Connection(name="lake", prefix="lake", **fields))  # type: ignore[arg-type]
     with pytest.raises(CannotConnect) as told:

@@ -167,7 +167,7 @@ told["killed"] = failure(lambda: again.range(3).collect())
 
 
 @pytest.mark.long
-def test_without_any_java_of_the_machine_spark_runs_on_the_wheels_with_an_archive_of_its_own(
+def test_without_any_java_of_the_machine_spark_runs_on_the_wheels_with_its_own_archive(
     tmp_path: Path,
 ) -> None:
     """``sync`` makes the archive first; a broken one is ignored."""

@@ -96,7 +96,9 @@ def test_rows_go_from_postgres_into_iceberg_and_on_to_duckdb(pg_database: str, t
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_table_bucket_that_takes_only_tables_is_told_with_the_way_out(s3: S3Server, tmp_path: Path) -> None:
+def test_a_table_bucket_that_takes_only_tables_is_reported_with_the_way_out(
+    s3: S3Server, tmp_path: Path
+) -> None:
     register_connection(DuckDBConnection(name="shop", path=str(tmp_path / "shop.duckdb")))
     duckdb.connect(str(tmp_path / "shop.duckdb")).execute("CREATE TABLE t AS SELECT 1::BIGINT AS id").close()
     register_connection(IcebergConnection(name="lake", **catalog_fields(s3, create_table_bucket(s3), "")))

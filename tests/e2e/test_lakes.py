@@ -222,7 +222,7 @@ path = "shop.duckdb"
 """
 
 
-def test_plan_run_preview_and_maintain_tell_of_a_lake_table(
+def test_plan_run_preview_and_maintain_show_a_lake_table(
     tmp_path: Path, lake: Path, shop: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "lake_commands.py").write_text(MODULE)
@@ -298,7 +298,9 @@ def reader(sql: str, name: str) -> Pipeline:
     return read
 
 
-def test_a_source_is_read_as_of_a_version_or_a_time_and_a_wrong_one_is_told(lake: Path, shop: Path) -> None:
+def test_a_source_is_read_as_of_a_version_or_a_time_and_a_wrong_one_is_reported(
+    lake: Path, shop: Path
+) -> None:
     written = load("orders", mode="append", incremental=True, watermark_column="order_id")
     written.sync()
     first = DeltaTable(str(lake / "orders")).version()

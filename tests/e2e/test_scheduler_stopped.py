@@ -141,7 +141,7 @@ def test_a_second_signal_ends_it_at_once(project: Project) -> None:
         (["--executor", "k8s://ns?image=i&imge=x"], "Did you mean 'image'"),
     ],
 )
-def test_options_that_make_no_sense_are_told(project: Project, options: list[str], told: str) -> None:
+def test_options_that_make_no_sense_are_reported(project: Project, options: list[str], told: str) -> None:
     command = [sys.executable, "-m", "ematix_flow", "scheduler", "--module=project.py", *options]
     done = subprocess.run(command, cwd=project.folder, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and told in done.stderr, done.stderr

@@ -95,7 +95,7 @@ def test_the_shards_of_a_kinesis_stream_are_loaded(kinesis: Any, kinesis_stream:
     assert ids(tmp_path) == list(range(30))
 
 
-def test_files_are_loaded_once_each_whatever_their_names(tmp_path: Path) -> None:
+def test_files_with_any_names_are_loaded_once_each(tmp_path: Path) -> None:
     folder = tmp_path / "landing" / "raw"
     folder.mkdir(parents=True)
     source = ObjectStoreLocalConnection(name="landing", path=str(tmp_path / "landing"), format="csv")

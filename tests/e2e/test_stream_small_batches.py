@@ -64,7 +64,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 @pytest.mark.parametrize("rows", [0, 10_000])
-def test_a_table_gets_the_same_whoever_loads_it(
+def test_a_table_gets_the_same_rows_from_driver_and_tasks(
     kafka: KafkaServer,
     kafka_topic: str,
     pg_database: str,

@@ -535,7 +535,7 @@ def test_two_consumers_of_one_pipeline_do_not_load_at_once(
         running.wait(60)
 
 
-def test_a_topic_that_is_not_there_is_told_before_anything_else(
+def test_a_topic_that_is_not_there_is_reported_before_anything_else(
     kafka: KafkaServer, kafka_topic: str, events: str
 ) -> None:
     with pytest.raises(SourceFailed, match=f"{kafka_topic}x"):
@@ -549,7 +549,7 @@ def test_a_topic_that_is_not_there_is_told_before_anything_else(
         )
 
 
-def test_a_column_that_the_stream_does_not_bring_is_told_before_the_first_message(
+def test_a_column_that_the_stream_lacks_is_reported_before_the_first_message(
     kafka: KafkaServer, kafka_topic: str, tmp_path: Path
 ) -> None:
     class Wanted(ManagedTable):

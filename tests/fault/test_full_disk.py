@@ -190,7 +190,7 @@ def _in_tablespace(server: PostgresServer) -> Database:
     return Database("postgres", server.url("small"))
 
 
-def test_a_full_disk_under_the_state_root_is_told_and_the_load_is_whole(
+def test_a_full_disk_under_the_state_root_is_reported_and_the_load_is_whole(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     state = disk.folder / "state"

@@ -491,7 +491,7 @@ def test_a_run_that_is_killed_while_it_uploads_leaves_nothing(
 
 
 @pytest.mark.slow
-def test_of_runs_that_start_at_once_one_loads_and_the_others_are_told_who_runs(
+def test_of_runs_that_start_at_once_one_loads_and_the_others_name_it(
     tmp_path: Path, lake: S3Lake, runs: ForkedRuns
 ) -> None:
     declare(tmp_path, lake)

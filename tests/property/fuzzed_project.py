@@ -54,7 +54,7 @@ class Called:
 
 
 @contextlib.contextmanager
-def folder_of_its_own(base: Path) -> Iterator[Path]:
+def new_folder(base: Path) -> Iterator[Path]:
     """A new working directory; modules that are imported from it are forgotten afterwards."""
     folder = base / f"project{next(_numbers)}"
     folder.mkdir()
@@ -79,7 +79,7 @@ def call_flow(
     read: str | None = None,
 ) -> Called:
     """Write the files and a source table, call the command, and read a table that it may have written."""
-    with folder_of_its_own(base) as folder:
+    with new_folder(base) as folder:
         for name, content in files.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ from tests.property.fuzzed_declarations import HEAD, ORDERS, calls, modules, str
 from tests.property.fuzzed_project import (
     CANARY,
     call_flow,
-    folder_of_its_own,
+    new_folder,
     require_a_clear_end,
     seed_and_secret,
 )
@@ -36,7 +36,7 @@ _OF_THE_USER = (SyntaxError, NameError, ModuleNotFoundError, RuntimeError)
 
 def require_taken_or_refused(base: Path, module: str) -> None:
     """Import the module as a command does, without the command around it: most of the time a case takes."""
-    with folder_of_its_own(base) as folder, use_registry(Registry()), warnings.catch_warnings():
+    with new_folder(base) as folder, use_registry(Registry()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         (folder / "project.py").write_text(module, encoding="utf-8")
         try:

@@ -19,11 +19,11 @@ from ematix_flow.spec.location import SourceLocation
         ("zebra", " Known: Users, sales.orders."),
     ],
 )
-def test_the_nearest_name_is_told_however_it_is_spelled(written: str, told: str) -> None:
+def test_the_nearest_name_is_reported_however_it_is_spelled(written: str, told: str) -> None:
     assert did_you_mean(written, ["sales.orders", "Users"]) == told
 
 
-def test_without_names_nothing_is_told() -> None:
+def test_without_names_nothing_is_reported() -> None:
     assert did_you_mean("x", []) == ""
 
 

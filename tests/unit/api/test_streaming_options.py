@@ -62,7 +62,7 @@ def declare(**options: Any) -> StreamSpec:
 
     @ematix.streaming_pipeline(**given)
     def stream() -> None:
-        """Events."""
+        """Events, as they come."""
 
     return stream.spec
 
@@ -137,11 +137,11 @@ def test_modes_and_keys_of_the_stream_are_taken_where_a_target_is_silent() -> No
     assert [(t.mode, t.keys) for t in spec.targets] == [("merge", ("id",)), ("append", ("id",))]
 
 
-def test_a_kinesis_target_needs_no_place_of_its_own() -> None:
+def test_a_kinesis_target_needs_no_separate_place() -> None:
     assert declare(target=KINESIS, target_table=None).targets[0].label == "kinesis:"
 
 
-def test_a_target_connection_may_stand_beside_a_declared_table() -> None:
+def test_a_target_connection_may_be_given_with_a_declared_table() -> None:
     assert declare(target=Orders, target_table=None, target_connection="later").targets[0].table is not None
 
 
@@ -423,7 +423,7 @@ def test_the_public_names_of_streams_are_all_there() -> None:
         ({"source": "k", "source_query": "t", "targets": [Target("w", "t")]}, {"target_topic": "x"}),
     ],
 )
-def test_what_is_said_for_one_is_refused_beside_several(
+def test_options_of_one_target_are_refused_with_several(
     several: dict[str, object], option: dict[str, object]
 ) -> None:
     with pytest.raises(DeclarationError, match=f"{next(iter(option))}=") as raised:

@@ -353,7 +353,7 @@ REFUSED: list[tuple[str, str, int]] = [
 
 
 @pytest.mark.parametrize(("text", "words", "line"), REFUSED)
-def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, text: str, words: str, line: int) -> None:
+def test_an_error_names_its_line(tmp_path: Path, text: str, words: str, line: int) -> None:
     path = tmp_path / "pipeline.toml"
     path.write_text(text)
     with pytest.raises((DeclarationError, ConfigError)) as caught:
@@ -376,7 +376,7 @@ def test_a_missing_file_names_one_that_is_there(tmp_path: Path) -> None:
         stream_from_toml(tmp_path / "nowhere" / "pipeline.toml")
 
 
-def test_a_missing_variable_is_said_with_its_line() -> None:
+def test_the_error_about_a_missing_variable_names_its_line() -> None:
     with pytest.raises(MissingSecret, match="TOPIC is not set") as caught:
         stream_from_text(edited('source_query = "events"', 'source_query = "${TOPIC}"'))
     assert caught.value.where is not None and caught.value.where.line == 2
@@ -458,7 +458,7 @@ def test_an_error_of_a_connection_that_has_a_name_keeps_its_next_step() -> None:
     assert (str(error.where), error.next_step) == ("<config_str>:1", "flow connections check other")
 
 
-def test_a_variable_that_is_not_set_when_the_stream_starts_is_said_with_the_line_of_its_key(
+def test_a_variable_that_is_not_set_when_the_stream_starts_is_reported_with_the_line_of_its_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("NOT_SET", raising=False)

@@ -15,12 +15,12 @@ def kafka(**fields: object) -> KafkaConnection:
     return KafkaConnection(name="k", bootstrap_servers="localhost:9092", **fields)  # type: ignore[arg-type]
 
 
-def test_payloads_are_json_where_nothing_is_said() -> None:
+def test_payloads_are_json_by_default() -> None:
     assert payload_of(kafka(), "events") == PayloadSpec(topic="events")
     assert payload_of(RabbitMQConnection(name="r", amqp_url="amqp://localhost")) == PayloadSpec()
 
 
-def test_everything_that_is_said_is_taken() -> None:
+def test_all_payload_settings_are_used() -> None:
     said = {
         "payload_format": "protobuf",
         "subject_strategy": "record_name",

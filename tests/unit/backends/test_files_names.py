@@ -64,7 +64,7 @@ def test_a_table_inside_another_table_is_refused(tmp_path: Path) -> None:
         TablePaths(tmp_path, ("events", "raw")).require_separate()
 
 
-def test_a_link_of_the_users_own_is_no_table_of_another_root(tmp_path: Path) -> None:
+def test_a_link_that_the_user_made_is_not_a_table_of_another_root(tmp_path: Path) -> None:
     for number, target in enumerate((Path("/"), Path("/tmp"), tmp_path)):
         (tmp_path / f"events{number}").symlink_to(target)
         TablePaths(tmp_path, (f"events{number}",)).require_own_root()
@@ -179,7 +179,7 @@ def test_a_folder_of_another_format_is_not_read(tmp_path: Path) -> None:
         catalog.find(("events",))
 
 
-def test_a_file_of_another_format_is_told_by_its_name(tmp_path: Path) -> None:
+def test_a_file_of_another_format_is_reported_by_its_name(tmp_path: Path) -> None:
     catalog = lake(tmp_path, "events.csv", "orders.parquet")
     with pytest.raises(SourceFailed, match=r"holds csv files \(events.csv\)") as caught:
         catalog.find(("events",))

@@ -85,7 +85,7 @@ def test_a_wrong_mix_is_refused_with_the_reason(
     assert caught.value.where == where
 
 
-def test_line_ends_that_every_reader_knows_are_no_terminator_of_their_own() -> None:
+def test_line_ends_that_every_reader_knows_are_not_a_terminator() -> None:
     for given in ("\n", "\r\n"):
         assert (
             CsvReadOptions.from_file_options(FileOptions(csv_read_options=(("terminator", given),)))

@@ -74,7 +74,7 @@ def test_each_file_is_a_message_with_its_path_and_when_it_was_written(root: Path
     assert receiver.progress() == {}
 
 
-def test_a_file_is_new_whatever_its_name_sorts_like(root: Path) -> None:
+def test_a_file_is_new_in_any_order_of_names(root: Path) -> None:
     put(root, "m.csv")
     receiver = receive(root)
     assert names(receiver.poll(10, 0)) == ["m.csv"]
@@ -330,7 +330,7 @@ def test_closing_ends_a_poll_that_waits(root: Path) -> None:
 # ------------------------------------------------------------------ what cannot be followed
 
 
-def test_a_folder_that_is_not_there_is_told_with_the_one_that_may_be_meant(root: Path) -> None:
+def test_a_folder_that_is_not_there_is_reported_with_the_one_that_may_be_meant(root: Path) -> None:
     put(root, "a.csv")
     with pytest.raises(SourceFailed, match=r"there is no folder .*raw/ordres\. Did you mean 'raw/orders'"):
         stream(root).check(ReadRequest("raw/ordres/"))
@@ -346,7 +346,7 @@ def test_a_name_that_leads_elsewhere_is_refused(root: Path, query: str) -> None:
         stream(root).check(ReadRequest(query))
 
 
-def test_a_file_a_lake_and_a_root_that_is_not_there_are_told(root: Path, tmp_path: Path) -> None:
+def test_a_file_a_lake_and_a_root_that_is_not_there_are_reported(root: Path, tmp_path: Path) -> None:
     put(root, "a.csv")
     with pytest.raises(SourceFailed, match="is a file"):
         stream(root).check(ReadRequest("raw/orders/a.csv"))
@@ -374,7 +374,7 @@ def test_an_option_that_makes_no_sense_is_refused(root: Path, options: dict[str,
         stream(root).check(ReadRequest("raw/orders", options=options))
 
 
-def test_files_without_the_right_to_read_the_folder_are_told(
+def test_files_without_the_right_to_read_the_folder_are_reported(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def denied(_: object) -> None:

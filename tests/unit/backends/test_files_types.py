@@ -84,7 +84,7 @@ def footer(**columns: pa.DataType) -> Footer:
     return Footer(tuple(FileColumn(name, kind) for name, kind in columns.items()))
 
 
-def test_columns_of_several_files_are_told_apart_by_name_and_merged() -> None:
+def test_columns_of_several_files_are_distinguished_by_name_and_merged() -> None:
     files = [LocalFile(name, f"/lake/{name}", 1, 1) for name in ("a", "b", "c")]
     found = table_columns(
         files,
@@ -117,7 +117,7 @@ def test_a_clash_names_the_column_and_both_files() -> None:
         ("20261115x", False),
     ],
 )
-def test_dates_are_told_from_names(name: str, expected: bool) -> None:
+def test_dates_are_distinguished_from_names(name: str, expected: bool) -> None:
     assert is_date_folder(name) is expected
 
 

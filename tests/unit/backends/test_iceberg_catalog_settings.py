@@ -55,7 +55,7 @@ def test_the_same_names_in_two_namespaces_of_a_catalog_are_two_tables() -> None:
 # ------------------------------------------------------------------ settings
 
 
-def test_a_rest_catalog_is_told_its_address_and_where_tokens_are_had() -> None:
+def test_a_rest_catalog_gets_its_address_and_the_server_of_tokens() -> None:
     told = catalog_settings(rest(credential="id:secret", warehouse="prod"))
     assert told["type"] == "rest"
     assert told["uri"] == "https://catalog/api"

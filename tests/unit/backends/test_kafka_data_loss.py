@@ -38,14 +38,14 @@ LOST = (
         ("Something new.", "Something new."),
     ],
 )
-def test_which_messages_are_gone_and_what_to_do_is_told(reason: str, told: str) -> None:
+def test_which_messages_are_gone_and_what_to_do_is_reported(reason: str, told: str) -> None:
     error = explain_data_loss(f"[STREAM_FAILED] Query terminated: {LOST}{reason} SQLSTATE: XXKST")
     assert error is not None
     assert told in error.what
     assert "fail_on_data_loss=False" in str(error.next_step)
 
 
-def test_one_loss_said_twice_is_told_once() -> None:
+def test_a_loss_in_two_errors_is_reported_once() -> None:
     text = f"{LOST}Could not read records in offset [0, 5) for topic partition t-0\nwith consumer group g.\n"
     error = explain_data_loss(text + "Caused by: " + text)
     assert error is not None

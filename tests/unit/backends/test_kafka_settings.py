@@ -83,7 +83,7 @@ def test_certificates_go_to_java_as_text_and_to_librdkafka_as_paths(tmp_path: Pa
     assert options["kafka.ssl.keystore.key"] == locked
 
 
-def test_a_key_that_java_cannot_read_is_told_with_the_command_that_turns_it(tmp_path: Path) -> None:
+def test_a_key_that_java_cannot_read_is_reported_with_the_command_that_turns_it(tmp_path: Path) -> None:
     old = "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----"
     given = made(**files(tmp_path, old))
     assert "ssl.key.location" in client_settings(given)

@@ -163,7 +163,7 @@ def test_an_entry_whose_load_is_under_way_is_left_alone(store: LocalStore) -> No
     assert found.has_batch("orders", "lake:sales.orders", "slot:5")
 
 
-def test_a_missing_or_damaged_file_is_told_and_never_taken_for_nothing(
+def test_a_missing_or_damaged_file_is_reported_and_never_taken_for_nothing(
     store: LocalStore, tmp_path: Path
 ) -> None:
     for number in range(1, 9):

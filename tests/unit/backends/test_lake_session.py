@@ -17,7 +17,7 @@ class WithoutOthers:
         raise AttributeError(name)
 
 
-def test_a_session_that_can_have_no_other_beside_it_is_refused() -> None:
+def test_a_session_that_cannot_have_a_second_one_is_refused() -> None:
     target = open_backend(DeltaLocalConnection(name="lake", path="lake")).target()
     assert isinstance(target, LakeTarget)
     target.use_spark(WithoutOthers, lambda what: None)  # type: ignore[arg-type,return-value]

@@ -134,7 +134,7 @@ def test_rows_are_written_as_constants_where_files_are_forbidden():
         ("mysql://u:p@db.example.com/d?unix_socket=/run/s.sock", {}, "allow"),
     ],
 )
-def test_a_server_elsewhere_must_prove_who_it_is_unless_told_otherwise(url, fields, mode):
+def test_a_server_elsewhere_is_verified_by_default(url, fields, mode):
     address = parse_address(MySQLConnection(name="x", url=url, **fields))
     assert address.sslmode == mode
     assert "p@" not in repr(address)
@@ -185,7 +185,7 @@ def test_a_refusal_of_ours_is_found_even_when_it_was_cut():
     assert find_rejection("connection refused") is None
 
 
-def test_the_offsets_of_a_zone_are_those_of_its_own_rules():
+def test_the_offsets_of_a_zone_follow_its_rules():
     import datetime as dt
     from bisect import bisect_right
     from zoneinfo import ZoneInfo
@@ -202,7 +202,7 @@ def test_the_offsets_of_a_zone_are_those_of_its_own_rules():
             assert found[bisect_right(starts, since) - 1][1] == offset.total_seconds()
 
 
-def test_an_order_without_nulls_is_said_without_a_warning(caplog):
+def test_an_order_without_nulls_has_no_warning(caplog):
     window = exp.Window(
         this=exp.Lag(this=exp.column("a")), order=exp.Order(expressions=[ascending(exp.column("b"))])
     )

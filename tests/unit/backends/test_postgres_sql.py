@@ -203,7 +203,7 @@ def test_an_address_pickles_whole_and_shows_no_password() -> None:
     assert PostgresSource(address).table_query("a.b", [("x", "y")]) == 'SELECT "y" AS "x" FROM "a"."b"'
 
 
-def test_a_refused_connection_is_told_without_the_drivers_noise() -> None:
+def test_a_refused_connection_is_reported_without_the_drivers_noise() -> None:
     address = parse_address(PostgresConnection(name="wh", url="postgresql://me@localhost/shop"))
     error = psycopg.OperationalError(
         'connection failed: connection to server at "127.0.0.1", port 5432 failed: FATAL:  '

@@ -52,7 +52,7 @@ def refusal(code: str, status: int = 400, message: str = "no.", **headers: str) 
         (NoCredentialsError(), "no S3 credentials", "anonymous = true"),
     ],
 )
-def test_what_keeps_a_connection_from_working_is_told_with_its_remedy(
+def test_what_keeps_a_connection_from_working_is_reported_with_its_remedy(
     error: Exception, what: str, step: str
 ) -> None:
     found = told(error)
@@ -71,7 +71,7 @@ def test_a_server_that_fails_in_mid_load_fails_the_load_and_one_that_is_not_ther
     assert isinstance(told(gone, reaching=True), CannotConnect)
 
 
-def test_a_missing_client_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_client_is_reported_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib.util
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

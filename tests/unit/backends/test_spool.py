@@ -243,7 +243,7 @@ def test_files_that_the_index_does_not_know_are_deleted_if_they_are_a_spools(tmp
     assert [path.name for path in (tmp_path / "segments").iterdir()] == ["notes.txt"]
 
 
-def test_a_segment_that_vanished_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_a_segment_that_vanished_is_reported_with_what_to_do(tmp_path: Path) -> None:
     spool = driven(tmp_path, BrokerReceiver(broker_with(b"a")))
     spool.run_once()
     (spool.segments / spool.pending_segments()[0]).unlink()
@@ -261,13 +261,13 @@ def test_a_spool_is_open_once_at_a_time(tmp_path: Path) -> None:
     Spool(tmp_path).open().close()
 
 
-def test_an_index_that_is_no_database_is_told(tmp_path: Path) -> None:
+def test_an_index_that_is_no_database_is_reported(tmp_path: Path) -> None:
     (tmp_path / "index.db").write_bytes(b"this is no database" * 100)
     with pytest.raises(SourceFailed, match="cannot be opened"):
         Spool(tmp_path).open()
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Exception, match="cannot make the folder"):
         Spool(tmp_path / "file" / "spool").open()
@@ -338,7 +338,7 @@ def test_a_source_that_cannot_tell_is_drained_when_nothing_comes(tmp_path: Path)
     spool.close()
 
 
-def test_lag_is_told_in_the_unit_of_its_source(tmp_path: Path) -> None:
+def test_lag_has_the_unit_of_its_source(tmp_path: Path) -> None:
     class Timed(BrokerReceiver):
         lag_unit = "milliseconds"
 
@@ -420,7 +420,9 @@ def test_lag_counts_what_waits_at_the_source_and_what_lies_in_the_spool(tmp_path
     spool.close()
 
 
-def test_lag_that_the_source_does_not_tell_is_unknown_whatever_lies_in_the_spool(tmp_path: Path) -> None:
+def test_lag_that_the_source_does_not_report_is_unknown_although_the_spool_has_messages(
+    tmp_path: Path,
+) -> None:
     class Silent(BrokerReceiver):
         def lag(self) -> Mapping[str, int]:
             return {}

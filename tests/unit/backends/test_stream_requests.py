@@ -17,7 +17,7 @@ NOON = dt.datetime(2026, 1, 31, 12, tzinfo=dt.timezone.utc)
 SAME = NOON.astimezone(dt.timezone(dt.timedelta(hours=5, minutes=30)))
 
 
-def test_a_moment_without_a_zone_is_refused_whatever_is_read() -> None:
+def test_a_time_without_a_zone_is_refused_for_any_source() -> None:
     with pytest.raises(DeclarationError, match="starting=2026-01-31 12:00:00 has no time zone") as told:
         ReadRequest("events", starting=dt.datetime(2026, 1, 31, 12))
     assert "2026-01-31T00:00:00Z" in str(told.value.next_step)

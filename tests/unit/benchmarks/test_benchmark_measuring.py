@@ -115,13 +115,13 @@ def test_a_process_that_never_got_ready_is_disqualified(tmp_path: Path) -> None:
     assert (run.over_limit, run.problem) == (False, "was not ready after 600 s")
 
 
-def test_an_error_is_told_in_one_line_without_paths() -> None:
+def test_an_error_is_reported_in_one_line_without_paths() -> None:
     told = readable("OSError: cannot write /home/someone/files/x.parquet\n  at line 3")
     assert told == "OSError: cannot write …/x.parquet"
     assert len(readable("x" * 500)) == 200
 
 
-def test_the_last_cause_of_a_stack_trace_is_what_is_told() -> None:
+def test_the_last_cause_of_a_stack_trace_is_reported() -> None:
     said = "x.FirstException: a\n\tat b.c(D.java:1)\nCaused by: java.sql.SQLException: no date\n\tat e\n"
     assert last_words(said) == "Caused by: java.sql.SQLException: no date"
 

@@ -77,7 +77,7 @@ def test_a_stream_has_rows_a_second_and_a_latency_for_every_rate() -> None:
     assert table[1][-2:] == ["100 / 200 / 300", "600 / 1,200 / 1,000"]
 
 
-def test_what_one_row_costs_is_told_with_the_share_of_the_ledger() -> None:
+def test_the_cost_of_one_row_is_shown_with_the_share_of_the_ledger() -> None:
     [told] = [line for line in remarks(measured(run("flow", 1, 2.0, 0.5))) if "one row" in line]
     assert told == (
         "ematix-flow: a batch of one row takes stage 200.0 ms, apply 10.0 ms; "

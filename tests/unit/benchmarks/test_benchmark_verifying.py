@@ -224,12 +224,12 @@ def test_the_files_and_lakes_are_loaded_as_the_cases_say() -> None:
     assert (CHANGES["delta-merge"].strategy, CHANGES["delta-merge"].target) == ("merge", "delta")
 
 
-def test_the_rivals_take_the_products_own_jars_of_lakes_and_are_told_of_them_alike() -> None:
+def test_the_rivals_use_the_products_jars_of_lakes_with_their_versions() -> None:
     assert set(SHARED) <= set(jar_lock().groups)
     assert jar_session_conf(["delta"]) == DELTA
 
 
-def test_spark_is_told_the_types_of_a_file_in_its_own_words() -> None:
+def test_spark_gets_the_types_of_a_file_by_its_own_names() -> None:
     assert csv_schema(ORDERS).startswith(
         "o_orderkey BIGINT, o_custkey BIGINT, o_orderstatus STRING, o_totalprice DECIMAL(15,2), "
     )

@@ -62,7 +62,7 @@ def alerts(called: Called) -> list[str]:
     return re.findall(r"^\[ALERT\] \S+ (\w+): (\w+) ", called.err, re.M)
 
 
-def test_a_pipeline_that_fails_and_is_mended_is_told_twice(shop: Path, flow: Flow) -> None:
+def test_a_pipeline_that_fails_and_recovers_sends_two_alerts(shop: Path, flow: Flow) -> None:
     assert alerts(flow("run", "orders", "--alerter", "stdout://")) == [("failed", "orders")]
     assert alerts(flow("run", "orders", "--alerter", "stdout://")) == []
     fix_source()
@@ -204,7 +204,7 @@ def test_one_that_cannot_be_asked_keeps_no_other_from_being_checked(shop: Path, 
     assert "cannot be read without Spark (leave out freshness_column=" in states["copy"][1]
 
 
-def test_staleness_is_told_once_and_so_is_its_end(
+def test_staleness_is_reported_once_and_so_is_its_end(
     shop: Path, flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ematix_flow.schedule.freshness._MEANWHILE", dt.timedelta(0))

@@ -104,7 +104,7 @@ def test_a_list_that_ends_at_its_limit_says_how_many_there_are(flow):
 
 
 @pytest.mark.parametrize("command", [["list"], ["park", "--all"], ["purge", "--all"]])
-def test_a_stream_without_letters_is_told_with_the_one_that_was_meant(flow, command):
+def test_a_stream_without_letters_is_reported_with_the_one_that_was_meant(flow, command):
     keep(2)
     told = flow("dlq", *command, "--pipeline", "ordrs")
     assert (told.code, told.out) == (0, "")

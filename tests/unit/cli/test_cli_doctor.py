@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def test_the_doctor_tells_of_python_java_spark_and_the_run_log(flow):
+def test_the_doctor_shows_python_java_spark_and_the_run_log(flow):
     shown = flow("doctor")
     subjects = [line.split("  ")[0] for line in shown.out.splitlines()[1:]]
     assert {"Python", "Java", "Spark", "cache", "run log"} <= set(subjects)

@@ -30,7 +30,7 @@ def test_the_version_is_shown(flow):
 
 
 @pytest.mark.parametrize("name", command_names())
-def test_every_command_has_help_of_its_own(flow, name):
+def test_every_command_has_its_own_help(flow, name):
     shown = flow(name, "--help")
     assert shown.code == 0
     assert shown.out.startswith(f"Usage: flow {name}")
@@ -46,7 +46,7 @@ def test_each_command_is_one_module():
 
 
 @pytest.mark.parametrize("command", ["status", "init", "demo", "doctor"])
-def test_a_deleted_working_directory_is_an_error_of_its_own(flow, command, tmp_path, monkeypatch):
+def test_a_deleted_working_directory_has_its_own_error(flow, command, tmp_path, monkeypatch):
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -96,7 +96,7 @@ def test_a_wrong_choice_names_the_right_ones(flow):
         (["run-due", "--interval", "soon"], "--interval takes a number, not 'soon'"),
     ],
 )
-def test_a_wrong_number_is_told_in_our_words(flow, arguments, message):
+def test_a_wrong_number_has_a_plain_error(flow, arguments, message):
     failed = flow(*arguments)
     assert failed.code == 2
     assert failed.err.startswith(f"error: {message}\n  next:  flow ")

@@ -267,7 +267,7 @@ def test_a_run_that_fails_while_a_caller_cleans_up_behind_ctrl_c_is_no_interrupt
     assert flow("runs", "list", "-o", "json").json[0]["status"] == "failed"
 
 
-def test_ctrl_c_is_told_as_such_when_cleaning_up_behind_it_fails(flow, shop):
+def test_ctrl_c_is_reported_as_such_when_cleaning_up_behind_it_fails(flow, shop):
     hidden = "\n    try:\n        raise KeyboardInterrupt\n    finally:\n        raise OSError('gone')"
     (shop / "stops.py").write_text(SHOP.replace('\n    return "SELECT order_id', hidden + '\n    return "S'))
     stopped = flow("run", "orders", "-m", "stops")
@@ -375,7 +375,7 @@ def test_bad_input_gives_one_clear_error_and_changes_nothing(flow, shop, old, ne
     assert loaded(shop) == before
 
 
-def test_a_missing_driver_is_told_before_anything_runs(flow, shop, monkeypatch):
+def test_a_missing_driver_is_reported_before_anything_runs(flow, shop, monkeypatch):
     monkeypatch.setitem(sys.modules, "duckdb", None)
     declared = (shop / "shop_pipelines.py").read_text()
     (shop / "shop_pipelines.py").write_text(
@@ -475,7 +475,7 @@ def test_what_is_declared_wrong_ends_with_2_also_when_it_is_found_by_a_run(flow,
     assert "where: quitting.py:" in told.err
 
 
-def test_a_column_that_the_source_table_lacks_is_told_in_the_words_of_the_declaration(flow, tmp_path):
+def test_a_column_that_the_source_table_lacks_is_reported_by_its_declared_name(flow, tmp_path):
     declared = QUITS.replace("RAISE", "pass") + (
         '@ematix.pipeline(target=T, target_connection="db", source_table="s", column_map={"id": "idd"})\n'
         "def renamed(conn):\n    pass\n"

@@ -171,7 +171,7 @@ def test_durations_are_short(seconds, expected):
 
 
 @pytest.mark.parametrize(("hours", "expected"), [(0.1, "in 6 min"), (5, "in 5 h"), (72, "in 3 days")])
-def test_what_is_due_is_said_in_words(hours, expected):
+def test_what_is_due_is_shown_in_words(hours, expected):
     assert format_time_until(NOW + dt.timedelta(hours=hours), NOW) == expected
 
 
@@ -191,7 +191,7 @@ def test_the_stages_of_a_run_are_drawn_along_its_time(flow):
     assert f"w:t     copy        3.00  {' ' * 10}{'▒' * 30}\n" in shown
 
 
-def test_what_a_run_said_is_shown_from_its_end(flow):
+def test_the_output_of_a_run_is_shown_from_its_end(flow):
     record("feedbeef")
     with open_local_run_log(env=os.environ) as log:
         log.save_output("feedbeef", "one\ntwo\nthree\n")
@@ -204,13 +204,13 @@ def test_what_a_run_said_is_shown_from_its_end(flow):
     }
 
 
-def test_a_run_that_said_nothing_exits_with_1(flow):
+def test_a_run_without_output_exits_with_1(flow):
     record("feedbeef")
     silent = flow("logs", "feed")
     assert (silent.code, silent.out) == (1, "") and "has no log" in silent.err
 
 
-def test_an_unknown_run_is_told_alike_by_every_command(flow):
+def test_an_unknown_run_is_reported_alike_by_every_command(flow):
     record("feedbeef")
     shown, logs = flow("runs", "show", "0000"), flow("logs", "0000")
     assert shown.code == logs.code == 2

@@ -117,7 +117,7 @@ def test_the_shop_has_100_000_orders_and_10_000_customers_and_changes(tmp_path):
         assert connection.execute(missing).fetchone() == (0,)
 
 
-def test_the_demo_leaves_a_folder_with_files_of_its_own_alone(tmp_path):
+def test_the_demo_does_not_change_a_folder_with_other_files(tmp_path):
     import sys
 
     from ematix_flow.cli.demo.runner import Demo

@@ -164,7 +164,7 @@ def test_branches_run_side_by_side(flow):
     assert flow("run", "--all", "--workers", "0").code == 2
 
 
-def test_a_failure_is_told_once_beside_the_table_and_quietly_without_it(flow, shop):
+def test_a_failure_is_shown_once_with_the_table_and_without_it_when_quiet(flow, shop):
     (shop / "broken").touch()
     failed = flow("run-due", "orders", "daily")
     assert failed.err.count("no such table") == 2  # of orders once, and why daily was skipped
@@ -184,7 +184,7 @@ def test_all_and_a_choice_do_not_go_together(flow, given):
     assert f"give {'--select' if len(given) == 2 else 'names'} or --all, not both" in refused.err
 
 
-def test_older_slots_that_were_given_up_are_told_of(flow):
+def test_older_slots_that_were_given_up_are_reported(flow):
     now = dt.datetime.now(dt.timezone.utc)
     hours = [Slot("orders", now - dt.timedelta(hours=number)) for number in (1, 2, 3)]
     with open_slots(slots_url(None), env=os.environ) as store:
@@ -291,7 +291,7 @@ def test_a_dry_run_tells_what_would_be_skipped_and_given_up(flow):
     assert flow("runs").err.startswith("no matching run")
 
 
-def test_a_dry_run_tells_of_a_retry(flow):
+def test_a_dry_run_shows_a_retry(flow):
     with open_slots(slots_url(None), env=os.environ) as store:
         store.open([Slot("apart", at) for at in minutes()[:1]])
         store.retry_later(store.claim(store.unfinished(["apart"])[0], "host/1", 300), 300, "broken")

@@ -109,7 +109,7 @@ def test_reasons_stand_below_the_results_when_the_terminal_is_narrow(terminal, m
     assert outcome_table(outcomes, registry, stream=io.StringIO()).splitlines()[0].endswith("reason")
 
 
-def test_an_error_that_the_screen_has_just_shown_is_not_said_again_in_the_table(monkeypatch):
+def test_an_error_that_the_screen_has_just_shown_is_not_repeated_in_the_table(monkeypatch):
     failure = LoadError("a value is too long")
     outcome = PipelineOutcome("a", "failed", error=failure, reason=f"attempt 1 of 2 failed: {failure.what}")
     assert reason_for_table(outcome) == outcome.reason

@@ -84,7 +84,7 @@ def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_run_is_told_event_by_event_and_stdout_holds_the_data_alone(flow, shop) -> None:
+def test_a_run_is_logged_event_by_event_and_stdout_holds_only_the_data(flow, shop) -> None:
     done = flow("run", "orders", "--log-format", "json")
     assert done.code == 0
     assert done.out.splitlines()[0].startswith("pipeline")
@@ -120,7 +120,7 @@ def test_a_failure_is_one_line_with_the_parts_of_its_error(flow, shop) -> None:
     assert (left["pipeline"], left["level"]) == ("after", "warning")
 
 
-def test_quietly_only_failures_are_told(flow, shop) -> None:
+def test_with_quiet_only_failures_are_shown(flow, shop) -> None:
     assert flow("run", "orders", "-q", "--log-format", "json").err == ""
     assert {line["level"] for line in lines_of(flow("run", "broken", "-q", "--log-format", "json").err)} == {
         "error"
@@ -192,7 +192,7 @@ def test_a_format_that_is_none_is_refused_with_its_place(
     assert (done.code, done.err.startswith(f"error: {place}")) == (2, True), done.err
 
 
-def test_due_slots_are_told_with_their_slot(flow, shop) -> None:
+def test_due_slots_are_logged_with_their_slot(flow, shop) -> None:
     lines = lines_of(flow("run-due", "--log-format", "json").err)
     ran = [line for line in lines if line["event"] == "run_finished"]
     ended = [line for line in lines if line["event"] == "slot_finished"]
@@ -229,7 +229,7 @@ def test_a_scheduler_and_the_runs_that_it_starts_write_json(shop) -> None:
     assert (ran["pipeline"], ran["status"]) == ("orders", "succeeded")
 
 
-def test_streams_are_told_line_by_line(capsys, monkeypatch) -> None:
+def test_streams_are_logged_line_by_line(capsys, monkeypatch) -> None:
     now = [100.0]
     monkeypatch.setattr(stream_views.time, "monotonic", lambda: now[0])
     with use_log_format("json"):

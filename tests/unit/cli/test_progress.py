@@ -31,7 +31,7 @@ def test_the_pace_is_that_of_the_last_seconds() -> None:
     assert pace.describe() == "110 rows, 5/s, 41.0 MB, 2.0 MB/s"
 
 
-def test_the_time_left_is_told_when_the_source_knows_how_many_rows_there_are() -> None:
+def test_the_time_left_is_shown_when_the_source_knows_how_many_rows_there_are() -> None:
     pace = Throughput(0.0)
     pace.record(1.0, Progress(1_000, 0, 100_000))
     pace.record(2.0, Progress(2_000, 0, 100_000))
@@ -46,7 +46,7 @@ def test_an_expectation_that_proves_wrong_is_dropped() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0.2, "0:00"), (59.6, "1:00"), (3723, "1:02:03")])
-def test_a_time_is_told_as_a_clock_shows_it(seconds: float, shown: str) -> None:
+def test_a_time_is_shown_as_a_clock_shows_it(seconds: float, shown: str) -> None:
     assert format_clock(seconds) == shown
 
 

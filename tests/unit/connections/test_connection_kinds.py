@@ -144,7 +144,7 @@ def test_fields_go_by_keyword() -> None:
         SQLiteConnection("x", "a.db")  # type: ignore[misc]
 
 
-def test_a_missing_name_is_said() -> None:
+def test_a_missing_name_is_reported() -> None:
     with pytest.raises(DeclarationError, match="needs  name="):
         SQLiteConnection(path="a.db")  # type: ignore[call-arg]
 

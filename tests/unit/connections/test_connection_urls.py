@@ -191,7 +191,7 @@ def test_mysql_and_redshift_have_the_same_parts() -> None:
         ("postgres://db.example/d?sslmode=disable", "disable"),
     ],
 )
-def test_a_server_elsewhere_is_verified_unless_told_otherwise(url: str, sslmode: str | None) -> None:
+def test_a_server_elsewhere_is_verified_by_default(url: str, sslmode: str | None) -> None:
     assert libpq_parameters(PostgresConnection(name="x", url=url)).get("sslmode") == sslmode
 
 

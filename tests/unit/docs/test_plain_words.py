@@ -1,4 +1,4 @@
-"""README, documentation, help texts and the texts of the code use plain words: old or vague ones stay out."""
+"""Pages, help texts, and the texts and test names of the code use plain words: old or vague ones stay out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,14 @@ REFUSED = {
     r"in the clear": "unencrypted",
 }
 SCAFFOLDS = sorted((REPOSITORY / "src" / "ematix_flow" / "cli" / "scaffolds").glob("**/*.md"))
-SOURCES = sorted((REPOSITORY / "src").rglob("*.py"))
+CHANGELOG = REPOSITORY / "CHANGELOG.md"
+SOURCES = [
+    source
+    for folder in ("src", "benchmarks", "tests")
+    for source in sorted((REPOSITORY / folder).rglob("*.py"))
+    if source.name != Path(__file__).name  # it holds the refused words
+]
+TESTS = sorted((REPOSITORY / "tests").rglob("test_*.py"))
 FSTRING_TEXT = getattr(tokenize, "FSTRING_MIDDLE", None)  # before Python 3.12 an f-string is one STRING
 PATTERN = re.compile(rf"\b(?:{'|'.join(REFUSED)})\b", re.IGNORECASE)
 
@@ -62,7 +69,7 @@ def code_texts(source: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "page", [*PAGES, *SCAFFOLDS], ids=lambda page: page.relative_to(REPOSITORY).as_posix()
+    "page", [*PAGES, *SCAFFOLDS, CHANGELOG], ids=lambda page: page.relative_to(REPOSITORY).as_posix()
 )
 def test_a_page_uses_plain_words(page) -> None:
     assert findings(prose(page.read_text(encoding="utf-8"))) == []
@@ -84,8 +91,18 @@ def test_comments_docstrings_and_messages_use_plain_words() -> None:
             line for line in code_texts(source) if PATTERN.search(line)
         ]
         for source in SOURCES
+        if PATTERN.search(source.read_text(encoding="utf-8"))
     }
     assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def test_names_of_tests_use_plain_words() -> None:
+    names = [
+        f"{source.relative_to(REPOSITORY)}: {name}"
+        for source in TESTS
+        for name in re.findall(r"^ *(?:def|class) (\w+)", source.read_text(encoding="utf-8"), re.M)
+    ]
+    assert [name for name in names if PATTERN.search(name.replace("_", " "))] == []
 
 
 def test_the_commands_of_the_makefile_are_described_in_plain_words() -> None:

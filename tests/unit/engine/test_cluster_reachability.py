@@ -37,13 +37,13 @@ def test_other_engines_are_not_asked(master: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["spark", "sc"])
-def test_nobody_there_is_told_before_java_starts(scheme: str, closed: int) -> None:
+def test_nobody_there_is_reported_before_java_starts(scheme: str, closed: int) -> None:
     with pytest.raises(CannotConnect) as error:
         spark_session(EngineSettings.resolve(engine=f"{scheme}://127.0.0.1:{closed}", env={}))
     assert f"127.0.0.1:{closed}: Connection refused" in error.value.what
     assert error.value.exit_code == 5
 
 
-def test_a_name_without_an_address_is_told() -> None:
+def test_a_name_without_an_address_is_reported() -> None:
     with pytest.raises(CannotConnect, match=r"nobody\.invalid"):
         require_reachable("spark://nobody.invalid:7077")

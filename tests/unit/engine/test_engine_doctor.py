@@ -69,7 +69,7 @@ def test_looking_imports_no_spark() -> None:
     assert answer.stdout.strip() == "[]"
 
 
-def test_every_choice_is_told_with_a_reason() -> None:
+def test_every_choice_is_reported_with_a_reason() -> None:
     settings = EngineSettings.resolve(
         engine="local[3]",
         env={},

@@ -12,7 +12,7 @@ def batch(rows: int) -> pa.RecordBatch:
     return pa.record_batch({"id": pa.array(range(rows), pa.int64())})
 
 
-def test_the_last_sums_of_all_parts_are_told_when_the_work_is_done() -> None:
+def test_the_last_sums_of_all_parts_are_reported_when_the_work_is_done() -> None:
     told: list[Progress] = []
     with watch_progress(told.append, expected_rows=40) as folder:
         for part in ("a", "b"):
@@ -31,7 +31,7 @@ def test_a_part_that_is_just_being_written_keeps_its_earlier_count(tmp_path) -> 
     assert told[-1] == Progress(11, 88)
 
 
-def test_without_rows_nothing_is_told() -> None:
+def test_without_rows_nothing_is_reported() -> None:
     told: list[Progress] = []
     with watch_progress(told.append) as folder:
         list(count_batches([], folder, "a"))

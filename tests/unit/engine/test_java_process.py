@@ -54,7 +54,7 @@ def test_port_and_secret_are_read_and_what_it_says_goes_to_the_log(
     assert [path.name for path in tmp_path.iterdir()] == ["spark.log"]  # the secret is gone
 
 
-def test_a_process_that_ends_at_once_is_told_with_its_own_words(tmp_path: Path) -> None:
+def test_a_process_that_ends_at_once_is_reported_with_its_own_words(tmp_path: Path) -> None:
     (tmp_path / "spark.log").write_text("Error of an earlier session\n")
     java = start("import sys; sys.exit('noise\\nError: Could not reserve enough space for heap')", tmp_path)
     with pytest.raises(SparkFailed) as error:
@@ -150,7 +150,7 @@ def test_java_ends_with_a_killed_process_and_not_with_the_thread_that_started_it
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the launcher is there on Linux alone")
-def test_a_program_that_cannot_be_run_is_told_by_its_name(tmp_path: Path) -> None:
+def test_a_program_that_cannot_be_run_is_reported_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "java").write_bytes(b"\x7fELF but no program")
     (tmp_path / "java").chmod(0o700)
     java = start_java([str(tmp_path / "java")], os.environ, tmp_path / "spark.log", tmp_path)

@@ -98,7 +98,7 @@ def test_a_java_home_without_a_java_is_passed_over(tmp_path: Path, env: dict[str
     ],
 )
 @pytest.mark.usefixtures("without_wheel")
-def test_a_java_that_does_not_run_is_told_with_its_own_words(
+def test_a_java_that_does_not_run_is_reported_with_its_own_words(
     tmp_path: Path, env: dict[str, str], script: str, told: str
 ) -> None:
     home = make_java(tmp_path / "jdk", "17")

@@ -73,7 +73,7 @@ def test_a_setting_that_is_only_gone_is_a_difference(forgotten: list[str]) -> No
     assert forgotten == ["data"]
 
 
-def test_a_bucket_keeps_its_settings_when_one_is_told_of_whose_name_begins_its_own(
+def test_a_bucket_keeps_its_settings_when_another_has_a_prefix_of_its_name(
     forgotten: list[str],
 ) -> None:
     session: Any = Session()

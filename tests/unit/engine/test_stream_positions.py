@@ -60,7 +60,7 @@ def test_a_checkpoint_tells_what_spark_wrote(tmp_path: Path) -> None:
     assert checkpoint.last_committed() == 0
 
 
-def test_a_checkpoint_that_was_lost_is_written_anew(tmp_path: Path) -> None:
+def test_a_lost_checkpoint_is_written_again(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "new", ['{"t":{"0":3}}', '{"u":{"0":1}}'])
     checkpoint = Checkpoint(tmp_path / "new")
     assert (checkpoint.last_planned(), checkpoint.last_committed()) == (0, 0)
@@ -69,7 +69,7 @@ def test_a_checkpoint_that_was_lost_is_written_anew(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
 
 
-def test_a_damaged_checkpoint_is_told_with_the_way_out(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_reported_with_the_way_out(tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "0").write_text("")
     with pytest.raises(EngineError, match="damaged") as raised:

@@ -47,7 +47,7 @@ def test_sql_that_is_none_is_refused_in_words() -> None:
         ),
     ],
 )
-def test_sql_that_spark_refuses_is_to_be_mended_with_sparks_own_suggestion(said: str, step: str) -> None:
+def test_sql_that_spark_refuses_has_sparks_suggestion_as_next_step(said: str, step: str) -> None:
     def refuse(_: object) -> SparkSession:
         raise RuntimeError(said)
 

@@ -47,7 +47,7 @@ def test_a_wrong_call_or_name_of_ours_is_an_error_of_the_declaration_at_its_line
     assert error.exit_code == 2
 
 
-def test_a_wrong_call_of_the_users_own_function_stays_an_error_of_the_module(tmp_path: Path) -> None:
+def test_a_wrong_call_of_the_users_function_stays_an_error_of_the_module(tmp_path: Path) -> None:
     text = "from ematix_flow import *\ndef pk():\n    pass\npk(x=1)"
     error = refused(tmp_path, text, "own_function")
     assert isinstance(error, ModuleLoadError)

@@ -135,7 +135,7 @@ def test_a_workflow_cannot_wait_for_something_undeclared() -> None:
         current_registry().check()
 
 
-def test_of_several_mistakes_in_a_workflow_the_first_argument_is_told() -> None:
+def test_of_several_mistakes_in_a_workflow_the_first_argument_is_reported() -> None:
     declare("orders")
     with pytest.raises(DeclarationError, match="triggered_by= takes names"):
         ematix.workflow("nightly", jobs=["orders"], triggered_by=5, schedule="never")

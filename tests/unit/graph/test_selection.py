@@ -82,7 +82,7 @@ def test_several_selectors_are_joined_and_exclusions_taken_away() -> None:
 
 
 @pytest.mark.usefixtures("shop")
-def test_a_name_is_a_name_whatever_it_is_made_of() -> None:
+def test_a_name_may_contain_any_characters() -> None:
     assert select(current_registry(), ["odd, name+"]) == ["odd, name+"]
 
 

@@ -86,7 +86,7 @@ def test_a_bad_url_is_refused_with_the_next_step_and_without_its_secret(url: str
     assert "sesame99" not in str(refused.value)
 
 
-def test_references_are_replaced_whatever_characters_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_references_are_replaced_with_any_characters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAIL_PASSWORD", "p@ss/w:rd?#&%")
     monkeypatch.setenv("SLACK", f"slack://hooks.slack.com/services/{TOKEN}")
     monkeypatch.setenv("TOKEN", TOKEN)

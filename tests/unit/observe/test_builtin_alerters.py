@@ -111,7 +111,7 @@ def test_mail_that_is_not_taken_says_why(refuses: str | None, parameters: str, w
     assert server.mails == []
 
 
-def test_apprise_tells_whatever_it_knows() -> None:
+def test_apprise_sends_to_its_services() -> None:
     with http_receiver() as server:
         send_with_timeout(from_url(f"json://{server.host}/in?remind=6h"), FAILED)
         send_with_timeout(from_url(f"apprise+json://{server.host}/in"), RECOVERED)
@@ -150,7 +150,7 @@ def test_a_server_that_stumbles_is_asked_once_more(behaviour: str) -> None:
         ("redirects", "307", 1),
     ],
 )
-def test_a_server_that_does_not_take_it_is_told_of_without_the_address(
+def test_a_server_that_refuses_is_reported_without_the_address(
     behaviour: str, words: str, posts: int
 ) -> None:
     with http_receiver(behaviour) as server:
@@ -177,7 +177,7 @@ def test_who_was_left_behind_is_given_nothing_more_until_it_is_done() -> None:
     assert len(server.posted) == 1
 
 
-def test_nobody_there_is_told_so() -> None:
+def test_a_missing_server_is_reported() -> None:
     with refusing_port() as port:
         for url in (f"slack://localhost:{port}/x?insecure=1", f"email://localhost:{port}?to=a@b.c"):
             with pytest.raises(AlertNotSent, match="refused"):

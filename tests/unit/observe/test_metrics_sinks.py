@@ -58,7 +58,7 @@ def log() -> RunLog:
         ("prometheus+file:///no/such/folder/flow.prom", "is not a writable folder"),
     ],
 )
-def test_a_url_that_makes_no_sense_is_told_before_anything_runs(
+def test_a_url_that_makes_no_sense_is_reported_before_anything_runs(
     url: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConfigError) as refused:
@@ -142,7 +142,7 @@ def test_an_endpoint_is_there_while_the_process_lives(log: RunLog) -> None:
         urlopen(f"http://127.0.0.1:{port}/numbers", timeout=10)
 
 
-def test_a_run_beside_the_scheduler_that_has_the_port_runs(
+def test_a_run_works_while_a_scheduler_has_the_port(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: RunLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     port = free_port()

@@ -53,7 +53,9 @@ def test_each_hears_everything_in_order() -> None:
     assert other.heard == one.heard
 
 
-def test_one_that_breaks_is_told_of_once_and_hears_the_rest(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_observer_is_reported_once_and_gets_the_next_events(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def breaks() -> None:
         raise OSError("no way to https://u:hunter22@pager/")
 

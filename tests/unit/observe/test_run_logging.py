@@ -58,7 +58,7 @@ def test_a_failure_that_is_raised_is_no_error_in_the_log_as_well(
     assert {record.levelno for record in caplog.records} == {logging.INFO}
 
 
-def test_progress_is_told_every_five_seconds_and_in_full_when_the_stage_ends(
+def test_progress_is_reported_every_five_seconds_and_in_full_when_the_stage_ends(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "ematix_flow")

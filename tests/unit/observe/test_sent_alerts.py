@@ -98,7 +98,7 @@ def told(tmp_path: Path, hears: Hears) -> Iterator[ObservedRuns]:
         yield ObservedRuns(log, hears)
 
 
-def test_a_failure_that_lasts_is_told_once_and_its_end_once(told: ObservedRuns, hears: Hears) -> None:
+def test_a_lasting_failure_and_its_end_are_alerted_once_each(told: ObservedRuns, hears: Hears) -> None:
     for number in range(60):
         told.fail(f"no route to host 10.0.0.{number}")
     assert hears.kinds == ["failed"]
@@ -115,14 +115,14 @@ def test_what_was_well_all_along_recovers_from_nothing(told: ObservedRuns, hears
     assert hears.events == []
 
 
-def test_another_failure_is_told_and_the_first_one_not_again(told: ObservedRuns, hears: Hears) -> None:
+def test_another_failure_is_alerted_and_the_first_one_not_again(told: ObservedRuns, hears: Hears) -> None:
     told.fail("no route")
     told.run("failed", SourceFailed("no such table"))
     told.fail("no route")
     assert [event.error_type for event in hears.events] == ["CannotConnect", "SourceFailed"]
 
 
-def test_giving_up_is_told_even_when_the_failure_was(told: ObservedRuns, hears: Hears) -> None:
+def test_giving_up_is_alerted_even_after_the_failure_was(told: ObservedRuns, hears: Hears) -> None:
     for attempt in (1, 2, 3):
         told.fail(attempt=attempt, attempts=3)
     assert hears.kinds == ["failed", "gave_up"]
@@ -155,7 +155,7 @@ def test_a_run_without_news_is_a_recovery(told: ObservedRuns, hears: Hears) -> N
     assert hears.kinds == ["failed", "recovered"]
 
 
-def test_a_failure_that_lasts_is_told_again_after_a_while(told: ObservedRuns, hears: Hears) -> None:
+def test_a_lasting_failure_is_alerted_again_after_a_while(told: ObservedRuns, hears: Hears) -> None:
     told.fail(remind=DAY)
     told.fail(remind=dt.timedelta(microseconds=1))
     assert hears.kinds == ["failed", "failed"]
@@ -163,7 +163,7 @@ def test_a_failure_that_lasts_is_told_again_after_a_while(told: ObservedRuns, he
     assert len(hears.events) == 2
 
 
-def test_what_was_not_delivered_is_told_with_the_next_run(told: ObservedRuns, hears: Hears) -> None:
+def test_an_undelivered_alert_is_sent_with_the_next_run(told: ObservedRuns, hears: Hears) -> None:
     hears.deaf = True
     for _ in range(2):
         with pytest.raises(AlertNotSent, match="nobody listens"):
@@ -180,7 +180,7 @@ def test_what_was_not_delivered_is_told_with_the_next_run(told: ObservedRuns, he
     assert hears.kinds == ["failed", "recovered"]
 
 
-def test_each_receiver_is_told_of_what_it_asked_for(told: ObservedRuns, hears: Hears) -> None:
+def test_each_receiver_gets_the_events_it_subscribed_to(told: ObservedRuns, hears: Hears) -> None:
     kinds = ("gave_up", "recovered")
     told.fail(kinds=kinds, attempts=2)
     told.run("succeeded", kinds=kinds)

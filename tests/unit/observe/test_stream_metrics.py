@@ -213,7 +213,7 @@ def test_a_target_that_fails_alone_degrades_its_pipeline_until_it_is_back(
     assert asked(server, "/health")[1]["status"] == "ok"
 
 
-def test_what_failed_before_a_restart_is_not_said_of_the_new_start(metrics: StreamMetrics) -> None:
+def test_failures_before_a_restart_are_not_shown_for_the_new_start(metrics: StreamMetrics) -> None:
     metrics.target_failed("orders", "dw:a", "away")
     metrics.set_state("orders", "failed", "broken")
     assert metrics.health().status == "failed"
@@ -221,7 +221,7 @@ def test_what_failed_before_a_restart_is_not_said_of_the_new_start(metrics: Stre
     assert (metrics.health().status, metrics.health().is_healthy) == ("ok", True)
 
 
-def test_failing_targets_are_told_up_to_a_bound(metrics: StreamMetrics) -> None:
+def test_failing_targets_are_reported_up_to_a_bound(metrics: StreamMetrics) -> None:
     for number in range(MOST_TARGETS + 5):
         metrics.target_failed("orders", f"dw:{number}", "away")
     assert len(metrics.health().pipelines["orders"]["failing_targets"]) == MOST_TARGETS
@@ -292,14 +292,16 @@ def test_rubbish_does_not_break_the_server(server: MetricsServer) -> None:
     assert ask(server, "/health")[0] == 200
 
 
-def test_a_port_that_is_taken_is_told_with_what_to_do(metrics: StreamMetrics, server: MetricsServer) -> None:
+def test_a_port_that_is_taken_is_reported_with_what_to_do(
+    metrics: StreamMetrics, server: MetricsServer
+) -> None:
     with pytest.raises(ConfigError, match="another process listens there") as raised:
         metrics.serve(server.port)
     assert raised.value.next_step == "choose another port, or 0 for any that is free"
 
 
 @pytest.mark.parametrize(("port", "host"), [(70000, "127.0.0.1"), (-1, "127.0.0.1"), (0, "203.0.113.1")])
-def test_an_address_that_cannot_be_is_told(metrics: StreamMetrics, port: int, host: str) -> None:
+def test_an_address_that_cannot_be_is_reported(metrics: StreamMetrics, port: int, host: str) -> None:
     with pytest.raises(ConfigError, match=r"not a port|cannot be shown"):
         metrics.serve(port, host)
 

@@ -71,7 +71,7 @@ def test_rows_become_versions_under_every_policy_but_error() -> None:
 
 
 @pytest.mark.parametrize("policy", ["warn", "evolve"])
-def test_what_no_change_mends_stops_an_evolving_load_too(policy: str) -> None:
+def test_drift_that_no_change_fixes_stops_an_evolving_load_too(policy: str) -> None:
     both = TablePlan(ADDS.changes, REFUSED.differences, ADDS.diff + REFUSED.diff, ADDS.blockers)
     with pytest.raises(SchemaMismatch, match="differs from its declaration"):
         judge_drift(policy, TABLE, both, None)

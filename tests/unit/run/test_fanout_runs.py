@@ -280,7 +280,7 @@ def test_every_attempt_of_a_rerun_goes_on_with_what_is_missing(database: Path) -
 
     waits: list[float] = []
     with run_context() as context:
-        waiting = dataclasses.replace(context, sleep=mend)
+        waiting = dataclasses.replace(context, sleep=fix)
         result = run_declared_pipeline(current_registry().pipeline("both"), waiting)
     assert (result.attempts, [t.status for t in result.targets]) == (3, ["skipped", "succeeded"])
     assert counts(database) == (2, 2)
@@ -308,7 +308,7 @@ def test_an_attempt_that_committed_without_hearing_so_has_succeeded(database: Pa
     assert counts(database) == (2, 2)
 
 
-def test_a_scheduled_slot_has_a_batch_of_its_own(database: Path) -> None:
+def test_a_scheduled_slot_has_its_own_batch(database: Path) -> None:
     with pytest.raises(LoadError):
         declare().sync()
     execute(database, "UPDATE people SET name = 'Grace' WHERE id = 2")

@@ -102,7 +102,7 @@ def test_runs_side_by_side_keep_their_own_words(shop: Path, tmp_path: Path) -> N
         assert [n for n in range(3) if f"this is p{n}" in said] == [number]
 
 
-def test_what_a_command_does_is_a_run_of_its_own(shop: Path) -> None:
+def test_a_command_is_recorded_as_a_separate_run(shop: Path) -> None:
     with record_command("people", "shop:people", "maintain", None) as recording:
         LOG.warning("compacting")
         recording.output.add_text("one more")

@@ -87,7 +87,7 @@ def orders(tmp_path: Path) -> Pipeline:
     return orders
 
 
-def test_a_run_that_died_is_told_as_failed_by_the_next(
+def test_a_run_that_died_is_reported_as_failed_by_the_next(
     orders: Pipeline, log: RunLog, hears: Hears, tmp_path: Path
 ) -> None:
     gone = os.fork()
@@ -148,7 +148,7 @@ def die(runner: SlotRunner, slot: Slot, times: int = 4) -> Claim | SlotOutcome |
     return outcome
 
 
-def test_a_slot_whose_runs_die_one_after_the_other_is_told_and_recorded(
+def test_a_slot_whose_runs_die_one_after_the_other_is_reported_and_recorded(
     runner: SlotRunner, log: RunLog, hears: Hears
 ) -> None:
     slot = Slot("orders", NOON)
@@ -259,7 +259,7 @@ def test_who_looks_for_work_starts_no_engine_to_read_a_ledger(
     assert caplog.text == ""  # from the journal, without a query of the target
 
 
-def test_a_slot_that_is_given_up_again_after_it_was_cleared_is_told_and_recorded_again(
+def test_a_slot_that_is_given_up_again_after_it_was_cleared_is_reported_and_recorded_again(
     runner: SlotRunner, orders: Pipeline, log: RunLog, hears: Hears, tmp_path: Path
 ) -> None:
     slot = Slot("orders", NOON)
@@ -273,7 +273,7 @@ def test_a_slot_that_is_given_up_again_after_it_was_cleared_is_told_and_recorded
     assert len(log.list("orders", "failed")) == 2
 
 
-def test_who_dies_while_it_gives_a_slot_up_has_told_it(
+def test_a_process_that_dies_while_it_gives_a_slot_up_has_reported_it(
     runner: SlotRunner, log: RunLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(*_: object) -> bool:
@@ -287,7 +287,7 @@ def test_who_dies_while_it_gives_a_slot_up_has_told_it(
     assert [run.error_type for run in log.list("orders")] == ["RunsDied"]
 
 
-def test_runs_that_are_started_and_never_begin_are_told_once_and_never_given_up(
+def test_runs_that_are_started_and_never_begin_are_reported_once_and_never_given_up(
     runner: SlotRunner, log: RunLog, hears: Hears
 ) -> None:
     slot = Slot("orders", NOON)
@@ -303,7 +303,7 @@ def test_runs_that_are_started_and_never_begin_are_told_once_and_never_given_up(
     assert len(log.list("orders")) == 1
 
 
-def test_a_run_that_cannot_be_started_is_told_once_until_one_succeeds(
+def test_a_run_that_cannot_be_started_is_reported_once_until_one_succeeds(
     runner: SlotRunner, orders: Pipeline, log: RunLog, hears: Hears, tmp_path: Path
 ) -> None:
     scheduler = Scheduler(runner, Nowhere(), "pipelines")
@@ -347,7 +347,7 @@ def test_an_alert_of_a_refused_run_that_did_not_get_through_is_sent_the_next_tim
     assert len(log.list("orders")) == 1
 
 
-def test_a_refused_run_is_counted_once_however_often_it_is_told(runner: SlotRunner, log: RunLog) -> None:
+def test_a_refused_run_is_counted_once_however_often_it_is_reported(runner: SlotRunner, log: RunLog) -> None:
     counting = CountingObserver("here", log)
     observers = Observers([counting])
     context = replace(runner.context(Slot("orders", NOON)), observers=observers)
@@ -392,7 +392,7 @@ def follow(script: Script, log: RunLog, monkeypatch: pytest.MonkeyPatch, restart
 _CALLS = ("set_state", "mark_alive", "count_restart", "restarting", "stopped")
 
 
-def test_a_stream_that_is_restarted_is_told_once_and_recovers_with_its_first_batch(
+def test_a_stream_that_is_restarted_is_reported_once_and_recovers_with_its_first_batch(
     log: RunLog, hears: Hears, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = TargetFailed("the server went away")

@@ -400,7 +400,7 @@ def test_an_upstream_that_found_nothing_new_counts_as_fresh() -> None:
     assert names(run_due()) == [("daily", "succeeded")]
 
 
-def test_what_is_cleared_runs_again_and_its_workflow_ends_anew(shop: Path) -> None:
+def test_a_cleared_slot_runs_again_and_its_workflow_ends_again(shop: Path) -> None:
     execute(shop, "ALTER TABLE raw RENAME TO gone")
     declare("orders")
     declare("daily", "orders")
@@ -681,7 +681,7 @@ def test_a_death_that_its_scheduler_has_seen_is_followed_by_its_pause() -> None:
     assert run_due() == []
 
 
-def test_an_attempt_that_failed_is_said_to_have() -> None:
+def test_a_failed_attempt_is_reported_as_failed() -> None:
     declare("orders", sql="SELECT id FROM nowhere", retry={"max_attempts": 2, "base_secs": 60})
     open_slot("orders", utc_now())
     before = utc_now() + dt.timedelta(seconds=60)
@@ -721,7 +721,7 @@ class Failing:
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_an_end_that_the_store_does_not_hear_is_told_again(after: bool) -> None:
+def test_an_end_that_the_store_did_not_get_is_sent_again(after: bool) -> None:
     declare("orders")
     slot = open_slot("orders", utc_now())
     with runner() as opened:
@@ -742,7 +742,7 @@ def test_a_run_begins_though_only_the_answer_of_the_store_was_lost(after: bool) 
         assert here.run_claimed(claim).status == ("succeeded" if after else "lost")
 
 
-def test_a_run_whose_answer_was_lost_does_not_begin_beside_another_of_its_claim() -> None:
+def test_a_run_whose_answer_was_lost_does_not_begin_while_another_holds_its_claim() -> None:
     declare("orders")
     slot = open_slot("orders", utc_now())
     with runner() as here:
@@ -838,7 +838,7 @@ def test_what_is_at_work_ends_when_the_store_fails_before_the_next() -> None:
     assert status_of(slot)[0] == "succeeded"
 
 
-def test_an_interrupt_is_told_though_the_store_fails() -> None:
+def test_an_interrupt_is_reported_even_if_the_store_fails() -> None:
     @ematix.pipeline(target=Numbers, target_connection="shop", name="stops")
     def stops(conn: Any) -> str:
         raise KeyboardInterrupt
@@ -931,7 +931,7 @@ def test_a_slot_that_is_loaded_is_not_skipped_for_what_came_after(shop: Path) ->
     assert status_of(slot)[0] == "succeeded"
 
 
-def test_whether_a_slot_is_loaded_is_asked_of_connections_of_its_own_project() -> None:
+def test_whether_a_slot_is_loaded_is_asked_of_the_projects_connections() -> None:
     declare("upstream")
     orders = declare("orders", "upstream")
     slot = open_slot("orders", utc_now())

@@ -226,7 +226,7 @@ def test_a_schedule_that_is_new_looks_back_for_the_interval_alone(desk: Desk) ->
     assert desk.scheduler().tick() == []
 
 
-def test_a_run_that_died_is_tried_again_soon_and_given_up_with_what_was_heard(desk: Desk) -> None:
+def test_a_run_that_died_is_retried_soon_and_given_up_with_the_reason_of_its_exit(desk: Desk) -> None:
     desk.declare("orders")
     slot, scheduler = desk.open("orders"), desk.scheduler()
     for died in range(MAX_DEATHS):
@@ -258,7 +258,7 @@ def test_a_run_that_was_stopped_before_it_began_gives_its_slot_back_and_is_no_de
         assert record is not None and (record.status, record.deaths) == ("waiting", 0)
 
 
-def test_a_run_that_said_how_it_ended_is_left_alone(desk: Desk) -> None:
+def test_a_run_that_reported_its_end_is_left_alone(desk: Desk) -> None:
     desk.declare("orders")
     slot, scheduler = desk.open("orders"), desk.scheduler()
     [claim] = scheduler.tick()
@@ -353,7 +353,7 @@ def test_what_a_look_asks_the_store_does_not_grow_with_the_pipelines(desk: Desk)
     assert sum(asked[0].values()) < 10
 
 
-def test_a_look_that_fails_is_told_and_the_next_one_comes(
+def test_a_failed_poll_is_reported_and_the_next_one_follows(
     desk: Desk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk.declare("orders")
@@ -391,7 +391,7 @@ def test_who_is_interrupted_again_ends_at_once(desk: Desk, monkeypatch: pytest.M
     assert desk.store.lease("scheduler", "another", 60) is not None
 
 
-def test_attempts_that_end_without_a_word_are_the_only_deaths() -> None:
+def test_only_attempts_that_end_without_a_result_count_as_deaths() -> None:
     store = MemorySlotStore(lambda: NOON)
     slot = Slot("orders", NOON)
     store.open([slot])
@@ -403,7 +403,7 @@ def test_attempts_that_end_without_a_word_are_the_only_deaths() -> None:
         store.retry_later(claim, 0, "another run has the lock", failed=False)
 
 
-def test_what_pipelines_promise_is_told_with_each_look(desk: Desk) -> None:
+def test_freshness_of_pipelines_is_reported_with_each_poll(desk: Desk) -> None:
     desk.declare("fresh", freshness_sla="2h")
     desk.declare("other")
     heard: list[SchedulerTick] = []
@@ -422,7 +422,7 @@ def test_what_pipelines_promise_is_told_with_each_look(desk: Desk) -> None:
     ]
 
 
-def test_a_fire_that_was_missed_is_counted_once_whoever_looks(desk: Desk) -> None:
+def test_a_missed_fire_is_counted_once_by_all_processes(desk: Desk) -> None:
     desk.declare("orders", catchup="none")
     counting = CountingObserver("here", NullRunLog("none", ConfigError("there is none")))
     watching = Observers([counting])
@@ -440,7 +440,7 @@ def test_a_fire_that_was_missed_is_counted_once_whoever_looks(desk: Desk) -> Non
     assert counting.metrics.value("pipeline_slots_total", pipeline="orders", outcome="missed") == 1
 
 
-def test_what_is_due_and_finds_no_room_is_told_with_how_far_behind_it_is(desk: Desk) -> None:
+def test_what_is_due_and_finds_no_room_is_reported_with_how_far_behind_it_is(desk: Desk) -> None:
     for number in range(3):
         desk.declare(f"p{number}")
     desk.declare("after", depends_on=["p2"])

@@ -247,12 +247,12 @@ def test_what_is_near_is_found_in_a_few_steps(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("cron", ["", "x", "* * * *", "0 0 0 * * *", "61 * * * *", "@never", "0 0 31 2 *"])
-def test_what_is_no_schedule_is_told(cron: str) -> None:
+def test_what_is_no_schedule_is_reported(cron: str) -> None:
     with pytest.raises(BadSchedule):
         Schedule(cron).check()
 
 
-def test_an_unknown_zone_is_told() -> None:
+def test_an_unknown_zone_is_reported() -> None:
     with pytest.raises(BadSchedule, match="Mars/Olympus"):
         Schedule("@daily", "Mars/Olympus").check()
 

@@ -58,7 +58,7 @@ def test_what_a_trigger_waits_for_keeps_its_structure(new: str, waits: str | Non
     assert told == ([] if waits is None else [f"a success of {waits}"])
 
 
-def test_a_failure_that_a_trigger_does_not_need_is_not_told() -> None:
+def test_a_failure_that_a_trigger_does_not_need_is_not_reported() -> None:
     spec = WorkflowSpec("w", ("mail",), Trigger("all", ("a", Trigger("any", ("b", "c")))))
     ends = {name: LastEnd("run:1", False, "failed at noon: why") for name in "ac"} | {"b": good("run:2")}
     told = WorkflowSlots([spec], lambda names: ends).waits_for("w", WorkflowFiring(), ends)
@@ -108,7 +108,7 @@ def test_an_end_that_shows_up_late_still_fires_and_an_old_one_that_comes_back_do
     assert len(slots_of(store, slot_name("w"))) == 3
 
 
-def test_a_job_with_fires_of_its_own_loses_none_to_its_workflow() -> None:
+def test_a_job_with_its_own_schedule_loses_no_fire_to_its_workflow() -> None:
     """Own fires are searched after the newest slot: slots that a workflow opens must not hide older ones."""
     now = [NOON]
     store = MemorySlotStore(lambda: now[0])

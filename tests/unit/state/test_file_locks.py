@@ -54,7 +54,7 @@ def test_the_holder_knows_itself_and_leaves_the_lock_free(tmp_path: Path) -> Non
         pass
 
 
-def test_a_second_process_is_refused_and_told_who_holds_the_lock(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_with_the_holder_of_the_lock(tmp_path: Path) -> None:
     with (
         holding_child(tmp_path) as process,
         pytest.raises(PipelineLocked) as caught,
@@ -125,7 +125,7 @@ def test_a_lock_may_be_released_by_another_thread_than_took_it(tmp_path: Path) -
         pass
 
 
-def test_other_pipelines_and_other_targets_run_beside_it(tmp_path: Path) -> None:
+def test_other_pipelines_and_other_targets_run_at_the_same_time(tmp_path: Path) -> None:
     with (
         hold_file_lock(tmp_path, "orders", "dw.orders", "r1"),
         hold_file_lock(tmp_path, "orders", "lake.orders", "r1"),

@@ -128,7 +128,7 @@ def test_a_lease_is_renewed_while_a_portion_runs(
     assert replay_letters("orders", store, ALL, slow, lease_seconds=0.3).taken == 1
 
 
-def test_a_lease_that_ended_meanwhile_is_told(store: DeadLetterStore) -> None:
+def test_a_lease_that_ended_meanwhile_is_reported(store: DeadLetterStore) -> None:
     fill(store, 2)
 
     def stolen(letters: Sequence[DeadLetter]) -> Mapping[str, str | None]:

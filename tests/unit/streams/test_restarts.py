@@ -115,7 +115,7 @@ def test_no_restart_may_be_allowed() -> None:
     assert raised.value.state is None
 
 
-def test_each_restart_is_told_with_its_error_and_wait_and_without_secrets() -> None:
+def test_each_restart_is_reported_with_its_error_and_wait_and_without_secrets() -> None:
     time = Time()
     told: list[str] = []
     seen: list[RestartNotice] = []

@@ -207,7 +207,7 @@ def test_columns_are_inherited_from_abstract_bases():
         table_spec(Audited)
 
 
-def test_a_subclass_of_a_table_has_a_name_of_its_own():
+def test_a_subclass_of_a_table_has_its_own_name():
     class Base(ManagedTable):
         __tablename__ = "base_table"
         id: BigInt
