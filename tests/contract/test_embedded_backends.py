@@ -284,7 +284,7 @@ def test_a_view_of_the_name_is_no_target(kind: str, backend: Backend, path: Path
 @EACH
 def test_names_that_differ_in_case_are_one_column(kind: str, backend: Backend, path: Path) -> None:
     text = DataType("text")
-    with pytest.raises(NameRefused, match="differ in case alone"):
+    with pytest.raises(NameRefused, match="differ only in case"):
         target_of(backend).inspect(TableSpec(None, "t", (ColumnSpec("A", text), ColumnSpec("a", text))))
     prepare(target_of(backend), TableSpec(None, "Orders", (ColumnSpec("ID", text, primary_key=True),)))
     table = TableSpec(None, "orders", (ColumnSpec("id", text, primary_key=True),))

@@ -46,7 +46,7 @@ def test_a_certificate_is_taken_unseen_when_that_is_asked_for(kafka: KafkaServer
 
 
 def test_a_broker_that_wants_a_client_certificate_says_so(kafka: KafkaServer) -> None:
-    with pytest.raises(CannotConnect, match="wants a client certificate") as failure:
+    with pytest.raises(CannotConnect, match="requires a client certificate") as failure:
         KafkaStreamBackend(secured(kafka, "certificate", tls_cert_path="", tls_key_path="")).check()
     assert "tls_cert_path" in str(failure.value.next_step)
 

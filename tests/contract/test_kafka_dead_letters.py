@@ -247,7 +247,7 @@ def test_a_user_who_may_not_read_the_limit_of_a_topic_sends_letters_in_smaller_s
 def test_a_topic_that_takes_no_letter_at_all_is_an_error(kafka: KafkaServer) -> None:
     topic = kafka.create_topic("tiny-letters", config={"max.message.bytes": "100"})
     letter = DeadLetter.create("orders", "decode", "x", payload=b"{")
-    with pytest.raises(TargetFailed, match="larger than the topic takes") as raised:
+    with pytest.raises(TargetFailed, match="larger than the topic allows") as raised:
         DeadLetterTopic(connected(kafka), topic).publish([letter])
     assert "max.message.bytes" in str(raised.value.next_step)
 

@@ -37,7 +37,7 @@ class Family(MergeContract, Scd2Contract):
 
     def test_columns_that_differ_only_in_case_are_refused(self, target: BatchTarget) -> None:
         columns = tuple(ColumnSpec(name, DataType("text"), nullable=True) for name in ("Name", "name"))
-        with pytest.raises(SchemaMismatch, match="differ in case alone"):
+        with pytest.raises(SchemaMismatch, match="differ only in case"):
             prepare(target, TableSpec("contract", "t", columns))
 
 

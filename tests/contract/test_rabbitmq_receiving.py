@@ -304,7 +304,7 @@ def test_a_broker_that_stays_away_ends_the_receiving(
         until(lambda: spool.pending_rows() == 1)
         rabbitmq.stop()
         until(lambda: spool.failure is not None)
-        with pytest.raises(CannotConnect, match=r"is unreachable for .* seconds: nothing listens"):
+        with pytest.raises(CannotConnect, match=r"has been unreachable for .* seconds: nothing listens"):
             spool.raise_failure()
     rabbitmq.start()
     assert rabbitmq.count(rabbitmq_queue) == 1

@@ -1,4 +1,4 @@
-"""Times in UTC: the present, checked and written for people."""
+"""Times in UTC: the current time, a check for a time zone, and the text form."""
 
 from __future__ import annotations
 

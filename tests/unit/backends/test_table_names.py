@@ -145,7 +145,7 @@ def test_columns_that_differ_in_case_alone_are_refused_those_of_a_load_among_the
     added += [c.name for c in companion.columns if c.name not in table.column_names] if companion else []
     for name in ("V", *[name.upper() for name in added]):
         wider = replace(table, columns=(*COLUMNS, ColumnSpec(name, DataType("text"), nullable=True)))
-        with pytest.raises(SchemaMismatch, match="differ in case alone, and Spark"):
+        with pytest.raises(SchemaMismatch, match="differ only in case, and Spark"):
             require_distinct_names(wider, "Spark")
 
 

@@ -112,8 +112,8 @@ class MessageBackend(ABC):
     ) -> Iterator[pa.RecordBatch]:
         """Read batches of ``place`` until no message has come for ``idle_timeout`` seconds.
 
-        All batches have the same columns: ``columns``, or what the registry says, or for JSON what the
-        first batch shows. ``bad="skip"`` leaves out messages that cannot be read, with a warning; else
+        All batches have the same columns: ``columns``, or those of the registry, or for JSON those
+        of the first batch. ``bad="skip"`` leaves out messages that cannot be read, with a warning; else
         they raise SourceFailed.
         """
         if bad not in ("fail", "skip"):
@@ -209,7 +209,7 @@ class RefusableBackend(MessageBackend):
         return count
 
 
-# ------------------------------------------------------------------ the steps, each usable alone
+# ------------------------------------------------------------------ the steps
 
 
 def gather_batch(receiver: Receiver, until: BatchLimits) -> tuple[list[Message], bool]:
@@ -267,7 +267,7 @@ def choose_decoder(
         raise SourceFailed(
             f"none of the first {len(messages)} messages of {payload.topic!r} is a JSON object with fields",
             state="nothing was acknowledged",
-            next_step="name the columns (columns=…), or say how they are written (payload_format=…)",
+            next_step="name the columns (columns=…), or the format of the payloads (payload_format=…)",
         )
     return decoder_for(payload, columns, numeric_positions=numeric_positions)
 

@@ -1,1 +1,1 @@
-"""Kafka: followed by Spark's own connector, written by librdkafka, exactly once within a cluster."""
+"""Kafka: Spark's connector plans reads, librdkafka writes; exactly once within a cluster."""

@@ -25,10 +25,10 @@ class KafkaStreamBackend(Backend):
             raise ConfigError(f"connection {connection.name!r} is {connection.kind}, not kafka")
         self.cluster = KafkaCluster(connection)
         if connection.msk_iam_region:
-            self.jar_groups = ("kafka", "msk", "s3")  # s3 brings the AWS SDK that both share
+            self.jar_groups = ("kafka", "msk", "s3")  # s3 has the AWS SDK that both need
 
     def check(self) -> str:
-        """Kafka tells clients no version; this shows the cluster's id and size."""
+        """Kafka does not report its version to clients; this shows the cluster's id and size."""
         metadata = self.cluster.metadata()
         count = len(metadata.brokers)
         brokers = "1 broker" if count == 1 else f"{count} brokers"

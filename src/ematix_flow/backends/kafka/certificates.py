@@ -31,7 +31,7 @@ def pem_text(path: Path) -> str:
 
 
 def pem_key(path: Path, connection: str, password: str) -> str:
-    """The private key of a file as PKCS#8, the only form Java reads; decrypted where Java cannot do it."""
+    """The private key of a file as PKCS#8, the only form Java reads; decrypted if Java cannot do it."""
     for found in _BLOCK.finditer(_read_text(path)):
         if found[1] == "PRIVATE KEY":
             return found[0]
@@ -60,7 +60,7 @@ def _decrypt(block: str, path: Path, connection: str, password: str) -> str:
     except ImportError as error:
         raise ConfigError(
             f"tls_key_path of connection {connection!r} is {path}, encrypted in a way that Spark's Kafka "
-            "client cannot undo",
+            "client cannot decrypt",
             next_step="pip install cryptography, or encrypt it with  openssl pkcs8 -topk8 -v1 PBE-SHA1-3DES",
         ) from error
     try:

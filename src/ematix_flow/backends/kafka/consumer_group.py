@@ -48,7 +48,9 @@ class PipelineGroup:
             if not self._is_group_chosen:
                 self._offsets(list(wanted))
             committed = self._committed_offsets(self.name, wanted)
-            if self.name == self._shared_name and self._other_pipelines(committed):  # another one has begun
+            if self.name == self._shared_name and self._other_pipelines(
+                committed
+            ):  # another pipeline has begun
                 self._switch_to_own_group(self._other_pipelines(committed))
                 committed = self._committed_offsets(self.name, wanted)
             due = [

@@ -22,7 +22,7 @@ from ematix_flow.state.dead_letters.base import DeadLetter, DeadLetterPublisher,
 
 PREFIX = "ematix-dlq-"
 
-_DEFAULT_MAX_BYTES = 1_000_000  # when this user may not read the topic's settings
+_DEFAULT_MAX_BYTES = 1_000_000  # if this user may not read the topic's settings
 _LEAST_MAX_BYTES = 1_000  # about the size of the headers alone
 
 Headers = list[tuple[str, bytes | None]]

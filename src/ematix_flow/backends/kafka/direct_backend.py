@@ -30,7 +30,7 @@ class KafkaBackend(MessageBackend):
         connection = KafkaConnection(**{name: value for name, value in given.items() if value is not None})
         if isinstance(connection.schema_registry, str) and connection.schema_registry:
             raise UsageError(
-                "schema_registry is a name, which is known to pipelines only",
+                "schema_registry is a name, which only pipelines can look up",
                 next_step="give schema_registry_url, or a SchemaRegistryConnection",
             )
         return cls(connection)
@@ -47,6 +47,6 @@ class KafkaBackend(MessageBackend):
         return target.sender(place, {})
 
     def _receipts(self, messages: Sequence[Message]) -> Sequence[Any]:
-        """The last of each partition: it covers all before."""
+        """The last receipt of each partition: it covers all earlier ones."""
         last = {(message.topic, message.partition): message.receipt for message in messages}
         return list(last.values())

@@ -72,11 +72,11 @@ TRANSIENT = (
         KafkaError.SHARE_SESSION_NOT_FOUND,
         KafkaError.INVALID_SHARE_SESSION_EPOCH,
         KafkaError.SHARE_SESSION_LIMIT_REACHED,
-        KafkaError.INVALID_MSG,  # its checksum does not fit: damaged on the way
+        KafkaError.INVALID_MSG,  # its checksum is wrong: damaged in transit
         # a transaction that ends at this time
         KafkaError.CONCURRENT_TRANSACTIONS,
         KafkaError.UNSTABLE_OFFSET_COMMIT,
-        # librdkafka itself asks again
+        # librdkafka retries these itself
         KafkaError._RETRY,
         KafkaError._INTR,
         KafkaError._IN_PROGRESS,

@@ -65,8 +65,8 @@ def cannot_connect(connection: KafkaConnection, errors: ClientErrors, seconds: f
     if code == KafkaError._SSL or "certificate verify failed" in lowered:
         return CannotConnect(
             f"cannot trust the certificate of the Kafka broker at {servers}: {_plain_tls(text)}",
-            next_step=f"name its authority's file as tls_ca_path of connection {name!r}, and the brokers as "
-            "the certificate names them",
+            next_step=f"set tls_ca_path of connection {name!r} to its authority's file, and use the host "
+            "names of the certificate in bootstrap_servers",
         )
     if code == KafkaError._RESOLVE:
         return CannotConnect(
@@ -74,7 +74,9 @@ def cannot_connect(connection: KafkaConnection, errors: ClientErrors, seconds: f
             next_step="check bootstrap_servers, and the network's name server",
         )
     if "alert" in lowered:
-        given = "refuses the client certificate" if connection.tls_cert_path else "wants a client certificate"
+        given = (
+            "refuses the client certificate" if connection.tls_cert_path else "requires a client certificate"
+        )
         return CannotConnect(
             f"the Kafka broker at {servers} {given}: {_plain_tls(text)}",
             next_step=f"check tls_cert_path and tls_key_path of connection {name!r}",
@@ -93,7 +95,7 @@ def cannot_connect(connection: KafkaConnection, errors: ClientErrors, seconds: f
         return CannotConnect(
             f"the Kafka broker at {servers} closes the connection without an answer, like one that needs TLS "
             "or a login",
-            next_step=f"connection {name!r} speaks {connection.protocol}: check the port, and "
+            next_step=f"connection {name!r} uses {connection.protocol}: check the port, and "
             "security_protocol (plaintext, ssl, sasl_plaintext, sasl_ssl)",
         )
     what = f": {text}" if text else f" within {seconds:g} seconds"
@@ -126,7 +128,7 @@ def invalid_settings(connection: KafkaConnection, error: Exception) -> FlowError
         return ConfigError(
             f"connection {connection.name!r} names the property {unknown[1]!r}, "
             "which librdkafka does not know",
-            next_step=f'write  "java.{unknown[1]}"  if it is for Spark\'s client alone, or fix the name',
+            next_step=f'write  "java.{unknown[1]}"  if it is for Spark\'s client only, or fix the name',
         )
     field = next((f for key, f in _SETTING_FIELDS.items() if key in text), None)
     if field == "tls_key_path" and "PEM" in text:
@@ -159,7 +161,7 @@ def broker_refusal(connection: KafkaConnection, doing: str, error: KafkaError) -
     }
     if code in rights:
         return TargetFailed(
-            f"Kafka does not allow user {user!r} {doing}: {reason}",
+            f"Kafka does not allow user {user!r} to {doing}: {reason}",
             next_step=f"grant it the right on {rights[code]} (kafka-acls --add --allow-principal …)",
         )
     if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
@@ -173,8 +175,8 @@ def broker_refusal(connection: KafkaConnection, doing: str, error: KafkaError) -
         )
     if code == KafkaError.MSG_SIZE_TOO_LARGE:
         return TargetFailed(
-            f"a message is larger than the topic takes ({doing}): {reason}",
-            next_step="raise max.message.bytes of the topic (kafka-configs --alter), or send less in one",
+            f"a message is larger than the topic allows ({doing}): {reason}",
+            next_step="raise the topic's max.message.bytes (kafka-configs --alter), or send smaller messages",
         )
     return TargetFailed(f"Kafka refused to {doing}: {reason}", next_step="run it again once Kafka works")
 

@@ -161,7 +161,7 @@ def _offsets_without_position(
     moment = reading.starting
     if isinstance(moment, dt.datetime):
         offsets = cluster.offsets_at(partitions, int(moment.timestamp() * 1000))
-        late = [each for each, offset in offsets.items() if offset < 0]  # no message is that new yet
+        late = [each for each, offset in offsets.items() if offset < 0]  # no message is newer
         return {**offsets, **cluster.end_offsets(late, committed=False)}
     policy = moment if moment != "earliest" else cluster.connection.auto_offset_reset or "earliest"
     if policy == "error" and partitions:

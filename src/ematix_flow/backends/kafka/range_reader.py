@@ -180,7 +180,7 @@ class OpenRangeReader:
         if remaining:
             self._consumer.incremental_unassign([TopicPartition(*progress.range.topic_partition)])
 
-    # -------------------------------------------------------------- what goes wrong
+    # -------------------------------------------------------------- errors
 
     def _handle_error(
         self,

@@ -29,7 +29,7 @@ class KafkaSender:
     connection: KafkaConnection
     topic: str
     options: Mapping[str, str] = field(default_factory=dict)
-    max_message_bytes: int | None = None  # the topic's limit, when the broker tells it
+    max_message_bytes: int | None = None  # the topic's limit, if the broker reports it
     partitions: int | None = None  # how many the topic has
 
     def __repr__(self) -> str:
@@ -58,9 +58,9 @@ class KafkaSender:
                 and _compressed_size(message) > self.max_message_bytes
             ):
                 raise RowRejected(
-                    f"a message has {size:,} bytes, and topic {self.topic!r} takes "
+                    f"a message has {size:,} bytes, and topic {self.topic!r} allows "
                     f"{self.max_message_bytes:,}",
-                    next_step="raise max.message.bytes of the topic (kafka-configs --alter), or send less",
+                    next_step="raise max.message.bytes (kafka-configs --alter), or send smaller messages",
                 )
 
     def keep_open(self) -> OpenKafkaSender:

@@ -27,11 +27,11 @@ _STREAM_OPTIONS = {
     "startingTimestamp": "starting= takes a time",
     "startingOffsetsByTimestamp": "starting= takes a time",
     "startingOffsetsByTimestampStrategy": "starting= takes a time",
-    "endingOffsets": "leave it out: a stream has no end; --once ends at what is there now",
-    "endingTimestamp": "leave it out: a stream has no end; --once ends at what is there now",
-    "endingOffsetsByTimestamp": "leave it out: a stream has no end; --once ends at what is there now",
+    "endingOffsets": "leave it out: a stream has no end; --once stops at the newest message",
+    "endingTimestamp": "leave it out: a stream has no end; --once stops at the newest message",
+    "endingOffsetsByTimestamp": "leave it out: a stream has no end; --once stops at the newest message",
     "failOnDataLoss": "set fail_on_data_loss= instead",
-    "includeHeaders": "leave it out: headers are there, as _headers",
+    "includeHeaders": "leave it out: the column _headers has the headers",
 }
 
 

@@ -48,11 +48,11 @@ class KafkaTarget(MessageTarget):
         )
 
     def _max_message_bytes(self, destination: str) -> int | None:
-        """The maximum size of a message in the topic; None when we may not ask."""
+        """The maximum size of a message in the topic; None if this user may not read it."""
         topic = ConfigResource(ResourceType.TOPIC, destination)
         try:
             answer = self._cluster.admin.describe_configs([topic], request_timeout=REQUEST_SECONDS)[topic]
-            found = self._cluster.wait_for(answer, f"look at topic {destination!r}")
+            found = self._cluster.wait_for(answer, f"describe topic {destination!r}")
         except FlowError as error:
             _log.debug("the message limit of topic %s is unknown: %s", destination, error.what)
             return None

@@ -58,7 +58,7 @@ def kinesis_client(connection: KinesisConnection, *, attempts: int = ATTEMPTS, c
     if not connection.verify_tls:
         import urllib3
 
-        # the connection asks for it; a warning for each request would not help
+        # the connection disables verification; a warning for each request would not help
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     return client
 

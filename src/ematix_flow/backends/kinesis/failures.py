@@ -94,16 +94,16 @@ def _refusal(
         return refused
     if code in _DENIED:
         return failed(
-            f"Kinesis does not allow the user of connection {name!r}: {doing}: {words}",
+            f"Kinesis does not allow the user of connection {name!r} to {doing}: {words}",
             next_step="give it kinesis:ListShards, kinesis:GetShardIterator, kinesis:GetRecords and "
             "kinesis:DescribeStreamSummary to read, kinesis:PutRecords to send",
         )
     if is_unreachable(error):
         return away(
-            f"Kinesis has an error ({doing}): it answered {http_status(error)} {words}",
+            f"Kinesis failed to {doing}: it answered {http_status(error)} {words}",
             next_step="run it again once the service works",
         )
-    return failed(f"Kinesis refused: {doing}: {words} ({code})", next_step=f"flow connections check {name}")
+    return failed(f"Kinesis refused to {doing}: {words} ({code})", next_step=f"flow connections check {name}")
 
 
 def unreachable_error(

@@ -1,4 +1,4 @@
-"""Sends messages to a stream, in requests as large as the service takes.
+"""Sends messages to a stream, in requests as large as the service allows.
 
 Delivery is at least once. Refused records of a request are sent again before the next request, so records of
 one key may change their order within a request, as ``PutRecords`` documents. Kinesis has no headers, so they
@@ -69,8 +69,8 @@ class KinesisSender:
                 weight = len(data) + len(partition_key.encode())
                 if weight > RECORD_BYTES:
                     raise RowRejected(
-                        f"message {row} has {weight:,} bytes with its key; Kinesis takes {RECORD_BYTES:,}",
-                        next_step="send less in a message, or put the content elsewhere and send where it is",
+                        f"message {row} has {weight:,} bytes with its key; Kinesis allows {RECORD_BYTES:,}",
+                        next_step="send less data, or store the content elsewhere and send its address",
                     )
                 if len(request) == REQUEST_RECORDS or size + weight > REQUEST_BYTES:
                     yield request

@@ -121,7 +121,7 @@ def _last_read_text(position: ShardPosition) -> str:
 
 
 def _retention(client: Any, stream: str) -> dt.timedelta | None:
-    """The retention time of the stream; None when we may not ask."""
+    """The retention time of the stream; None if this user may not read it."""
     try:
         answer = client.describe_stream_summary(**stream_argument(stream))
     except ClientError as error:

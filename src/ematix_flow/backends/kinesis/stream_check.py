@@ -21,7 +21,7 @@ _ARN = re.compile(r"arn:aws[a-z-]*:kinesis:[a-z0-9-]*:\d*:stream/[A-Za-z0-9_.\-]
 def describe_stream(
     connection: KinesisConnection, client: Any, stream: str, failed: type[FlowError]
 ) -> dict[str, Any] | None:
-    """The service's description of a stream; None when this user may not ask.
+    """The service's description of a stream; None if this user may not read it.
 
     Raises ``failed`` when the request fails, and `SourceMissing` or `TargetMissing` when there is no stream.
     """
@@ -31,7 +31,7 @@ def describe_stream(
             f"{stream!r} is not a valid name of a Kinesis stream",
             next_step="a name has 1 to 128 of letters, digits and  _ . -;  or it is an ARN of a stream",
         )
-    with translate_errors(connection, f"look at stream {short_name(stream)!r}", failed):
+    with translate_errors(connection, f"describe stream {short_name(stream)!r}", failed):
         try:
             answer: dict[str, Any] = client.describe_stream_summary(**stream_argument(stream))
         except ClientError as error:

@@ -41,6 +41,6 @@ class KinesisTarget(MessageTarget):
         prefix = options.get("partition_key_prefix", "")
         if len(prefix) > LONGEST_PREFIX:
             raise ConfigError(
-                f"partition_key_prefix has {len(prefix)} letters; the maximum is {LONGEST_PREFIX}"
+                f"partition_key_prefix has {len(prefix)} characters; the maximum is {LONGEST_PREFIX}"
             )
         return KinesisSender(self._connection, destination or self._connection.stream_name, prefix)

@@ -1,1 +1,1 @@
-"""What a backend fulfils to be followed by a stream, and to be sent messages by one."""
+"""The contracts of backends that a stream reads from or sends messages to."""

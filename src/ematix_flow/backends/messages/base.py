@@ -76,7 +76,7 @@ def collect_up_to(batches: Iterable[pa.RecordBatch], most: int) -> list[pa.Recor
 class ReadRequest:
     """What a stream reads from its source: from where, and how much at once.
 
-    ``query`` names what is followed: a topic, a queue, a subscription, a folder, a table. ``starting`` is
+    ``query`` names what is read: a topic, a queue, a subscription, a folder, a table. ``starting`` is
     ``earliest``, ``latest`` or a time with a zone; it applies without a position. ``resume`` is the position
     that a target has committed, and takes precedence. ``pipeline`` names the reader for brokers that
     keep the positions of readers; it is empty outside of pipelines.
@@ -141,7 +141,7 @@ class Receiver(ABC):
         """Tell the source that these messages are done. Receipts of a lost connection are ignored.
 
         True when the source has confirmed it, so that none of them is delivered again in this generation;
-        anything else when the source may not know it.
+        any other result if the source may not know it.
         """
 
     def reject(self, receipts: Sequence[Any]) -> bool | None:

@@ -1,6 +1,6 @@
 """Reads many JSON payloads at once with Arrow's reader: the fast path of `json_decoding`.
 
-It works only when every payload of the block is one plain JSON object with values of the columns' types.
+It works only if every payload of the block is one plain JSON object with values of the columns' types.
 Otherwise it gives up, and the payloads are read one by one. Both ways always give the same result.
 """
 

@@ -87,7 +87,7 @@ class GlueRegistry(SchemaRegistry):
                 raise SchemaMismatch(
                     f"Glue refuses schema {subject!r}, or has no registry {self._connection.registry_name!r}",
                     next_step=f"check the registry of connection {self._connection.name!r}, and that the"
-                    " topic's name is one that Glue takes",
+                    " topic's name is one that Glue allows",
                 )
             return str(answer["SchemaVersionId"])
         answer = self._call(

@@ -49,7 +49,7 @@ _REASON_PREFIX = re.compile(
 
 @dataclass(frozen=True, repr=False)
 class PostgresAddress:
-    """Pickled with its password, shown without. ``name``: the connection; ``label``: host, port, database."""
+    """Its pickle contains the password, its repr does not. ``label`` is host, port and database."""
 
     name: str
     label: str
@@ -78,7 +78,7 @@ def _with_system_ca(parameters: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _system_ca_file() -> str | None:
-    """None when OpenSSL is given a folder, or when there is no such file: OpenSSL then searches itself."""
+    """None if OpenSSL uses a folder, or if the file does not exist: OpenSSL then searches itself."""
     import ssl
 
     if "SSL_CERT_DIR" in os.environ and "SSL_CERT_FILE" not in os.environ:

@@ -30,12 +30,12 @@ class PostgresDiagnosis:
 
     @property
     def connection_lost(self) -> bool:
-        """The connection is gone, and with it every open transaction."""
+        """Whether the connection is gone, and with it every open transaction."""
         return not self.state or self.state[:2] == "08" or self.state in ("57P01", "57P02", "57P03")
 
     @property
     def is_conflict(self) -> bool:
-        """A conflict with another session: trying again helps."""
+        """Whether it is a conflict with another session, which a retry may resolve."""
         if self.state in ("40001", "40P01", "55P03", "42P06", "42P07", "42701", "42710"):
             return True
         # a CREATE … IF NOT EXISTS that loses a race violates a unique index of the catalog, and two

@@ -150,5 +150,5 @@ def _target_advice(diagnosis: PostgresDiagnosis) -> str:
     if diagnosis.state == "25006":
         return "connect to the primary: this server takes no writes"
     if diagnosis.state == "57014":
-        return "raise the user's statement_timeout if that was what stopped it"
+        return "raise the user's statement_timeout if it stopped the statement"
     return diagnosis.hint or "check the server's log"

@@ -194,7 +194,7 @@ def _bound_by_oldest_start(
     return ReadBound(high, _held_back_text(high, started, source_range) if long_open else None)
 
 
-# ------------------------------------------------------------------ what is there
+# ------------------------------------------------------------------ queries
 
 
 def _highest_value(
@@ -214,7 +214,7 @@ def _highest_value(
         tables = [int(oid) for (oid,) in connection.execute(_TABLES_READ_SQL).fetchall()]
     except psycopg.Error as error:
         raise source_failure(error, name, sql, statement) from error
-    connection.execute("ROLLBACK")  # the transactions we wait for must not wait for us
+    connection.execute("ROLLBACK")  # the transactions that we wait for must not wait for this one
     return _DIALECT.to_python(row[0] if row else None, data_type), tables
 
 

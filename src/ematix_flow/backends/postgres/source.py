@@ -152,7 +152,7 @@ def _export_snapshot(connection: psycopg.Connection[Any]) -> str | None:
 
 
 def _page_ranges(plain: PlainSelect, bounds: list[int]) -> list[str]:
-    """The SELECT for each range of pages. The last range has no end, for pages added meanwhile."""
+    """The SELECT for each range of pages. The last range has no end, for pages that are added later."""
     first = plain.with_condition(f"ctid < '({bounds[0]},0)'::tid")
     last = plain.with_condition(f"ctid >= '({bounds[-1]},0)'::tid")
     between = [

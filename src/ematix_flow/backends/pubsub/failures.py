@@ -61,13 +61,13 @@ def explain_error(
         )
     if isinstance(cause, e.PermissionDenied):
         return failed(
-            f"the account of connection {name!r} is not allowed: {doing}: {words}",
+            f"the account of connection {name!r} is not allowed to {doing}: {words}",
             state=state,
             next_step=f"give it the role that this needs in project {connection.project_id!r} "
             "(roles/pubsub.subscriber, roles/pubsub.publisher, roles/pubsub.viewer)",
         )
     return failed(
-        f"Pub/Sub refused: {doing}: {words}",
+        f"Pub/Sub refused to {doing}: {words}",
         state=state,
         next_step=f"flow connections check {name}",
     )

@@ -117,8 +117,8 @@ class _SendWindow:
         size = message.ByteSize() + 8  # with the overhead in a list of messages
         if size > MESSAGE_BYTES:
             raise RowRejected(
-                f"message {row} has {size:,} bytes; Pub/Sub takes {MESSAGE_BYTES:,}",
-                next_step="send less in a message, or put the content elsewhere and send where it is",
+                f"message {row} has {size:,} bytes; Pub/Sub allows {MESSAGE_BYTES:,}",
+                next_step="send smaller messages, or store the content elsewhere and send its address",
             )
         key = message.ordering_key
         requests = self._keyed.setdefault(key, []) if key else self._single
@@ -153,7 +153,7 @@ def _parse_attributes(row: int, headers: str | None) -> dict[str, str]:
 def _check_attributes(row: int, attributes: Mapping[str, str]) -> None:
     """Check the limits of attributes: the service refuses a whole request for one bad attribute."""
     if len(attributes) > ATTRIBUTES:
-        raise _row_rejected(row, f"has {len(attributes)} headers; Pub/Sub takes {ATTRIBUTES}")
+        raise _row_rejected(row, f"has {len(attributes)} headers; Pub/Sub allows {ATTRIBUTES}")
     for name, value in attributes.items():
         try:
             sizes = len(name.encode()), len(value.encode())
@@ -165,7 +165,7 @@ def _check_attributes(row: int, attributes: Mapping[str, str]) -> None:
             raise _row_rejected(row, f"has a header whose name is too long: {name[:40]!r}…")
         if sizes[1] > ATTRIBUTE_BYTES:
             raise _row_rejected(
-                row, f"has {sizes[1]:,} bytes in header {name!r}; Pub/Sub takes {ATTRIBUTE_BYTES:,}"
+                row, f"has {sizes[1]:,} bytes in header {name!r}; Pub/Sub allows {ATTRIBUTE_BYTES:,}"
             )
 
 
@@ -186,5 +186,5 @@ def _key_text(row: int, key: bytes | None) -> str:
             next_step="take a text column as the key",
         ) from error
     if len(key) > KEY_BYTES:
-        raise RowRejected(f"the key of message {row} has {len(key):,} bytes; Pub/Sub takes {KEY_BYTES:,}")
+        raise RowRejected(f"the key of message {row} has {len(key):,} bytes; Pub/Sub allows {KEY_BYTES:,}")
     return text

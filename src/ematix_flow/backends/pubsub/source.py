@@ -52,7 +52,7 @@ class PubSubSource(ReceivedSource):
         path = names.subscription_path(self._connection.project_id, name, SourceFailed)
         request = {"subscription": path}
         with translate_errors(
-            self._connection, f"look at subscription {names.short_name(path)!r}", SourceFailed
+            self._connection, f"describe subscription {names.short_name(path)!r}", SourceFailed
         ):
             try:
                 found = client.get_subscription(request=request, retry=short_retry(), timeout=CALL_SECONDS)
@@ -92,7 +92,7 @@ class PubSubSource(ReceivedSource):
         request = {"topic": topic, "page_size": _SHOWN + 1}
         with (
             publisher_client(self._connection) as client,
-            translate_errors(self._connection, f"look for subscription {name!r}", SourceFailed),
+            translate_errors(self._connection, f"find subscription {name!r}", SourceFailed),
         ):
             try:
                 pages = client.list_topic_subscriptions(

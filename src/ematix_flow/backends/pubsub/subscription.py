@@ -1,4 +1,4 @@
-"""What a receiver knows of the subscription that it pulls from."""
+"""The properties of the subscription that a receiver pulls from."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ class Subscription:
     topic: str = ""
     ack_deadline: int = ASSUMED_DEADLINE  # seconds
     exactly_once: bool = False
-    dead_letters: bool = False  # counts deliveries of a message, and moves it away in the end
+    dead_letters: bool = False  # counts deliveries of a message, and finally moves it to a dead-letter topic

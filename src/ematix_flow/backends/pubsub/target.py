@@ -26,7 +26,7 @@ class PubSubTarget(MessageTarget):
     def check_destination(self, destination: str) -> None:
         project = self._connection.project_id
         path = names.topic_path(project, destination, TargetMissing)
-        doing = f"look at topic {names.short_name(path)!r}"
+        doing = f"describe topic {names.short_name(path)!r}"
         with (
             publisher_client(self._connection) as client,
             translate_errors(self._connection, doing, TargetFailed),

@@ -98,7 +98,7 @@ class RabbitMQAddress:
     def server_properties(self) -> dict[str, Any]:
         """The properties that the broker reports."""
         with self.open_connection() as connection:
-            properties = connection._impl.server_properties or {}  # the driver has no public way
+            properties = connection._impl.server_properties or {}  # the driver has no public method
             return {str(key): value for key, value in properties.items()}
 
     def _context(self) -> ssl.SSLContext:

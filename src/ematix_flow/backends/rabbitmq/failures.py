@@ -141,7 +141,7 @@ def connection_lost(name: str, label: str, error: BaseException | None, seconds:
         error.what.partition(": ")[2] if isinstance(error, FlowError) else _error_text(error) if error else ""
     )
     return CannotConnect(
-        f"connection {name!r}: RabbitMQ at {label} is unreachable for {seconds:.0f} seconds"
+        f"connection {name!r}: RabbitMQ at {label} has been unreachable for {seconds:.0f} seconds"
         + (f": {why}" if why else ""),
         state="received messages are kept; unacknowledged messages are still in the queue",
         next_step="start it again when the server is back",
@@ -152,7 +152,7 @@ def send_failure(error: BaseException, name: str, destination: str, label: str) 
     """The error for a batch that failed while it was sent; repeating it sends some messages twice."""
     return TargetFailed(
         f"connection {name!r}: sending to {destination!r} at {label} failed: {_error_text(error)}",
-        state="some messages of the batch may be there; they are sent again with the batch",
+        state="some messages of the batch may have arrived; they are sent again with the batch",
         next_step="run it again; check the server's log if it fails again",
     )
 

@@ -108,7 +108,7 @@ def _outgoing_messages(
                 routing_key = _key_text(key)
                 if len(routing_key.encode()) > SHORT_BYTES:
                     raise row_rejected(
-                        number, f"has a key of more than {SHORT_BYTES} bytes, as a routing key has"
+                        number, f"has a key of more than {SHORT_BYTES} bytes, the limit of a routing key"
                     )
             yield OutgoingMessage(routing_key, value or b"", table, str(uuid.uuid5(space, str(number))))
             number += 1

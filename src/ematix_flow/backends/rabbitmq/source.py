@@ -26,7 +26,7 @@ class RabbitMQSource(ReceivedSource):
         if reading.starting != "earliest":
             raise Unsupported(
                 f"the queue {reading.query!r} cannot be followed from {reading.starting}: "
-                "it holds unacknowledged messages only, and is read from its head",
+                "a queue has only unacknowledged messages, and is read from its head",
                 next_step="remove the starting position",
             )
         with self._address.open_connection() as connection:

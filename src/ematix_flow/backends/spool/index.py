@@ -150,8 +150,8 @@ class SpoolIndex:
     def _publish_newest(self, number: int) -> None:
         """Write the newest segment's number for readers in other processes, which cannot open the index.
 
-        The source's positions are included where they are few, so that a reader that stores them can go on
-        without this folder.
+        The source's positions are included where they are few, so that a reader that stores them can
+        continue without this folder.
         """
         content: dict[str, Any] = {"segment": number, "spool": self.id}
         positions = self.positions_to_publish()
@@ -263,7 +263,7 @@ class SpoolIndex:
                     f"the spool {self.folder} has lost {segment.name}, "
                     f"with {segment.rows} messages that are not in every target",
                     state="nothing was changed",
-                    next_step="bring the file back; or, to go on without it where the source still has the "
+                    next_step="restore the file; or, to continue without it if the source still has the "
                     f"messages, delete {self.folder} and the stream's checkpoint",
                 )
         for name in files - wanted:

@@ -352,7 +352,7 @@ class Spool:
             path = None if oldest is None else self.segments / self._pending[oldest].name
         try:
             return 0 if path is None else max(0, int((time.time() - path.stat().st_mtime) * 1000))
-        except FileNotFoundError:  # loaded meanwhile
+        except FileNotFoundError:  # loaded in between
             return 0
 
     def close(self) -> None:

@@ -100,7 +100,7 @@ def delete_control_sql(dialect: SqlDialect, control: TableSpec, filters: Sequenc
 
 
 def delete_old_batches_sql(dialect: SqlDialect, ledger: TableSpec) -> str:
-    """DELETE of batches that committed before a time and whose keys are like ``batches``."""
+    """DELETE of batches that committed before a time and whose keys match the pattern ``batches``."""
     mine = [exp.EQ(this=column(n), expression=exp.Placeholder(this=n)) for n in ("pipeline", "target")]
     old = exp.LT(this=column("committed_at"), expression=exp.Placeholder(this="committed_at"))
     of_streams = exp.Like(this=column("batch_key"), expression=exp.Placeholder(this="batches"))

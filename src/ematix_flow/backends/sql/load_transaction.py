@@ -202,7 +202,7 @@ class LoadTransaction:
         counts = self._run_steps(self._strategy_steps(select), rows_in)
         if not counted and self.staged is None:
             rows_in = counts["insert"]  # the query ran once, so the rows written are the rows read
-        elif not counted and counts["insert"] != self.staged:  # a trigger, or incomplete staging?
+        elif not counted and counts["insert"] != self.staged:  # a trigger, or incomplete staging
             require_all_staged_rows(load, self._count_incoming(select)[0], self.staged)
         refuse_shrink(load, counts)
         fault_points.point("apply.rows_written")

@@ -46,7 +46,7 @@ def refuse_dotted_capital(names: Iterable[str], what: str, where: SourceLocation
                 f"the name {name!r} in {what} contains the letter \u0130, which Spark cannot look up",
                 where=where,
                 state="nothing was touched",
-                next_step="write it with another letter, as with the plain I",
+                next_step="write it with another letter, such as a plain I",
             )
 
 
@@ -56,7 +56,7 @@ def ascii_lower(name: str) -> str:
 
 
 def require_distinct_names(table: TableSpec, system: str, folded: Callable[[str], str] = str.lower) -> None:
-    """Refuse columns that ``system`` takes for the same one, load columns included."""
+    """Refuse columns that ``system`` treats as the same one, including load columns."""
     stored = table.with_load_columns().column_names
     kept_next_to = (*table.column_names, *COMPANION_COLUMNS) if table.keeps == "events" else ()
     for names in (stored, kept_next_to):
@@ -65,7 +65,7 @@ def require_distinct_names(table: TableSpec, system: str, folded: Callable[[str]
             other = seen.setdefault(folded(name), name)
             if other != name:
                 raise NameRefused(
-                    f"columns {other!r} and {name!r} of {table.label} differ in case alone, "
+                    f"columns {other!r} and {name!r} of {table.label} differ only in case, "
                     f"and {system} treats them as the same name",
                     where=table.where,
                     state="nothing was touched",

@@ -41,9 +41,9 @@ def target_connection_lost(message: str) -> TargetFailed:
 
 
 def commit_connection_lost(message: str) -> TargetFailed:
-    """A commit that was not answered may have succeeded."""
+    """The error of a commit without an answer, which may have succeeded."""
     return TargetFailed(
         f"the connection to the target broke during the commit: {message}",
-        state="the load is either complete or not there at all; the ledger in the target knows which",
+        state="the load is either complete or not applied; the ledger in the target shows which",
         next_step="run it again: a batch that is in the ledger is not loaded twice",
     )

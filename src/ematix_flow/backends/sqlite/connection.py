@@ -140,7 +140,10 @@ def _constraint_error(text: str) -> RowRejected:
     match = _CONSTRAINT.match(text)
     kind, subject = (match[1], match[2] or "") if match else ("", text)
     what, step = {
-        "NOT NULL": (f"{subject} would be null, and takes no nulls", "fill or filter them in the source SQL"),
+        "NOT NULL": (
+            f"{subject} would be null, and does not allow nulls",
+            "fill or filter them in the source SQL",
+        ),
         "UNIQUE": (
             f"a row with the same {subject} exists already, or comes twice",
             "remove duplicates in the source SQL, or load with a mode that replaces rows",

@@ -41,7 +41,7 @@ class SQLiteStaging(FolderStaging):
                 raise RowRejected(
                     f"SQLite cannot keep a row: {error}",
                     state=UNCHANGED,
-                    next_step="send less in it, or filter it in the source SQL",
+                    next_step="make the row smaller, or filter it out in the source SQL",
                 ) from error
             except sqlite3.Error as error:
                 raise TargetFailed(

@@ -95,8 +95,8 @@ def _not_a_store(connection: Connection) -> ConfigError:
     if connection.kind == "kafka":
         return ConfigError(
             f"connection {connection.name!r} is a Kafka cluster, which cannot store dead letters",
-            next_step="to send them to a topic too, name it as dead_letter_topic; the letters of a stream "
-            "with a topic are where  flow dlq list --pipeline NAME  finds them",
+            next_step="name a database as the store; to send letters to a topic too, set dead_letter_topic. "
+            "flow dlq list --pipeline NAME  shows the letters of a stream with a topic",
         )
     return ConfigError(
         f"connection {connection.name!r} is of kind {connection.kind!r}, which cannot store dead letters",

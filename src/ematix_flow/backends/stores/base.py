@@ -29,8 +29,8 @@ class Store(ABC):
     def files_below(self, folder: str, without: Collection[str] = ()) -> Iterator[tuple[str, int]]:
         """Every file below a folder: its path relative to the folder, and its size.
 
-        ``without`` are names of folders directly in it to skip. A file that is removed meanwhile may be
-        missing.
+        ``without`` are names of folders directly in it to skip. A file that is removed at the same
+        time may be missing.
         """
 
     @abstractmethod

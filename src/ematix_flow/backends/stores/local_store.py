@@ -88,7 +88,9 @@ class LocalStore(Store):
         flush_to_disk(local)
         try:
             os.replace(local, place)
-        except OSError:  # another file system: copy it next to its place first, so that it appears at once
+        except (
+            OSError
+        ):  # another file system: copy it next to its final path first, so that it appears at once
             aside = place.with_name(f".{place.name}.{uuid.uuid4().hex}")
             shutil.copyfile(local, aside)
             os.replace(aside, place)

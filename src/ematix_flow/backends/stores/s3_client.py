@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ATTEMPTS = 11  # with growing pauses, about half a minute in total
 CONNECT_SECONDS, READ_SECONDS = 10, 60
 DEFAULT_REGION = "us-east-1"
-_GLOBAL_HOST = "s3.amazonaws.com"  # stands for the host of the region
+_GLOBAL_HOST = "s3.amazonaws.com"  # means the host of the region
 
 # the fields that a client is made from; one client serves all prefixes
 _CACHE_KEY_FIELDS = (

@@ -60,7 +60,7 @@ def _as_aws(connection: S3Connection) -> AWSConnection:
         address=connection.endpoint or "Amazon S3",
         keys_are_for="this server",
         credentials_step="give access_key_id and secret_access_key, a profile, or anonymous = true",
-        certificate_step=f"name its authority's file as ca_cert_path of connection {connection.name!r}",
+        certificate_step=f"set ca_cert_path of connection {connection.name!r} to the file of its authority",
     )
 
 
@@ -127,6 +127,6 @@ def _unreached_error(connection: S3Connection, doing: str, error: Any, reaching:
 
 
 def _error(doing: str, why: str, reaching: bool) -> FlowError:
-    what = f"the S3 server did not allow us {doing}: {why}"
+    what = f"the S3 server failed {doing}: {why}"
     step = "run it again once the server works"
     return CannotConnect(what, next_step=step) if reaching else TargetFailed(what, next_step=step)

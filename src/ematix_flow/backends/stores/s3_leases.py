@@ -126,7 +126,7 @@ class S3Lease:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
-    # -------------------------------------------------------------- taking and giving back
+    # -------------------------------------------------------------- acquiring and releasing
 
     def try_acquire(self) -> S3LeaseStatus | None:
         """Acquire the lease, or take it over from a holder without heartbeats; return the current holder if
@@ -250,7 +250,7 @@ class S3Lease:
                 if not is_failed_condition(error):
                     raise
 
-    # -------------------------------------------------------------- staying alive
+    # -------------------------------------------------------------- heartbeats
 
     def _renew(self) -> None:
         try:

@@ -90,7 +90,7 @@ class S3Store(Store):
     def uri(self, path: str) -> str:
         return f"s3a://{self.connection.bucket}/{self.key(path)}"
 
-    # -------------------------------------------------------------- looking
+    # -------------------------------------------------------------- reading
 
     def names(self, folder: str) -> list[str]:
         return sorted(found.path for found in self._list_objects(folder, "/"))
@@ -354,7 +354,7 @@ class S3Store(Store):
             held.remove(mine)
             lease.release()
 
-    # -------------------------------------------------------------- reaching it
+    # -------------------------------------------------------------- the connection
 
     def require_reachable(self) -> None:
         """Raise CannotConnect if the server or the bucket cannot be reached."""

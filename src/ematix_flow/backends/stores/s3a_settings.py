@@ -57,7 +57,7 @@ def s3a_settings(connection: S3Connection) -> dict[str, str]:
         raise Unsupported(
             f"connection {connection.name!r} has verify_tls = false, and Spark always verifies the "
             "certificate of an S3 server",
-            next_step="name the file of the server's authority as ca_cert_path instead",
+            next_step="set ca_cert_path to the file of the server's authority instead",
         )
     settings = {
         _ALWAYS: _flag(connection.uses_path_style),

@@ -115,7 +115,7 @@ def show_letter(
     table: TableOption = None,
     output: OutputOption = "text",
 ) -> None:
-    """Show one letter with its payload. The first letters of its id are enough."""
+    """Show one letter with its payload. The first characters of its id are enough."""
     with _open_store(pipeline, module, store, table) as letters:
         letter = letters.get(pipeline, id)
     if output == "json":

@@ -119,5 +119,5 @@ def _parse_json(text: str, field: str, where: str) -> Mapping[str, Any]:
     # raised outside of the handler: the decoder's error carries the secret's text
     raise ConfigError(
         f"the secret {where} is not a JSON object, so it has no field {field!r}",
-        next_step=f"write ${{{where}}} for the whole of it",
+        next_step=f"write ${{{where}}} to use the whole secret",
     )
