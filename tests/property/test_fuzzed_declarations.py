@@ -30,8 +30,9 @@ from tests.property.fuzzed_values import more, seeded
 __all__ = ["seed_and_secret"]  # a fixture
 
 
-# what the generated modules raise by themselves; a TypeError would be of a call of ours
-_OF_THE_USER = (SyntaxError, NameError, ModuleNotFoundError, RuntimeError)
+# what the generated modules raise by themselves; a TypeError would be of a call of ours.
+# AttributeError: typing.Annotated reads the attributes of what it is given
+_OF_THE_USER = (SyntaxError, NameError, ModuleNotFoundError, RuntimeError, AttributeError)
 
 
 def require_taken_or_refused(base: Path, module: str) -> None:

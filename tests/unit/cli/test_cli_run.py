@@ -489,6 +489,21 @@ def test_a_column_that_the_source_table_lacks_is_reported_by_its_declared_name(f
     assert "next:  correct source_table=, column_map=" in told.err
 
 
+def test_a_statement_that_the_database_refuses_has_a_next_step(flow, tmp_path):
+    declared = QUITS.replace("RAISE", "pass") + (
+        "class Orders(ManagedTable):\n    a: BigInt\n    b: Text | None\n\n"
+        '@ematix.pipeline(target=Orders, target_connection="db", column_map={"b": "upper(b)"})\n'
+        "def renamed(conn):\n    return 'SELECT a FROM s'\n"
+    )
+    (tmp_path / "quitting.py").write_text("from ematix_flow import ManagedTable, Text\n" + declared)
+    with closing(sqlite3.connect(tmp_path / "quits.db")) as database:
+        database.execute("CREATE TABLE s (a integer)")
+    failed = flow("run", "renamed", "-m", "quitting")
+    assert failed.code == 1
+    assert "no such column: b\n" in failed.err
+    assert "next:  correct the SQL or column_map= of the pipeline" in failed.err
+
+
 def test_a_source_table_that_is_locked_is_no_wrong_declaration(flow, tmp_path, monkeypatch):
     monkeypatch.setattr("ematix_flow.backends.sqlite.connection.BUSY_SECONDS", 0.1)
     declared = QUITS.replace("RAISE", "pass") + (

@@ -53,6 +53,7 @@ def test_an_unknown_kind_is_refused_without_its_password() -> None:
         open_local_run_log("oracle://u:hunter22@h/d", env={})
     assert "hunter22" not in str(caught.value)
     assert "sqlite://" in str(caught.value.next_step)
+    assert str(caught.value.where) == "the URL of the run log"
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,11 @@ def target_error(error: duckdb.Error, file: DatabaseFile) -> FlowError:
             state=UNCHANGED,
             next_step="check the disk's free space, the memory, and the permissions of file and folder",
         )
-    return TargetFailed(f"DuckDB refused a statement on {file.path}: {_sentence(error)}", state=UNCHANGED)
+    return TargetFailed(
+        f"DuckDB refused a statement on {file.path}: {_sentence(error)}",
+        state=UNCHANGED,
+        next_step="correct the SQL or column_map= of the pipeline;  flow plan  shows what a run does",
+    )
 
 
 def source_error(error: Exception, file: DatabaseFile) -> FlowError:

@@ -94,7 +94,11 @@ def target_error(error: sqlite3.Error, file: DatabaseFile, failures: list[RowRej
             state=UNCHANGED,
             next_step="check the disk's free space and the permissions of the file and its folder",
         )
-    return TargetFailed(f"SQLite refused a statement on {file.path}: {text}", state=UNCHANGED)
+    return TargetFailed(
+        f"SQLite refused a statement on {file.path}: {text}",
+        state=UNCHANGED,
+        next_step="correct the SQL or column_map= of the pipeline;  flow plan  shows what a run does",
+    )
 
 
 def source_error(

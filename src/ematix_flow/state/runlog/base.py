@@ -23,7 +23,7 @@ from ematix_flow.config.settings import text_setting
 from ematix_flow.errors import ConfigError, FlowError, UsageError, did_you_mean
 from ematix_flow.spec.connections.urls import mask_url
 from ematix_flow.spec.durations import try_parse_duration
-from ematix_flow.spec.location import SourceLocation
+from ematix_flow.spec.location import NamedLocation, SourceLocation
 from ematix_flow.spec.redaction import mask
 from ematix_flow.spec.row_counts import UNKNOWN_ROWS, RowCounts
 from ematix_flow.state.runlog.records import (
@@ -323,14 +323,21 @@ def run_log_location(url: str | None, env: Mapping[str, str]) -> RunLogLocation:
         return RunLogLocation("sqlite", absolute_path(re.sub("^/+", "/", rest), env), create_tables=create)
     if scheme == "sqlite":
         raise ConfigError(
-            f"the run log URL {given!r} has no path", next_step="write sqlite://path/to/run_log.db"
+            f"the run log URL {given!r} has no path",
+            where=_url_place(url),
+            next_step="write sqlite://path/to/run_log.db",
         )
     raise ConfigError(
         f"a run log at {mask_url(given)!r}: {scheme!r} is not a kind of run log."
         f"{did_you_mean(scheme, _KINDS)}",
+        where=_url_place(url),
         next_step="use sqlite://path/to/run_log.db, postgres://…, mysql://…, duckdb://…, s3://…, gs://…, "
         "azureblob://… or memory://",
     )
+
+
+def _url_place(url: str | None) -> NamedLocation:
+    return NamedLocation.of("the URL of the run log" if url else f"the variable {URL_VARIABLE}")
 
 
 def error_values(error: BaseException | None, where: SourceLocation | None = None) -> dict[str, str | None]:
