@@ -79,6 +79,18 @@ def test_one_run_is_shown_by_the_first_letters_of_its_id(flow):
     assert shown.rstrip().endswith(f"copy      1.50  {'█' * 40}")
 
 
+@pytest.mark.parametrize(
+    ("letters", "shown"),
+    [(0, "4 read, 2 inserted\n"), (1, "inserted, 1 dead letter\n"), (2, "inserted, 2 dead letters\n")],
+)
+def test_the_run_of_a_stream_is_shown_with_its_dead_letters(flow, letters, shown):
+    with open_local_run_log(env=os.environ) as log:
+        log.start(RunRecord("feedbeef", "payments", "w:t", "append"))
+        rows = replace(UNKNOWN_ROWS, read=4, inserted=2)
+        log.finish("feedbeef", "succeeded", rows=rows, metrics={"stream": {"dead_letters": letters}})
+    assert shown in flow("runs", "show", "feed").out
+
+
 def test_a_run_that_is_not_there_is_a_usage_error(flow):
     record("feedbeef")
     failed = flow("runs", "show", "0000")

@@ -195,4 +195,7 @@ def _row_counts_text(record: RunRecord) -> str:
         "updated": record.rows.updated,
         "deleted": record.rows.deleted,
     }
+    letters = record.metrics.get("stream", {}).get("dead_letters")
+    if letters:
+        counts["dead letter" if letters == 1 else "dead letters"] = letters
     return ", ".join(f"{number:,} {what}" for what, number in counts.items() if number is not None)
