@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from collections.abc import Mapping, Sequence
 
@@ -262,6 +263,94 @@ def test_the_store_is_the_one_that_the_stream_declares(flow, streams):
     assert (unknown.code, "Did you mean 'returns'?" in unknown.err) == (2, True)
 
 
+@pytest.fixture
+def configured(tmp_path, streams):
+    """A project whose file names the module."""
+    (tmp_path / ".ematix-flow.toml").write_text('[project]\nmodule = "streams"\n', encoding="utf-8")
+
+
+def test_the_letters_of_every_declared_store_are_found_without_their_stream(flow, configured):
+    (first,) = keep(1, "returns", "rejected", failed_at=dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc))
+    (second,) = keep(1, "orders", position="9")
+    shown = flow("dlq", "list")
+    assert [line.split()[:2] for line in shown.out.splitlines()[1:]] == [
+        [first[:12], "returns"],
+        [second[:12], "orders"],
+    ]
+    assert listed(flow, "--limit", "1", "--offset", "1") == [("9", "pending")]
+    assert flow("dlq", "show", first).code == 0
+    assert flow("dlq", "park", first[:12]).out == "1 dead letter of returns parked\n"
+    assert flow("dlq", "purge", second[:12], "--yes").out == "1 dead letter of orders purged\n"
+    assert listed(flow) == [("0", "parked")]
+
+
+def test_each_database_is_looked_in_once_under_all_its_names(flow, tmp_path):
+    connections = [f"SQLiteConnection(name={name!r}, path='{tmp_path}/dw.db')" for name in ("one", "two")]
+    (tmp_path / "streams.py").write_text(
+        "from ematix_flow import SQLiteConnection\n"
+        + STREAMS.replace('("orders", None)', f'("orders", {connections[0]})')
+        .replace('("returns", "rejected")', f'("returns", {connections[1]})')
+        .replace("DeadLetterSpec(table=table)", "DeadLetterSpec(connection=table)"),
+        encoding="utf-8",
+    )
+    with open_dead_letters(f"sqlite://{tmp_path}/dw.db", env={}) as store:
+        store.add([DeadLetter.create("orders", "write", "x", payload=b"", position="9")])
+    assert listed(flow, "-m", "streams") == [("9", "pending")]
+
+
+def test_no_letter_in_any_store_says_where_it_looked(flow, configured):
+    told = flow("dlq", "list").err
+    assert told.startswith("no dead letters in sqlite://")
+    assert told.count("dead_letters.db") == 2
+
+
+def test_the_next_command_of_a_list_works_as_it_is(flow, streams):
+    (id,) = keep(1, "returns", "rejected")
+    for options in (["-m", "streams"], ["-m", "streams", "-p", "returns"], ["--table", "rejected"]):
+        command, _, rest = flow("dlq", "list", *options).err.splitlines()[-1].partition("  ")
+        assert rest == "shows the first of them"
+        assert f"id        {id}" in flow(*command.split()[1:]).out
+
+
+def test_the_next_command_for_a_missing_letter_looks_in_the_same_stores(flow, streams):
+    keep(1, "returns", "rejected")
+    missing = flow("dlq", "show", "feed", "-m", "streams")
+    assert (missing.code, "next:  flow dlq list --module streams" in missing.err) == (2, True)
+    nameless = flow("dlq", "purge", "--all", "-m", "streams")
+    assert "give --pipeline NAME;  flow dlq list --module streams  shows them" in nameless.err
+
+
+def test_a_letter_that_is_in_two_stores_is_refused(flow, configured):
+    (id,) = keep(1, "returns", "rejected")
+    keep(1, "returns")
+    refused = flow("dlq", "purge", id, "--yes")
+    assert (refused.code, "are in several stores: sqlite://" in refused.err) == (2, True)
+    assert flow("dlq", "purge", id, "--yes", "-p", "returns").code == 0
+    assert len(listed(flow)) == 1
+
+
+@pytest.mark.parametrize("command", [["list"], ["park", "--all"], ["purge", "--all"]])
+def test_a_stream_that_is_not_declared_is_a_usage_error_with_the_one_that_was_meant(
+    flow, configured, command
+):
+    keep(1, "returns", "rejected")
+    failed = flow("dlq", *command, "--pipeline", "retrns")
+    assert (failed.code, "Did you mean 'returns'?" in failed.err) == (2, True)
+
+
+def test_letters_of_a_stream_that_is_no_longer_declared_stay_reachable(flow, configured):
+    (id,) = keep(1, "gone", "rejected")
+    assert listed(flow, "-p", "gone") == [("0", "pending")]
+    assert flow("dlq", "show", id, "-p", "gone", "-m", "streams").code == 0
+    keep(1, "gone", position="9")
+    assert len(listed(flow, "-p", "gone")) == 2
+    refused = flow("dlq", "purge", "--all", "--yes", "-p", "gone")
+    assert (refused.code, "letters of 'gone' are in several stores" in refused.err) == (2, True)
+    assert flow("dlq", "purge", "--all", "--yes", "-p", "gone", "--table", "rejected").code == 0
+    assert flow("dlq", "purge", "--all", "--yes", "-p", "gone").code == 0
+    assert listed(flow) == []
+
+
 @pytest.mark.parametrize("url", ["ftp://x", "s3://bucket/x", "sqlite://:memory:", "no_such_connection"])
 def test_a_store_that_cannot_be_is_an_error(flow, url):
     failed = flow("dlq", "list", "--store", url)
@@ -299,6 +388,17 @@ def test_a_replay_of_named_letters_takes_them_alone(flow, streams, running):
     ids = keep(4)
     told = flow("dlq", "replay", ids[2], "-p", "orders", "-m", "streams")
     assert (told.code, told.out) == (0, "1 of 1 replayed, 0 failed again\n")
+
+
+def test_a_replay_by_id_alone_parks_after_as_many_failures_as_the_stream_declares(
+    flow, configured, running, tmp_path
+):
+    declared = STREAMS.replace("(table=table)", "(table=table, max_attempts=2 if table else 9)")
+    (tmp_path / "streams.py").write_text(declared, encoding="utf-8")
+    (id,) = keep(1, "orders", position="1")
+    for _ in range(4):
+        flow("dlq", "replay", id)
+    assert listed(flow) == [("1", "pending")]
 
 
 def test_a_replay_without_letters_is_no_failure(flow, streams, running):

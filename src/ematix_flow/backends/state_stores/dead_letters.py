@@ -6,7 +6,9 @@ A new kind of store needs a module and one line here.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, cast
 
 from ematix_flow.errors import ConfigError
@@ -47,9 +49,7 @@ def open_dead_letters(
         from ematix_flow.state.dead_letters.sql import open_dead_letter_file
 
         return open_dead_letter_file(state_root(env) / DEFAULT_FILE, table=name, max_attempts=max_attempts)
-    if isinstance(where, str) and "://" in where:
-        where = connection_from_mapping("dead_letters", {"url": where})
-    connection = resolve_for_use(where)
+    connection = resolve_for_use(_as_connection(where))
     if connection.kind not in _STORES:
         raise _not_a_store(connection)
     module = _import_backend(connection, *_STORES[connection.kind])
@@ -59,10 +59,26 @@ def open_dead_letters(
 def open_stream_dead_letters(spec: StreamSpec, *, env: Mapping[str, str]) -> DeadLetterStore:
     """Open the store of a stream's dead letters. A topic does not change where it is."""
     letters = spec.dead_letters
-    where = letters.connection
-    if where is not None and _topic_name(spec) is not None and resolve(where).kind == "kafka":
-        where = None  # it is the connection of the topic
-    return open_dead_letters(where, env=env, table=letters.table, max_attempts=letters.max_attempts)
+    return open_dead_letters(
+        _store_connection(spec), env=env, table=letters.table, max_attempts=letters.max_attempts
+    )
+
+
+def open_declared_dead_letters(
+    specs: Iterable[StreamSpec], *, env: Mapping[str, str], opened: ExitStack
+) -> list[DeadLetterStore]:
+    """Open the default store and the stores of these streams, each once; ``opened`` closes them."""
+    stores = [opened.enter_context(open_dead_letters(env=env))]
+    known: list[object] = [(None, _split_table_name(None))]
+    for spec in specs:
+        where = _store_connection(spec)
+        # two names of one database are one store
+        database = None if where is None else replace(resolve(_as_connection(where)), name="any")
+        place = (database, _split_table_name(spec.dead_letters.table))
+        if place not in known and spec.dead_letters.store != "broker":
+            known.append(place)
+            stores.append(opened.enter_context(open_stream_dead_letters(spec, env=env)))
+    return stores
 
 
 def open_dead_letter_topic(spec: StreamSpec) -> DeadLetterPublisher | None:
@@ -79,6 +95,20 @@ def open_dead_letter_topic(spec: StreamSpec) -> DeadLetterPublisher | None:
         f"stream {spec.name!r} declares dead_letter_topic={topic!r} but no Kafka connection",
         next_step="name a Kafka connection as dead_letter_connection, or use dead_letter_table",
     ).with_location(spec.where)
+
+
+def _as_connection(where: str | Connection) -> str | Connection:
+    """The connection of a URL; a name or a connection as it is."""
+    if isinstance(where, str) and "://" in where:
+        return connection_from_mapping("dead_letters", {"url": where})
+    return where
+
+
+def _store_connection(spec: StreamSpec) -> str | Connection | None:
+    where = spec.dead_letters.connection
+    if where is not None and _topic_name(spec) is not None and resolve(where).kind == "kafka":
+        return None  # it is the connection of the topic
+    return where
 
 
 def _topic_name(spec: StreamSpec) -> str | None:

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from ematix_flow.cli.command_group import new_app
+from ematix_flow.cli.dead_letter_stores import LetterPlace, list_oldest, locations, no_letters_text
 from ematix_flow.cli.local_time import format_local_time, local_zone_name
 from ematix_flow.cli.options import ModuleOption, OutputOption, RunLogOption
 from ematix_flow.cli.output import OutputColumn, write_json, write_table, write_text
-from ematix_flow.cli.project import configured_module, load_project
+from ematix_flow.cli.project import load_project
 from ematix_flow.cli.terminal import is_terminal, say
-from ematix_flow.errors import UsageError, did_you_mean
+from ematix_flow.errors import UsageError
 from ematix_flow.spec.row_counts import UNKNOWN_ROWS
 from ematix_flow.state.dead_letters.base import (
     DeadLetter,
     DeadLetterStore,
-    LetterSelection,
+    LetterCount,
     LetterStage,
     LetterStatus,
 )
-
-if TYPE_CHECKING:
-    from ematix_flow.graph.registry import DeclaredStream
 
 app = new_app("Show the dead letters of streams; replay, park or purge them.")
 
@@ -40,8 +35,9 @@ StoreOption = Annotated[
     typer.Option(
         "--store",
         metavar="URL",
-        help="Where the letters are: a URL or the name of a connection. Default: the store that the stream "
-        "declares, else dead_letters.db in the state folder.",
+        help="Where the letters are: a URL or the name of a connection. Without it: the store that the "
+        "stream of --pipeline declares, else all stores that the module's streams declare and "
+        "dead_letters.db in the state folder.",
     ),
 ]
 TableOption = Annotated[str | None, typer.Option("--table", metavar="NAME", help="The store's table.")]
@@ -70,11 +66,14 @@ def list_letters(
     output: OutputOption = "text",
 ) -> None:
     """Show dead letters, oldest first, and how many there are."""
-    with _open_store(pipeline, module, store, table) as letters:
-        found = letters.list(pipeline, stage=stage, status=status, limit=limit, offset=offset)
-        counts = letters.counts(pipeline) if output == "text" or len(found) == limit else []
-        place = letters.location
-        none_there = "" if found or counts or output == "json" else _no_letters_text(letters, pipeline)
+    place = LetterPlace(pipeline, module, store, table)
+    with place.open() as stores:
+        found = list_oldest(stores, pipeline, stage, status, limit, offset)
+        needs_counts = output == "text" or len(found) == limit
+        by_store = [(each.location, each.counts(pipeline)) for each in stores] if needs_counts else []
+        counts = [count for _, each in by_store for count in each]
+        places = locations(stores)
+        none_there = "" if found or counts or output == "json" else no_letters_text(stores, pipeline)
     matching = sum(
         count.letters for count in counts if stage in (None, count.stage) and status in (None, count.status)
     )
@@ -84,7 +83,7 @@ def list_letters(
         _report_more(len(found), offset, matching)
         return
     if not found:
-        say(none_there or f"no such dead letter among the {total:,} in {place}")
+        say(none_there or f"no such dead letter among the {total:,} in {places}")
         return
     columns = (
         OutputColumn("id"),
@@ -97,12 +96,11 @@ def list_letters(
         OutputColumn("reason", wraps=True),
     )
     write_table(columns, [_letter_row(letter) for letter in found])
-    by_status = ", ".join(
-        f"{sum(count.letters for count in counts if count.status == status):,} {status}"
-        for status in dict.fromkeys(count.status for count in counts)
-    )
     _report_more(len(found), offset, matching)
-    say(f"{total:,} in {place}: {by_status}. flow dlq show ID  shows one of them")
+    for location, each in by_store:
+        if each:
+            say(_store_summary(location, each))
+    say(f"{place.command(f'show {found[0].id[:12]}', pipeline=True)}  shows the first of them")
 
 
 @app.command("show")
@@ -116,8 +114,9 @@ def show_letter(
     output: OutputOption = "text",
 ) -> None:
     """Show one letter with its payload. The first characters of its id are enough."""
-    with _open_store(pipeline, module, store, table) as letters:
-        letter = letters.get(pipeline, id)
+    place = LetterPlace(pipeline, module, store, table)
+    with place.open() as stores:
+        _, letter = place.find(stores, id)
     if output == "json":
         shown = {"payload": _payload_json(letter.payload[:most]), "key": _payload_json(letter.key)}
         write_json({**letter.to_json(), **shown, "payload_shown": min(most, len(letter.payload))})
@@ -168,9 +167,11 @@ def replay_letters(
     from ematix_flow.run.recording import record_command
     from ematix_flow.streams import dead_letter_replay
 
-    with _open_store(pipeline, module, store, table) as letters:
-        name, selection = _select_letters(letters, pipeline, ids, everything, first, stage, reason, status)
+    place = LetterPlace(pipeline, module, store, table)
+    with place.open() as stores:
+        letters, name, selection = place.select(stores, ids, everything, first, stage, reason, status)
         declared = load_project(module).stream(name)
+        letters.max_attempts = declared.spec.dead_letters.max_attempts
         targets = ", ".join(target.label for target in declared.spec.targets)
         with record_command(name, targets, "replay", run_log, declared.spec.where) as recording:
             again = dead_letter_replay.letter_runner(declared, recording.wrap_spark_start)
@@ -210,8 +211,9 @@ def park_letters(
     output: OutputOption = "text",
 ) -> None:
     """Exclude letters from replays, except replays that name their ids."""
-    with _open_store(pipeline, module, store, table) as letters:
-        name, selection = _select_letters(letters, pipeline, ids, everything, first, stage, reason, None)
+    place = LetterPlace(pipeline, module, store, table)
+    with place.open() as stores:
+        letters, name, selection = place.select(stores, ids, everything, first, stage, reason, None)
         _report_count("parked", name, letters.park(name, selection), letters, output)
 
 
@@ -231,65 +233,15 @@ def purge_letters(
     output: OutputOption = "text",
 ) -> None:
     """Delete letters permanently."""
-    with _open_store(pipeline, module, store, table) as letters:
-        name, selection = _select_letters(letters, pipeline, ids, everything, first, stage, reason, status)
+    place = LetterPlace(pipeline, module, store, table)
+    with place.open() as stores:
+        letters, name, selection = place.select(stores, ids, everything, first, stage, reason, status)
         if not yes and letters.counts(name):
             _confirm(f"delete the chosen dead letters of {name!r} in {letters.location} permanently?")
         _report_count("purged", name, letters.purge(name, selection), letters, output)
 
 
-# ------------------------------------------------------------------ which letters, and where
-
-
-@contextmanager
-def _open_store(
-    pipeline: str | None, module: str | None, store: str | None, table: str | None
-) -> Iterator[DeadLetterStore]:
-    from ematix_flow.backends.state_stores.dead_letters import open_dead_letters, open_stream_dead_letters
-
-    found = _declared_stream(pipeline, module)
-    declared = None if store or table else found
-    if declared is not None:
-        opened = open_stream_dead_letters(declared.spec, env=os.environ)
-    else:
-        opened = open_dead_letters(store, env=os.environ, table=table)
-    with opened:
-        yield opened
-
-
-def _declared_stream(pipeline: str | None, module: str | None) -> DeclaredStream | None:
-    """The declared stream of this name. Without ``--module`` it may be None."""
-    if module is None and (pipeline is None or configured_module(module) is None):
-        return None
-    registry = load_project(module)
-    if pipeline is None:
-        return None
-    return registry.stream(pipeline) if module else registry.streams.get(pipeline)
-
-
-def _select_letters(
-    store: DeadLetterStore,
-    pipeline: str | None,
-    ids: Sequence[str] | None,
-    everything: bool,
-    first: int | None,
-    stage: LetterStage | None,
-    reason: str | None,
-    status: LetterStatus | None,
-) -> tuple[str, LetterSelection]:
-    """The pipeline, and the selection among its letters."""
-    ways = sum([bool(ids), everything, first is not None])
-    if ways != 1:
-        problem = "no dead letters are chosen" if not ways else "dead letters are chosen in several ways"
-        raise UsageError(problem, next_step="give their ids, or --first N, or --all")
-    found = [store.get(pipeline, id) for id in ids or ()]
-    if len({letter.pipeline for letter in found}) > 1:
-        raise UsageError("these letters belong to several streams", next_step="choose letters of one stream")
-    name = found[0].pipeline if found else pipeline
-    if name is None:
-        raise UsageError("no stream is given", next_step="give --pipeline NAME;  flow dlq list  shows them")
-    chosen = tuple(letter.id for letter in found) or None
-    return name, LetterSelection(everything, first, chosen, stage, reason, status)
+# ------------------------------------------------------------------ questions and answers
 
 
 def _confirm(question: str) -> None:
@@ -303,12 +255,13 @@ def _confirm(question: str) -> None:
         raise UsageError("not confirmed", state="nothing was changed")
 
 
-def _no_letters_text(store: DeadLetterStore, pipeline: str | None) -> str:
-    """A message that a store has no letter of a stream, with a suggestion."""
-    if pipeline is None:
-        return f"no dead letters in {store.location}"
-    others = {count.pipeline for count in store.counts()}
-    return f"there are no dead letters of {pipeline!r} in {store.location}.{did_you_mean(pipeline, others)}"
+def _store_summary(location: str, counts: list[LetterCount]) -> str:
+    """How many letters a store has, by status."""
+    by_status: dict[str, int] = {}
+    for count in counts:
+        by_status[count.status] = by_status.get(count.status, 0) + count.letters
+    listed = ", ".join(f"{letters:,} {status}" for status, letters in by_status.items())
+    return f"{sum(by_status.values()):,} in {location}: {listed}"
 
 
 def _report_more(shown: int, left_out: int, matching: int) -> None:
@@ -320,7 +273,7 @@ def _report_count(what: str, pipeline: str, number: int, store: DeadLetterStore,
     if output == "json":
         write_json({"pipeline": pipeline, what: number})
     elif not number and not store.counts(pipeline):
-        say(_no_letters_text(store, pipeline))
+        say(no_letters_text([store], pipeline))
     else:
         write_text(f"{number:,} dead letter{'' if number == 1 else 's'} of {pipeline} {what}")
 

@@ -289,7 +289,10 @@ class DeadLetterStore(ABC):
 
     @abstractmethod
     def get(self, pipeline: str | None, id_or_prefix: str) -> DeadLetter:
-        """Return the letter with this id or unique prefix. Raises UsageError if none or several match."""
+        """Return the letter with this id or unique prefix.
+
+        Raises NoSuchLetter, or another UsageError if several match.
+        """
 
     @abstractmethod
     def lease(
@@ -362,5 +365,8 @@ def check_letter_status(status: str) -> None:
         raise ValueError(f"status {status!r} is not one of {', '.join(get_args(LetterStatus))}")
 
 
-def no_such_letter(id: str) -> UsageError:
-    return UsageError(f"there is no dead letter {id!r}", next_step="flow dlq list")
+class NoSuchLetter(UsageError):
+    """No letter of a store has this id or prefix."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"there is no dead letter {id!r}", next_step="flow dlq list")

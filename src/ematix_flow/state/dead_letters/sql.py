@@ -32,8 +32,8 @@ from ematix_flow.state.dead_letters.base import (
     LetterSelection,
     LetterStage,
     LetterStatus,
+    NoSuchLetter,
     bounded_reason,
-    no_such_letter,
     storable_text,
 )
 from ematix_flow.state.dead_letters.tables import TABLE, is_current, letter_tables, migrate
@@ -160,7 +160,7 @@ class SqlDeadLetterStore(DeadLetterStore):
 
     def get(self, pipeline: str | None, id_or_prefix: str) -> DeadLetter:
         if not id_or_prefix.isalnum() or not id_or_prefix.isascii():
-            raise no_such_letter(id_or_prefix)
+            raise NoSuchLetter(id_or_prefix)
         table = self._letters
         # by range, which every database answers from the key
         begins = sa.and_(table.c.id >= id_or_prefix, table.c.id < id_or_prefix + "~")
@@ -170,7 +170,7 @@ class SqlDeadLetterStore(DeadLetterStore):
         found = find_by_prefix("dead letters", id_or_prefix, {row.id: row.id for row in self._rows(query)})
         letters = self._whole_letters([] if found is None else [found])
         if not letters:
-            raise no_such_letter(id_or_prefix)
+            raise NoSuchLetter(id_or_prefix)
         return letters[0]
 
     # ------------------------------------------------------------------ replaying
