@@ -36,6 +36,7 @@
     │   └── ShrinkRefused                  a refresh would lose more rows than allowed
     ├── PipelineLocked                 4   the same pipeline is running
     ├── CannotConnect                  5
+    │   └── DatabaseMissing                no database file at the path
     └── Interrupted                  130   Ctrl-C
 
 The number is the exit code of the command line. An error says what happened, where in the user's file,
@@ -259,6 +260,11 @@ class PipelineLocked(FlowError):
 
 class CannotConnect(FlowError):
     exit_code = 5
+
+
+class DatabaseMissing(CannotConnect):
+    connection = ""
+    created_by: str | None = None  # the upstream of the pipeline whose first run creates the database
 
 
 class Interrupted(FlowError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ematix_flow.errors import FlowError
+from ematix_flow.errors import DatabaseMissing, FlowError
 
 if TYPE_CHECKING:
     from ematix_flow.cli.run_views import RunView
@@ -29,7 +29,11 @@ def dry_run_all(
             result = dry_run(registry.pipeline(name), spark, view)
             outcome = PipelineOutcome(name, result.status, result=result, reason=result.reason)
         except FlowError as error:
-            outcome = PipelineOutcome(name, "failed", error=error, reason=error.what)
+            if isinstance(error, DatabaseMissing) and error.created_by in names:
+                reason = f"the database that it reads is created when {error.created_by} runs"
+                outcome = PipelineOutcome(name, "skipped", reason=reason)
+            else:
+                outcome = PipelineOutcome(name, "failed", error=error, reason=error.what)
         outcomes.append(outcome)
         view.finished(outcome)
     return outcomes

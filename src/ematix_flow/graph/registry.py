@@ -165,6 +165,20 @@ class Registry:
             )
         return self.pipelines[name]
 
+    def upstream_writer(self, name: str, connection: str) -> str | None:
+        """The nearest upstream of the pipeline that loads into the connection; None if there is none."""
+        from ematix_flow.spec.pipelines import connection_label
+
+        known = self.pipelines.get(name)
+        for upstream in known.spec.depends_on if known is not None else ():
+            declared = self.pipelines.get(upstream)
+            targets = declared.spec.targets if declared is not None else ()
+            if any(connection_label(target.connection) == connection for target in targets):
+                return upstream
+            if (found := self.upstream_writer(upstream, connection)) is not None:
+                return found
+        return None
+
     def check(self) -> None:
         """Check what can be checked once the whole module is loaded: every used name must be declared."""
         for declared in self.pipelines.values():

@@ -13,7 +13,7 @@ from ematix_flow.engine.execution.executor import execute_target
 from ematix_flow.engine.planning.planner import build_plan
 from ematix_flow.engine.planning.source_reader import source_reader
 from ematix_flow.engine.planning.source_sql import source_reference
-from ematix_flow.errors import FlowError
+from ematix_flow.errors import DatabaseMissing, FlowError
 from ematix_flow.graph.registry import DeclaredPipeline
 from ematix_flow.observe.listener import Attempt, Listener
 from ematix_flow.plan.definition import Plan
@@ -89,6 +89,9 @@ def validate(declared: DeclaredPipeline, spark: StartSpark) -> Validation:
         source = connections.source(source_reference(declared.spec))
         explained = source.explain(plan.source_sql) if isinstance(source, BatchSource) else ""
     except FlowError as error:
+        if isinstance(error, DatabaseMissing) and error.created_by is not None:
+            later = f"not checked: the database that it reads is created when {error.created_by} runs"
+            return Validation(declared.spec.name, True, warnings=(later,))
         return Validation(declared.spec.name, False, error)
     warnings = tuple(w for t in plan.targets for w in t.warnings)
     return Validation(declared.spec.name, True, None, explained, warnings)

@@ -39,6 +39,54 @@ def test_init_writes_a_project_that_lists_and_reads_at_once(flow, tmp_path, monk
     assert [p["name"] for p in flow("list", "-o", "json").json] == ["orders", "daily_sales"]
 
 
+def test_a_fresh_project_is_planned_and_validated_before_its_first_run(flow, tmp_path, monkeypatch):
+    assert flow("init", "fresh").code == 0
+    monkeypatch.chdir(tmp_path / "fresh")
+    planned = flow("plan", "--all")
+    assert planned.code == 0, planned.err
+    assert "planned after orders has run" in planned.out
+    assert planned.err == ""
+    assert flow("plan", "--all", "-o", "json").json[1] == {
+        "pipeline": "daily_sales",
+        "planned_after": "orders",
+        "step": 2,
+        "after": ["orders"],
+    }
+    assert flow("plan", "--all", "--check").code == 3
+    validated = flow("validate")
+    assert validated.code == 0
+    assert "not checked: the database that it reads is created when orders runs" in validated.out
+
+
+def test_a_dry_run_of_a_fresh_project_skips_what_reads_the_missing_database(flow, tmp_path, monkeypatch):
+    from ematix_flow.plan.results import RunResult
+    from ematix_flow.run import preview
+
+    really = preview.dry_run
+
+    def without_spark(declared, spark, listener=None):
+        if declared.spec.name == "orders":
+            return RunResult("orders", "1", "succeeded", (), 0.0)
+        return really(declared, spark, listener)
+
+    monkeypatch.setattr(preview, "dry_run", without_spark)
+    assert flow("init", "fresh").code == 0
+    monkeypatch.chdir(tmp_path / "fresh")
+    orders, daily_sales = (done := flow("dry-run", "--all", "-o", "json")).json
+    assert (done.code, orders["status"], daily_sales["status"]) == (0, "succeeded", "skipped")
+    assert daily_sales["reason"] == "the database that it reads is created when orders runs"
+
+
+def test_the_next_step_for_a_missing_database_is_to_run_the_upstream_that_creates_it(
+    flow, tmp_path, monkeypatch
+):
+    assert flow("init", "fresh").code == 0
+    monkeypatch.chdir(tmp_path / "fresh")
+    failed = flow("plan", "daily_sales")
+    assert failed.code == 5
+    assert "flow run orders  creates it" in failed.err
+
+
 def test_init_does_not_replace_files_unasked(flow, tmp_path):
     (tmp_path / "pipelines.py").write_text("mine")
     failed = flow("init")

@@ -13,7 +13,7 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from ematix_flow.errors import CannotConnect, TargetFailed, Unsupported
+from ematix_flow.errors import CannotConnect, DatabaseMissing, TargetFailed, Unsupported
 from ematix_flow.state.state_root import next_step_for
 
 MEMORY = ":memory:"
@@ -70,10 +70,12 @@ class DatabaseFile:
     def require_existing(self) -> None:
         self.require_folder()
         if not self.exists:
-            raise CannotConnect(
+            missing = DatabaseMissing(
                 f"connection {self.connection!r}: there is no {self.product} database at {self.path}",
                 next_step="correct the path, or create the database first",
             )
+            missing.connection = self.connection
+            raise missing
         self._require_no_folder()
 
     def require_folder(self) -> None:

@@ -20,7 +20,7 @@ from ematix_flow.cli.options import (
 )
 from ematix_flow.cli.output import write_json, write_text
 from ematix_flow.cli.project import load_project, resolve_pipelines
-from ematix_flow.errors import FlowError
+from ematix_flow.errors import DatabaseMissing, FlowError
 from ematix_flow.graph.dependency_order import parallel_levels, upstreams_within
 
 app = new_app()
@@ -53,27 +53,36 @@ def plan(
         {name: d.spec.depends_on for name, d in registry.pipelines.items()}, set(chosen)
     )
     steps = {name: number for number, each in enumerate(parallel_levels(upstreams), 1) for name in each}
-    plans, errors = [], []
+    plans, errors, later = [], [], {}
     for name in chosen:
         try:
             plans.append(plan_pipeline(registry.pipeline(name), spark))
         except FlowError as error:
             if len(chosen) == 1:
                 raise
-            errors.append((name, error))
+            if isinstance(error, DatabaseMissing) and error.created_by in chosen:
+                later[name] = error.created_by
+            else:
+                errors.append((name, error))
     if output == "json":
         made = {p.pipeline.name: p.to_json() for p in plans}
         made |= {name: {"pipeline": name, "error": problem.to_json()} for name, problem in errors}
+        made |= {name: {"pipeline": name, "planned_after": creator} for name, creator in later.items()}
         write_json([{**made[name], "step": steps[name], "after": list(upstreams[name])} for name in chosen])
     else:
         if len(chosen) > 1:
             write_text(_run_order_text(steps, upstreams) + "\n")
         write_text("\n\n".join(p.to_text(verbose=verbose) for p in plans))
+        for name, creator in later.items():
+            write_text(
+                f"\npipeline  {name}\n          planned after {creator} has run, "
+                "which creates the database that it reads"
+            )
         for name, problem in errors:
             show_error(problem, name)
     if errors:
         return 1
-    return CHANGES_PENDING if check and any(p.has_changes for p in plans) else 0
+    return CHANGES_PENDING if check and (later or any(p.has_changes for p in plans)) else 0
 
 
 def _run_order_text(steps: Mapping[str, int], upstreams: Mapping[str, Sequence[str]]) -> str:

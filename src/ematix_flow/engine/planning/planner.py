@@ -31,13 +31,14 @@ from ematix_flow.engine.planning.source_reader import source_reader
 from ematix_flow.engine.planning.source_sql import source_reference, source_sql
 from ematix_flow.engine.spark.machine_resources import usable_processors
 from ematix_flow.errors import (
+    DatabaseMissing,
     FlowError,
     PlanError,
     SchemaMismatch,
     SourceFailed,
     Unsupported,
 )
-from ematix_flow.graph.registry import DeclaredPipeline
+from ematix_flow.graph.registry import DeclaredPipeline, current_registry
 from ematix_flow.plan.decisions import Decision
 from ematix_flow.plan.definition import Plan
 from ematix_flow.plan.drift import judge_drift
@@ -86,7 +87,19 @@ def build_plan(
             declared, connections, usable_processors() if cores is None else cores, without
         )
     except FlowError as error:
+        if isinstance(error, DatabaseMissing):
+            _name_creator(error, spec)
         raise error.with_location(spec.where) from error.__cause__
+
+
+def _name_creator(error: DatabaseMissing, spec: PipelineSpec) -> None:
+    """Name the upstream that creates the missing database on its first run, if there is one."""
+    error.created_by = current_registry().upstream_writer(spec.name, error.connection)
+    if error.created_by is not None:
+        error.next_step = (
+            f"flow run {error.created_by}  creates it: {spec.name} depends on {error.created_by}, "
+            "which loads into this connection; otherwise correct the path"
+        )
 
 
 @dataclass(frozen=True)
