@@ -13,7 +13,7 @@ from ematix_flow.state.runlog.sql import SqlRunLog
 from ematix_flow.state.slots.base import SlotStore
 from ematix_flow.state.slots.memory import MemorySlotStore
 from ematix_flow.state.slots.sql import SqlSlotStore
-from ematix_flow.state.sql.sqlite import memory_engine, sqlite_engine
+from ematix_flow.state.sql.sqlite import memory_engine, sqlite_engine, sqlite_reader_engine
 from ematix_flow.state.state_root import private_directory
 
 _in_memory: dict[str, sa.Engine] = {}
@@ -50,7 +50,7 @@ def open_local_run_log_at(location: RunLogLocation, *, read_only: bool = False) 
     if read_only and not location.path.exists():
         return SqlRunLog(memory_engine(), str(location))
     private_directory(location.path.parent)
-    engine = sqlite_engine(location.path)
+    engine = sqlite_reader_engine(location.path) if read_only else sqlite_engine(location.path)
     return SqlRunLog(engine, str(location), create_tables=location.create_tables, read_only=read_only)
 
 
@@ -62,5 +62,5 @@ def open_slots_file(location: RunLogLocation, *, read_only: bool = False) -> Slo
     if read_only and not location.path.exists():
         return MemorySlotStore()
     private_directory(location.path.parent)
-    engine = sqlite_engine(location.path)
+    engine = sqlite_reader_engine(location.path) if read_only else sqlite_engine(location.path)
     return SqlSlotStore(engine, str(location), create_tables=location.create_tables, read_only=read_only)

@@ -9,6 +9,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -294,3 +295,43 @@ def test_a_server_that_goes_away_during_a_run_does_not_stop_it(
     for read in (log.list, lambda: slots.open([Slot("orders", utc_now())])):
         with pytest.raises(CannotConnect, match="the run log postgres://away cannot reach it: refused"):
             read()
+
+
+READER = """
+import os, sys
+from ematix_flow.state.local_stores import open_local_run_log, open_slots_file
+from ematix_flow.state.runlog.base import run_log_location
+open_local_run_log("memory://", env={}).list()  # imports what another user may not be able to import
+if os.geteuid() == 0:
+    os.setresuid(65534, 65534, 65534)  # root may write everything
+url = sys.argv[1]
+with open_local_run_log(url, env={}, reading=True, read_only=True) as log:
+    print([run.run_id for run in log.list()])
+with open_slots_file(run_log_location(url, {}), read_only=True) as slots:
+    print(slots.unfinished())
+"""
+
+
+@pytest.mark.parametrize("writer_is_active", [False, True])
+def test_a_user_who_may_not_write_the_log_can_read_it(writer_is_active):
+    with tempfile.TemporaryDirectory() as folder:  # other users cannot enter the folders of pytest
+        path = Path(folder) / "runs.db"
+        with open_local_run_log(f"sqlite:///{path}", env={}) as log:
+            log.start(RunRecord("1", "orders", "dw.orders", "append"))
+        with direct(path) as writer:
+            if writer_is_active:
+                writer.execute("INSERT INTO run_log_output VALUES ('1', 'text')")
+                writer.commit()
+            for file in Path(folder).iterdir():
+                file.chmod(0o444)
+            Path(folder).chmod(0o555)
+            before = sorted(Path(folder).iterdir())
+            assert len(before) == (3 if writer_is_active else 1)
+            read = subprocess.run(
+                [sys.executable, "-c", READER, f"sqlite:///{path}"],
+                capture_output=True,
+                text=True,
+            )
+            assert (read.stdout, read.stderr) == ("['1']\n[]\n", "")
+            assert sorted(Path(folder).iterdir()) == before
+            Path(folder).chmod(0o755)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from pathlib import Path
@@ -30,6 +31,32 @@ def sqlite_engine(path: Path) -> sa.Engine:
     )
     sa.event.listen(engine, "connect", disable_driver_transactions)
     sa.event.listen(engine, "connect", _use_write_ahead_log)
+    sa.event.listen(engine, "begin", begin_transaction)
+    return engine
+
+
+def sqlite_reader_engine(path: Path) -> sa.Engine:
+    """Return an engine that only reads an existing file, for users who may not write it or its folder.
+
+    Without a write-ahead log next to it, the file is complete and SQLite needs no side files to read it.
+    """
+    if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
+        return sqlite_engine(path)
+    log = path.with_name(path.name + "-wal")
+
+    def connect() -> sqlite3.Connection:
+        options = "mode=ro" if log.exists() else "mode=ro&immutable=1"
+        uri = f"{path.absolute().as_uri()}?{options}"
+        return sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, check_same_thread=False)
+
+    engine = sa.create_engine(
+        "sqlite://",
+        creator=connect,
+        poolclass=sa.pool.NullPool,
+        hide_parameters=True,
+        json_deserializer=orjson.loads,
+    )
+    sa.event.listen(engine, "connect", disable_driver_transactions)
     sa.event.listen(engine, "begin", begin_transaction)
     return engine
 
