@@ -78,8 +78,11 @@ def resolve_pipelines(
             "no pipeline is named",
             next_step=f"give one of: {_list_names(registry.pipelines)}, or --all, or --select tag:…",
         )
-    if not registry.pipelines:
-        raise UsageError("the module declares no pipeline", next_step="declare one with @ematix.pipeline")
+    if not registry.pipelines and not any(name in registry.streams for name in wanted):
+        step = "declare one with @ematix.pipeline"
+        if registry.streams:
+            step = "flow consume --all  follows its streams"
+        raise UsageError("the module declares no pipeline", next_step=step)
     return selected(registry, wanted or ["*"], exclude or (), with_upstream=with_upstream)
 
 

@@ -170,6 +170,15 @@ def test_the_environment_names_the_module(flow, streams, started, monkeypatch):
     assert "give one of: events, clicks, or --all" in flow("consume").err
 
 
+def test_running_a_stream_of_a_module_without_pipelines_names_flow_consume(flow, streams):
+    failed = flow("run", "--module", "streams", "events")
+    assert failed.code == 2
+    assert "It is a stream, which  flow consume events  follows." in failed.err
+    failed = flow("run", "--module", "streams", "--all")
+    assert "the module declares no pipeline" in failed.err
+    assert "flow consume --all  follows its streams" in failed.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
