@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+from ematix_flow.api import types as column_types
 from ematix_flow.api.markers import NaturalKey, Nullable, PrimaryKey
 from ematix_flow.api.types import Column, ColumnTypeMeta, data_type_of
-from ematix_flow.errors import DeclarationError, did_you_mean
+from ematix_flow.errors import DeclarationError, closest_name, did_you_mean
 from ematix_flow.spec.normalize import Normalizer, check_normalizers
 from ematix_flow.spec.normalizer_arguments import ARGUMENT_CHECKS as NORMALIZERS
 from ematix_flow.spec.tables import ColumnSpec
@@ -190,10 +191,14 @@ def _evaluate_annotation(cls: type, name: str, annotation: Any, scope: Scope) ->
     except NameError as error:
         missing = str(getattr(error, "name", "") or error)
         known = [k for layer in scope for k in layer if not k.startswith("_")]
+        importable = hasattr(column_types, missing) or missing in MARKERS
+        close = None if importable else closest_name(missing, known)
         raise DeclarationError(
             f"column {name!r} of {cls.__name__} is annotated {annotation!r}, and {missing!r} is not defined"
             f" there.{did_you_mean(missing, known)}",
-            next_step="import it at the top of the module",
+            next_step="import it at the top of the module"
+            if close is None
+            else f"correct the spelling: {close}",
         ) from None
     except Exception as error:
         raise DeclarationError(

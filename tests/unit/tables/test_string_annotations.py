@@ -55,6 +55,16 @@ def test_an_unknown_name_is_an_error_at_the_class_that_names_the_column():
 
     assert "column 'name' of T" in caught.value.what
     assert "Did you mean 'String'?" in caught.value.what
+    assert caught.value.next_step == "correct the spelling: String"
     with open(__file__) as file:
         line = file.read().splitlines()[caught.value.where.line - 1]
     assert line.strip() == "class T(ManagedTable):"
+
+
+def test_a_type_that_is_not_imported_has_to_be_imported():
+    with pytest.raises(DeclarationError) as caught:
+
+        class T(ManagedTable):
+            valid: Boolean  # noqa: F821
+
+    assert caught.value.next_step == "import it at the top of the module"
