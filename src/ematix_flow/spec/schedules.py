@@ -11,6 +11,7 @@ import copy
 import datetime as dt
 import functools
 import heapq
+import re
 import zoneinfo
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,6 +30,13 @@ NAMED_SCHEDULES = {
     "@daily": "0 0 * * *",
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
+}
+_FIELD_RANGES = {  # in the order of the fields, by the names that cronsim gives them
+    "minute": (0, 59),
+    "hour": (0, 23),
+    "day-of-month": (1, 31),
+    "month": (1, 12),
+    "day-of-week": (0, 7),
 }
 _CLOCK_CHANGE_MARGIN = dt.timedelta(
     days=2
@@ -163,7 +171,25 @@ def _parse_cron(fields: str) -> CronSim:
     try:
         return CronSim(fields, dt.datetime(2026, 1, 1))
     except (CronSimError, AttributeError, TypeError) as error:
-        raise BadSchedule(str(error)) from error
+        raise BadSchedule(_field_error_text(fields, str(error))) from error
+
+
+def _field_error_text(fields: str, message: str) -> str:
+    """Name the field, its value and the allowed range. ``message`` is cronsim's, such as ``Bad hour``."""
+    name = message.removeprefix("Bad ")
+    if name not in _FIELD_RANGES:
+        return message
+    value = fields.split()[list(_FIELD_RANGES).index(name)]
+    lowest, highest = _FIELD_RANGES[name]
+    numbers = re.findall(r"(?<![/#\d])\d+", value)
+    outside = next((number for number in numbers if not lowest <= int(number) <= highest), None)
+    if outside is not None:
+        return f"{name} {outside} is not in {lowest} to {highest}"
+    if re.search(r"/0+(,|$)", value):
+        return f"{name} {value} has the step 0; the smallest step is 1"
+    if name == "day-of-month" and value.replace(",", "").isdigit():
+        return f"the month has no day {value}"
+    return f"{name} {value} is not valid; {name} takes numbers from {lowest} to {highest}"
 
 
 @functools.lru_cache(maxsize=4096)

@@ -252,6 +252,26 @@ def test_what_is_no_schedule_is_reported(cron: str) -> None:
         Schedule(cron).check()
 
 
+@pytest.mark.parametrize(
+    ("cron", "text"),
+    [
+        ("0 25 * * *", "hour 25 is not in 0 to 23"),
+        ("0 8-25 * * *", "hour 25 is not in 0 to 23"),
+        ("*/0 * * * *", "minute */0 has the step 0; the smallest step is 1"),
+        ("0 0 0 * *", "day-of-month 0 is not in 1 to 31"),
+        ("0 0 31 2 *", "the month has no day 31"),
+        ("0 0 * 13 *", "month 13 is not in 1 to 12"),
+        ("0 0 * * 8", "day-of-week 8 is not in 0 to 7"),
+        ("0 18-8 * * *", "hour 18-8 is not valid; hour takes numbers from 0 to 23"),
+        ("x * * * *", "minute x is not valid; minute takes numbers from 0 to 59"),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_value_and_its_range(cron: str, text: str) -> None:
+    with pytest.raises(BadSchedule) as raised:
+        Schedule(cron).check()
+    assert str(raised.value) == text
+
+
 def test_an_unknown_zone_is_reported() -> None:
     with pytest.raises(BadSchedule, match="Mars/Olympus"):
         Schedule("@daily", "Mars/Olympus").check()
