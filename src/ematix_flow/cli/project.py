@@ -33,7 +33,9 @@ def require_module(module: str | None) -> str:
     name = configured_module(module)
     if name:
         return name
-    here = sorted(path.name for path in Path.cwd().glob("*.py"))
+    from ematix_flow.graph.module_loading import python_files
+
+    here = python_files(Path.cwd())
     found = f"Python files here: {', '.join(here)}" if here else f"there is no .py file in {Path.cwd()}"
     example = here[0] if here else "pipelines.py"
     raise UsageError(

@@ -51,6 +51,21 @@ def load_module(name: str) -> Registry:
     return registry
 
 
+def python_files(folder: Path) -> list[str]:
+    """The Python files of a folder: pipelines.py first, then those that mention ematix, then the rest."""
+
+    def rank(path: Path) -> tuple[int, str]:
+        if path.name == "pipelines.py":
+            return 0, path.name
+        try:
+            mentions = b"ematix" in path.read_bytes()
+        except OSError:
+            mentions = False
+        return 1 if mentions else 2, path.name
+
+    return [path.name for path in sorted(folder.glob("*.py"), key=rank)] if folder.is_dir() else []
+
+
 def _missing_file_error(path: Path) -> FlowError:
     folder = path.parent
     here = sorted(found.name for found in folder.glob("*.py")) if folder.is_dir() else []
@@ -64,7 +79,7 @@ def _missing_file_error(path: Path) -> FlowError:
 def _invalid_module_name_error(name: str) -> FlowError:
     """The error for a folder, a path without .py, or a text that cannot be a module name."""
     folder = Path(name)
-    here = sorted(found.name for found in folder.glob("*.py")) if folder.is_dir() else []
+    here = python_files(folder)
     what = f"{name!r} is a folder, not a module" if folder.is_dir() else f"{name!r} is not a module name"
     step = (
         f"give --module {folder / here[0]}"

@@ -95,6 +95,16 @@ def test_the_list_as_json_has_every_field_of_interest(flow, project):
     assert report["depends_on"] == ["orders"]
 
 
+def test_without_a_module_the_file_that_declares_pipelines_is_suggested(flow, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "another.py").write_text("")
+    (tmp_path / "loads.py").write_text("from ematix_flow import ematix")
+    assert "give --module loads.py" in flow("list").err
+    assert "give --module " + str(tmp_path / "loads.py") in flow("list", "--module", str(tmp_path)).err
+    (tmp_path / "pipelines.py").write_text("")
+    assert "give --module pipelines.py" in flow("list").err
+
+
 def test_a_module_without_pipelines_says_so(flow, project):
     (project / "empty.py").write_text("")
     shown = flow("list", "--module", "empty")
