@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from heapq import merge
 
 from ematix_flow.cli.project import configured_module, load_project
-from ematix_flow.errors import UsageError, did_you_mean
+from ematix_flow.errors import FlowError, UsageError, did_you_mean
+from ematix_flow.spec.location import NamedLocation
 from ematix_flow.spec.redaction import mask
 from ematix_flow.state.dead_letters.base import (
     DeadLetter,
@@ -58,7 +59,11 @@ class LetterPlace:
         declared = streams.get(self.pipeline or "")
         with ExitStack() as opened:
             if is_given:
-                store = open_dead_letters(self.store, env=os.environ, table=self.table)
+                try:
+                    store = open_dead_letters(self.store, env=os.environ, table=self.table)
+                except FlowError as error:
+                    place = NamedLocation.of("--store" if self.store else "--table")
+                    raise error.with_location(place) from error.__cause__
                 stores = [opened.enter_context(store)]
             elif declared is not None:
                 store = open_stream_dead_letters(declared.spec, env=os.environ)

@@ -113,6 +113,12 @@ def test_a_stream_without_letters_is_reported_with_the_one_that_was_meant(flow, 
     assert "Did you mean 'orders'?" in told.err
 
 
+def test_a_store_that_is_none_is_an_error_at_its_option(flow):
+    failed = flow("dlq", "purge", "--all", "--store", "foo://x")
+    assert failed.code == 2
+    assert "where: --store\n" in failed.err and "next:" in failed.err
+
+
 def test_a_module_that_is_not_there_is_an_error_in_every_command(flow):
     keep(1)
     for command in (["list"], ["list", "-p", "orders"], ["park", "--all", "-p", "orders"]):
