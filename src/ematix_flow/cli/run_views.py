@@ -60,6 +60,7 @@ class RunView(Listener):
         self.stream = sys.stderr if stream is None else stream
         self.outcomes: list[PipelineOutcome] = []
         self._names = list(names)
+        self._started: set[str] = set()
         self._width = max((len(name) for name in names), default=0)
         self._show_plans = show_plans
 
@@ -70,6 +71,7 @@ class RunView(Listener):
 
     def started(self, name: str) -> None:
         """A pipeline starts. Passed to `run_dag` as ``before``."""
+        self._started.add(name)
 
     def finished(self, outcome: PipelineOutcome) -> None:
         """A pipeline ended. Passed to `run_dag` as ``after``."""
@@ -81,6 +83,19 @@ class RunView(Listener):
         )
         if outcome.error is not None:
             self.write_line(error_lines(outcome.error, self.stream))
+
+    def outcomes_after_interrupt(self) -> list[PipelineOutcome]:
+        """The outcomes of an interrupted run, with the pipelines that it stopped or did not start."""
+        from ematix_flow.run.dag import PipelineOutcome
+
+        ended = {outcome.pipeline for outcome in self.outcomes}
+        return self.outcomes + [
+            PipelineOutcome(name, "cancelled", reason="interrupted")
+            if name in self._started
+            else PipelineOutcome(name, "not_run", reason="not started before the interrupt")
+            for name in self._names
+            if name not in ended
+        ]
 
     def slot_finished(self, outcome: SlotOutcome) -> None:
         """A slot ended or has to wait. Passed to `SlotRunner.run_due` as ``after``."""
@@ -216,6 +231,7 @@ class LiveView(RunView):
         self._bars.console.print(Text.from_ansi(text))
 
     def started(self, name: str) -> None:
+        super().started(name)
         self._bars.update(self._overall, visible=self.has_several_pipelines)
 
     def finished(self, outcome: PipelineOutcome) -> None:

@@ -23,7 +23,7 @@ class PipelineOutcome:
     """The outcome of one pipeline in a DAG run."""
 
     pipeline: str
-    status: Literal["succeeded", "skipped", "locked", "failed", "not_run"]
+    status: Literal["succeeded", "skipped", "locked", "failed", "not_run", "cancelled"]
     result: RunResult | None = None
     error: FlowError | None = None
     reason: str | None = None

@@ -252,7 +252,13 @@ def test_ctrl_c_in_a_run_ends_with_130_and_is_recorded(flow, shop):
     assert stopped.code == 130
     assert "error: pipeline 'orders' was interrupted" in stopped.err
     assert "state: nothing had committed; the target is as before" in stopped.err
-    assert "next:  flow run orders" in stopped.err
+    assert "next:  flow run --all --module stops  runs all of them again" in stopped.err
+    assert [line.split()[:3] for line in stopped.out.splitlines()[1:]] == [
+        ["orders", "cancelled", "append"],
+        ["apart", "not", "run"],
+        ["notes", "not", "run"],
+    ]
+    assert "not started before the interrupt" in stopped.out
     assert flow("runs", "list", "-o", "json").json[0]["status"] == "cancelled"
 
 

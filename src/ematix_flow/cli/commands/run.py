@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -107,12 +109,33 @@ def run(
                     outcomes = run_dag(
                         registry, chosen, context, before=view.started, after=view.finished, workers=workers
                     )
-            except Interrupted:
-                if output == "text" and view.outcomes and not quiet:
-                    write_outcomes(view.outcomes, registry, as_json=False)
+            except Interrupted as stopped:
+                if len(chosen) > 1:
+                    if output == "text" and not quiet:
+                        write_outcomes(view.outcomes_after_interrupt(), registry, as_json=False)
+                    again = _selection_command(names, everything, select, exclude, module, with_upstream)
+                    stopped.next_step = f"{again}  runs all of them again"
                 raise
     if not quiet or output == "json":
         write_outcomes(outcomes, registry, as_json=output == "json")
     if dry_run and not quiet:
         say("dry run: nothing was changed")
     return exit_code(outcomes)
+
+
+def _selection_command(
+    names: Sequence[str] | None,
+    everything: bool,
+    select: Sequence[str] | None,
+    exclude: Sequence[str] | None,
+    module: str | None,
+    with_upstream: bool,
+) -> str:
+    """The command line that selects the same pipelines again."""
+    words = ["flow", "run", *(names or ())]
+    words += ["--all"] * everything
+    words += [word for each in select or () for word in ("--select", each)]
+    words += [word for each in exclude or () for word in ("--exclude", each)]
+    words += ["--with-upstream"] * with_upstream
+    words += ["--module", module] if module else []
+    return shlex.join(words)
