@@ -10,8 +10,8 @@ import random
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from ematix_flow.engine.spark.interrupts import was_interrupted
 from ematix_flow.engine.spark.spark_users import using_spark
 from ematix_flow.engine.spark.storage_settings import apply_storage_settings
 from ematix_flow.errors import (
+    CannotConnect,
     ConfigError,
     DeclarationError,
     FlowError,
@@ -234,26 +235,27 @@ def _run_with_locks(
         listener.note(text)
 
     with ExitStack() as locks:
-        unreachable = lock_targets(spec, connections, run_id, locks)
-        settle_interrupted_runs(
-            spec, connections, context.run_log, str(run_id), unreachable, note, context.observers
-        )
-        for target in spec.targets:
-            if target.label not in unreachable:
-                for left in connections.target(target.connection).sweep_staging(spec.name, target.label):
-                    note(f"removed staging that an interrupted run had left: {left}")
-        batch = RunBatch(attempt.batch_key)
-        if context.slot is None:
-            batch = choose_batch(
-                spec,
-                connections,
-                context.run_log,
-                attempt.batch_key,
-                attempt.earlier_run_ids,
-                unreachable,
-                note,
+        with _before_loading(attempt):
+            unreachable = lock_targets(spec, connections, run_id, locks)
+            settle_interrupted_runs(
+                spec, connections, context.run_log, str(run_id), unreachable, note, context.observers
             )
-        results = [] if unreachable else results_if_loaded(spec, connections, context, attempt)
+            for target in spec.targets:
+                if target.label not in unreachable:
+                    for left in connections.target(target.connection).sweep_staging(spec.name, target.label):
+                        note(f"removed staging that an interrupted run had left: {left}")
+            batch = RunBatch(attempt.batch_key)
+            if context.slot is None:
+                batch = choose_batch(
+                    spec,
+                    connections,
+                    context.run_log,
+                    attempt.batch_key,
+                    attempt.earlier_run_ids,
+                    unreachable,
+                    note,
+                )
+            results = [] if unreachable else results_if_loaded(spec, connections, context, attempt)
         if not results:
             results = _plan_and_load(declared, connections, context, attempt, batch, unreachable, note)
         for each in results:
@@ -266,6 +268,17 @@ def _run_with_locks(
     return replace(loaded, seconds=seconds, post=tuple(post), notes=tuple(notes)), batch
 
 
+@contextmanager
+def _before_loading(attempt: Attempt) -> Iterator[None]:
+    """Say in the error of a connection or a setting that nothing was loaded: the block loads nothing."""
+    try:
+        yield
+    except (CannotConnect, ConfigError) as error:
+        if error.state is None:
+            error.state = "nothing was loaded" if attempt.number == 1 else "this attempt loaded nothing"
+        raise
+
+
 def _plan_and_load(
     declared: DeclaredPipeline,
     connections: Connections,
@@ -276,7 +289,8 @@ def _plan_and_load(
     note: Callable[[str], None],
 ) -> list[TargetResult]:
     spec, listener = declared.spec, context.listener
-    plan, unplanned = _plan_available_targets(declared, connections, unreachable)
+    with _before_loading(attempt):
+        plan, unplanned = _plan_available_targets(declared, connections, unreachable)
     if len(spec.targets) > 1:  # only now: a run that fails before it loads leaves everything to the next run
         context.run_log.record_batch(attempt.run_id, batch.key, batch.overdue)
     listener.planned(plan)

@@ -281,6 +281,27 @@ def test_ctrl_c_is_reported_as_such_when_cleaning_up_behind_it_fails(flow, shop)
     assert "error: pipeline 'orders' was interrupted" in stopped.err
 
 
+@pytest.mark.parametrize(
+    ("connection", "code"),
+    [
+        ('kind = "postgres"; url = "postgres://me:secret@127.0.0.1:1/shop"', 5),
+        ('kind = "postgres"; url = "postgres://me:${SHOP_UNSET_PASSWORD}@127.0.0.1:1/shop"', 2),
+        ('kind = "sqlite"; path = "gone.db"', 5),
+    ],
+)
+def test_a_run_that_cannot_connect_says_that_nothing_was_loaded(flow, shop, connection, code):
+    source = f"@ematix.connection\nclass away:\n    {connection}\n\n@ematix.table(schema="
+    text = SHOP.replace("@ematix.table(schema=", source, 1).replace(
+        'target_connection="shop", incremental',
+        'target_connection="shop", source_connection="away", incremental',
+    )
+    (shop / "fails.py").write_text(text)
+    failed = flow("run", "orders", "-m", "fails")
+    assert failed.code == code, failed.err
+    assert "state: nothing was loaded" in failed.err
+    assert "next: " in failed.err
+
+
 def test_plan_shows_the_table_that_would_be_created(flow, shop):
     shown = flow("plan", "orders")
     assert shown.code == 0
