@@ -392,7 +392,7 @@ def test_a_message_that_a_broker_does_not_take_is_put_aside(kafka: KafkaServer, 
     with open_stream_dead_letters(followed.spec, env=os.environ) as store:
         letters = {int(letter.position or -1): letter for letter in store.list("events", limit=20)}
     assert set(letters) == {3, 5, 6, 8}
-    assert "takes 20,000" in letters[3].reason and "partition 7" in letters[5].reason
+    assert "allows 20,000" in letters[3].reason and "partition 7" in letters[5].reason
     consumer = Consumer(
         {"bootstrap.servers": kafka.bootstrap, "group.id": "reader", "auto.offset.reset": "earliest"}
     )
