@@ -71,7 +71,7 @@ def test_options_that_are_unknown_or_too_long_are_refused(kinesis: KinesisServer
     target = backend_of(kinesis, "any").message_target()
     with pytest.raises(ConfigError, match="no option 'prefix'"):
         target.sender("any", {"prefix": "x"})
-    with pytest.raises(ConfigError, match="201 letters"):
+    with pytest.raises(ConfigError, match="201 characters"):
         target.sender("any", {"partition_key_prefix": "x" * 201})
 
 
