@@ -31,8 +31,8 @@ DEV := .venv/.ready-$(PYTHON_VERSION)
 DEMO := .venv-demo/.ready-$(PYTHON_VERSION)
 METADATA := pyproject.toml README.md LICENSE src/ematix_flow/_version.py
 BIN := .venv/bin
-# Tests wait for servers half of their time, so that four share two cores well
-WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 2)
+# Tests wait for servers a third of their time: three fill two cores, and four take as long as three
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2)
 
 .PHONY: help
 help: ## List these commands
@@ -43,7 +43,7 @@ demo: $(DEMO) ## See it work: a small project in demo/, loaded twice (no server 
 	.venv-demo/bin/flow demo --dir demo $(ARGS)
 
 .PHONY: check
-check: $(DEV) ## Lint, types, import rules and unit tests: no Spark, no server, under a minute
+check: $(DEV) ## Lint, types, import rules and unit tests: no Spark, no server, about a minute
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@echo "types and import rules, while the unit tests run"; \

@@ -139,12 +139,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def in_order_of_start(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
-    """The tests in an order in which xdist's ``worksteal`` starts few Spark sessions and has a short tail.
+    """The tests in an order in which xdist's ``worksteal`` starts one Spark session and has a short tail.
 
     It gives each worker a stretch of equal length. A worker that is done takes tests from the end of the
-    longest stretch that is left. So the tests that use the session begin a stretch, from four workers on two
-    of them, and the slow ones begin the next. The other workers take the quick tests behind them: Spark
-    starts in a further worker only when nothing else is left.
+    longest stretch that is left. So the tests that use the session begin the first stretch, and the slow ones
+    begin the second. The other workers take the quick tests behind them: Spark starts in a second worker only
+    when nothing else is left.
     """
     if workers == 1:
         return items
@@ -153,20 +153,12 @@ def in_order_of_start(items: list[pytest.Item], workers: int) -> list[pytest.Ite
     others = [item for item in items if "spark" not in getattr(item, "fixturenames", ())]
     slow = [item for item in others if item.path in slow_files]
     quick = [item for item in others if item.path not in slow_files]
-    tables = [item for item in spark if item.path.parent.name in ("contract", "property")]
-    pipelines = [item for item in spark if item.path.parent.name not in ("contract", "property")]
-    begin = [tables, pipelines, slow] if workers >= 4 else [spark, slow]
-    ordered: list[pytest.Item] = []
-    for number, first in enumerate(begin, start=1):
-        ordered += first
-        fill = max(len(items) * number // workers - len(ordered), 0)
-        ordered += quick[:fill]
-        quick = quick[fill:]
-    return [*ordered, *quick]
+    fill = max(len(items) // workers - len(spark), 0)
+    return [*spark, *quick[:fill], *slow, *quick[fill:]]
 
 
 def write_to_memory() -> None:
-    """Tests write into memory where there is room: what they show is not about the disk they would wait for.
+    """Let tests write into memory where there is room: what they show does not depend on a disk.
 
     A database in a file waits for the disk at each commit, which is half of the time of many tests.
     """
