@@ -169,14 +169,16 @@ class Registry:
         """The nearest upstream of the pipeline that loads into the connection; None if there is none."""
         from ematix_flow.spec.pipelines import connection_label
 
-        known = self.pipelines.get(name)
-        for upstream in known.spec.depends_on if known is not None else ():
-            declared = self.pipelines.get(upstream)
-            targets = declared.spec.targets if declared is not None else ()
+        reached, seen = [name], {name}
+        for each in reached:  # grows while it is read: the nearest upstreams come first
+            declared = self.pipelines.get(each)
+            if declared is None:
+                continue
+            targets = declared.spec.targets if each != name else ()
             if any(connection_label(target.connection) == connection for target in targets):
-                return upstream
-            if (found := self.upstream_writer(upstream, connection)) is not None:
-                return found
+                return each
+            reached += [upstream for upstream in declared.spec.depends_on if upstream not in seen]
+            seen.update(declared.spec.depends_on)
         return None
 
     def check(self) -> None:

@@ -531,6 +531,22 @@ def test_a_statement_that_the_database_refuses_has_a_next_step(flow, tmp_path):
     assert "next:  correct the SQL or column_map= of the pipeline" in failed.err
 
 
+def test_a_row_of_the_wrong_type_has_a_next_step(flow, tmp_path):
+    declared = QUITS.replace("RAISE", "pass") + (
+        "class Orders(ManagedTable):\n    a: BigInt\n\n"
+        '@ematix.pipeline(target=Orders, target_connection="db")\n'
+        "def typed(conn):\n    return 'SELECT a FROM s'\n"
+    )
+    (tmp_path / "quitting.py").write_text("from ematix_flow import ManagedTable\n" + declared)
+    with closing(sqlite3.connect(tmp_path / "quits.db")) as database, database:
+        database.execute("CREATE TABLE s (a text)")
+        database.execute("INSERT INTO s VALUES ('x')")
+    failed = flow("run", "typed", "-m", "quitting")
+    assert failed.code == 1
+    assert "column 'a': 'x' is not a whole number of 64 bits" in failed.err
+    assert "next:  correct or filter the row in the source SQL" in failed.err
+
+
 def test_a_source_table_that_is_locked_is_no_wrong_declaration(flow, tmp_path, monkeypatch):
     monkeypatch.setattr("ematix_flow.backends.sqlite.connection.BUSY_SECONDS", 0.1)
     declared = QUITS.replace("RAISE", "pass") + (

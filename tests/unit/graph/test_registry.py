@@ -33,6 +33,18 @@ def declare(name: str, *depends_on: str) -> None:
         return "SELECT 1 AS event_id"
 
 
+def test_the_nearest_upstream_that_loads_into_a_connection_is_found() -> None:
+    with use_registry(Registry()) as registry:
+        declare("layer0_a")
+        declare("layer0_b")
+        for layer in range(1, 40):  # each path would be two to the power of 39 of them
+            for name in "ab":
+                declare(f"layer{layer}_{name}", f"layer{layer - 1}_a", f"layer{layer - 1}_b")
+        assert registry.upstream_writer("layer39_a", "elsewhere") is None
+        assert registry.upstream_writer("layer39_a", "warehouse") == "layer38_a"
+        assert registry.upstream_writer("unknown", "warehouse") is None
+
+
 @pytest.mark.parametrize("kind", ["pipeline", "workflow"])
 def test_a_name_that_no_store_of_slots_could_hold_is_refused(kind: str) -> None:
     def declare_it(name: str) -> None:

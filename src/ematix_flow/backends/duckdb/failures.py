@@ -36,7 +36,11 @@ def target_error(error: duckdb.Error, file: DatabaseFile) -> FlowError:
     """The error of a write; the open transaction is rolled back."""
     rejection = _find_rejection(error)
     if rejection is not None:
-        return RowRejected(rejection, state=UNCHANGED)
+        return RowRejected(
+            rejection,
+            state=UNCHANGED,
+            next_step="correct or filter the row in the source SQL, or change the column's type",
+        )
     if isinstance(error, _ROW_EXCEPTIONS):
         return RowRejected(
             f"DuckDB refused a row: {_sentence(error).split(_POINTER)[0]}",

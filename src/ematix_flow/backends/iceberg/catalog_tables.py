@@ -56,11 +56,12 @@ class CatalogTables:
     def _has_current_columns(self, spark: SparkSession, path: TablePath, version: str) -> bool:
         """Whether the columns of the table are still those of the snapshot, also in their ids and order.
 
-        False with Spark Connect, which cannot tell.
+        Spark Connect does not show ids: it compares names, types and order.
         """
         java: Any = spark
         if getattr(java, "_jvm", None) is None:
-            return False
+            then = spark.read.option("versionAsOf", version).table(self.quoted_name(path))
+            return bool(then.schema == spark.table(self.quoted_name(path)).schema)
         table = java._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
             java._jsparkSession, self.quoted_name(path)
         )

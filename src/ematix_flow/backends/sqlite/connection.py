@@ -83,6 +83,9 @@ def target_error(error: sqlite3.Error, file: DatabaseFile, failures: list[RowRej
     refused = _find_rejection(text, failures)
     if refused is not None:
         refused.state = UNCHANGED
+        refused.next_step = (
+            refused.next_step or "correct or filter the row in the source SQL, or change the column's type"
+        )
         return refused
     if isinstance(error, sqlite3.IntegrityError | sqlite3.DataError):
         return _constraint_error(text)
