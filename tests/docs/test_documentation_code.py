@@ -4,39 +4,67 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from ematix_flow.engine.spark import session
 from tests.docs.runner import run_page
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = [p for p in (REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("**/*.md"))) if p.exists()]
+NEED_SPARK = {
+    *("docs/how-to/files.md", "docs/how-to/iceberg.md", "docs/how-to/lakes.md", "docs/how-to/streams.md"),
+    *("docs/learn/getting-started.md", "docs/reference/pipelines.md"),
+}
 DATABASES = ("WAREHOUSE_URL", "SOURCE_URL")
+# A program may leave its files and connections to the end of its process
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 
-@pytest.mark.slow
+def page_name(page: Path) -> str:
+    return page.relative_to(REPOSITORY).as_posix()
+
+
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(REPOSITORY).as_posix())
-def test_the_code_of_a_page_runs_as_written(
-    page: Path, tmp_path: Path, request: pytest.FixtureRequest
+@pytest.mark.parametrize("page", [p for p in PAGES if page_name(p) in NEED_SPARK], ids=page_name)
+def test_the_code_of_a_page_runs_as_written_on_spark(
+    page: Path, spark: object, page_environment: None, tmp_path: Path
 ) -> None:
-    env = dict(os.environ)
-    env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", "")])
+    run_page(page, tmp_path)
+    assert session._running is not None and session._running.session is spark, "the page started another one"
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("page", [p for p in PAGES if page_name(p) not in NEED_SPARK], ids=page_name)
+def test_the_code_of_a_page_runs_as_written(page: Path, page_environment: None, tmp_path: Path) -> None:
+    before = session._running
+    run_page(page, tmp_path)
+    assert session._running is before, f"the page started Spark: add it to NEED_SPARK in {__file__}"
+
+
+@pytest.fixture
+def page_environment(
+    page: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """The programs and servers that the page's variables name."""
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     text = page.read_text(encoding="utf-8")
     if "KAFKA_BOOTSTRAP" in text:
-        env["KAFKA_BOOTSTRAP"] = request.getfixturevalue("kafka").bootstrap
+        monkeypatch.setenv("KAFKA_BOOTSTRAP", request.getfixturevalue("kafka").bootstrap)
     if "VAULT_ADDR" in text:
         vault = request.getfixturevalue("vault")
-        env |= {"VAULT_ADDR": vault.address, "VAULT_TOKEN": vault.token}
+        monkeypatch.setenv("VAULT_ADDR", vault.address)
+        monkeypatch.setenv("VAULT_TOKEN", vault.token)
     needed = [name for name in DATABASES if name in text]
     if not needed:
-        run_page(page, tmp_path, env)
+        yield
         return
     postgres = request.getfixturevalue("postgres")
     names = {variable: postgres.create_database(variable) for variable in needed}
-    try:
-        run_page(page, tmp_path, {**env, **{v: postgres.url(name) for v, name in names.items()}})
-    finally:
-        for name in names.values():
-            postgres.drop_database(name)
+    for variable, name in names.items():
+        monkeypatch.setenv(variable, postgres.url(name))
+    yield
+    for name in names.values():
+        postgres.drop_database(name)

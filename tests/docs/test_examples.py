@@ -1,18 +1,13 @@
 """Every example runs as its README says, in one process with one Spark, and leaves the rows that it promises.
 
-The commands of a README run as a reader types them, but without a new process for each ``flow``. All of
-them together cost about 100 s on two quiet cores, of which 30 s start Spark
-and the servers that other tests share.
+The commands of a README run as a reader types them, but without a new process for each ``flow``: see
+`commands`.
 """
 
 from __future__ import annotations
 
-import runpy
-import shlex
 import shutil
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -21,9 +16,8 @@ from typing import Any
 import duckdb
 import pytest
 
-from ematix_flow.cli.main import main
-from ematix_flow.graph.registry import Registry, use_registry
 from tests.docs.blocks import blocks_of
+from tests.docs.commands import run_commands
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples"
@@ -206,37 +200,11 @@ def run_example(name: str, tmp_path: Path) -> None:
     """The commands of its README in a copy of its folder, then what it leaves."""
     folder = tmp_path / name
     shutil.copytree(EXAMPLES / name, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.chdir(folder)
-        for block in blocks_of((folder / "README.md").read_text(encoding="utf-8")):
-            if block.runs:
-                *before, last = [line for line in block.commands.splitlines() if line.strip()]
-                assert [run_command(line, folder) for line in before] == [0] * len(before)
-                assert run_command(last, folder) == block.exits
+    for block in blocks_of((folder / "README.md").read_text(encoding="utf-8")):
+        if block.runs:
+            assert run_commands(block.commands, folder) == block.exits, block.commands
     for file, query, rows in LEFT.get(name, []):
         assert left_in(folder / file, query) == rows
-
-
-def run_command(line: str, folder: Path) -> int:
-    """One line of a README, with the modules and declarations of a new process."""
-    program, *arguments = shlex.split(line, comments=True)
-    if program not in ("flow", "python"):
-        return subprocess.run([program, *arguments], cwd=folder, check=False).returncode
-    with pytest.MonkeyPatch.context() as patched, use_registry(Registry()):
-        patched.syspath_prepend(str(folder))
-        try:
-            if program == "flow":
-                return main(arguments)
-            patched.setattr(sys, "argv", arguments)
-            runpy.run_path(arguments[0], run_name="__main__")
-            return 0
-        finally:
-            for module in [name for name, loaded in sys.modules.items() if _is_in(loaded, folder)]:
-                del sys.modules[module]
-
-
-def _is_in(module: object, folder: Path) -> bool:
-    return str(getattr(module, "__file__", None) or "").startswith(str(folder))
 
 
 def left_in(file: Path, query: str) -> list[tuple[Any, ...]]:

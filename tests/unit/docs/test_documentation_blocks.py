@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ def page(folder: Path, text: str) -> Path:
 def run(tmp_path: Path, text: str) -> int:
     folder = tmp_path / "run"
     folder.mkdir()
-    return run_page(page(tmp_path, text), folder, dict(os.environ))
+    return run_page(page(tmp_path, text), folder)
 
 
 def test_a_page_without_code_has_no_block() -> None:
@@ -92,7 +91,7 @@ def test_a_page_that_breaks_the_convention_is_refused(text: str, complaint: str)
 def test_blocks_of_a_page_share_one_folder(tmp_path: Path) -> None:
     text = (
         "<!-- file: lib/numbers.txt -->\n```text\n42\n```\n"
-        "```python\nprint(open('lib/numbers.txt').read())\n```\n"
+        "```python\nimport pathlib\nassert pathlib.Path('lib/numbers.txt').read_text() == '42\\n'\n```\n"
         '```console\n$ test "$(cat lib/numbers.txt)" = 42\nfine\n```\n'
     )
     assert run(tmp_path, text) == 3
