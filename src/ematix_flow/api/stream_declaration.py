@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
+from ematix_flow.api.option_checks import check_location
 from ematix_flow.api.target import DeclaredTable, Target
 from ematix_flow.errors import DeclarationError
 from ematix_flow.spec.location import SourceLocation
@@ -51,6 +52,9 @@ class Source:
         default=None, repr=False, compare=False
     )  # set when a file declares it
 
+    def __post_init__(self) -> None:
+        check_location(self.where)
+
 
 @dataclass(frozen=True)
 class Lookup:
@@ -64,6 +68,9 @@ class Lookup:
     where: SourceLocation | None = field(
         default=None, repr=False, compare=False
     )  # set when a file declares it
+
+    def __post_init__(self) -> None:
+        check_location(self.where)
 
 
 @dataclass(frozen=True, kw_only=True)

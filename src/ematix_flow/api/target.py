@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ematix_flow.api.option_checks import normalize_mode
+from ematix_flow.api.option_checks import check_location, normalize_mode
 from ematix_flow.api.tables import ManagedTable, table_spec
 from ematix_flow.errors import DeclarationError, FlowError
 from ematix_flow.graph.connections import resolve
@@ -65,6 +65,7 @@ class Target:
     )  # set when a file declares it
 
     def __post_init__(self) -> None:
+        check_location(self.where)
         if self.mode is not None:
             normalize_mode(self.mode, None)
         check_connection_file_options(self.connection, self.file_options(), None)

@@ -429,3 +429,9 @@ def test_options_of_one_target_are_refused_with_several(
     with pytest.raises(DeclarationError, match=f"{next(iter(option))}=") as raised:
         stream_spec(None, name="s", **several, **option)  # type: ignore[arg-type]
     assert "each" in str(raised.value)
+
+
+@pytest.mark.parametrize("declared", [Source, Lookup, Target])
+def test_the_place_of_a_declaration_is_not_an_option(declared: Any) -> None:
+    with pytest.raises(DeclarationError, match="where= is not an option"):
+        declared("k", "t", where=True)
