@@ -280,6 +280,15 @@ def same(column_a: pa.Array, column_b: pa.Array) -> bool:
     return repr(column_a.to_pylist()) == repr(column_b.to_pylist())
 
 
+@pytest.mark.parametrize("value", [b'{"single":-0}', b'{"single":-0.0}', b'{"single":-0e1}'])
+def test_a_negative_zero_keeps_its_sign_in_a_block_and_one_by_one(value: bytes) -> None:
+    (column,) = (c for c in NO_JSON if c.name == "single")
+    arrays = read_block(pa.array([value], pa.binary()), (column,))
+    rows, _, bad = JsonDecoder((column,)).read_rows([value], [0])
+    assert arrays is not None and not bad
+    assert repr(rows.column(0).to_pylist()) == repr(arrays[0].to_pylist()) == "[-0.0]"
+
+
 @settings(max_examples=150)
 @given(st.data())
 def test_a_block_holds_what_reading_one_by_one_gives(data: st.DataObject) -> None:

@@ -36,6 +36,7 @@ _BLOCK_BYTES = 4 * 1024 * 1024
 _SMALL_ROWS = 1_000
 # numbers that a double may not hold exactly, or at all
 _LONG_NUMBER = re.compile(rb"[0-9.]{16}|[0-9][eE][+-]?[0-9]{3}")
+_NEGATIVE_ZERO = re.compile(rb"-0(?![.0-9eE])")  # as an int it would lose its sign
 _EXACT = json.JSONDecoder(parse_float=JsonNumber, parse_constant=JsonNumber)
 _AS_WRITTEN = json.JSONDecoder(parse_int=JsonNumber, parse_float=JsonNumber, parse_constant=JsonNumber)
 
@@ -114,6 +115,8 @@ class JsonDecoder:
 def _parse_fields(value: bytes, texts: Sequence[str]) -> dict[str, Any]:
     """The object's fields; a number is an int, an exact double, or a JsonNumber."""
     payload: Any
+    if _NEGATIVE_ZERO.search(value):
+        return parse_exact_fields(value)
     if _LONG_NUMBER.search(value):
         payload = parse_exact_fields(value, _EXACT)
     else:
