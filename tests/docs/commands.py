@@ -6,6 +6,7 @@ its programs.
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import shlex
@@ -26,17 +27,22 @@ _INLINE_PROGRAM = re.compile(r"python - <<'(?P<end>\w+)'")
 
 def run_commands(commands: str, folder: Path) -> int:
     """The exit code of the last line. A line before it that fails ends the block, as with ``sh -e``."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+        return _run_lines(commands, folder, patched)
+
+
+def _run_lines(commands: str, folder: Path, patched: pytest.MonkeyPatch) -> int:
     lines = [line for line in commands.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     steps = _steps(lines, folder)
     if steps is None:
         return _run_in_a_shell(commands, folder)
+    patched.chdir(folder)
     code = 0
-    with pytest.MonkeyPatch.context() as patched:
-        patched.chdir(folder)
-        for step in steps:
-            code = _run_step(step, patched)
-            if code:
-                break
+    for step in steps:
+        code = _run_step(step, patched)
+        if code:
+            break
     return code
 
 

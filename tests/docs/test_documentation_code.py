@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,8 +46,7 @@ def test_the_code_of_a_page_runs_as_written(page: Path, page_environment: None, 
 def page_environment(
     page: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    """The programs and servers that the page's variables name."""
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    """The servers that the page's variables name."""
     text = page.read_text(encoding="utf-8")
     if "KAFKA_BOOTSTRAP" in text:
         monkeypatch.setenv("KAFKA_BOOTSTRAP", request.getfixturevalue("kafka").bootstrap)
