@@ -209,16 +209,22 @@ class HistoryContract(EvolutionContract):
     def test_a_whole_number_that_becomes_a_numeric_keeps_its_history(
         self, backend: Backend, target: BatchTarget
     ) -> None:
+        self.check_a_wider_type_keeps_its_history(backend, target, numeric(20, 2), Decimal("100.00"))
+
+    def check_a_wider_type_keeps_its_history(
+        self, backend: Backend, target: BatchTarget, wider: DataType, value: Decimal | int
+    ) -> None:
+        """An integer column with the value 100 gets this type, and the same value in it."""
         matching = Matching(keys=("id",), compare=("value",), update=("value",))
 
         def history(data_type: DataType) -> TableSpec:
             return replace(table_of(value_column(data_type)), keeps="versions", merge_keys=("id",))
 
-        narrow, wide = history(DataType("integer")), history(numeric(20, 2))
+        narrow, wide = history(DataType("integer")), history(wider)
         load_rows(target, new_load(narrow, "scd2", matching=matching), [{"id": 1, "value": 100}])
         again = new_load(wide, "scd2", matching=matching)
-        applied = load_with_changes(target, again, [{"id": 1, "value": Decimal("100.00")}])
+        applied = load_with_changes(target, again, [{"id": 1, "value": value}])
         assert applied.rows.inserted == 0
         (row,) = self.read_rows(backend, wide.with_load_columns())
-        assert row[ROW_HASH] == row_hash({"value": Decimal("100.00")}, {"value": numeric(20, 2)})
+        assert row[ROW_HASH] == row_hash({"value": value}, {"value": wider})
         assert row[LOADED_AT] < again.loaded_at
