@@ -98,7 +98,7 @@ def test_a_value_of_a_wider_type_is_no_new_version(
     if isinstance(backend.connection, DeltaLocalConnection):
         suite.test_a_whole_number_that_becomes_a_numeric_keeps_its_history(backend, target)
     else:  # Iceberg has no way from an integer to a decimal
-        suite.check_a_wider_type_keeps_its_history(backend, target, DataType("bigint"), 100)
+        suite.check_a_wider_type_keeps_its_history(backend, target, DataType("big_int"), 100)
 
 
 @delta_first

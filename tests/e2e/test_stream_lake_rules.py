@@ -70,7 +70,7 @@ def test_a_row_that_breaks_a_rule_of_a_delta_table_is_put_aside_and_all_others_a
         target=DeltaLocalConnection(name="lake", path=str(tmp_path / "lake")),
         target_table=("s", "sold"),
         mode=mode,
-        keys=["id"] if mode == "merge" else (),
+        keys=["id"] if mode == "merge" else None,
         transform_on_error="dlq",
     )
     produce(kafka, kafka_topic, sent)
