@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -141,3 +142,13 @@ def test_a_decimal_is_never_rounded(value: Decimal) -> None:
     else:
         with pytest.raises(RowRejected):
             fit(pa.array([str(value)]), numeric(20, 2))
+
+
+@given(st.sampled_from([(10, 2), (18, 4), (27, 11), (38, 18), (38, 38)]), st.data())
+def test_a_decimal_becomes_the_nearest_float(shape: tuple[int, int], data: st.DataObject) -> None:
+    precision, scale = shape
+    digits = data.draw(st.lists(st.integers(-(10**precision) + 1, 10**precision - 1), min_size=1))
+    values = [Decimal(number).scaleb(-scale, Context(prec=38)) for number in digits]
+    array = pa.array(values, pa.decimal128(precision, scale))
+    assert fit(array, DataType("double")) == [float(value) for value in values]
+    assert fit(array, DataType("float")) == [float(np.float32(str(value))) for value in values]

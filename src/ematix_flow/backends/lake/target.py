@@ -412,10 +412,14 @@ def _own_session(started: SparkSession, conf: Mapping[str, str]) -> SparkSession
 
 
 def _staged_frame(spark: SparkSession, staging: LakeStaging, rows: StagedRows) -> DataFrame:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
     paths = staging.paths(rows.parts)
     if not paths:
         return conform_frame(spark, None, staging.table)
-    return conform_frame(spark, spark.read.parquet(*map(literal_path, paths)), staging.table)
+    # with the schema, or Spark runs a job to read it from a file
+    read = spark.read.schema(from_arrow_schema(staging.table.arrow_schema(), prefer_timestamp_ntz=True))
+    return conform_frame(spark, read.parquet(*map(literal_path, paths)), staging.table)
 
 
 def _as_lake_staging(staging: Staging) -> LakeStaging:
