@@ -158,12 +158,12 @@ def api_page() -> Iterator[str]:
     yield "`ematix.job` is another name for `ematix.pipeline`. `ematix.transform_ref(name)` refers to a named"
     yield "transform."
     yield ""
-    for name in ("Target", "Source", "Lookup", "AllOf", "AnyOf"):
+    for name in ("Target", "Source", "Lookup", "AllOf", "AnyOf", "udf", "udaf"):
         yield from _callable(name, getattr(flow, name))
     yield from ("", "## Run", "")
     for name in ("Pipeline", "StreamingPipeline"):
         yield from _class(name, getattr(flow, name))
-    for name in ("run_streaming_pipeline", "run_pipeline"):
+    for name in ("run_streaming_pipeline", "run_pipeline", "apply_udf_to_batch", "apply_udaf_to_batch"):
         yield from _callable(name, getattr(flow, name))
     yield from ("", "## Tables", "", "[Tables](tables.md) describes types, markers and normalisers.", "")
     yield from _class("ManagedTable", flow.ManagedTable)

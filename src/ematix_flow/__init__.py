@@ -46,6 +46,10 @@ if TYPE_CHECKING:
     from ematix_flow.api.types import Text as Text
     from ematix_flow.api.types import Timestamp as Timestamp
     from ematix_flow.api.types import TimestampTZ as TimestampTZ
+    from ematix_flow.api.udfs import apply_udaf_to_batch as apply_udaf_to_batch
+    from ematix_flow.api.udfs import apply_udf_to_batch as apply_udf_to_batch
+    from ematix_flow.api.udfs import udaf as udaf
+    from ematix_flow.api.udfs import udf as udf
     from ematix_flow.api.workflow import AllOf as AllOf
     from ematix_flow.api.workflow import AnyOf as AnyOf
     from ematix_flow.connections import BigQueryConnection as BigQueryConnection
@@ -87,6 +91,7 @@ _NAMES_BY_MODULE = {
         "JSON JSONB UUID BigInt Boolean Bytes Column Date Double Float Integer Numeric SmallInt "
         "String Text Timestamp TimestampTZ"
     ),
+    "ematix_flow.api.udfs": "apply_udaf_to_batch apply_udf_to_batch udaf udf",
     "ematix_flow.api.workflow": "AllOf AnyOf",
     "ematix_flow.connections": (
         "BigQueryConnection Connection DeltaLocalConnection DeltaS3Connection DuckDBConnection "

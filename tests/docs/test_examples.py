@@ -23,7 +23,15 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples"
 ELSEWHERE = {"orchestrators"}  # tests/e2e/test_orchestrators.py runs it in Airflow, Dagster and Prefect
 NO_SPARK = ("append", "truncate", "merge", "scd2", "schedule", "workflow", "alerts")
-NEEDS_SPARK = ("csv_to_duckdb", "file_formats", "fan_out", "file_stream", "delta_lake", "iceberg_lake")
+NEEDS_SPARK = (
+    "csv_to_duckdb",
+    "file_formats",
+    "fan_out",
+    "file_stream",
+    "python_functions",
+    "delta_lake",
+    "iceberg_lake",
+)
 NEEDS_A_SERVER = (
     *("postgres_incremental", "mysql_to_duckdb", "s3_files"),
     *("kafka_stream", "rabbitmq_stream", "dead_letters"),
@@ -78,6 +86,13 @@ LEFT: dict[str, list[tuple[str, str, list[tuple[Any, ...]]]]] = {
         ("app.db", "SELECT id, product FROM latest_orders ORDER BY 1", [(1, "cup"), (2, "teapot")]),
     ],
     "file_stream": [("warehouse.db", "SELECT click_id FROM clicks ORDER BY 1", [(1,), (2,), (3,), (4,)])],
+    "python_functions": [
+        (
+            "warehouse.db",
+            "SELECT symbol, round(vwap, 4), quotes FROM prices ORDER BY 1",
+            [("cup", 18.245, 2), ("pot", 8.5, 1)],
+        )
+    ],
     "delta_lake": [("shop.db", "SELECT orders, CAST(amount AS REAL) FROM revenue", [(4, 74.4)])],
     "iceberg_lake": [("shop.db", "SELECT orders, CAST(amount AS REAL) FROM revenue", [(3, 71.4)])],
     "mysql_to_duckdb": [

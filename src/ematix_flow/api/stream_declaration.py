@@ -16,6 +16,7 @@ from ematix_flow.errors import DeclarationError
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.pipelines import ConnectionRef, DriftPolicy
 from ematix_flow.spec.streams import DeadLetterKind, Delivery, ErrorPolicy, StreamMode
+from ematix_flow.spec.udfs import PythonAggregateUdfHandle, PythonScalarUdfHandle
 
 _SINGLE_SOURCE_OPTIONS = (
     "source_query",
@@ -108,6 +109,8 @@ class StreamOptions:
     transform_on_error: ErrorPolicy | None = None
     dialect: str | None = None
     lookups: Mapping[str, Lookup] | None = None
+    udfs: Sequence[PythonScalarUdfHandle] | None = None
+    aggregate_udfs: Sequence[PythonAggregateUdfHandle] | None = None
     dead_letter_topic: str | None = None
     dead_letter_table: str | None = None
     dead_letter_connection: ConnectionRef | None = None

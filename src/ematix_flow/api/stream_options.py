@@ -13,6 +13,7 @@ from typing import Any, cast
 from ematix_flow.api import option_checks
 from ematix_flow.api.stream_dead_letters import build_dead_letters, resolve_error_policy
 from ematix_flow.api.stream_declaration import Lookup, Source, StreamOptions
+from ematix_flow.api.stream_functions import build_functions
 from ematix_flow.api.tables import table_spec
 from ematix_flow.api.target import (
     Target,
@@ -125,6 +126,7 @@ def build_stream(options: StreamOptions, where: SourceLocation | None) -> Stream
         transform_sql=transform_sql,
         dialect=options.dialect,
         lookups=tuple(_build_lookup(key, value, where) for key, value in (options.lookups or {}).items()),
+        functions=build_functions(options, where),
         on_error=resolve_error_policy(options),
         dead_letters=letters,
         columns=None if options.source_columns is None else _declared_table(options.source_columns, where),

@@ -30,6 +30,7 @@ from ematix_flow.spec.connections import Connection
 from ematix_flow.spec.location import SourceLocation, TableLocation
 from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.spec.tables import TableSpec
+from ematix_flow.spec.udfs import UdfHandle, load_function
 from ematix_flow.streams.run_options import StreamRunOptions
 
 if TYPE_CHECKING:
@@ -93,7 +94,11 @@ _OTHER_KEYS = (
     "lookups",
     "dead_letter_connection",
 )
-KEYS = (*_OTHER_KEYS, *_PLAIN_OPTIONS, *_EXPANDED_OPTIONS, *_SOURCE_OPTIONS, *_TARGET_OPTIONS)
+_FUNCTION_KEYS = ("udfs", "aggregate_udfs")
+KEYS = (
+    *(*_OTHER_KEYS, *_PLAIN_OPTIONS, *_EXPANDED_OPTIONS),
+    *(*_SOURCE_OPTIONS, *_TARGET_OPTIONS, *_FUNCTION_KEYS),
+)
 _TRANSFORM_KEYS = {"sql": "transform_sql", "on_error": "transform_on_error", "dialect": "dialect"}
 _ENGINE_KEYS = ("engine", "peers", "tls")
 
@@ -265,7 +270,7 @@ def _with_top_level_options(
 
 def _transform_options(top: TomlTable, options: dict[str, Any]) -> dict[str, Any]:
     table = top.table("transform")
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = dict(_read_functions(top))
     lookups = top.table("lookups")
     if table is not None:
         for later in UNSUPPORTED_OPTIONS:
@@ -278,7 +283,11 @@ def _transform_options(top: TomlTable, options: dict[str, Any]) -> dict[str, Any
                     key,
                     next_step="remove it; --engine or [engine] in .ematix-flow.toml chooses where Spark runs",
                 )
-        table.refuse_unknown((*_TRANSFORM_KEYS, "lookups"))
+        table.refuse_unknown((*_TRANSFORM_KEYS, *_FUNCTION_KEYS, "lookups"))
+        for key, functions in _read_functions(table):
+            if key in found:
+                raise table.error(f"{key} is given twice: keep it here or at the top of the file", key)
+            found[key] = functions
         for key, option in _TRANSFORM_KEYS.items():
             if key in table.values:
                 if option in options:
@@ -293,6 +302,16 @@ def _transform_options(top: TomlTable, options: dict[str, Any]) -> dict[str, Any
     if lookups is not None:
         found["lookups"] = {name: _read_lookup(lookups, name) for name in lookups.values}
     return found
+
+
+def _read_functions(table: TomlTable) -> Iterator[tuple[str, list[UdfHandle]]]:
+    """The functions that ``udfs`` and ``aggregate_udfs`` of this table refer to."""
+    for key in _FUNCTION_KEYS:
+        if key in table.values:
+            given = table.values[key]
+            if not isinstance(given, list):
+                raise table.error(f'{key} is a list, as in ["my_functions:vwap"], not {given!r}', key)
+            yield key, [load_function(each, table.where(key)) for each in given]
 
 
 def _read_lookup(lookups: TomlTable, name: str) -> Lookup:

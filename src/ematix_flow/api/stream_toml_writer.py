@@ -17,6 +17,7 @@ from ematix_flow.spec.streams import (
     StreamTargetSpec,
 )
 from ematix_flow.spec.tables import TableSpec
+from ematix_flow.spec.udfs import PythonAggregateUdfHandle, PythonScalarUdfHandle, function_reference
 
 _OPTIONS = (
     "description",
@@ -65,6 +66,10 @@ def stream_to_toml(spec: StreamSpec) -> str:
         transform["on_error"] = spec.on_error
     if spec.dialect is not None:
         transform["dialect"] = spec.dialect
+    for key, kind in (("udfs", PythonScalarUdfHandle), ("aggregate_udfs", PythonAggregateUdfHandle)):
+        functions = [function_reference(each) for each in spec.functions if isinstance(each, kind)]
+        if functions:
+            transform[key] = functions
     if spec.lookups:
         transform["lookups"] = {lookup.name: _lookup_table(lookup) for lookup in spec.lookups}
     sources = [

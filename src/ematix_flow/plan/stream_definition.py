@@ -77,6 +77,7 @@ class StreamPlan:
             "columns": [{"name": c.name, "type": str(c.type)} for c in self.columns or ()],
             "columns_by": self.columns_by,
             "transform_sql": spec.transform_sql,
+            "functions": [function.signature for function in spec.functions],
             "on_error": spec.on_error,
             "targets": [
                 {
@@ -107,6 +108,7 @@ class StreamPlan:
             )
         if spec.transform_sql:
             lines.append(f"  SQL       {' '.join(spec.transform_sql.split())[:100]}")
+        lines += [f"  function  {function.signature}" for function in spec.functions]
         lines.append(f"  on error  {spec.on_error}")
         for plan in self.targets:
             lines += _describe_target(plan.target, plan.guarantee)

@@ -23,6 +23,7 @@ from ematix_flow.spec.pipelines import (
     require_connection_ref,
 )
 from ematix_flow.spec.tables import TableSpec
+from ematix_flow.spec.udfs import UdfHandle, function_reference, load_function
 
 StreamMode = Literal["append", "merge", "scd2"]
 ErrorPolicy = Literal["fail", "drop", "dlq"]
@@ -245,6 +246,7 @@ class StreamSpec:
     transform_sql: str | None = None
     dialect: str | None = None  # dialect of transform_sql, if it is not Spark's
     lookups: tuple[LookupSpec, ...] = ()
+    functions: tuple[UdfHandle, ...] = ()  # that transform_sql calls
     on_error: ErrorPolicy = "fail"
     dead_letters: DeadLetterSpec = DeadLetterSpec()
     columns: TableSpec | None = None  # the columns of a payload, if declared
@@ -270,6 +272,7 @@ class StreamSpec:
             "sources": [s.to_json() for s in self.sources],
             "targets": [t.to_json() for t in self.targets],
             "lookups": [lookup.to_json() for lookup in self.lookups],
+            "functions": [function_reference(function) for function in self.functions],
             "dead_letters": self.dead_letters.to_json(),
             "columns": self.columns.to_json() if self.columns else None,
         }
@@ -282,6 +285,7 @@ class StreamSpec:
                 "sources": tuple(StreamSourceSpec.from_json(s) for s in value["sources"]),
                 "targets": tuple(StreamTargetSpec.from_json(t) for t in value["targets"]),
                 "lookups": tuple(LookupSpec.from_json(lookup) for lookup in value["lookups"]),
+                "functions": tuple(load_function(reference) for reference in value.get("functions", ())),
                 "dead_letters": DeadLetterSpec.from_json(value["dead_letters"]),
                 "columns": TableSpec.from_json(value["columns"]) if value["columns"] else None,
             }

@@ -29,6 +29,8 @@ from ematix_flow import (
     natural_key,
     nullable,
     pk,
+    udaf,
+    udf,
 )
 from ematix_flow.api.stream_declaration import StreamOptions
 from ematix_flow.api.streaming import stream_spec
@@ -359,6 +361,19 @@ def test_an_option_of_a_stream_is_used_or_refused(options: dict[str, Any], said:
     assert said in str(refused.value)
 
 
+@udf(args=("Int64",), returns="Int64")
+def same(values: Any) -> Any:
+    return values
+
+
+@udaf(args=("Int64",), state=("Int64",), returns="Int64")
+class Nothing:
+    def update_batch(self, values: Any) -> None: ...
+    def merge_batch(self, values: Any) -> None: ...
+    def evaluate(self) -> None: ...
+    def state(self) -> None: ...
+
+
 STREAM_SAMPLES: dict[str, Any] = {
     "source": KafkaConnection(name="k2", bootstrap_servers="localhost:9093"),
     "source_query": "u",
@@ -390,6 +405,8 @@ STREAM_SAMPLES: dict[str, Any] = {
     "transform_on_error": "dlq",
     "dialect": "duckdb",
     "lookups": {"names": Lookup(DB, table="names")},
+    "udfs": [same],
+    "aggregate_udfs": [Nothing],
     "dead_letter_topic": "dead",
     "dead_letter_table": "dead",
     "dead_letter_connection": DB,

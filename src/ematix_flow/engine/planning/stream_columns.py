@@ -15,6 +15,7 @@ from ematix_flow.backends.base import LiveTable
 from ematix_flow.backends.payloads.base import META_COLUMNS, PayloadSpec
 from ematix_flow.backends.sql.target import RelationalTarget
 from ematix_flow.engine.connections import Connections
+from ematix_flow.engine.planning.sql_functions import register_functions, rewrite_calls
 from ematix_flow.engine.planning.stream_drift import LOAD_COLUMNS
 from ematix_flow.errors import CannotConnect, SchemaMismatch, SourceFailed, Unsupported
 from ematix_flow.plan.spark_types import columns_of_frame, schema_ddl
@@ -191,7 +192,8 @@ def run_transform_sql(spec: StreamSpec, frame: DataFrame, lookups: Mapping[str, 
     frame.createOrReplaceTempView(STREAM_VIEW)
     for name, view in lookups.items():
         spark.table(f"global_temp.{view}").createOrReplaceTempView(name)
-    return spark.sql(to_spark_sql(spec.transform_sql, spec.dialect))
+    register_functions(spark, spec.functions)
+    return spark.sql(rewrite_calls(to_spark_sql(spec.transform_sql, spec.dialect), spec.functions))
 
 
 def to_spark_sql(sql: str, dialect: str | None) -> str:
