@@ -192,8 +192,13 @@ class PostgresServer:
         """A new empty database; its name starts with what is usable of the hint."""
         readable = re.sub(r"[^a-z0-9]+", "_", hint.lower())[:40].strip("_")
         name = f"t_{readable}_{secrets.token_hex(4)}"
-        self.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')
+        self.execute(f'CREATE DATABASE "{name}" TEMPLATE template0{self._copy_strategy()}')
         return name
+
+    def _copy_strategy(self) -> str:
+        """A copy of files takes half as long as one through the log, the default since version 15."""
+        ((version,),) = self.execute("SHOW server_version_num")
+        return " STRATEGY FILE_COPY" if int(str(version)) >= 150_000 else ""
 
     def drop_database(self, name: str) -> None:
         self.start()  # a test may have left it down
