@@ -161,7 +161,7 @@ def api_page() -> Iterator[str]:
     for name in ("Target", "Source", "Lookup", "AllOf", "AnyOf", "udf", "udaf"):
         yield from _callable(name, getattr(flow, name))
     yield from ("", "## Run", "")
-    for name in ("Pipeline", "StreamingPipeline"):
+    for name in ("Pipeline", "StreamingPipeline", "PythonScalarUdfHandle", "PythonAggregateUdfHandle"):
         yield from _class(name, getattr(flow, name))
     for name in ("run_streaming_pipeline", "run_pipeline", "apply_udf_to_batch", "apply_udaf_to_batch"):
         yield from _callable(name, getattr(flow, name))

@@ -73,6 +73,8 @@ if TYPE_CHECKING:
     from ematix_flow.connections import SQLiteConnection as SQLiteConnection
     from ematix_flow.run.connect import check_connection as check_connection
     from ematix_flow.run.connect import connect as connect
+    from ematix_flow.spec.udfs import PythonAggregateUdfHandle as PythonAggregateUdfHandle
+    from ematix_flow.spec.udfs import PythonScalarUdfHandle as PythonScalarUdfHandle
 
 # The public names by the module that defines them; tests/unit/test_public_names.py compares them with the
 # imports above, which are for type checkers.
@@ -101,6 +103,7 @@ _NAMES_BY_MODULE = {
         "SnowflakeConnection SQLiteConnection"
     ),
     "ematix_flow.run.connect": "check_connection connect",
+    "ematix_flow.spec.udfs": "PythonAggregateUdfHandle PythonScalarUdfHandle",
 }
 
 if not TYPE_CHECKING:  # a type checker reads the imports above and reports unknown names

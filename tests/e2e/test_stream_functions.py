@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
-from ematix_flow import Annotated, BigInt, Date, ManagedTable, pk, udaf, udf
+from ematix_flow import Annotated, BigInt, Date, ManagedTable, pk, udf
 from ematix_flow.backends.state_stores.dead_letters import open_stream_dead_letters
 from ematix_flow.errors import DeclarationError, FlowError, SchemaMismatch
 from ematix_flow.spec.connections import ObjectStoreLocalConnection
+from tests.sample_functions import Vwap
 from tests.services.kafka import KafkaServer
 from tests.stream_runs import kafka_connection, load, produce, query, stream, warehouse
 
@@ -27,29 +27,6 @@ def bs_call_delta(strike: pa.Array, spot: pa.Array, vol: pa.Array, rate: pa.Arra
     k, s, v, r, t = (each.to_numpy(zero_copy_only=False) for each in (strike, spot, vol, rate, expiry))
     d1 = (np.log(s / k) + (r + 0.5 * v * v) * t) / (v * np.sqrt(t))
     return pa.array(0.5 * (1.0 + np.vectorize(math.erf)(d1 / np.sqrt(2))), type=pa.float64())
-
-
-@udaf(args=("Float64", "Float64"), state=("Float64", "Float64"), returns="Float64", name="vwap")
-class Vwap:
-    def __init__(self) -> None:
-        self.num = 0.0
-        self.den = 0.0
-
-    def update_batch(self, prices: pa.Array, qtys: pa.Array) -> None:
-        self.num += pc.sum(pc.multiply(prices, qtys)).as_py() or 0.0
-        self.den += pc.sum(qtys).as_py() or 0.0
-
-    def merge_batch(self, num_states: pa.Array, den_states: pa.Array) -> None:
-        self.num += pc.sum(num_states).as_py() or 0.0
-        self.den += pc.sum(den_states).as_py() or 0.0
-
-    def evaluate(self) -> pa.Array:
-        if self.den == 0:
-            return pa.array([None], type=pa.float64())
-        return pa.array([self.num / self.den], type=pa.float64())
-
-    def state(self) -> tuple[pa.Array, pa.Array]:
-        return (pa.array([self.num], type=pa.float64()), pa.array([self.den], type=pa.float64()))
 
 
 @udf(args=("Int64",), returns="Int64")

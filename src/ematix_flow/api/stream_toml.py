@@ -24,7 +24,9 @@ from ematix_flow.api.stream_toml_endpoints import (
 from ematix_flow.api.streaming import UNSUPPORTED_OPTIONS, not_supported_error, stream_spec
 from ematix_flow.config.toml_file import TomlFile, parse_toml, read_toml
 from ematix_flow.config.toml_table import TomlTable
+from ematix_flow.config.working_folder import working_folder
 from ematix_flow.errors import ConfigError, DeclarationError, FlowError, UsageError, did_you_mean
+from ematix_flow.graph.module_loading import import_user_module
 from ematix_flow.graph.registry import current_registry
 from ematix_flow.spec.connections import Connection
 from ematix_flow.spec.location import SourceLocation, TableLocation
@@ -311,6 +313,10 @@ def _read_functions(table: TomlTable) -> Iterator[tuple[str, list[UdfHandle]]]:
             given = table.values[key]
             if not isinstance(given, list):
                 raise table.error(f'{key} is a list, as in ["my_functions:vwap"], not {given!r}', key)
+            for reference in given:
+                module = str(reference).partition(":")[0]
+                if all(part.isidentifier() for part in module.split(".")):
+                    import_user_module(module, working_folder(), table.file.path.resolve().parent)
             yield key, [load_function(each, table.where(key)) for each in given]
 
 

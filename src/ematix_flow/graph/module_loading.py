@@ -26,29 +26,40 @@ def load_module(name: str) -> Registry:
         path = Path(name)
         if not path.is_file():
             raise _missing_file_error(path)
-        _make_importable(str(path.resolve().parent))
-        name = path.stem
+        folder, name = path.resolve().parent, path.stem
     else:
         path = None
         if not all(part.isidentifier() for part in name.split(".")):
             raise _invalid_module_name_error(name)
-        _make_importable(str(working_folder()))
+        folder = working_folder()
+    module = import_user_module(name, folder)
+    if module is None:
+        raise _module_not_found_error(name)
+    _refuse_shadowed_module(name, path, module)
+    registry = current_registry()
+    registry.check()
+    return registry
+
+
+def import_user_module(name: str, *folders: Path) -> ModuleType | None:
+    """Import a module with these folders importable; None if there is none.
+
+    What the module raises is shown with its line.
+    """
+    for folder in folders:
+        _make_importable(str(folder))
     try:
-        module = importlib.import_module(name)
+        return importlib.import_module(name)
     except FlowError as error:
         raise error.with_location(_user_location(error)) from error.__cause__
     except ModuleNotFoundError as error:
         if error.name is not None and (error.name == name or name.startswith(error.name + ".")):
-            raise _module_not_found_error(name) from None
+            return None
         raise _import_failure(name, error) from error
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a module may even call sys.exit()
         raise _import_failure(name, error) from error
-    _refuse_shadowed_module(name, path, module)
-    registry = current_registry()
-    registry.check()
-    return registry
 
 
 def python_files(folder: Path) -> list[str]:

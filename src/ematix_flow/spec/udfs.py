@@ -93,7 +93,11 @@ def load_function(reference: object, where: SourceLocation | None = None) -> Udf
     try:
         found = getattr(importlib.import_module(module), name, None)
     except ModuleNotFoundError as error:
-        raise DeclarationError(f"there is no module {error.name!r} for {reference!r}", where=where) from None
+        raise DeclarationError(
+            f"there is no module {error.name!r} for {reference!r}",
+            where=where,
+            next_step="put it into the working folder or next to the file that refers to it",
+        ) from None
     if not isinstance(found, (PythonScalarUdfHandle, PythonAggregateUdfHandle)):
         raise DeclarationError(f"{reference!r} is not a function that @udf or @udaf declares", where=where)
     return found

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import sys
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,16 +13,17 @@ import pyarrow.compute as pc
 import pytest
 
 from ematix_flow import apply_udaf_to_batch, apply_udf_to_batch, udaf, udf
-from ematix_flow.api.stream_toml import stream_from_text
+from ematix_flow.api.stream_toml import stream_from_text, stream_from_toml
 from ematix_flow.api.stream_toml_writer import stream_to_toml
 from ematix_flow.api.streaming import stream_spec
 from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.engine.planning.sql_functions import rewrite_calls
-from ematix_flow.errors import DeclarationError, DuplicateName, LoadError, SchemaMismatch
+from ematix_flow.errors import DeclarationError, DuplicateName, LoadError, ModuleLoadError, SchemaMismatch
 from ematix_flow.plan.stream_definition import StreamPlan
 from ematix_flow.spec.connections import KafkaConnection, PostgresConnection
 from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.spec.udf_types import parse_udf_type
+from tests.sample_functions import Vwap
 
 
 @udf(args=("Float64", "Float64"), returns="Float64")
@@ -29,25 +32,15 @@ def add(a: pa.Array, b: pa.Array) -> pa.Array:
     return pc.add(a, b)
 
 
-@udaf(args=("Float64", "Float64"), state=("Float64", "Float64"), returns="Float64", name="vwap")
-class Vwap:
-    def __init__(self) -> None:
-        self.num = 0.0
-        self.den = 0.0
-
-    def update_batch(self, prices: pa.Array, qtys: pa.Array) -> None:
-        self.num += pc.sum(pc.multiply(prices, qtys)).as_py() or 0.0
-        self.den += pc.sum(qtys).as_py() or 0.0
-
-    def merge_batch(self, nums: pa.Array, dens: pa.Array) -> None:
-        self.num += pc.sum(nums).as_py() or 0.0
-        self.den += pc.sum(dens).as_py() or 0.0
-
-    def evaluate(self) -> pa.Array:
-        return pa.array([self.num / self.den if self.den else None], type=pa.float64())
-
-    def state(self) -> tuple[pa.Array, ...]:
-        return pa.array([self.num]), pa.array([self.den])
+PLACES = """
+[source]
+kind = "kafka"
+bootstrap_servers = "h:1"
+[target]
+kind = "sqlite"
+path = "x.db"
+table = "t"
+"""
 
 
 def declare(**options: Any) -> StreamSpec:
@@ -212,7 +205,7 @@ def test_the_functions_of_a_stream_are_in_its_json_and_toml() -> None:
     assert spec.functions == (add, Vwap)
     assert StreamSpec.from_json(spec.to_json()) == spec
     text = stream_to_toml(spec)
-    assert f'udfs = ["{__name__}:add"]' in text and f'aggregate_udfs = ["{__name__}:Vwap"]' in text
+    assert f'udfs = ["{__name__}:add"]' in text and 'aggregate_udfs = ["tests.sample_functions:Vwap"]' in text
 
 
 def test_a_plan_shows_the_functions() -> None:
@@ -225,17 +218,14 @@ def test_a_toml_file_names_functions_by_module() -> None:
     text = """
 pipeline_name = "s"
 source_query = "t"
-[source]
-kind = "kafka"
-bootstrap_servers = "h:1"
-[target]
-kind = "sqlite"
-path = "x.db"
-table = "t"
-[transform]
+"""
+    text += (
+        PLACES
+        + """[transform]
 sql = "SELECT trimmed(a) AS a FROM source"
 udfs = ["REFERENCE"]
 """
+    )
     for reference, reason in (
         ("nowhere_at_all:trimmed", "there is no module 'nowhere_at_all'"),
         ("os:getcwd", "is not a function that @udf or @udaf declares"),
@@ -252,18 +242,45 @@ def test_a_toml_file_lists_functions_at_its_top_or_in_its_transform() -> None:
         f'pipeline_name = "s"\nsource_query = "t"\n{listed}\n',
         "[transform]\nsql = 'SELECT 1 AS a'\n",
     )
-    places = """[source]
-kind = "kafka"
-bootstrap_servers = "h:1"
-[target]
-kind = "sqlite"
-path = "x.db"
-table = "t"
-"""
-    assert stream_from_text(top + places + transform).functions == (add,)
+    assert stream_from_text(top + PLACES + transform).functions == (add,)
     with pytest.raises(DeclarationError, match="udfs is given twice") as caught:
-        stream_from_text(top + places + transform + listed)
+        stream_from_text(top + PLACES + transform + listed)
     assert caught.value.where is not None
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_functions_are_next_to_the_toml_file_or_in_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool
+) -> None:
+    folder = tmp_path / "settings"
+    folder.mkdir()
+    module = f"functions_of_a_file_{here}"
+    declared = "from ematix_flow import udf\n@udf(args=['Int64'], returns='Int64')\ndef same(a): return a\n"
+    ((tmp_path if here else folder) / f"{module}.py").write_text(declared)
+    (folder / f"broken_{here}.py").write_text("import math\nmath.sqrt(-1)\n")
+    text = 'pipeline_name = "s"\nsource_query = "t"\ntransform_sql = "SELECT 1 AS a"\n'
+    text += f'udfs = ["{module}:same"]\n'
+    file = folder / "pipeline.toml"
+    file.write_text(text + PLACES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
+    assert [function.name for function in stream_from_toml(file).functions] == ["same"]
+    file.write_text(text.replace(module, f"broken_{here}") + PLACES)
+    with pytest.raises(ModuleLoadError, match="math domain error") as caught:
+        stream_from_toml(file)
+    assert str(caught.value.where).endswith(f"broken_{here}.py:2")
+
+
+def test_an_argument_that_the_declared_type_cannot_hold_is_named() -> None:
+    with pytest.raises(LoadError, match="argument 1 of the function 'small' is declared as UInt8"):
+        apply_udf_to_batch(
+            udf(args=("UInt8",), returns="UInt8", name="small")(lambda a: a), batch(a=[-1]), ["a"]
+        )
+
+
+def test_a_decimal_result_becomes_the_nearest_float() -> None:
+    half = udf(args=("Decimal(27, 11)",), returns="Float64", name="same")(lambda a: a)
+    assert apply_udf_to_batch(half, batch(a=[Decimal("0.1")]), ["a"]).to_pydict()["result"] == [0.1]
 
 
 def collected(*arguments: str, collect: str = "collect_list") -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow.backends.arrow.exact_casts import cast_exactly
 from ematix_flow.backends.arrow.json_text import to_json_text
-from ematix_flow.backends.arrow.number_casts import cast_numbers
 from ematix_flow.errors import RowRejected
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
@@ -64,7 +64,7 @@ def _cast_array(array: pa.Array, column: ColumnSpec, offset: int) -> pa.Array:
             return _to_decimal(array, column.type)
         if t.is_float32(wanted) and t.is_float64(array.type):
             return _to_float(array, wanted)
-        return cast_numbers(array, wanted)
+        return cast_exactly(array, wanted)
     except (
         pa.ArrowInvalid,
         pa.ArrowNotImplementedError,

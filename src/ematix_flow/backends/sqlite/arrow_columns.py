@@ -81,7 +81,7 @@ def _cast_column(array: pa.Array, data_type: DataType) -> pa.Array | None:
         least, most = pc.min_max(array).as_py().values()
         return array.cast(wanted) if least >= 0 and most <= 1 else None
     if kind == "numeric" and is_number:
-        return _cast_numbers(array.cast(pa.float64(), safe=True), data_type)
+        return _cast_exactly(array.cast(pa.float64(), safe=True), data_type)
     if kind == "bytes" and t.is_binary(array.type):
         return array
     if not t.is_string(array.type):
@@ -104,7 +104,7 @@ def _cast_timestamps(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     return read if read.type == wanted else read.cast(pa.int64()).cast(wanted)
 
 
-def _cast_numbers(array: pa.Array, data_type: DataType) -> pa.Array | None:
+def _cast_exactly(array: pa.Array, data_type: DataType) -> pa.Array | None:
     """Doubles as decimals, if each is the nearest double of a decimal of this scale."""
     import numpy as np
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow.backends.arrow.exact_casts import cast_exactly
 from ematix_flow.errors import LoadError
 from ematix_flow.spec.location import is_package_file
 from ematix_flow.spec.udf_types import UdfType
@@ -36,7 +37,7 @@ class ScalarCall:
 
     def compute(self, columns: Sequence[pa.Array]) -> pa.Array:
         """The result in the declared type."""
-        arrays = _declared_arrays(columns, self.args)
+        arrays = _declared_arrays(self.name, columns, self.args)
         result = _call_user_code(self.name, self.function, arrays)
         return _checked_array(self.name, result, self.returns, len(arrays[0]))
 
@@ -64,20 +65,30 @@ class AggregateCall:
     def compute(self, columns: Sequence[pa.Array]) -> pa.Array:
         """The result of one group, an array with one value of the declared type."""
         state = _call_user_code(self.name, self.accumulator, ())
-        arrays = _declared_arrays(columns, self.args)
+        arrays = _declared_arrays(self.name, columns, self.args)
         for start in range(0, len(arrays[0]), _ROWS_PER_UPDATE):
             piece = [array.slice(start, _ROWS_PER_UPDATE) for array in arrays]
             _call_user_code(self.name, state.update_batch, piece)
         return _checked_array(self.name, _call_user_code(self.name, state.evaluate, ()), self.returns, 1)
 
 
-def _declared_arrays(columns: Sequence[pa.Array], args: Sequence[UdfType]) -> list[pa.Array]:
+def _declared_arrays(name: str, columns: Sequence[pa.Array], args: Sequence[UdfType]) -> list[pa.Array]:
     """The arrays in the declared types. Spark has converted the values to its nearest types before."""
-    return [_cast(column, declared.arrow()) for column, declared in zip(columns, args, strict=True)]
+    import pyarrow as pa
+
+    arrays = []
+    for number, (column, declared) in enumerate(zip(columns, args, strict=True), 1):
+        try:
+            arrays.append(_cast(column, declared.arrow()))
+        except pa.ArrowException as error:
+            raise LoadError(
+                f"argument {number} of the function {name!r} is declared as {declared}: {error}"
+            ) from error
+    return arrays
 
 
 def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    return array if array.type == wanted else array.cast(wanted)
+    return array if array.type == wanted else cast_exactly(array, wanted)
 
 
 def _call_user_code(name: str, function: Callable[..., Any], arrays: Sequence[pa.Array]) -> Any:
@@ -117,7 +128,7 @@ def _checked_array(name: str, result: Any, returns: UdfType, length: int) -> pa.
         raise LoadError(f"the function {name!r} must return {expected}, and it returned {len(result):,}")
     try:
         return _cast(result, returns.arrow())
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except pa.ArrowException as error:
         raise LoadError(
             f"the function {name!r} declares returns={str(returns)!r}, and it returned {result.type}: {error}"
         ) from error

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.backends.arrow.number_casts import cast_numbers
+from ematix_flow.backends.arrow.exact_casts import cast_exactly
 from ematix_flow.backends.objectstore.layout.file_layout import CsvDialect, FileLayout
 from ematix_flow.backends.objectstore.layout.partition_folders import parse_partition_value, partition_values
 from ematix_flow.backends.objectstore.layout.table_paths import DataFile, FilePath
@@ -94,7 +94,7 @@ def _cast_values(array: pa.Array, column: ColumnSpec) -> pa.Array:
     if column.type.kind == "bytes" and t.is_string(array.type):
         decoded = (None if v is None else base64.b64decode(v) for v in array.to_pylist())
         return pa.array(decoded, pa.binary())
-    return cast_numbers(array, wanted)
+    return cast_exactly(array, wanted)
 
 
 # ------------------------------------------------------------------ one reader a format

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO
 
-from ematix_flow.backends.arrow.number_casts import cast_numbers
+from ematix_flow.backends.arrow.exact_casts import cast_exactly
 from ematix_flow.backends.objectstore.formats.stored_types import to_ddl
 from ematix_flow.backends.objectstore.layout.partition_folders import partition_values
 from ematix_flow.backends.objectstore.layout.source_files import SourceFile
@@ -142,7 +142,7 @@ def _cast_values(array: pa.Array, wanted: pa.DataType, column: str, file: Source
         if pa.types.is_time(array.type):
             array = array.cast(pa.time64("us")).cast(pa.string())
             return pc.replace_substring_regex(array, r"\.?0+$", "")  # it has six places before
-        return cast_numbers(array, wanted)
+        return cast_exactly(array, wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise SourceFailed(
             f"column {column!r} of {file.display_name}: {str(error).splitlines()[0]}",

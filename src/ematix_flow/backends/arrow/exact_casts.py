@@ -1,4 +1,4 @@
-"""Casts between number types for which Arrow's own cast is not exact."""
+"""Casts of arrays where Arrow's own cast is not exact."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def cast_numbers(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+def cast_exactly(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     """Arrow's cast, except from a decimal to a floating-point number: that one makes 0.09999999999999999 of
     0.1, so it goes through text."""
     import pyarrow as pa
