@@ -112,6 +112,10 @@ clean: ## Remove everything that the other commands made
 	@.uv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r lock/uv.txt
 	@touch $@
 
+# From uv's cache first: hashes make a stale cache safe, and uv builds PySpark again whenever it asks the index
+SYNC_FROM = "$(UV)" pip sync --quiet --python $(1) --require-hashes $(2)
+SYNC = $(SYNC_FROM) --offline 2>/dev/null || $(SYNC_FROM)
+
 # The version is in the stamp's name, so that another PYTHON makes the environment again.
 %/.python-$(PYTHON_VERSION): | $(UV_INSTALLED)
 	@echo "Making $* with Python $(PYTHON_VERSION)"
@@ -121,12 +125,12 @@ clean: ## Remove everything that the other commands made
 
 $(DEV): .venv/.python-$(PYTHON_VERSION) lock/dev.txt $(METADATA)
 	@echo "Installing lock/dev.txt: PySpark is large, the first time takes some minutes"
-	@"$(UV)" pip sync --quiet --python .venv --require-hashes lock/dev.txt
+	@$(call SYNC,.venv,lock/dev.txt)
 	@"$(UV)" pip install --quiet --python .venv --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(DEMO): .venv-demo/.python-$(PYTHON_VERSION) lock/runtime.txt lock/build.txt $(METADATA) $(shell find src -type f ! -name '*.pyc')
 	@echo "Installing lock/runtime.txt: PySpark is large, the first time takes some minutes"
-	@"$(UV)" pip sync --quiet --python .venv-demo --require-hashes lock/runtime.txt lock/build.txt
+	@$(call SYNC,.venv-demo,lock/runtime.txt lock/build.txt)
 	@"$(UV)" pip install --quiet --python .venv-demo --no-deps --no-build-isolation --reinstall .
 	@touch $@

@@ -24,8 +24,14 @@ UV_CACHE = os.environ.get("UV_CACHE_DIR") or str(Path.home() / ".cache" / "uv")
 
 def run(folder: Path, *command: str | Path) -> str:
     """Run a command that sees neither this checkout nor the environment of the tests."""
+    done = _completed(folder, *command)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def _completed(folder: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
     env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    done = subprocess.run(
+    return subprocess.run(
         [str(word) for word in command],
         cwd=folder,
         env={**env, "UV_CACHE_DIR": UV_CACHE, "NO_COLOR": "1"},
@@ -34,8 +40,6 @@ def run(folder: Path, *command: str | Path) -> str:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
 
 
 def build_wheel(folder: Path) -> Path:
@@ -55,7 +59,9 @@ def install(folder: Path, wheel: Path) -> Path:
     programs = folder / "env" / "bin"
     locked = ["--require-hashes", "-r", REPOSITORY / "lock" / "runtime.txt"]
     built = ["--build-constraint", REPOSITORY / "lock" / "build.txt"]
-    run(folder, uv, "pip", "install", "--quiet", "--python", programs / "python", *locked, *built)
+    libraries = [uv, "pip", "install", "--quiet", "--python", programs / "python", *locked, *built]
+    if _completed(folder, *libraries, "--offline").returncode != 0:
+        run(folder, *libraries)
     run(folder, programs / "python", "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", wheel)
     run(folder, programs / "python", "-m", "pip", "check")
     return programs

@@ -206,7 +206,7 @@ class S3Server:
             "master.electionTimeout": "500ms",
             "master.heartbeatInterval": "100ms",
             "master.volumeSizeLimitMB": "256",
-            "volume.max": "0",
+            "volume.max": "10000",  # each bucket has seven; by default free disk space sets the limit
             "volume.preStopSeconds": "0",
             "filer": "true",
             "s3": "true",

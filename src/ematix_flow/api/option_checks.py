@@ -35,14 +35,6 @@ class TransformRef:
         return f"transform_ref({self.name!r})"
 
 
-def check_location(where: object) -> None:
-    """Refuse a value that a user gave: it would be shown as the place of an error."""
-    if where is not None and not isinstance(where, SourceLocation):
-        raise DeclarationError(
-            f"where= is not an option for you to set, and got {where!r}", next_step="leave it out"
-        )
-
-
 def normalize_mode(mode: str, where: SourceLocation | None) -> Mode:
     """The mode, with ``merge`` for its other name ``scd1``. Raises DeclarationError for an unknown mode."""
     if mode == "scd1":

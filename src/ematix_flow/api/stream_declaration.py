@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
-from ematix_flow.api.option_checks import check_location
 from ematix_flow.api.target import DeclaredTable, Target
 from ematix_flow.errors import DeclarationError
+from ematix_flow.spec.declared_fields import check_location
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.pipelines import ConnectionRef, DriftPolicy
 from ematix_flow.spec.streams import DeadLetterKind, Delivery, ErrorPolicy, StreamMode

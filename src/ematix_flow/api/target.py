@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ematix_flow.api.option_checks import check_location, normalize_mode
+from ematix_flow.api.option_checks import normalize_mode
 from ematix_flow.api.tables import ManagedTable, table_spec
 from ematix_flow.errors import DeclarationError, FlowError
 from ematix_flow.graph.connections import resolve
 from ematix_flow.spec.connections import Connection, has_reference
+from ematix_flow.spec.declared_fields import check_location
 from ematix_flow.spec.file_options import check_file_options, check_file_values, check_folder_options
 from ematix_flow.spec.location import SourceLocation, caller_location
 from ematix_flow.spec.pipelines import (

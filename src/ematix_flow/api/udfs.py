@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow.errors import DeclarationError
 from ematix_flow.spec.location import SourceLocation, caller_location
 from ematix_flow.spec.udf_types import UdfType, parse_udf_type
-from ematix_flow.spec.udfs import PythonAggregateUdfHandle, PythonScalarUdfHandle
+from ematix_flow.spec.udfs import PythonAggregateUdfHandle, PythonScalarUdfHandle, UdfHandle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,8 +26,6 @@ def udf(
     takes, gives = _types("args", args, where), _type("returns", returns, where)
 
     def declare(function: Callable[..., Any]) -> PythonScalarUdfHandle:
-        if not callable(function) or isinstance(function, type):
-            raise DeclarationError(f"@udf decorates a function, not {function!r}", where=where)
         own = name if name is not None else str(getattr(function, "__name__", ""))
         handle = PythonScalarUdfHandle(own, takes, gives, function, where)
         _keep_names(handle, function)
@@ -49,9 +47,7 @@ def udaf(
     gives = _type("returns", returns, where)
 
     def declare(accumulator: type[Any]) -> PythonAggregateUdfHandle:
-        if not isinstance(accumulator, type):
-            raise DeclarationError(f"@udaf decorates a class, not {accumulator!r}", where=where)
-        own = name if name is not None else accumulator.__name__
+        own = name if name is not None else str(getattr(accumulator, "__name__", ""))
         handle = PythonAggregateUdfHandle(own, takes, holds, gives, accumulator, where)
         _keep_names(handle, accumulator)
         return handle
@@ -71,7 +67,8 @@ def apply_udf_to_batch(
 
     from ematix_flow.engine.execution.udf_calls import ScalarCall
 
-    result = ScalarCall.of(handle).compute(_argument_columns(handle, batch, arg_columns))
+    arguments = _argument_columns(handle, PythonScalarUdfHandle, batch, arg_columns, output_column)
+    result = ScalarCall.of(handle).compute(arguments)
     return pa.RecordBatch.from_arrays([*batch.columns, result], [*batch.schema.names, output_column])
 
 
@@ -87,21 +84,35 @@ def apply_udaf_to_batch(
 
     from ematix_flow.engine.execution.udf_calls import AggregateCall
 
-    result = AggregateCall.of(handle).compute(_argument_columns(handle, batch, arg_columns))
+    arguments = _argument_columns(handle, PythonAggregateUdfHandle, batch, arg_columns, output_column)
+    result = AggregateCall.of(handle).compute(arguments)
     return pa.RecordBatch.from_arrays([result], [output_column])
 
 
 def _argument_columns(
-    handle: PythonScalarUdfHandle | PythonAggregateUdfHandle, batch: pa.RecordBatch, names: Sequence[str]
+    handle: UdfHandle, declared_as: type, batch: pa.RecordBatch, names: Sequence[str], output: str
 ) -> list[pa.Array]:
+    import pyarrow as pa
+
+    where = caller_location()
+    if not isinstance(handle, declared_as):
+        decorator = "udaf" if declared_as is PythonAggregateUdfHandle else "udf"
+        raise DeclarationError(
+            f"the first argument is a function of @{decorator}, not {handle!r}", where=where
+        )
+    if not isinstance(batch, pa.RecordBatch):
+        raise DeclarationError(f"the batch is a pyarrow RecordBatch, not {batch!r}", where=where)
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise DeclarationError(f"arg_columns= lists names of columns, not {names!r}", where=where)
+    if not isinstance(output, str):
+        raise DeclarationError(f"output_column= is the name of a column, not {output!r}", where=where)
     if len(names) != len(handle.args):
         raise DeclarationError(
-            f"the function {handle.name!r} takes {len(handle.args)} arguments, not {len(names)}",
-            where=caller_location(),
+            f"the function {handle.name!r} takes {len(handle.args)} arguments, not {len(names)}", where=where
         )
     missing = [name for name in names if name not in batch.schema.names]
     if missing:
-        raise DeclarationError(f"the batch has no column {missing[0]!r}", where=caller_location())
+        raise DeclarationError(f"the batch has no column {missing[0]!r}", where=where)
     return [batch.column(name) for name in names]
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ematix_flow.errors import DeclarationError, DuplicateName
+from ematix_flow.spec.declared_fields import check_location
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.udf_types import UdfType
 
@@ -27,7 +28,11 @@ class PythonScalarUdfHandle:
     where: SourceLocation | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        check_location(self.where)
+        if not callable(self.function) or isinstance(self.function, type):
+            raise DeclarationError(f"@udf decorates a function, not {self.function!r}", where=self.where)
         _check_name(self.name, self.where)
+        _check_types(self.name, {"args": self.args, "returns": (self.returns,)}, self.where)
 
     @property
     def signature(self) -> str:
@@ -49,7 +54,12 @@ class PythonAggregateUdfHandle:
     where: SourceLocation | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        check_location(self.where)
+        if not isinstance(self.accumulator, type):
+            raise DeclarationError(f"@udaf decorates a class, not {self.accumulator!r}", where=self.where)
         _check_name(self.name, self.where)
+        types = {"args": self.args, "state": self.state, "returns": (self.returns,)}
+        _check_types(self.name, types, self.where)
         missing = [m for m in ACCUMULATOR_METHODS if not callable(getattr(self.accumulator, m, None))]
         if missing:
             raise DeclarationError(
@@ -126,3 +136,13 @@ def _check_name(name: object, where: SourceLocation | None) -> None:
         raise DeclarationError(
             f"the name of a function in SQL has letters, digits and underscores, not {name!r}", where=where
         )
+
+
+def _check_types(name: str, options: Mapping[str, object], where: SourceLocation | None) -> None:
+    for option, types in options.items():
+        if not isinstance(types, tuple) or not types or not all(isinstance(t, UdfType) for t in types):
+            raise DeclarationError(
+                f"{option} of the function {name!r} must be of UdfType, not {types!r}",
+                where=where,
+                next_step="declare the function with @udf or @udaf, which take the names of types",
+            )
