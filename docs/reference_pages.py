@@ -19,6 +19,7 @@ SHARED_BY = 4  # an option that so many commands have, with the same words, is d
 
 CLI_PAGE = "reference/cli.md"
 API_PAGE = "reference/api.md"
+WINDOWS = ("Window", "Aggregation", "Watermark", "StateStore")
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -158,7 +159,7 @@ def api_page() -> Iterator[str]:
     yield "`ematix.job` is another name for `ematix.pipeline`. `ematix.transform_ref(name)` refers to a named"
     yield "transform."
     yield ""
-    for name in ("Target", "Source", "Lookup", "AllOf", "AnyOf", "udf", "udaf"):
+    for name in (*("Target", "Source", "Lookup", "AllOf", "AnyOf", "udf", "udaf"), *WINDOWS):
         yield from _callable(name, getattr(flow, name))
     yield from ("", "## Run", "")
     for name in ("Pipeline", "StreamingPipeline", "PythonScalarUdfHandle", "PythonAggregateUdfHandle"):

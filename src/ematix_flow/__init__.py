@@ -75,6 +75,10 @@ if TYPE_CHECKING:
     from ematix_flow.run.connect import connect as connect
     from ematix_flow.spec.udfs import PythonAggregateUdfHandle as PythonAggregateUdfHandle
     from ematix_flow.spec.udfs import PythonScalarUdfHandle as PythonScalarUdfHandle
+    from ematix_flow.spec.windows import Aggregation as Aggregation
+    from ematix_flow.spec.windows import StateStore as StateStore
+    from ematix_flow.spec.windows import Watermark as Watermark
+    from ematix_flow.spec.windows import Window as Window
 
 # The public names by the module that defines them; tests/unit/test_public_names.py compares them with the
 # imports above, which are for type checkers.
@@ -104,6 +108,7 @@ _NAMES_BY_MODULE = {
     ),
     "ematix_flow.run.connect": "check_connection connect",
     "ematix_flow.spec.udfs": "PythonAggregateUdfHandle PythonScalarUdfHandle",
+    "ematix_flow.spec.windows": "Aggregation StateStore Watermark Window",
 }
 
 if not TYPE_CHECKING:  # a type checker reads the imports above and reports unknown names

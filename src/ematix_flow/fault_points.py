@@ -191,6 +191,10 @@ declare_point("stream.dead_letters_sent", "a Kafka topic has the dead letters; t
 declare_point(
     "stream.dead_letters", "unreadable messages are in the dead-letter store; the batch itself is only staged"
 )
+declare_point(
+    "stream.state_committed",
+    "the state has the batch, and its closed windows are in a file; nothing is staged",
+)
 declare_point("stream.staged", "a stream's batch is staged for every target; no target has it")
 declare_point(
     "stream.target_committed",

@@ -29,6 +29,7 @@ NEEDS_SPARK = (
     "fan_out",
     "file_stream",
     "python_functions",
+    "windows",
     "delta_lake",
     "iceberg_lake",
 )
@@ -91,6 +92,13 @@ LEFT: dict[str, list[tuple[str, str, list[tuple[Any, ...]]]]] = {
             "warehouse.db",
             "SELECT symbol, round(vwap, 4), quotes FROM prices ORDER BY 1",
             [("cup", 18.245, 2), ("pot", 8.5, 1)],
+        )
+    ],
+    "windows": [
+        (
+            "warehouse.db",
+            "SELECT substr(window_start, 12, 5), page, clicks, revision FROM clicks_per_minute ORDER BY 1, 2",
+            [("10:00", "help", 2, 1), ("10:00", "home", 2, 0)] + [(f"10:0{n}", "home", 1, 0) for n in (1, 2)],
         )
     ],
     "delta_lake": [("shop.db", "SELECT orders, CAST(amount AS REAL) FROM revenue", [(4, 74.4)])],

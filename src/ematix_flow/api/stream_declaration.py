@@ -17,6 +17,7 @@ from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.pipelines import ConnectionRef, DriftPolicy
 from ematix_flow.spec.streams import DeadLetterKind, Delivery, ErrorPolicy, StreamMode
 from ematix_flow.spec.udfs import PythonAggregateUdfHandle, PythonScalarUdfHandle
+from ematix_flow.spec.windows import StateStore, Watermark, Window
 
 _SINGLE_SOURCE_OPTIONS = (
     "source_query",
@@ -111,6 +112,9 @@ class StreamOptions:
     lookups: Mapping[str, Lookup] | None = None
     udfs: Sequence[PythonScalarUdfHandle] | None = None
     aggregate_udfs: Sequence[PythonAggregateUdfHandle] | None = None
+    window: Window | None = None
+    watermark: Watermark | None = None
+    state_store: StateStore | None = None
     dead_letter_topic: str | None = None
     dead_letter_table: str | None = None
     dead_letter_connection: ConnectionRef | None = None

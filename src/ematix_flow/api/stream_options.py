@@ -14,6 +14,7 @@ from ematix_flow.api import option_checks
 from ematix_flow.api.stream_dead_letters import build_dead_letters, resolve_error_policy
 from ematix_flow.api.stream_declaration import Lookup, Source, StreamOptions
 from ematix_flow.api.stream_functions import build_functions
+from ematix_flow.api.stream_windows import check_window
 from ematix_flow.api.tables import table_spec
 from ematix_flow.api.target import (
     Target,
@@ -127,6 +128,9 @@ def build_stream(options: StreamOptions, where: SourceLocation | None) -> Stream
         dialect=options.dialect,
         lookups=tuple(_build_lookup(key, value, where) for key, value in (options.lookups or {}).items()),
         functions=build_functions(options, where),
+        window=options.window,
+        watermark=options.watermark,
+        state_store=options.state_store,
         on_error=resolve_error_policy(options),
         dead_letters=letters,
         columns=None if options.source_columns is None else _declared_table(options.source_columns, where),
@@ -140,6 +144,7 @@ def build_stream(options: StreamOptions, where: SourceLocation | None) -> Stream
         description=options.description,
         where=where,
     )
+    check_window(spec)
     kinds = [_connection_kind(source.connection) for source in read]
     check_source_message_parts(spec, kinds)
     check_batch_limit(spec, kinds)

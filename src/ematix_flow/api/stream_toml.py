@@ -21,6 +21,7 @@ from ematix_flow.api.stream_toml_endpoints import (
     read_target,
     warn_of_inline_secrets,
 )
+from ematix_flow.api.stream_toml_windows import WINDOW_KEYS, read_window_options
 from ematix_flow.api.streaming import UNSUPPORTED_OPTIONS, not_supported_error, stream_spec
 from ematix_flow.config.toml_file import TomlFile, parse_toml, read_toml
 from ematix_flow.config.toml_table import TomlTable
@@ -99,7 +100,7 @@ _OTHER_KEYS = (
 _FUNCTION_KEYS = ("udfs", "aggregate_udfs")
 KEYS = (
     *(*_OTHER_KEYS, *_PLAIN_OPTIONS, *_EXPANDED_OPTIONS),
-    *(*_SOURCE_OPTIONS, *_TARGET_OPTIONS, *_FUNCTION_KEYS),
+    *(*_SOURCE_OPTIONS, *_TARGET_OPTIONS, *_FUNCTION_KEYS, *WINDOW_KEYS),
 )
 _TRANSFORM_KEYS = {"sql": "transform_sql", "on_error": "transform_on_error", "dialect": "dialect"}
 _ENGINE_KEYS = ("engine", "peers", "tls")
@@ -178,6 +179,7 @@ def _build_stream(file: TomlFile, name: str | None) -> StreamSpec:
     options: dict[str, Any] = {key: top.values[key] for key in _PLAIN_OPTIONS if key in top.values}
     options.update((key, top.text(key)) for key in _EXPANDED_OPTIONS if key in top.values)
     options.update(_transform_options(top, options))
+    options.update(read_window_options(top, top.table("transform")))
     options["sources"] = [
         read_source(table, _inline_connection_name("source", n)) for n, table in enumerate(places["source"])
     ]
@@ -285,7 +287,7 @@ def _transform_options(top: TomlTable, options: dict[str, Any]) -> dict[str, Any
                     key,
                     next_step="remove it; --engine or [engine] in .ematix-flow.toml chooses where Spark runs",
                 )
-        table.refuse_unknown((*_TRANSFORM_KEYS, *_FUNCTION_KEYS, "lookups"))
+        table.refuse_unknown((*_TRANSFORM_KEYS, *_FUNCTION_KEYS, "lookups", "window"))
         for key, functions in _read_functions(table):
             if key in found:
                 raise table.error(f"{key} is given twice: keep it here or at the top of the file", key)

@@ -7,6 +7,7 @@ from typing import Any
 
 from ematix_flow.api.column_text import column_to_text
 from ematix_flow.api.stream_toml_endpoints import LOOKUP_KEYS, SOURCE_KEYS, target_keys
+from ematix_flow.api.stream_toml_windows import window_tables
 from ematix_flow.errors import DeclarationError
 from ematix_flow.spec.pipelines import ConnectionRef, FileOptions
 from ematix_flow.spec.streams import (
@@ -78,6 +79,7 @@ def stream_to_toml(spec: StreamSpec) -> str:
     targets = [_target_table(target, n) for n, target in enumerate(spec.targets)]
     if transform:
         document["transform"] = transform
+    document.update(window_tables(spec))
     for one, many, tables in (("source", "sources", sources), ("target", "targets", targets)):
         document.update({one: tables[0]} if len(tables) == 1 else {many: tables})
     return tomlkit.dumps(document)

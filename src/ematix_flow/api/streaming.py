@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 # documented options that streams do not support yet
-UNSUPPORTED_OPTIONS = ("window", "join", "cdc", "state_store", "watermark")
+UNSUPPORTED_OPTIONS = ("join", "cdc")
 
 _RUN_OPTIONS = (*(option.name for option in fields(StreamRunOptions)), "available_now")
 

@@ -111,6 +111,9 @@ class StreamMetrics:
         self._dead = self._counter("dead_letters", "Letters kept as dead.", "pipeline", "stage")
         self._restarts = self._counter("restarts", "Restarts after a failure.", "pipeline")
         self._skipped = self._counter("skipped", "Messages left out on purpose.", "pipeline")
+        self._late_rows = self._counter("late_rows", "Rows of windows that were already loaded.", "pipeline")
+        self._state_rows = self._gauge("state_rows", "Open windows and their groups.", "pipeline")
+        self._state_bytes = self._gauge("state_bytes", "Size of the state on disk.", "pipeline")
         self._tombstones = self._counter("tombstones", "Messages without a value.", "pipeline")
         self._last_batch = self._gauge(
             "last_batch_timestamp_seconds", "When the last batch was committed.", "pipeline"
@@ -202,6 +205,14 @@ class StreamMetrics:
 
     def count_tombstones(self, pipeline: str, messages: int = 1) -> None:
         self._tombstones.labels(self._pipeline_label(pipeline)).inc(_not_negative(messages))
+
+    def count_late_rows(self, pipeline: str, rows: int) -> None:
+        self._late_rows.labels(self._pipeline_label(pipeline)).inc(_not_negative(rows))
+
+    def set_state_size(self, pipeline: str, rows: int, size: int) -> None:
+        name = self._pipeline_label(pipeline)
+        self._state_rows.labels(name).set(rows)
+        self._state_bytes.labels(name).set(size)
 
     def count_restart(self, pipeline: str, error: BaseException | str) -> None:
         """Count a restart after a failure."""

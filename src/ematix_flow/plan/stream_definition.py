@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ematix_flow.backends.base import LoadPlan
@@ -10,6 +10,7 @@ from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.plan.decisions import Decision
 from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.windows import StateStore, Watermark
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,9 @@ class StreamPlan:
             "columns_by": self.columns_by,
             "transform_sql": spec.transform_sql,
             "functions": [function.signature for function in spec.functions],
+            "window": spec.window.to_json() if spec.window else None,
+            "watermark": asdict(spec.watermark or Watermark()) if spec.window else None,
+            "state_store": (spec.state_store or StateStore()).kind if spec.window else None,
             "on_error": spec.on_error,
             "targets": [
                 {
@@ -109,6 +113,7 @@ class StreamPlan:
         if spec.transform_sql:
             lines.append(f"  SQL       {' '.join(spec.transform_sql.split())[:100]}")
         lines += [f"  function  {function.signature}" for function in spec.functions]
+        lines += _describe_window(spec)
         lines.append(f"  on error  {spec.on_error}")
         for plan in self.targets:
             lines += _describe_target(plan.target, plan.guarantee)
@@ -120,6 +125,22 @@ class StreamPlan:
             lines += _describe_target(expected.target, expected.guarantee)
             lines.append(f"              {expected.open_question}")
         return "\n".join(lines)
+
+
+def _describe_window(spec: StreamSpec) -> list[str]:
+    """The lines of a plan about the window, its watermark and its state."""
+    if spec.window is None:
+        return []
+    window, watermark = spec.window, spec.watermark or Watermark()
+    late = f" for {window.allowed_lateness_ms} ms" if window.late_data == "reopen" else ""
+    kept = spec.state_store.kind if spec.state_store else "checkpoint"
+    where = "in memory: a restart loses open windows" if kept == "in_memory" else "next to the checkpoint"
+    return [
+        f"  window    {window}",
+        f"  event     {window.event_time_column}, watermark {watermark.lateness_ms or 0} ms behind",
+        f"  late rows {window.late_data}{late}",
+        f"  state     {where}",
+    ]
 
 
 def _describe_target(target: StreamTargetSpec, guarantee: Decision) -> list[str]:

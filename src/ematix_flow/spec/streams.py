@@ -24,6 +24,7 @@ from ematix_flow.spec.pipelines import (
 )
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.udfs import UdfHandle, function_reference, load_function
+from ematix_flow.spec.windows import StateStore, Watermark, Window
 
 StreamMode = Literal["append", "merge", "scd2"]
 ErrorPolicy = Literal["fail", "drop", "dlq"]
@@ -247,6 +248,9 @@ class StreamSpec:
     dialect: str | None = None  # dialect of transform_sql, if it is not Spark's
     lookups: tuple[LookupSpec, ...] = ()
     functions: tuple[UdfHandle, ...] = ()  # that transform_sql calls
+    window: Window | None = None
+    watermark: Watermark | None = None
+    state_store: StateStore | None = None
     on_error: ErrorPolicy = "fail"
     dead_letters: DeadLetterSpec = DeadLetterSpec()
     columns: TableSpec | None = None  # the columns of a payload, if declared
@@ -273,6 +277,9 @@ class StreamSpec:
             "targets": [t.to_json() for t in self.targets],
             "lookups": [lookup.to_json() for lookup in self.lookups],
             "functions": [function_reference(function) for function in self.functions],
+            "window": self.window.to_json() if self.window else None,
+            "watermark": asdict(self.watermark) if self.watermark else None,
+            "state_store": asdict(self.state_store) if self.state_store else None,
             "dead_letters": self.dead_letters.to_json(),
             "columns": self.columns.to_json() if self.columns else None,
         }
@@ -286,6 +293,9 @@ class StreamSpec:
                 "targets": tuple(StreamTargetSpec.from_json(t) for t in value["targets"]),
                 "lookups": tuple(LookupSpec.from_json(lookup) for lookup in value["lookups"]),
                 "functions": tuple(load_function(reference) for reference in value.get("functions", ())),
+                "window": Window.from_json(value["window"]) if value.get("window") else None,
+                "watermark": Watermark(**value["watermark"]) if value.get("watermark") else None,
+                "state_store": StateStore(**value["state_store"]) if value.get("state_store") else None,
                 "dead_letters": DeadLetterSpec.from_json(value["dead_letters"]),
                 "columns": TableSpec.from_json(value["columns"]) if value["columns"] else None,
             }

@@ -73,6 +73,9 @@ _NOT_RESTARTED = (
 )
 
 
+_COUNTS = ("total_rows", "rows_read", "iterations", "dead_letters", "dropped", "empty", "late", "restarts")
+
+
 @dataclass(frozen=True)
 class StreamResult:
     """What a stream did until it ended. It also works as a mapping: ``result["total_rows"]``."""
@@ -85,6 +88,7 @@ class StreamResult:
     dead_letters: int
     dropped: int  # unreadable messages that transform_on_error="drop" ignored
     empty: int  # messages without a payload, which produce no row
+    late: int  # rows of windows that were already loaded and take no more rows
     restarts: int
     seconds: float
 
@@ -107,7 +111,8 @@ class RunningStream:
         self._failure: BaseException | None = None
         self._started = time.monotonic()
         self._counts: dict[str, int] = dict.fromkeys(
-            ("total_rows", "rows_read", "iterations", "dead_letters", "dropped", "empty", "restarts"), 0
+            ("total_rows", "rows_read", "iterations", "dead_letters", "dropped", "empty", "late", "restarts"),
+            0,
         )
         self._was_stopped = False
         self._seconds: float | None = None
@@ -357,6 +362,7 @@ class _SupervisedStream:
             dead_letters=letters,
             dropped=batch.dropped,
             empty=batch.empty,
+            late=batch.late,
         )
         self.metrics.count_batch(name, batch.rows_read, batch.rows_written, batch.seconds)
         self.metrics.set_lag(name, batch.lag, batch.lag_unit)
@@ -371,10 +377,17 @@ class _SupervisedStream:
         )
         if letters:
             self.watch.dead_letters_added(name, letters)
-        if batch.dropped or batch.empty:
+        if batch.state is not None:
+            self.metrics.set_state_size(name, batch.state.rows, batch.state.bytes)
+            if batch.state.watermark is not None:
+                self.metrics.set_watermark_lag(name, time.time() - batch.state.watermark)
+        if batch.late:
+            self.metrics.count_late_rows(name, batch.late)
+        lost = batch.dropped + batch.late - batch.dead_letters.get("late_data", 0)
+        if lost or batch.empty:
             self.metrics.count_skipped(name, batch.dropped)
             self.metrics.count_tombstones(name, batch.empty)
-            self.watch.messages_left_out(name, batch.dropped, batch.empty)
+            self.watch.messages_left_out(name, lost, batch.empty)
 
     def _on_target_failure(self, target: str, error: FlowError | None) -> None:
         if error is None:

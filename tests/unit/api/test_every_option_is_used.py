@@ -18,13 +18,17 @@ from typing import Annotated, Any
 import pytest
 
 from ematix_flow import (
+    Aggregation,
     BigInt,
     Lookup,
     ManagedTable,
     Source,
+    StateStore,
     Target,
     Text,
     TimestampTZ,
+    Watermark,
+    Window,
     ematix,
     natural_key,
     nullable,
@@ -374,6 +378,7 @@ class Nothing:
     def state(self) -> None: ...
 
 
+COUNT = Aggregation(agg="count", as_="n")
 STREAM_SAMPLES: dict[str, Any] = {
     "source": KafkaConnection(name="k2", bootstrap_servers="localhost:9093"),
     "source_query": "u",
@@ -407,6 +412,9 @@ STREAM_SAMPLES: dict[str, Any] = {
     "lookups": {"names": Lookup(DB, table="names")},
     "udfs": [same],
     "aggregate_udfs": [Nothing],
+    "window": Window(kind="tumbling", duration_ms=5, aggregations=[COUNT]),
+    "watermark": Watermark(lateness_ms=5),
+    "state_store": StateStore(),
     "dead_letter_topic": "dead",
     "dead_letter_table": "dead",
     "dead_letter_connection": DB,
@@ -423,7 +431,9 @@ STREAM_SAMPLES: dict[str, Any] = {
     "description": "words",
 }
 LAKE = ObjectStoreLocalConnection(name="lake", path="lake", format="csv")
+COUNTED = Window(kind="tumbling", duration_ms=7, aggregations=[COUNT])
 STREAMS: dict[str, dict[str, Any]] = {
+    "windows": {"window": COUNTED},
     "into a named table": {},
     "into a declared table": {"target_table": Orders},
     "merge": {"mode": "merge", "keys": ["a"]},

@@ -318,12 +318,12 @@ REFUSED: list[tuple[str, str, int]] = [
     (RIGHT + '[source_columns]\na = "Numeric"\n', "needs its parameters", 11),
     (RIGHT + "[source_columns]\na = 5\n", "5 is not a column type", 11),
     (RIGHT + "[source_columns]\na = \"__import__('os')\"\n", "is not a column type", 11),
-    (RIGHT + '[window]\nkind = "tumbling"\n', "[window]: this version does not have it", 10),
-    (RIGHT + '[transform.window]\nkind = "tumbling"\n', "[transform.window]: this version does not", 10),
+    (RIGHT + '[window]\nkind = "tumbling"\n', "a window needs aggregations=", 10),
+    (RIGHT + "[transform.window]\nduration_ms = 5\n", "[transform.window]: it needs  kind =", 10),
     (RIGHT + "[transform.join]\n", "this version does not have it", 10),
     (RIGHT + "[transform.cdc]\n", "this version does not have it", 10),
-    (RIGHT + "[state_store]\n", "this version does not have it", 10),
-    (RIGHT + "[watermark]\n", "this version does not have it", 10),
+    (RIGHT + '[state_store]\nkind = "checkpiont"\n', "Did you mean 'checkpoint'?", 10),
+    (RIGHT + "[watermark]\nlateness_ms = -1\n", "lateness_ms= takes a whole number", 10),
     (
         RIGHT.replace("[target]", "[[targets]]")
         + '[[targets]]\nconnection = "lake"\nmode = "marge"\nprefix = "x"\n',

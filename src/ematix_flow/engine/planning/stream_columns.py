@@ -52,7 +52,7 @@ def known_columns(
         if described is not None:
             # a message of an older schema may lack fields of the newest
             return tuple(replace(c, nullable=True) for c in described), REGISTERED
-    if spec.transform_sql is None and None not in payloads:
+    if spec.transform_sql is None and spec.window is None and None not in payloads:
         found = [_target_columns(target, connections) for target in _reachable_targets(spec, connections)]
         if found and all(columns is not None for columns in found):
             merged: dict[str, ColumnSpec] = {}
@@ -89,6 +89,8 @@ def with_meta_columns(
 
     there = {column.name for column in columns}
     tables = {column.name for target in spec.targets if target.table for column in target.table.columns}
+    if spec.window is not None and spec.transform_sql is None:
+        tables = set(spec.window.input_columns)
     wanted = [
         name
         for name in META_COLUMNS

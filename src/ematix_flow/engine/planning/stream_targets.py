@@ -32,6 +32,7 @@ from ematix_flow.plan.stream_capabilities import (
     check_target_message_parts,
 )
 from ematix_flow.plan.stream_definition import StreamTargetPlan
+from ematix_flow.plan.window_columns import window_columns
 from ematix_flow.spec.pipelines import PipelineSpec, SourceSpec, TargetSpec, connection_label
 from ematix_flow.spec.streams import StreamSourceSpec, StreamSpec, StreamTargetSpec
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
@@ -86,9 +87,12 @@ def plan_targets(
     """Plan every target for these columns. Spark checks the SQL on no rows."""
     outgoing = columns
     # columns found in a table or in messages do not declare what a table should hold
-    are_declared = spec.transform_sql is not None or columns_by in (DECLARED, REGISTERED)
+    is_computed = spec.transform_sql is not None or spec.window is not None
+    are_declared = is_computed or columns_by in (DECLARED, REGISTERED)
     if spec.transform_sql is not None:
         outgoing = computed_columns(spec, connections, columns, lookups)
+    if spec.window is not None:
+        outgoing = window_columns(spec.window, outgoing, spec.where)
     return tuple(_plan_target(spec, target, connections, outgoing, are_declared) for target in spec.targets)
 
 

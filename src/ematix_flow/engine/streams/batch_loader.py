@@ -36,6 +36,7 @@ from ematix_flow.engine.streams.incoming_batch import IncomingBatch, driver_batc
 from ematix_flow.engine.streams.registry_schemas import KnownSchemas
 from ematix_flow.engine.streams.sinks import BatchName, StreamSink, TableSink
 from ematix_flow.engine.streams.small_batches import Messages
+from ematix_flow.engine.streams.windows.operator import WindowOperator
 from ematix_flow.errors import FlowError, RowRejected
 from ematix_flow.plan.stream_capabilities import STREAM_VIEW
 from ematix_flow.plan.stream_definition import StreamPlan
@@ -44,6 +45,7 @@ from ematix_flow.spec.streams import StreamSpec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_LETTERS_AT_ONCE = 1_000
 _MAX_TRIES = 5  # of one batch: a target may reject a row that it accepted in the try before
 
 
@@ -60,10 +62,12 @@ class BatchLoader:
         lookups: Callable[[], Mapping[str, str]],
         note: Callable[[str], None],
         schemas: KnownSchemas | None = None,
+        operator: WindowOperator | None = None,
     ) -> None:
         """``schemas`` are the registry's schemas that the plan was made with, if it uses a registry."""
         self.plan, self.sinks, self.decoders, self.schemas = plan, sinks, decoders, schemas
         self.connections, self.dead_letters, self.lookups, self.note = connections, letters, lookups, note
+        self.operator = operator
 
     @property
     def spec(self) -> StreamSpec:
@@ -83,6 +87,8 @@ class BatchLoader:
                 elif self.spec.on_error == "dlq":  # a batch that is sent to a broker is decoded only once
                     self._reject_unreadable(batch, incoming, MessageCounts(), report)
             fault_points.point("stream.staged")
+            if self.operator is not None:
+                self._report_late_rows(batch, report)
             seen, left_out = self._commit(batch, incoming, seen, report)
             if not counted:
                 counts = seen()  # counted while they were sent
@@ -91,6 +97,49 @@ class BatchLoader:
         finally:
             for sink in self.sinks:
                 sink.discard()
+
+    def load_tick(self, batch: BatchName, report: BatchReport) -> None:
+        """Load the windows of a tick, which has no new messages."""
+        assert self.operator is not None
+        spark = self.connections.spark().newSession()
+        try:
+            with self.connections.spark_errors(f"the open windows of {self.spec.name!r}"):
+                rows = self.operator.load_tick(spark, batch.number, batch.tick)
+                if rows is not None:
+                    self._stage_in_sinks(batch, rows)
+                    fault_points.point("stream.staged")
+                    self._commit_all(batch, report)
+            self.operator.finish_tick(batch.number, batch.tick)
+            report.state = self.operator.report()
+        finally:
+            for sink in self.sinks:
+                sink.discard()
+
+    def close(self) -> None:
+        """Close the sinks and the state."""
+        for sink in self.sinks:
+            sink.close()
+        if self.operator is not None:
+            self.operator.close()
+
+    def _report_late_rows(self, batch: BatchName, report: BatchReport) -> None:
+        """Count the late rows, and store them as dead letters if the window says so."""
+        assert self.operator is not None and self.spec.window is not None
+        report.late, report.state = self.operator.counts.late, self.operator.report()
+        if not report.late or self.spec.window.late_data != "dlq":
+            return
+        assert self.dead_letters is not None
+        reason = "the row is late: its windows are already loaded"
+        letters: list[RejectedMessage] = []
+        for n, row in enumerate(self.operator.late_rows()):
+            message = {"value": row.encode(), "position": f"{batch.number}-{n}"}
+            letters.append(RejectedMessage("late_data", reason, message))
+            if len(letters) == _LETTERS_AT_ONCE:
+                self.dead_letters.add(letters, batch.key)
+                letters = []
+        self.dead_letters.add(letters, batch.key)
+        report.dead_letters["late_data"] = report.late
+        fault_points.point("stream.dead_letters")
 
     def _commit(
         self, batch: BatchName, incoming: IncomingBatch, seen: CountMessages, report: BatchReport
@@ -103,6 +152,8 @@ class BatchLoader:
                 break
             except RowRejected as error:
                 if self.spec.on_error == "fail" or self.decoders is None or not tries_left:
+                    raise
+                if self.operator is not None:  # the row is an aggregate: no single message is the cause
                     raise
                 refused = error
             with self.connections.spark_errors(f"batch {batch.number} of {self.spec.name!r}"):
@@ -171,10 +222,10 @@ class BatchLoader:
         counts = self.sinks[0].stage_messages(batch, messages, self.decoders, lenient=lenient)
         return lambda: counts
 
-    def _stage_all(self, batch: BatchName, incoming: IncomingBatch) -> CountMessages:
+    def _stage_all(self, batch: BatchName, incoming: IncomingBatch, rehearsal: bool = False) -> CountMessages:
         if self.decoders is None:
             rows, seen = count_rows(refuse_nulls(incoming.frame, self.spec.columns))
-            self._stage_frames(batch, rows)
+            self._stage_frames(batch, rows, rehearsal)
             return seen
         if self._is_direct() and isinstance(self.sinks[0], TableSink):
             return self._stage_directly(batch, incoming)
@@ -185,12 +236,17 @@ class BatchLoader:
             incoming,
             self.decoders,
             self.plan.columns,
-            ordered=any(_keeps_last_of_key(sink) for sink in self.sinks) and self.spec.transform_sql is None,
+            ordered=self._needs_order(),
             strict=self.spec.on_error == "fail",
         )
         decoded, seen = count_rows(decoded, REASON)
-        self._stage_frames(batch, decoded.where(F.col(REASON).isNull()).drop(REASON))
+        self._stage_frames(batch, decoded.where(F.col(REASON).isNull()).drop(REASON), rehearsal)
         return seen
+
+    def _needs_order(self) -> bool:
+        """Whether a sink keeps the last message of each key, and SQL has not computed other rows."""
+        computed = self.spec.transform_sql is not None or self.operator is not None
+        return not computed and any(_keeps_last_of_key(sink) for sink in self.sinks)
 
     def _is_direct(self) -> bool:
         """Whether a decoded message is already the row of the only target: no SQL, no projection."""
@@ -198,6 +254,7 @@ class BatchLoader:
             self.decoders is not None
             and len(self.sinks) == 1
             and self.spec.transform_sql is None
+            and self.operator is None
             and self.sinks[0].plan.projection is None
             and not _keeps_last_of_key(self.sinks[0])
         )
@@ -208,10 +265,21 @@ class BatchLoader:
             isinstance(self.sinks[0], TableSink) or incoming.small_batch() is not None
         )
 
-    def _stage_frames(self, batch: BatchName, rows: DataFrame) -> None:
-        """Stage the rows in every sink: run the SQL, keep the last row of each key, project."""
+    def _stage_frames(self, batch: BatchName, rows: DataFrame, rehearsal: bool) -> None:
+        """Stage the rows in every sink: run the SQL, keep the last row of each key, project.
+
+        A window takes the rows, and its closed windows are staged. A ``rehearsal`` does not change its state.
+        """
         if self.spec.transform_sql is not None:
             rows = run_transform_sql(self.spec, rows, self.lookups())
+        if self.operator is not None:
+            if rehearsal:
+                self.operator.check_rows(rows)
+                return
+            rows = self.operator.load_batch(batch.number, rows)
+        self._stage_in_sinks(batch, rows)
+
+    def _stage_in_sinks(self, batch: BatchName, rows: DataFrame) -> None:
         for sink in self.sinks:
             sink.stage_rows(batch, self._rows_for_sink(sink, rows))
 
@@ -298,8 +366,8 @@ class BatchLoader:
                 if isinstance(messages, Sequence):
                     self._stage_in_driver(batch, messages, lenient, spark)
                 else:
-                    self._stage_all(batch, IncomingBatch(messages))
-                for sink in self.sinks:
+                    self._stage_all(batch, IncomingBatch(messages), rehearsal=True)
+                for sink in self.sinks if self.operator is None else ():
                     sink.rehearse(batch)
             finally:
                 for sink in self.sinks:
@@ -313,8 +381,8 @@ class BatchLoader:
         computed = self.spec.transform_sql is not None or any(
             sink.plan.projection is not None or _keeps_last_of_key(sink) for sink in self.sinks
         )
-        if computed:
-            self._stage_all(batch, driver_batch(spark, messages))
+        if computed or self.operator is not None:
+            self._stage_all(batch, driver_batch(spark, messages), rehearsal=True)
             return
         for sink in self.sinks:
             sink.stage_messages(batch, messages, self.decoders, lenient=lenient)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ematix_flow.backends.messages.base import LagUnit
+from ematix_flow.engine.streams.windows.operator import StateReport
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class BatchReport:
     rows_written: dict[str, int] = field(default_factory=dict)
     dead_letters: dict[str, int] = field(default_factory=dict)
     dropped: int = 0
+    late: int = 0  # rows of windows that were already closed
+    state: StateReport | None = None  # of a stream with a window
     empty: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     lag: Mapping[str, int] = field(default_factory=dict)

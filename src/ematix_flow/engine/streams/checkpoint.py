@@ -32,6 +32,11 @@ class Checkpoint:
         """Whether no batch was ever planned."""
         return not _batch_numbers(self.folder / "offsets")
 
+    @property
+    def state_folder(self) -> Path:
+        """The state of windows. It moves with the checkpoint, which it belongs to."""
+        return self.folder / "windows"
+
     def last_planned(self) -> int | None:
         """The newest batch whose positions are written, committed or not."""
         return max(_batch_numbers(self.folder / "offsets"), default=None)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ematix_flow.backends.messages.base import SparkStreamSource, StreamSource
 from ematix_flow.backends.payloads.base import PayloadSpec
-from ematix_flow.engine.planning.stream_columns import REGISTERED
+from ematix_flow.engine.planning.stream_columns import REGISTERED, computed_columns
 from ematix_flow.engine.planning.stream_targets import plan_targets, target_payload
 from ematix_flow.engine.streams.batch_loader import BatchLoader
 from ematix_flow.engine.streams.column_inference import infer_columns, sample_values
@@ -17,6 +18,7 @@ from ematix_flow.engine.streams.incoming_batch import IncomingBatch
 from ematix_flow.engine.streams.open_stream import OpenStream
 from ematix_flow.engine.streams.registry_schemas import KnownSchemas
 from ematix_flow.engine.streams.sinks import MessageSink, StreamSink, TableSink
+from ematix_flow.engine.streams.windows.operator import WindowOperator
 from ematix_flow.errors import TargetFailed
 from ematix_flow.plan.spark_types import columns_of_frame
 from ematix_flow.plan.stream_definition import StreamPlan, StreamTargetPlan
@@ -42,9 +44,10 @@ class LoaderFactory:
         last_position: Callable[[StreamTargetSpec], str | None],
         *,
         sweep: bool,
+        state_folder: Path,
     ) -> None:
         self.stream, self.plan, self.targets = stream, plan, targets
-        self._last_position, self._sweep = last_position, sweep
+        self._last_position, self._sweep, self._state_folder = last_position, sweep, state_folder
 
     def build(self, incoming: DataFrame) -> BatchLoader:
         """The loader for these messages, which are read only if the columns are not known yet."""
@@ -89,9 +92,8 @@ class LoaderFactory:
         stream.note("the schema registry has a newer schema, and messages of it: planning again")
         plan = self._with_targets(stream.plan_without_targets())
         stream.note(str(plan))
+        loader.close()
         renewed = self._from_plan(plan, loader.schemas)
-        for sink in loader.sinks:
-            sink.close()
         self.plan = replace(plan, targets=())
         return renewed
 
@@ -135,9 +137,8 @@ class LoaderFactory:
         schemas = _known_schemas(plan, judged)
         sinks = [self._open_sink(target) for target in plan.targets if target.target in self.targets]
         assert plan.columns is not None
-        is_single_table = (
-            stream.spec.transform_sql is None and len(sinks) == 1 and isinstance(sinks[0], TableSink)
-        )
+        computed = stream.spec.transform_sql is not None or stream.spec.window is not None
+        is_single_table = not computed and len(sinks) == 1 and isinstance(sinks[0], TableSink)
         # a single table without SQL decides which columns must not be null
         columns = (
             sinks[0].plan.table.columns
@@ -156,7 +157,16 @@ class LoaderFactory:
             stream.lookups.views,
             stream.note,
             schemas,
+            self._open_operator(plan),
         )
+
+    def _open_operator(self, plan: StreamPlan) -> WindowOperator | None:
+        stream, columns = self.stream, plan.columns
+        if stream.spec.window is None or columns is None:
+            return None
+        if stream.spec.transform_sql is not None:
+            columns = computed_columns(stream.spec, stream.connections, columns, stream.lookups.views())
+        return WindowOperator(stream.spec, columns, self._state_folder)
 
     def _open_sink(self, plan: StreamTargetPlan) -> StreamSink:
         stream, target = self.stream, plan.target

@@ -39,7 +39,7 @@ class _QueryStopping(Exception):
 
 
 class StreamQuery:
-    """One running query. ``make_loader`` is called at the first batch, when the messages can be read.
+    """One running query. Without ``loader``, ``make_loader`` makes it from the messages of the first batch.
 
     ``renew_loader`` gives the loader of each batch: another one when the batch brings other columns.
     """
@@ -52,6 +52,7 @@ class StreamQuery:
         make_loader: MakeLoader,
         renew_loader: RenewLoader,
         *,
+        loader: BatchLoader | None = None,
         once: bool,
         idle_pause_ms: int,
         report: Callable[[BatchReport], None],
@@ -60,7 +61,9 @@ class StreamQuery:
         lag: ReportLag = lambda lag, unit: None,
     ) -> None:
         self.name, self.sources, self.checkpoint = name, sources, checkpoint
-        self._make_loader, self._renew_loader, self._loader = make_loader, renew_loader, None
+        self._make_loader, self._renew_loader, self._loader = make_loader, renew_loader, loader
+        self._ticks_are_complete = False  # no tick of an earlier run is unfinished
+        self._load_lock = threading.RLock()  # one load at a time, with or without new messages
         self._once, self._idle_pause_ms, self._report = once, idle_pause_ms, report
         self._heartbeat = alive
         self._stopping, self._ending = stop, threading.Event()
@@ -128,12 +131,14 @@ class StreamQuery:
         problem = query.exception()
         if problem is not None and not self._is_ending:
             raise self._translate(problem) from problem
+        if self._once and not self._stopping.is_set():
+            self._flush_windows()
 
     def close(self) -> None:
         """Stop measuring the lag and close the sinks."""
         self._lag.stop()
-        for sink in self._loader.sinks if self._loader is not None else ():
-            sink.close()
+        if self._loader is not None:
+            self._loader.close()
 
     @property
     def _is_ending(self) -> bool:
@@ -144,6 +149,7 @@ class StreamQuery:
             for source in self.sources:
                 source.raise_background_error()
             self._heartbeat()
+            self._advance_clock()
             if self._once and self._waits_for_receivers and self._is_drained():
                 self._ending.set()
             if self._is_ending:
@@ -173,7 +179,8 @@ class StreamQuery:
         try:
             if self._is_ending or self._failure is not None:
                 raise _QueryStopping
-            self._load_and_commit(frame, number)
+            with self._load_lock:
+                self._load_and_commit(frame, number)
         except BaseException as error:
             if not isinstance(error, _QueryStopping) and self._failure is None:
                 self._failure = self._translate(error) if isinstance(error, Exception) else error
@@ -194,13 +201,8 @@ class StreamQuery:
             loader = self._renew_loader(self._loader or self._make_loader(incoming.frame), incoming)
             if loader.sinks:  # a loader without sinks only rejects messages
                 self._loader = loader
-            name = BatchName(
-                loader.spec.name,
-                self.checkpoint.query_id(),
-                number,
-                join_positions(self._positions_for_ledger(after)),
-                join_positions(self._positions_for_ledger(before)) if any(before) else None,
-            )
+            name = self._batch_name(loader, number, before, after)
+            self._complete_tick()
             loader.load(name, incoming, report)
         fault_points.point("stream.committed")
         with report.time_phase("commit"):
@@ -212,6 +214,64 @@ class StreamQuery:
         if incoming is None:  # Spark planned a batch of the spool without messages
             return
         self._report(replace(report, lag=self._lag.after_batch(after), lag_unit=self._lag.unit))
+
+    def _batch_name(
+        self,
+        loader: BatchLoader,
+        number: int,
+        before: tuple[str | None, ...],
+        after: tuple[str | None, ...],
+        tick: int = 0,
+    ) -> BatchName:
+        return BatchName(
+            loader.spec.name,
+            self.checkpoint.query_id(),
+            number,
+            join_positions(self._positions_for_ledger(after)),
+            join_positions(self._positions_for_ledger(before)) if any(before) else None,
+            tick=tick,
+        )
+
+    # -------------------------------------------------------------- loads without new messages
+
+    def _flush_windows(self) -> None:
+        """Load the open windows as they are, at the end of a run that ends by itself."""
+        number = self.checkpoint.last_committed()
+        if self._loader is not None and self._loader.operator is not None and number is not None:
+            with self._load_lock:
+                self._complete_tick()
+                tick = self._loader.operator.begin_tick(number, flush=True)
+                self._load_tick(self._loader, number, tick)
+
+    def _advance_clock(self) -> None:
+        """Load the windows that the clock closes while no messages come."""
+        operator = self._loader.operator if self._loader is not None else None
+        if operator is None or not operator.is_tick_due():
+            return
+        with self._load_lock:
+            number = self.checkpoint.last_committed()
+            replays = number != self.checkpoint.last_planned()  # a batch waits or runs
+            if self._loader is None or number is None or replays or not operator.is_tick_due():
+                return
+            self._complete_tick()
+            self._load_tick(self._loader, number, operator.begin_tick(number, flush=False))
+
+    def _complete_tick(self) -> None:
+        """Repeat the tick that an earlier run has begun and not finished. Its rows are the same again."""
+        operator = self._loader.operator if self._loader is not None else None
+        if self._ticks_are_complete or operator is None or self._loader is None:
+            return
+        unfinished = operator.unfinished_tick()
+        if unfinished is not None:
+            self._load_tick(self._loader, *unfinished)
+        self._ticks_are_complete = True
+
+    def _load_tick(self, loader: BatchLoader, number: int, tick: int) -> None:
+        positions = self.checkpoint.positions(number)
+        report = BatchReport(number)
+        loader.load_tick(self._batch_name(loader, number, positions, positions, tick), report)
+        if report.rows_written:
+            self._report(report)
 
     def _verify_resources(self, after: tuple[str | None, ...]) -> None:
         """Check the topics before a batch is read, and store new ids before the batch is loaded."""

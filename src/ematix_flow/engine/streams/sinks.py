@@ -69,15 +69,20 @@ class BatchName:
     position: str | None
     started_at: str | None = None  # the positions that the batch begins at
     kind: str = "stream"  # or "dlq": dead letters that are replayed
+    tick: int = 0  # numbers the loads without new messages that follow the batch
 
     @property
     def key(self) -> str:
-        return f"{self.kind}:{self.query}:{self.number}"
+        return f"{self.kind}:{self.query}:{self._label}"
 
     @property
     def run_id(self) -> uuid.UUID:
         """The run id of the batch's rows and ledger entry. A replayed batch has the same id."""
-        return uuid.uuid5(uuid.UUID(self.query), str(self.number))
+        return uuid.uuid5(uuid.UUID(self.query), self._label)
+
+    @property
+    def _label(self) -> str:
+        return f"{self.number}.{self.tick}" if self.tick else str(self.number)
 
 
 class StreamSink(ABC):

@@ -20,7 +20,7 @@ from ematix_flow.engine.streams.followed_sources import SharedPositions, SharedS
 from ematix_flow.engine.streams.open_stream import OpenStream
 from ematix_flow.engine.streams.stream_folder import StreamFolder
 from ematix_flow.engine.streams.target_group import TargetGroup
-from ematix_flow.errors import CannotConnect, FlowError
+from ematix_flow.errors import CannotConnect, FlowError, Unsupported
 from ematix_flow.plan.stream_definition import StreamPlan
 from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
 
@@ -35,6 +35,12 @@ class StreamRunner(OpenStream):
 
     def replay_loaders(self, incoming: DataFrame) -> list[BatchLoader]:
         """One loader for each target group, for messages that are replayed."""
+        if self.spec.window is not None:
+            raise Unsupported(
+                f"dead letters of {self.spec.name!r} cannot be replayed: they would miss the windows of the "
+                "running stream",
+                next_step="send the messages to the source once more",
+            )
         plan = self.plan()
         groups = [
             TargetGroup(self, plan, targets, n, (), (), sweep=False)

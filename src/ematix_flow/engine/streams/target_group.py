@@ -63,10 +63,12 @@ class TargetGroup:
         """Without ``sweep`` the staging of other runs stays: one of them may be active."""
         self.stream, self.targets, self.number = stream, group, number
         self.spools, self.shared_positions = spools, shared_positions
-        self.loaders = LoaderFactory(stream, plan, group, self.last_position, sweep=sweep)
         self._is_failing, self._started = False, 0.0
         self.label = group[0].label if len(stream.spec.targets) > 1 and len(group) == 1 else "all"
         self.checkpoint = Checkpoint(stream.folder.checkpoint(self.label))
+        self.loaders = LoaderFactory(
+            stream, plan, group, self.last_position, sweep=sweep, state_folder=self.checkpoint.state_folder
+        )
         for place, (spool, shared) in enumerate(zip(spools, shared_positions, strict=True)):
             shared.resume(number, self.checkpoint, place)
             if spool is not None:
@@ -85,13 +87,13 @@ class TargetGroup:
             self._check_message_targets()
         warm_workers(spark)
         sources = self._follow_sources()
-        known = self.loaders.from_known_columns()
         query = StreamQuery(
             f"{stream.spec.name} {self.label}",
             sources,
             self.checkpoint,
-            lambda incoming: known or self.loaders.build(incoming),
+            self.loaders.build,
             self.loaders.renew,
+            loader=self.loaders.from_known_columns(),
             once=stream.once,
             idle_pause_ms=stream.spec.idle_pause_ms,
             report=self._report_batch,
@@ -241,6 +243,7 @@ class TargetGroup:
                 next_step="run it once with the topics as they were, until all targets have the same; "
                 "then change them",
             )
+        self._refuse_lost_windows("source_query names other topics than before")
         self.checkpoint.set_aside()
         stream.note("source_query names other topics than before: each topic continues where it stopped")
         return remembered
@@ -248,6 +251,7 @@ class TargetGroup:
     def _restart_replaced_topics(
         self, replaced: Sequence[str], remembered: tuple[str | None, ...]
     ) -> tuple[str | None, ...]:
+        self._refuse_lost_windows("; ".join(replaced))
         self.checkpoint.set_aside()
         message = f"{'; '.join(replaced)}: it is read from its beginning, as fail_on_data_loss=False allows"
         _log.warning("stream %r: %s", self.stream.spec.name, message)
@@ -294,6 +298,7 @@ class TargetGroup:
         for target in self.targets:
             newest = self._newest_batch_key(target)
             if newest is not None and not newest.startswith(own):
+                self._refuse_lost_windows(f"the checkpoint is older than the ledger of {target.label}")
                 self.checkpoint.set_aside()
                 self.stream.note(
                     f"the checkpoint is older than the ledger of {target.label}: it is put aside"
@@ -310,8 +315,19 @@ class TargetGroup:
             )
         remembered = self._ledger_positions()
         if any(remembered):
+            self._refuse_lost_windows("there is no checkpoint, and the target has rows of this stream")
             self.stream.note("there is no checkpoint: the stream continues from the target's ledger")
         return remembered
+
+    def _refuse_lost_windows(self, reason: str) -> None:
+        """Refuse to continue without the open windows, whose messages are already read."""
+        if self.stream.spec.window is not None:
+            raise Unsupported(
+                f"{reason}: the windows that were open would miss their first rows",
+                state="nothing was read, and the targets are unchanged",
+                next_step="bring back the stream's folder with its checkpoint, or give the stream another "
+                "name= and target to start from the beginning",
+            )
 
     def _target_positions(self) -> list[str | None]:
         """The last position of each target that keeps a ledger."""

@@ -1,0 +1,49 @@
+"""Checks ``window=``, ``watermark=`` and ``state_store=`` of a stream against its other options."""
+
+from __future__ import annotations
+
+import warnings
+
+from ematix_flow.errors import DeclarationError
+from ematix_flow.spec.streams import StreamSpec
+from ematix_flow.spec.windows import StateStore, Watermark, Window
+
+
+def check_window(spec: StreamSpec) -> None:
+    """Raises DeclarationError for options that do not fit together."""
+    for option, kind in (("window", Window), ("watermark", Watermark), ("state_store", StateStore)):
+        given = getattr(spec, option)
+        if given is not None and not isinstance(given, kind):
+            raise DeclarationError(f"{option}= takes {kind.__name__}(…), not {given!r}", where=spec.where)
+    if spec.window is None:
+        for option in ("watermark", "state_store"):
+            if getattr(spec, option) is not None:
+                raise DeclarationError(f"{option}= works with window=, which is not set", where=spec.where)
+        return
+    _check_limits(spec)
+    if spec.state_store is not None and spec.state_store.kind == "in_memory":
+        warnings.warn(
+            f"stream {spec.name!r} keeps its windows in memory: a restart loses the open ones",
+            stacklevel=2,
+        )
+
+
+def _check_limits(spec: StreamSpec) -> None:
+    assert spec.window is not None
+    if len(spec.sources) > 1:
+        raise DeclarationError(
+            "window= follows a single source: this version does not have it for several yet", where=spec.where
+        )
+    if spec.window.late_data == "dlq" and spec.on_error != "dlq":
+        raise DeclarationError(
+            "late_data='dlq' stores late rows as dead letters, and the stream has no dead letters",
+            where=spec.where,
+            next_step='set  transform_on_error="dlq"',
+        )
+    for target in spec.targets:
+        if target.mode == "scd2":
+            raise DeclarationError(
+                "mode='scd2' keeps versions of rows, and a window yields aggregates",
+                where=spec.where,
+                next_step='use mode="merge" with the keys of the window, or mode="append"',
+            )
