@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from ematix_flow.connections import SQLiteConnection as SQLiteConnection
     from ematix_flow.run.connect import check_connection as check_connection
     from ematix_flow.run.connect import connect as connect
+    from ematix_flow.spec.cdc import CDC as CDC
     from ematix_flow.spec.udfs import PythonAggregateUdfHandle as PythonAggregateUdfHandle
     from ematix_flow.spec.udfs import PythonScalarUdfHandle as PythonScalarUdfHandle
     from ematix_flow.spec.windows import Aggregation as Aggregation
@@ -107,6 +108,7 @@ _NAMES_BY_MODULE = {
         "SnowflakeConnection SQLiteConnection"
     ),
     "ematix_flow.run.connect": "check_connection connect",
+    "ematix_flow.spec.cdc": "CDC",
     "ematix_flow.spec.udfs": "PythonAggregateUdfHandle PythonScalarUdfHandle",
     "ematix_flow.spec.windows": "Aggregation StateStore Watermark Window",
 }

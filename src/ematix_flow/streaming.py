@@ -17,8 +17,10 @@ from ematix_flow.api.streaming import (
     streaming_pipeline,
 )
 from ematix_flow.api.target import Target
+from ematix_flow.spec.cdc import CDC
 
 __all__ = [
+    "CDC",
     "KafkaToKafkaEosPipeline",
     "Lookup",
     "Source",

@@ -12,6 +12,7 @@ from typing import Any, Literal, cast
 
 from ematix_flow.api.target import DeclaredTable, Target
 from ematix_flow.errors import DeclarationError
+from ematix_flow.spec.cdc import CDC
 from ematix_flow.spec.declared_fields import check_location
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.pipelines import ConnectionRef, DriftPolicy
@@ -115,6 +116,7 @@ class StreamOptions:
     window: Window | None = None
     watermark: Watermark | None = None
     state_store: StateStore | None = None
+    cdc: CDC | None = None
     dead_letter_topic: str | None = None
     dead_letter_table: str | None = None
     dead_letter_connection: ConnectionRef | None = None

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from ematix_flow.api import option_checks
+from ematix_flow.api.stream_cdc import for_change_events
 from ematix_flow.api.stream_dead_letters import build_dead_letters, resolve_error_policy
 from ematix_flow.api.stream_declaration import Lookup, Source, StreamOptions
 from ematix_flow.api.stream_functions import build_functions
@@ -116,6 +117,7 @@ def build_stream(options: StreamOptions, where: SourceLocation | None) -> Stream
         raise DeclarationError("dialect= works with transform_sql=, which is not set", where=where)
     letters = build_dead_letters(options, where)
     built = tuple(_build_target(target, defaults, where) for target in targets)
+    built = for_change_events(options, built, [_connection_kind(t.connection) for t in built], where)
     check_stream_matching_options(targets, defaults, built, where)
     labels = [target.label for target in built]
     if len(set(labels)) != len(labels):
@@ -131,6 +133,7 @@ def build_stream(options: StreamOptions, where: SourceLocation | None) -> Stream
         window=options.window,
         watermark=options.watermark,
         state_store=options.state_store,
+        cdc=options.cdc,
         on_error=resolve_error_policy(options),
         dead_letters=letters,
         columns=None if options.source_columns is None else _declared_table(options.source_columns, where),

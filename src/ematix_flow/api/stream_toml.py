@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.api.column_text import columns_from_text
+from ematix_flow.api.stream_cdc import read_cdc
 from ematix_flow.api.stream_declaration import Lookup
 from ematix_flow.api.stream_toml_endpoints import (
     read_connection,
@@ -95,6 +96,7 @@ _OTHER_KEYS = (
     "target_connection",
     "transform",
     "lookups",
+    "cdc",
     "dead_letter_connection",
 )
 _FUNCTION_KEYS = ("udfs", "aggregate_udfs")
@@ -180,6 +182,7 @@ def _build_stream(file: TomlFile, name: str | None) -> StreamSpec:
     options.update((key, top.text(key)) for key in _EXPANDED_OPTIONS if key in top.values)
     options.update(_transform_options(top, options))
     options.update(read_window_options(top, top.table("transform")))
+    options["cdc"] = read_cdc(top)
     options["sources"] = [
         read_source(table, _inline_connection_name("source", n)) for n, table in enumerate(places["source"])
     ]
@@ -287,7 +290,7 @@ def _transform_options(top: TomlTable, options: dict[str, Any]) -> dict[str, Any
                     key,
                     next_step="remove it; --engine or [engine] in .ematix-flow.toml chooses where Spark runs",
                 )
-        table.refuse_unknown((*_TRANSFORM_KEYS, *_FUNCTION_KEYS, "lookups", "window"))
+        table.refuse_unknown((*_TRANSFORM_KEYS, *_FUNCTION_KEYS, "lookups", "window", "cdc"))
         for key, functions in _read_functions(table):
             if key in found:
                 raise table.error(f"{key} is given twice: keep it here or at the top of the file", key)

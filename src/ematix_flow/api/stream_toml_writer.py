@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ematix_flow.api.column_text import column_to_text
+from ematix_flow.api.stream_cdc import cdc_to_toml
 from ematix_flow.api.stream_toml_endpoints import LOOKUP_KEYS, SOURCE_KEYS, target_keys
 from ematix_flow.api.stream_toml_windows import window_tables
 from ematix_flow.errors import DeclarationError
@@ -80,6 +81,8 @@ def stream_to_toml(spec: StreamSpec) -> str:
     if transform:
         document["transform"] = transform
     document.update(window_tables(spec))
+    if spec.cdc is not None:
+        document["cdc"] = cdc_to_toml(spec.cdc)
     for one, many, tables in (("source", "sources", sources), ("target", "targets", targets)):
         document.update({one: tables[0]} if len(tables) == 1 else {many: tables})
     return tomlkit.dumps(document)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 # documented options that streams do not support yet
-UNSUPPORTED_OPTIONS = ("join", "cdc")
+UNSUPPORTED_OPTIONS = ("join",)
 
 _RUN_OPTIONS = (*(option.name for option in fields(StreamRunOptions)), "available_now")
 

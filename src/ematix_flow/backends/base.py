@@ -258,7 +258,7 @@ class LoadPlan:
     """How one target is loaded, as the planner decided: its table, the strategy and its options."""
 
     table: TableSpec  # as declared, without the load columns
-    mode: Mode
+    mode: Mode | Literal["cdc"]
     matching: Matching = field(default_factory=Matching)
     range: SourceRange | None = None
     max_shrink: float = 0.5

@@ -28,6 +28,7 @@ _LIMITED_BY = {
     "delta_local": _BY_DELTA,
     "delta_s3": _BY_DELTA,
 }
+_CHANGE_TARGETS = ("postgres", "mysql", "sqlite", "duckdb", "delta_local", "delta_s3")
 _INSTEAD = {("kinesis", "partition_column"): "message_key_column= decides to which shard a record goes"}
 
 
@@ -44,6 +45,23 @@ def check_target_message_parts(
                 where=where,
                 next_step=_INSTEAD.get((kind or "", option), f"leave {option}= out"),
             )
+
+
+def check_change_target(target: StreamTargetSpec, kind: str | None, where: SourceLocation | None) -> None:
+    """Refuse ``cdc=`` for a target that cannot update and delete rows."""
+    if kind in _CHANGE_TARGETS or (kind is None and not target.is_broker and target.prefix is None):
+        return
+    if kind is None or kind in BROKERS:
+        reason = "a broker takes messages, and has no rows to update or delete"
+    elif kind.startswith("object_store"):
+        reason = "its files never change, so that a row cannot be updated or deleted"
+    else:
+        reason = "it is not tested with change events"
+    raise DeclarationError(
+        f"cdc= cannot load {target.label}{f' of kind {kind!r}' if kind else ''}: {reason}",
+        where=where,
+        next_step="load a database or a Delta table, which can lie in the same object store",
+    )
 
 
 def check_source_message_parts(spec: StreamSpec, kinds: Iterable[str | None]) -> None:

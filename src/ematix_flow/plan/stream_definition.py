@@ -82,6 +82,7 @@ class StreamPlan:
             "window": spec.window.to_json() if spec.window else None,
             "watermark": asdict(spec.watermark or Watermark()) if spec.window else None,
             "state_store": (spec.state_store or StateStore()).kind if spec.window else None,
+            "cdc": spec.cdc.to_json() if spec.cdc else None,
             "on_error": spec.on_error,
             "targets": [
                 {
@@ -114,6 +115,7 @@ class StreamPlan:
             lines.append(f"  SQL       {' '.join(spec.transform_sql.split())[:100]}")
         lines += [f"  function  {function.signature}" for function in spec.functions]
         lines += _describe_window(spec)
+        lines += [f"  cdc       {spec.cdc}"] if spec.cdc else []
         lines.append(f"  on error  {spec.on_error}")
         for plan in self.targets:
             lines += _describe_target(plan.target, plan.guarantee)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from ematix_flow.errors import DeclarationError
+from ematix_flow.spec.cdc import CDC
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.pipelines import (
     ConnectionRef,
@@ -251,6 +252,7 @@ class StreamSpec:
     window: Window | None = None
     watermark: Watermark | None = None
     state_store: StateStore | None = None
+    cdc: CDC | None = None  # the messages are change events of a table
     on_error: ErrorPolicy = "fail"
     dead_letters: DeadLetterSpec = DeadLetterSpec()
     columns: TableSpec | None = None  # the columns of a payload, if declared
@@ -280,6 +282,7 @@ class StreamSpec:
             "window": self.window.to_json() if self.window else None,
             "watermark": asdict(self.watermark) if self.watermark else None,
             "state_store": asdict(self.state_store) if self.state_store else None,
+            "cdc": self.cdc.to_json() if self.cdc else None,
             "dead_letters": self.dead_letters.to_json(),
             "columns": self.columns.to_json() if self.columns else None,
         }
@@ -296,6 +299,7 @@ class StreamSpec:
                 "window": Window.from_json(value["window"]) if value.get("window") else None,
                 "watermark": Watermark(**value["watermark"]) if value.get("watermark") else None,
                 "state_store": StateStore(**value["state_store"]) if value.get("state_store") else None,
+                "cdc": CDC.from_json(value["cdc"]) if value.get("cdc") else None,
                 "dead_letters": DeadLetterSpec.from_json(value["dead_letters"]),
                 "columns": TableSpec.from_json(value["columns"]) if value["columns"] else None,
             }

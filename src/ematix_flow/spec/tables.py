@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ematix_flow.errors import DeclarationError
+from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.normalize import Normalizer, normalizer_from_json
 from ematix_flow.spec.types import DataType
@@ -21,11 +22,24 @@ DELETED_AT = "_deleted_at"
 VALID_FROM, VALID_TO, IS_CURRENT, ROW_HASH = "valid_from", "valid_to", "is_current", "row_hash"
 EVENT_AT, IS_DELETE = "_event_at", "_is_delete"
 COMPANION_COLUMNS = (EVENT_AT, IS_DELETE, ROW_HASH, LOADED_AT, BATCH_ID)  # beyond the declared ones
-_COMPANION_SUFFIX, _NAME_BYTES = "__events", 63
+_COMPANION_SUFFIX, _CHANGES_SUFFIX, _NAME_BYTES = "__events", "__changes", 63
+
+# Columns of staged changes: the operation; the position in the source's log; the columns whose values the
+# change does not tell; and the positions of the key's last applied change for which the row is the result.
+CHANGE_OP, CHANGE_POSITION, CHANGE_KEPT = map(internal_name, ("change_op", "change_position", "change_kept"))
+CHANGE_FROM, CHANGE_UNTIL = internal_name("change_from"), internal_name("change_until")
+UPSERT_ROW, DELETE_ROW, MARK_ROW, TRUNCATE_ROWS = (
+    "u",
+    "d",
+    "m",
+    "t",
+)  # MARK_ROW: an upsert, then a soft delete
+GIVEN, UNTOLD, ABSENT = "0", "1", "2"  # of a column in CHANGE_KEPT
+LAST_POSITION = "_position"  # of the last applied change of a key, in the companion table
 
 # What a table contains: plain rows; rows with the time of their deletion; versions by the time of the load;
-# versions by the time of events, which may arrive late.
-TableContents = Literal["rows", "soft_deletes", "versions", "events"]
+# versions by the time of events, which may arrive late; rows that change events of a source made.
+TableContents = Literal["rows", "soft_deletes", "versions", "events", "changes"]
 
 
 @dataclass(frozen=True)
@@ -171,14 +185,16 @@ class TableSpec:
         )
 
     def companion(self) -> TableSpec | None:
-        """The companion table for versions by event time, else None.
+        """The companion table, in the same schema; None for most tables.
 
-        It holds deletes and events that changed nothing: they opened no version, but a late event may need
-        them. The table is in the same schema as the versions.
+        For versions by event time it holds deletes and events that changed nothing: they opened no version,
+        but a late event may need them. For changes it holds the position of each key's last change.
         """
-        if self.keeps != "events":
+        if self.keeps not in ("events", "changes"):
             return None
         keys = self.merge_keys or self.primary_key
+        if self.keeps == "changes":
+            return self._positions(keys)
         values = tuple(
             replace(c, nullable=c.name not in keys, primary_key=c.name in keys, normalizers=())
             for c in self.columns
@@ -192,6 +208,25 @@ class TableSpec:
             ColumnSpec(BATCH_ID, DataType("uuid")),
         )
         return TableSpec(self.schema, _companion_name(self.name), values + extra, where=self.where)
+
+    def _positions(self, keys: tuple[str, ...]) -> TableSpec:
+        columns = (
+            *(replace(self.column(k), nullable=False, primary_key=True, normalizers=()) for k in keys),
+            ColumnSpec(LAST_POSITION, DataType("text")),
+            ColumnSpec(LOADED_AT, DataType("timestamp_tz")),
+            ColumnSpec(BATCH_ID, DataType("uuid")),
+        )
+        return TableSpec(self.schema, _companion_name(self.name, _CHANGES_SUFFIX), columns, where=self.where)
+
+    def staged(self) -> TableSpec:
+        """The table of staged rows: the declared columns, and for changes what each one says."""
+        if self.keeps != "changes":
+            return self
+        names = (CHANGE_OP, CHANGE_POSITION, CHANGE_KEPT, CHANGE_FROM, CHANGE_UNTIL)
+        text = DataType("text")
+        columns = tuple(replace(c, nullable=True, primary_key=False) for c in self.columns)
+        added = tuple(ColumnSpec(name, text, nullable=True) for name in names)
+        return TableSpec(self.schema, self.name, columns + added, where=self.where)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -221,13 +256,13 @@ class TableSpec:
         )
 
 
-def _companion_name(name: str) -> str:
+def _companion_name(name: str, suffix: str = _COMPANION_SUFFIX) -> str:
     """The companion's name, within the 63 bytes that databases allow."""
-    if len(name.encode()) + len(_COMPANION_SUFFIX) <= _NAME_BYTES:
-        return name + _COMPANION_SUFFIX
+    if len(name.encode()) + len(suffix) <= _NAME_BYTES:
+        return name + suffix
     digest = hashlib.blake2b(name.encode(), digest_size=4).hexdigest()
-    room = _NAME_BYTES - len(_COMPANION_SUFFIX) - len(digest) - 1
-    return f"{name.encode()[:room].decode(errors='ignore')}_{digest}{_COMPANION_SUFFIX}"
+    room = _NAME_BYTES - len(suffix) - len(digest) - 1
+    return f"{name.encode()[:room].decode(errors='ignore')}_{digest}{suffix}"
 
 
 _BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")

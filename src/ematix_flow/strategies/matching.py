@@ -7,6 +7,14 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
+class ChangeOptions:
+    """How change events of a source are applied (``cdc=``)."""
+
+    soft_delete_column: str | None = None  # None: a deleted row is deleted
+    may_leave_out: bool = True  # whether an event may not tell the value of a column
+
+
+@dataclass(frozen=True)
 class Matching:
     """How incoming rows are matched with stored ones, and what happens to those that differ.
 
@@ -21,3 +29,4 @@ class Matching:
     event: str | None = None
     deletes: Literal["hard", "soft"] | None = None
     ttl_seconds: float | None = None
+    changes: ChangeOptions | None = None

@@ -19,6 +19,7 @@ import pytest
 
 from ematix_flow import (
     Aggregation,
+    CDC,
     BigInt,
     Lookup,
     ManagedTable,
@@ -415,6 +416,7 @@ STREAM_SAMPLES: dict[str, Any] = {
     "window": Window(kind="tumbling", duration_ms=5, aggregations=[COUNT]),
     "watermark": Watermark(lateness_ms=5),
     "state_store": StateStore(),
+    "cdc": CDC(),
     "dead_letter_topic": "dead",
     "dead_letter_table": "dead",
     "dead_letter_connection": DB,

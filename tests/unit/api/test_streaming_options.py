@@ -370,7 +370,7 @@ def test_what_makes_no_sense_is_refused_at_the_users_line(options: dict[str, Any
     assert current_registry().streams == {}
 
 
-@pytest.mark.parametrize("option", ["join", "cdc"])
+@pytest.mark.parametrize("option", ["join"])
 def test_features_to_come_are_refused_in_words(option: str) -> None:
     for how in (declare, run_streaming_pipeline):
         with pytest.raises(DeclarationError, match="this version does not have it yet"):

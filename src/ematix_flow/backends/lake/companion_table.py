@@ -16,7 +16,7 @@ from ematix_flow.backends.lake.frame_columns import conform_frame
 from ematix_flow.backends.lake.journal import Journal, LakeCommit
 from ematix_flow.backends.lake.row_changes import ACTION_COLUMN, INSERT, RowChanges, new_view_name
 from ematix_flow.errors import SchemaMismatch, TargetFailed
-from ematix_flow.spec.tables import EVENT_AT, IS_DELETE, ColumnSpec, TableSpec
+from ematix_flow.spec.tables import EVENT_AT, IS_DELETE, LAST_POSITION, ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.sql import alias_name
 
@@ -35,8 +35,8 @@ def with_lifetime_columns(spec: TableSpec) -> TableSpec:
 
 
 def refuse_lifetime_names(table: TableSpec) -> None:
-    """Refuse a declared column with the name of a lifetime column, for tables loaded by event time."""
-    for name in table.column_names if table.keeps == "events" else ():
+    """Refuse a declared column with the name of a lifetime column, for tables with a companion."""
+    for name in table.column_names if table.companion() is not None else ():
         if name.lower() in (SINCE, UNTIL):
             raise SchemaMismatch(
                 f"{table.label} declares {name!r}, which a lake adds to its companion table",
@@ -47,7 +47,8 @@ def refuse_lifetime_names(table: TableSpec) -> None:
 
 
 def is_companion(table: TableSpec) -> bool:
-    return {EVENT_AT, IS_DELETE} <= set(table.column_names)
+    names = set(table.column_names)
+    return {EVENT_AT, IS_DELETE} <= names or LAST_POSITION in names
 
 
 class CompanionTable:

@@ -45,12 +45,14 @@ from ematix_flow.backends.sql.load_steps import (
 from ematix_flow.backends.stores.ledger_records import new_ledger_entry
 from ematix_flow.errors import FlowError, SchemaMismatch, TargetFailed
 from ematix_flow.spec.row_counts import RowCounts
+from ematix_flow.spec.tables import TableContents
 from ematix_flow.strategies.sql import column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _log = logging.getLogger(__name__)
+_WITH_COMPANION: tuple[TableContents, ...] = ("events", "changes")
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class LakeLoad:
             named[self._companion.spec.schema, self._companion.spec.name] = view_table(companion_view)
         dialect = LakeDialect(named)
         session = SparkSqlSession(spark)
-        names = load.table.column_names
+        names = load.table.staged().column_names
         select = exp.select(*[column(n) for n in names]).from_(
             view_table(self._create_view("rows", self._rows))
         )
@@ -246,12 +248,15 @@ class LakeLoad:
 
     def _undo_uncommitted_events(self) -> None:
         """Remove the events that a crashed load left: they must never count, even if this load fails."""
-        companion = self._companion
-        if companion is None and self._journal.uncommitted:
-            spec = replace(self._load.table, keeps="events").companion()
-            assert spec is not None
-            companion = CompanionTable(self._spark, self._format, spec, self._journal)
-        if companion is not None:
+        companions = [self._companion] if self._companion is not None else []
+        if self._journal.uncommitted:  # the crashed load may have been of another mode
+            others = [replace(self._load.table, keeps=keeps).companion() for keeps in _WITH_COMPANION]
+            companions += [
+                CompanionTable(self._spark, self._format, spec, self._journal)
+                for spec in others
+                if spec is not None and (self._companion is None or spec != self._companion.spec)
+            ]
+        for companion in companions:
             companion.undo_uncommitted(self._snapshot is not None)
 
     def _write_changes(self, changes: RowChanges, commit: LakeCommit) -> None:

@@ -283,7 +283,7 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
             self._remember_table(load)
         folder = f"{STAGING}/{distinct_name(load.pipeline, load.target)}/{attempt}"
         self.store.create(f"{folder}/{BEGUN_MARKER}", "")  # so that a sweep finds the leftovers of a crash
-        return LakeStaging(self.store, folder, load.table)
+        return LakeStaging(self.store, folder, load.table.staged())
 
     def staged_select(self, session: SqlSession, rows: StagedRows, table: TableSpec) -> exp.Expr:
         raise NotImplementedError("a lake reads its staging as a frame")

@@ -15,6 +15,7 @@ from ematix_flow.spec.tables import ColumnSpec
 
 if TYPE_CHECKING:
     from ematix_flow.backends.payloads.registry import RegisteredSchema
+    from ematix_flow.backends.payloads.registry_decoding import RegistryDecoder
 
 __all__ = [
     "columns_of_schemas",
@@ -24,6 +25,7 @@ __all__ = [
     "has_registered_schema",
     "infer_json_columns",
     "meta_columns",
+    "registry_decoder",
 ]
 
 
@@ -47,14 +49,19 @@ def _payload_decoder(payload: PayloadSpec, columns: tuple[ColumnSpec, ...]) -> P
         from ematix_flow.backends.payloads.raw import RawDecoder, raw_column
 
         return RawDecoder(raw_column(columns))
+    return registry_decoder(payload, payload_columns(columns))
+
+
+def registry_decoder(payload: PayloadSpec, columns: tuple[ColumnSpec, ...]) -> RegistryDecoder:
+    """A decoder of payloads whose schemas a registry has."""
     _require_registry(payload)
     if payload.format == "avro":
         from ematix_flow.backends.payloads.avro_decoding import AvroDecoder
 
-        return AvroDecoder(payload, payload_columns(columns))
+        return AvroDecoder(payload, columns)
     from ematix_flow.backends.payloads.protobuf_decoding import ProtobufDecoder
 
-    return ProtobufDecoder(payload, payload_columns(columns))
+    return ProtobufDecoder(payload, columns)
 
 
 def encoder_for(payload: PayloadSpec, columns: Sequence[ColumnSpec]) -> Encoder:

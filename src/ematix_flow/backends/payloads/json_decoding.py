@@ -104,7 +104,7 @@ class JsonDecoder:
         bad: list[BadMessage] = []
         for index, value in zip(indexes, values, strict=True):
             try:
-                rows.append(_parse_fields(value, texts))
+                rows.append(parse_fields(value, texts))
                 good_indexes.append(index)
             except NotJsonObject as error:
                 bad.append(BadMessage(index, str(error)))
@@ -112,7 +112,7 @@ class JsonDecoder:
         return batch, good_indexes, sorted([*bad, *unfit], key=lambda each: each.index)
 
 
-def _parse_fields(value: bytes, texts: Sequence[str]) -> dict[str, Any]:
+def parse_fields(value: bytes, texts: Sequence[str] = ()) -> dict[str, Any]:
     """The object's fields; a number is an int, an exact double, or a JsonNumber."""
     payload: Any
     if _NEGATIVE_ZERO.search(value):

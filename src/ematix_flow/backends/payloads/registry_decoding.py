@@ -46,6 +46,15 @@ class RegistryDecoder(ABC):
     def read(self, values: pa.Array) -> DecodedBatch:
         import pyarrow as pa
 
+        rows, indexes, bad, empty = self.read_fields(values)
+        batch, indexes, unfit = assemble_rows(self.columns, rows, indexes)
+        bad = sorted([*bad, *unfit], key=lambda each: each.index)
+        return DecodedBatch(batch, pa.array(indexes, pa.int64()), tuple(bad), empty)
+
+    def read_fields(
+        self, values: pa.Array
+    ) -> tuple[list[Mapping[str, Any]], list[int], list[BadMessage], int]:
+        """The fields of each readable payload, their indexes, the bad messages, and how many are empty."""
         registry = registry_of(self.payload)
         readers: dict[SchemaId, PayloadReader | str] = {}  # of this batch: one registry look-up per schema
         rows: list[Mapping[str, Any]] = []
@@ -68,9 +77,7 @@ class RegistryDecoder(ABC):
                 indexes.append(index)
             except (FrameError, UnreadablePayload) as error:
                 bad.append(BadMessage(index, str(error)))
-        batch, indexes, unfit = assemble_rows(self.columns, rows, indexes)
-        bad = sorted([*bad, *unfit], key=lambda each: each.index)
-        return DecodedBatch(batch, pa.array(indexes, pa.int64()), tuple(bad), empty)
+        return rows, indexes, bad, empty
 
     def _reader_for(self, registry: SchemaRegistry, schema_id: SchemaId) -> PayloadReader | str:
         """The reader for payloads of a schema, or the reason why they cannot be read."""

@@ -84,7 +84,7 @@ def apply_load(
         select = database.computed_select(session, rows.sql, load.table)
     else:
         staged = sum(part.rows for part in rows.parts)
-        select = database.staged_select(session, rows, load.table)
+        select = database.staged_select(session, rows, load.table.staged())
     with create_work_tables(database, session, load, computed=staged is None) as work:
         load_transaction = LoadTransaction(database, session, load, select, staged, work)
         if load.dry_run:

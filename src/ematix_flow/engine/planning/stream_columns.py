@@ -47,7 +47,7 @@ def known_columns(
         return (
             ColumnSpec("value", DataType("bytes"), nullable=True),
         ), "payload_format raw_bytes: one column"
-    if len(spec.sources) == 1 and payloads[0] is not None:
+    if len(spec.sources) == 1 and payloads[0] is not None and spec.cdc is None:
         described = describe_subject(payloads[0])
         if described is not None:
             # a message of an older schema may lack fields of the newest

@@ -15,6 +15,12 @@ from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.backends.payloads.connection_payloads import payload_of
 from ematix_flow.backends.sql.table_names import require_table_names
 from ematix_flow.engine.connections import Connections
+from ematix_flow.engine.planning.stream_changes import (
+    as_change_target,
+    companion_changes,
+    require_key_columns,
+    with_soft_delete_column,
+)
 from ematix_flow.engine.planning.stream_columns import DECLARED, REGISTERED, computed_columns, existing_table
 from ematix_flow.engine.planning.stream_drift import evolve_table, has_load_columns, judge_new_columns
 from ematix_flow.engine.planning.stream_guarantees import require_mode, stream_guarantee
@@ -26,6 +32,7 @@ from ematix_flow.plan.matching_options import resolve_matching, with_deletion_ma
 from ematix_flow.plan.stream_capabilities import (
     STREAM_VIEW,
     check_batch_limit,
+    check_change_target,
     check_dead_letters,
     check_error_policy,
     check_source_message_parts,
@@ -62,7 +69,10 @@ def check_capabilities(spec: StreamSpec, connections: Connections) -> None:
     letters = spec.dead_letters.connection
     check_dead_letters(spec, kinds, None if letters is None else resolve(letters).kind)
     for target in spec.targets:
-        check_target_message_parts(target, connections.backend(target.connection).kind, spec.where)
+        kind = connections.backend(target.connection).kind
+        check_target_message_parts(target, kind, spec.where)
+        if spec.cdc is not None:
+            check_change_target(target, kind, spec.where)
 
 
 def source_payload(connections: Connections, source: StreamSourceSpec) -> PayloadSpec:
@@ -85,7 +95,7 @@ def plan_targets(
     columns_by: str,
 ) -> tuple[StreamTargetPlan, ...]:
     """Plan every target for these columns. Spark checks the SQL on no rows."""
-    outgoing = columns
+    outgoing = with_soft_delete_column(spec.cdc, columns)
     # columns found in a table or in messages do not declare what a table should hold
     is_computed = spec.transform_sql is not None or spec.window is not None
     are_declared = is_computed or columns_by in (DECLARED, REGISTERED)
@@ -116,6 +126,8 @@ def _plan_target(
         adopted = declared is not None and target.mode != "scd2"
     table = declared if declared is not None else _new_table(target, columns)
     available = {column.name for column in columns}
+    if spec.cdc is not None:
+        require_key_columns(spec.cdc, target, columns)
     _require_columns(target, table, available)
     grown, drift = None, tuple[str, ...]()
     if declared is not None and target.table is None:
@@ -125,9 +137,11 @@ def _plan_target(
     if target.keys and target.table is None:
         table = _with_required_keys(table, target.keys)
     table, matching = resolve_matching(as_batch_pipeline(spec), as_batch_target(target, table), table)
+    if spec.cdc is not None:
+        table, matching = as_change_target(spec.cdc, table, matching)
     require_table_names(table, backend.capabilities.max_identifier_bytes)
     live = sink.inspect(table)
-    if target.mode == "merge":
+    if target.mode == "merge" and spec.cdc is None:
         table = with_deletion_marks(table, live)
     changes = TablePlan()
     if not adopted:  # an existing table without a declaration is not changed
@@ -135,6 +149,8 @@ def _plan_target(
             spec.on_drift, table, sink.plan_table(table, live, matching), spec.where
         )
         drift = (*drift, *warnings)
+    elif spec.cdc is not None and grown is None:
+        changes = companion_changes(table, sink.plan_table(table, live, matching))
     elif grown is not None and declared is not None:
         changes, _ = judge_new_columns(spec.on_drift, sink, declared, table, matching, spec.where)
     projection = None
@@ -151,7 +167,7 @@ def _plan_target(
         )
     load = LoadPlan(
         table,
-        target.mode,
+        target.mode if spec.cdc is None else "cdc",
         matching,
         files=target.files,
         partition_by=target.partition_by,

@@ -22,6 +22,7 @@ from ematix_flow.engine.streams.batch_frames import (
     refuse_nulls,
 )
 from ematix_flow.engine.streams.batch_report import BatchReport, DeadLetters, RejectedMessage
+from ematix_flow.engine.streams.change_staging import stage_changes
 from ematix_flow.engine.streams.decoding import (
     ORDER,
     REASON,
@@ -232,6 +233,9 @@ class BatchLoader:
         from pyspark.sql import functions as F
 
         assert self.plan.columns is not None
+        if self.spec.cdc is not None:
+            columns = self.plan.columns
+            return stage_changes(self.spec, batch, incoming, self.decoders, columns, self.sinks)
         decoded = decode_frame(
             incoming,
             self.decoders,
@@ -255,6 +259,7 @@ class BatchLoader:
             and len(self.sinks) == 1
             and self.spec.transform_sql is None
             and self.operator is None
+            and self.spec.cdc is None
             and self.sinks[0].plan.projection is None
             and not _keeps_last_of_key(self.sinks[0])
         )

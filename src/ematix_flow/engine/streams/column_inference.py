@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.engine.streams.decoding import readable_payloads
 from ematix_flow.errors import SourceFailed
+from ematix_flow.spec.cdc import CDC
 from ematix_flow.spec.tables import ColumnSpec
 
 if TYPE_CHECKING:
@@ -26,8 +27,14 @@ def sample_values(frame: DataFrame, payload: PayloadSpec) -> list[bytes]:
     return [bytes(row["value"]) for row in found.limit(SAMPLE_SIZE).collect()]
 
 
-def infer_columns(payload: PayloadSpec, values: Sequence[bytes]) -> tuple[ColumnSpec, ...] | None:
-    """The columns of these payloads; None if no payload can be read."""
+def infer_columns(
+    payload: PayloadSpec, values: Sequence[bytes], cdc: CDC | None = None
+) -> tuple[ColumnSpec, ...] | None:
+    """The columns of these payloads, or of the rows in these change events; None if there are none."""
+    if cdc is not None:
+        from ematix_flow.backends.payloads.change_decoder import infer_change_columns
+
+        return infer_change_columns(cdc, payload, values) or None
     from ematix_flow.backends.payloads.codecs import infer_json_columns
     from ematix_flow.spec.types import DataType
 

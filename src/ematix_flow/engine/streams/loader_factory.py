@@ -12,6 +12,7 @@ from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.engine.planning.stream_columns import REGISTERED, computed_columns
 from ematix_flow.engine.planning.stream_targets import plan_targets, target_payload
 from ematix_flow.engine.streams.batch_loader import BatchLoader
+from ematix_flow.engine.streams.change_staging import change_decoders
 from ematix_flow.engine.streams.column_inference import infer_columns, sample_values
 from ematix_flow.engine.streams.decoding import SourceDecoders
 from ematix_flow.engine.streams.incoming_batch import IncomingBatch
@@ -106,7 +107,7 @@ class LoaderFactory:
                 found = columns_of_frame(incoming)
                 pinned = tuple(ColumnSpec(c.name, c.type or DataType("text"), nullable=True) for c in found)
             else:
-                pinned = infer_columns(payloads[0], sample_values(incoming, payloads[0]))
+                pinned = infer_columns(payloads[0], sample_values(incoming, payloads[0]), stream.spec.cdc)
                 if pinned is None:
                     return self._for_unreadable(payloads)
             stream.folder.pin_columns(pinned)
@@ -124,7 +125,7 @@ class LoaderFactory:
         return BatchLoader(
             plan,
             (),
-            _build_decoders(payloads, (column,), self.stream.sources),
+            self._build_decoders(payloads, (column,)),
             self.stream.connections,
             self.stream.dead_letters,
             dict,
@@ -142,11 +143,11 @@ class LoaderFactory:
         # a single table without SQL decides which columns must not be null
         columns = (
             sinks[0].plan.table.columns
-            if is_single_table and sinks[0].plan.projection is None
+            if is_single_table and sinks[0].plan.projection is None and stream.spec.cdc is None
             else plan.columns
         )
         columns = _as_declared(columns, stream.spec.columns)
-        decoders = None if None in plan.payloads else _build_decoders(plan.payloads, columns, stream.sources)
+        decoders = None if None in plan.payloads else self._build_decoders(plan.payloads, columns)
         plan = replace(plan, columns=columns)
         return BatchLoader(
             plan,
@@ -167,6 +168,13 @@ class LoaderFactory:
         if stream.spec.transform_sql is not None:
             columns = computed_columns(stream.spec, stream.connections, columns, stream.lookups.views())
         return WindowOperator(stream.spec, columns, self._state_folder)
+
+    def _build_decoders(
+        self, payloads: Sequence[PayloadSpec | None], columns: Sequence[ColumnSpec]
+    ) -> SourceDecoders:
+        if self.stream.spec.cdc is not None:
+            return change_decoders(self.stream.spec, payloads, columns)
+        return _build_decoders(payloads, columns, self.stream.sources)
 
     def _open_sink(self, plan: StreamTargetPlan) -> StreamSink:
         stream, target = self.stream, plan.target

@@ -17,6 +17,7 @@ from ematix_flow.backends.messages.base import (
     StreamSource,
 )
 from ematix_flow.engine.connections import Connections
+from ematix_flow.engine.planning.stream_changes import check_change_sources
 from ematix_flow.engine.planning.stream_columns import known_columns, with_meta_columns
 from ematix_flow.engine.planning.stream_targets import (
     check_capabilities,
@@ -109,6 +110,7 @@ class OpenStream:
                 where=spec.where,
                 next_step="declare a stream for each of the others",
             )
+        check_change_sources(spec, payloads)
         columns, said_by = known_columns(spec, self.connections, payloads, self.folder.pinned_columns())
         if columns is None and payloads[0] is None:
             columns, said_by = self._columns_of_source()

@@ -147,7 +147,7 @@ class TableSink(StreamSink):
     def stage_rows(self, batch: BatchName, rows: DataFrame) -> None:
         staging = self._open_staging(batch)
         with watch_progress(lambda _: None) as folder:
-            self._parts = spark_tasks.stage_frame(rows, staging, self.table, folder)
+            self._parts = spark_tasks.stage_frame(rows, staging, self.table.staged(), folder)
         fault_points.point("staging.loaded")
 
     def stage_messages(
@@ -160,8 +160,16 @@ class TableSink(StreamSink):
         fault_points.point("staging.loaded")
         return counts
 
+    def stage_batches(self, batch: BatchName, rows: Sequence[pa.RecordBatch]) -> None:
+        """Stage rows of this process."""
+        staging, staged = self._open_staging(batch), self.table.staged()
+        self._parts = (staging.write(uuid.uuid4().hex, (cast_batch(part, staged) for part in rows)),)
+        fault_points.point("task.staged")
+        fault_points.point("staging.loaded")
+
     def row_validator(self) -> RowValidator:
-        return RowValidator(self.table, self.target.row_check(self.table))
+        staged = self.table.staged()
+        return RowValidator(staged, self.target.row_check(staged))
 
     def rehearse(self, batch: BatchName) -> None:
         assert self._load is not None and self._staging is not None
@@ -171,7 +179,7 @@ class TableSink(StreamSink):
     def _open_staging(self, batch: BatchName) -> Staging:
         self.discard()
         self._load = self._build_load(batch)
-        self._staging = self.target.create_staging(self._load, self.table.arrow_schema())
+        self._staging = self.target.create_staging(self._load, self.table.staged().arrow_schema())
         fault_points.point("staging.created")
         return self._staging
 

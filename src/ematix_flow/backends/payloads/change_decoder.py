@@ -1,0 +1,219 @@
+"""Decodes change events into rows of the target's columns, with the operation and the position of each.
+
+A change of the key becomes two rows: a delete of the old key and an upsert of the new one. `CHANGE_KEPT` has
+one character for each column: the event does not tell the column's value (`UNTOLD`), or it has no such field
+(`ABSENT`); it is null if the event has all of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.backends.messages.base import POSITION, VALUE
+from ematix_flow.backends.payloads.base import BadMessage, DecodedBatch, PayloadSpec
+from ematix_flow.backends.payloads.change_events import (
+    UNAVAILABLE,
+    BadChange,
+    ChangeEvent,
+    read_change,
+    value_at,
+)
+from ematix_flow.backends.payloads.codecs import registry_decoder
+from ematix_flow.backends.payloads.debezium_values import column_type, debezium_value
+from ematix_flow.backends.payloads.json_decoding import NotJsonObject, parse_fields
+from ematix_flow.backends.payloads.json_inference import infer_json_columns
+from ematix_flow.backends.payloads.json_values import json_bytes
+from ematix_flow.backends.payloads.row_assembly import assemble_rows
+from ematix_flow.spec.cdc import CDC
+from ematix_flow.spec.tables import (
+    ABSENT,
+    CHANGE_KEPT,
+    CHANGE_OP,
+    CHANGE_POSITION,
+    DELETE_ROW,
+    GIVEN,
+    TRUNCATE_ROWS,
+    UNTOLD,
+    UPSERT_ROW,
+    ColumnSpec,
+)
+from ematix_flow.spec.types import DataType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_TEXT = DataType("text")
+CHANGE_COLUMNS = (
+    ColumnSpec(CHANGE_OP, _TEXT, nullable=True),
+    ColumnSpec(CHANGE_POSITION, _TEXT, nullable=True),
+    ColumnSpec(CHANGE_KEPT, _TEXT, nullable=True),
+)
+_log = logging.getLogger(__name__)
+_NO_FIELD = object()
+
+
+@dataclass(frozen=True)
+class ChangeDecoder:
+    """Reads messages into ``columns`` and `CHANGE_COLUMNS`."""
+
+    cdc: CDC
+    payload: PayloadSpec
+    columns: tuple[ColumnSpec, ...]
+    keys: tuple[str, ...]
+    warned_fields: set[str] = field(default_factory=set, compare=False)
+
+    def decode(self, messages: pa.RecordBatch) -> DecodedBatch:
+        import pyarrow as pa
+
+        fields, indexes, bad, empty = read_payload_fields(self.payload, messages.column(VALUE))
+        arrivals = messages.column(POSITION).to_pylist()
+        rows: list[Mapping[str, Any]] = []
+        of_message: list[int] = []
+        for message, index in zip(fields, indexes, strict=True):
+            try:
+                change = read_change(self.cdc, message, arrivals[index] or "")
+                if change is None:
+                    empty += 1
+                    continue
+                found = list(self._rows(change))
+            except BadChange as error:
+                bad.append(BadMessage(index, str(error)))
+                continue
+            rows += found
+            of_message += [index] * len(found)
+        wanted = (*(ColumnSpec(c.name, c.type, nullable=True) for c in self.columns), *CHANGE_COLUMNS)
+        batch, of_message, unfit = assemble_rows(wanted, rows, of_message)
+        refused = {each.index for each in unfit}
+        if refused:  # a message with one bad row is bad as a whole
+            good = [at for at, index in enumerate(of_message) if index not in refused]
+            batch, of_message = batch.take(pa.array(good, pa.int64())), [of_message[at] for at in good]
+        reasons = {each.index: each for each in reversed([*bad, *unfit])}
+        ordered = tuple(reasons[index] for index in sorted(reasons))
+        return DecodedBatch(batch, pa.array(of_message, pa.int64()), ordered, empty)
+
+    def _rows(self, change: ChangeEvent) -> Iterable[Mapping[str, Any]]:
+        if change.op == "truncate":
+            yield {CHANGE_OP: TRUNCATE_ROWS, CHANGE_POSITION: change.position}
+            return
+        key = self._key_values(change, change.row)
+        if change.op == "delete":
+            yield {**key, CHANGE_OP: DELETE_ROW, CHANGE_POSITION: change.position}
+            return
+        self._check_fields(change.row)
+        old = {name: change.before[name] for name in self.keys if name in change.before}
+        if len(old) == len(self.keys) and None not in old.values():
+            was = {name: self._value(change, name, value) for name, value in old.items()}
+            if was != key:
+                yield {**was, CHANGE_OP: DELETE_ROW, CHANGE_POSITION: change.position}
+        values: dict[str, Any] = {}
+        marks: list[str] = []
+        for column in self.columns:
+            value = key[column.name] if column.name in key else change.row.get(column.name, _NO_FIELD)
+            if value is _NO_FIELD or _is_untold(value):
+                marks.append(ABSENT if value is _NO_FIELD else UNTOLD)
+                continue
+            marks.append(GIVEN)
+            values[column.name] = value if column.name in key else self._value(change, column.name, value)
+        kept = "".join(marks) if marks.count(GIVEN) < len(marks) else None
+        yield {**values, CHANGE_OP: UPSERT_ROW, CHANGE_POSITION: change.position, CHANGE_KEPT: kept}
+
+    def _key_values(self, change: ChangeEvent, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The key's values by column. Raises BadChange with the path of one that is missing."""
+        found: dict[str, Any] = {}
+        after = self.cdc.paths.after
+        outside = {path[-1]: path for path in self.cdc.key_paths if self.cdc.key_field and path[:-1] != after}
+        for name in self.keys:
+            path = outside.get(name)
+            value = value_at(change.envelope, path) if path else row.get(name)
+            if value is None:
+                of_row = (
+                    after
+                    if change.op == "upsert" or self.cdc.envelope == "maxwell"
+                    else self.cdc.paths.before
+                )
+                place = path or (*(of_row or after), name)
+                raise BadChange(
+                    f"the message has no {'.'.join(place)!r}, which is the key of the row: "
+                    "keys= or key_field= names the key"
+                )
+            found[name] = self._value(change, name, value)
+        return found
+
+    def _value(self, change: ChangeEvent, name: str, value: Any) -> Any:
+        if self.cdc.envelope != "debezium":
+            return value
+        kind = next((c.type for c in self.columns if c.name == name), _TEXT)
+        return debezium_value(value, kind, change.schemas.get(name))
+
+    def _check_fields(self, row: Mapping[str, Any]) -> None:
+        """Refuse or report fields that have no column, by ``schema_evolution=``."""
+        known = {c.name for c in self.columns}
+        if known.issuperset(row):
+            return
+        more = sorted(str(name) for name in row if name not in known)
+        if self.cdc.schema_evolution == "fail":
+            raise BadChange(
+                f"the row has {', '.join(map(repr, more))}, for which the table has no column "
+                "(schema_evolution='fail')"
+            )
+        unseen = [name for name in more if name not in self.warned_fields]
+        if unseen and self.cdc.schema_evolution == "skip":
+            self.warned_fields.update(unseen)
+            _log.warning(
+                "changes have fields without a column in the table, which are left out: %s", ", ".join(unseen)
+            )
+
+
+def _is_untold(value: Any) -> bool:
+    """Whether Debezium leaves the value out: a long value that did not change."""
+    return value == UNAVAILABLE or (isinstance(value, list) and value == [UNAVAILABLE])
+
+
+def read_payload_fields(
+    payload: PayloadSpec, values: pa.Array
+) -> tuple[list[Mapping[str, Any]], list[int], list[BadMessage], int]:
+    """The fields of each readable payload, their indexes, the bad messages, and how many are empty."""
+    if payload.format != "json":
+        return registry_decoder(payload, ()).read_fields(values)
+    rows: list[Mapping[str, Any]] = []
+    indexes: list[int] = []
+    bad: list[BadMessage] = []
+    empty = 0
+    for index, value in enumerate(values.to_pylist()):
+        if not value or value == b"null":
+            empty += 1
+            continue
+        try:
+            rows.append(parse_fields(value))
+            indexes.append(index)
+        except NotJsonObject as error:
+            bad.append(BadMessage(index, str(error)))
+    return rows, indexes, bad, empty
+
+
+def infer_change_columns(cdc: CDC, payload: PayloadSpec, values: Sequence[bytes]) -> tuple[ColumnSpec, ...]:
+    """The columns of the rows in these messages: by Debezium's schemas if they have them, else by values."""
+    import pyarrow as pa
+
+    samples: list[bytes] = []
+    schemas: dict[str, DataType] = {}
+    array = pa.array(list(values), pa.binary())
+    messages = read_payload_fields(payload, array)[0]
+    for message in messages:
+        try:
+            change = read_change(cdc, message, "")
+        except BadChange:
+            continue
+        if change is None or change.op != "upsert":
+            continue
+        for name, schema in change.schemas.items():
+            schemas[name] = column_type(schema)
+        told = {name: value for name, value in change.row.items() if not _is_untold(value)}
+        samples.append(json_bytes({**dict.fromkeys(change.row), **told}))
+    found = infer_json_columns(samples)
+    return tuple(
+        ColumnSpec(c.name, schemas[c.name], nullable=True) if c.name in schemas else c for c in found
+    )

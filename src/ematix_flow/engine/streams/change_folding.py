@@ -1,0 +1,199 @@
+"""Folds the changes of each key in a batch into the rows that the target needs.
+
+Which changes count is known only in the target's transaction: those after the last applied change of the key.
+So a fold gives a row for each range of that last position, with the result of all changes after it. Mostly
+one row is enough, because the last change tells the whole row; a change that leaves out values, or a soft
+delete, needs the row before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.engine.execution.spark_tasks import map_in_arrow
+from ematix_flow.engine.streams.batch_frames import quote
+from ematix_flow.plan.spark_types import schema_ddl
+from ematix_flow.spec.tables import (
+    ABSENT,
+    CHANGE_FROM,
+    CHANGE_KEPT,
+    CHANGE_OP,
+    CHANGE_POSITION,
+    CHANGE_UNTIL,
+    DELETE_ROW,
+    GIVEN,
+    MARK_ROW,
+    TRUNCATE_ROWS,
+    UNTOLD,
+    UPSERT_ROW,
+    TableSpec,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+
+@dataclass
+class _Result:
+    """What to do with a key; ``sources`` has for each column the number of the row with its value."""
+
+    op: str
+    sources: list[int | None]
+    marks: list[str]
+
+
+@dataclass(frozen=True)
+class ChangeFolder:
+    """Folds changes for one table. ``columns`` are those of the changes, in the order of their marks."""
+
+    table: TableSpec
+    keys: tuple[str, ...]
+    columns: tuple[str, ...]
+    soft: bool
+
+    def fold_frame(self, changes: DataFrame) -> DataFrame:
+        """Fold with one task for each share of the keys."""
+        keys = [quote(key) for key in self.keys]
+        ordered = changes.repartition(*keys).sortWithinPartitions(*keys, quote(CHANGE_POSITION))
+        return map_in_arrow(ordered, self._fold_sorted, schema_ddl(self.table.staged()))
+
+    def fold_batch(self, changes: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        """Fold changes of this process, in any order."""
+        import pyarrow as pa
+
+        if not changes:
+            return []
+        whole = pa.Table.from_batches(list(changes)).combine_chunks().to_batches()
+        if not whole:
+            return []
+        (batch,) = whole
+        positions = batch.column(CHANGE_POSITION).to_pylist()
+        groups: dict[Any, list[int]] = {}
+        key_values = self._key_values(batch)
+        for row in sorted(range(batch.num_rows), key=positions.__getitem__):
+            groups.setdefault(key_values[row], []).append(row)
+        return [self._fold_groups(batch, groups.values())]
+
+    def _fold_sorted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Fold changes that are sorted by key and position. A key may span several batches."""
+        import pyarrow as pa
+
+        waiting: pa.RecordBatch | None = None
+        for batch in batches:
+            if waiting is not None:
+                (batch,) = pa.Table.from_batches([waiting, batch]).combine_chunks().to_batches()
+            if not batch.num_rows:
+                continue
+            groups = list(_neighbours(self._key_values(batch)))
+            last = groups.pop()
+            waiting = batch.slice(last[0])
+            if groups:
+                yield self._fold_groups(batch, groups)
+        if waiting is not None and waiting.num_rows:
+            yield self._fold_groups(waiting, [list(range(waiting.num_rows))])
+
+    def _key_values(self, batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
+        return list(zip(*(batch.column(key).to_pylist() for key in self.keys), strict=True))
+
+    def _fold_groups(self, batch: pa.RecordBatch, groups: Iterable[Sequence[int]]) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        ops = batch.column(CHANGE_OP).to_pylist()
+        positions = batch.column(CHANGE_POSITION).to_pylist()
+        kept = batch.column(CHANGE_KEPT).to_pylist()
+        ends: list[int] = []  # the last row of each result's key
+        results: list[_Result] = []
+        ranges: list[tuple[str, str]] = []
+        for rows in groups:
+            if ops[rows[0]] == TRUNCATE_ROWS:
+                for row in rows:
+                    ends.append(row)
+                    results.append(_Result(TRUNCATE_ROWS, [None] * len(self.columns), []))
+                    ranges.append(("", ""))
+                continue
+            for result, low, high in self._results(rows, ops, positions, kept):
+                ends.append(rows[-1])
+                results.append(result)
+                ranges.append((low, high))
+        last = pa.array(ends, pa.int64())
+        arrays: dict[str, pa.Array] = {
+            CHANGE_OP: pa.array([r.op for r in results], pa.string()),
+            CHANGE_POSITION: batch.column(CHANGE_POSITION).take(last),
+            CHANGE_KEPT: pa.array([self._table_marks(r.marks) for r in results], pa.string()),
+            CHANGE_FROM: pa.array([low for low, _ in ranges], pa.string()),
+            CHANGE_UNTIL: pa.array([high for _, high in ranges], pa.string()),
+        }
+        for number, name in enumerate(self.columns):
+            source = last if name in self.keys else pa.array([r.sources[number] for r in results], pa.int64())
+            arrays[name] = batch.column(name).take(source)
+        staged = self.table.staged()
+        columns = [
+            arrays[c.name] if c.name in arrays else pa.nulls(len(results), c.type.arrow())
+            for c in staged.columns
+        ]
+        return pa.RecordBatch.from_arrays(columns, names=[c.name for c in staged.columns])
+
+    def _results(
+        self, rows: Sequence[int], ops: Sequence[str], positions: Sequence[str], kept: Sequence[str | None]
+    ) -> Iterator[tuple[_Result, str, str]]:
+        """The results for a key whose last applied position is from the first text on, below the second."""
+        high = positions[rows[-1]]
+        width = len(self.columns)
+        result = _Result(DELETE_ROW, [None] * width, [])
+        has_row = False
+        for number in range(len(rows) - 1, -1, -1):
+            row = rows[number]
+            if ops[row] == DELETE_ROW:
+                if not self.soft:
+                    if not has_row:
+                        yield result, "", high
+                        return
+                    if ABSENT in result.marks:  # the new row after this delete has no such value
+                        if positions[row] < high:
+                            yield result, positions[row], high
+                            high = positions[row]
+                        marks = [GIVEN if mark == ABSENT else mark for mark in result.marks]
+                        result = _Result(result.op, result.sources, marks)
+                    break
+                continue
+            known = kept[row] or GIVEN * width
+            if has_row and not any(
+                mark != GIVEN and new == GIVEN for mark, new in zip(result.marks, known, strict=True)
+            ):
+                continue
+            if number < len(rows) - 1 and positions[row] < high:
+                yield result, positions[row], high
+                high = positions[row]
+            if not has_row:
+                op = UPSERT_ROW if number == len(rows) - 1 else MARK_ROW
+                result = _Result(op, [row if m == GIVEN else None for m in known], list(known))
+                has_row = True
+            else:
+                result = _Result(
+                    result.op,
+                    [
+                        row if mark != GIVEN and new == GIVEN else old
+                        for old, mark, new in zip(result.sources, result.marks, known, strict=True)
+                    ],
+                    [GIVEN if new == GIVEN else mark for mark, new in zip(result.marks, known, strict=True)],
+                )
+        yield result, "", high
+
+    def _table_marks(self, marks: Sequence[str]) -> str | None:
+        """The marks for the columns of the table; None if all values are given."""
+        if UNTOLD not in marks and ABSENT not in marks:
+            return None
+        by_name = dict(zip(self.columns, marks, strict=True))
+        return "".join(by_name.get(name, GIVEN) for name in self.table.column_names)
+
+
+def _neighbours(keys: Sequence[Any]) -> Iterator[list[int]]:
+    """The numbers of equal neighbours."""
+    start = 0
+    for row in range(1, len(keys) + 1):
+        if row == len(keys) or keys[row] != keys[start]:
+            yield list(range(start, row))
+            start = row

@@ -1,0 +1,256 @@
+"""Change events from Kafka into databases and Delta: Debezium, Maxwell, custom envelopes, and crashes."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ematix_flow import CDC, Annotated, BigInt, ManagedTable, String, Text, fault_points, nullable, pk
+from ematix_flow.backends.payloads.change_events import UNAVAILABLE
+from ematix_flow.engine.streams import incoming_batch, small_batches
+from ematix_flow.errors import FlowError, UnreadableMessages
+from ematix_flow.spec.connections import DeltaLocalConnection, SQLiteConnection
+from tests.services.kafka import KafkaServer
+from tests.stream_runs import kafka_connection, load, produce, query, stream, warehouse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+class Customers(ManagedTable):
+    __schema__ = "public"
+    __tablename__ = "customers"
+    region: Annotated[String[10], pk()]
+    id: Annotated[BigInt, pk()]
+    email: Annotated[Text, nullable()]
+    score: Annotated[BigInt, nullable()]
+
+
+def change(op: str, lsn: int, before: Any, after: Any, **source: Any) -> dict[str, Any]:
+    return {
+        "op": op,
+        "before": before,
+        "after": after,
+        "source": {"connector": "postgresql", "lsn": lsn, "ts_ms": 1_700_000_000_000, **source},
+    }
+
+
+def customer(id: int, email: str | None, score: int = 0, region: str = "eu") -> dict[str, Any]:
+    return {"region": region, "id": id, "email": email, "score": score}
+
+
+FIRST = [
+    change("r", 10, None, customer(1, "a")),
+    change("r", 10, None, customer(2, "b")),
+    change("c", 20, None, customer(3, "c")),
+    change("u", 30, None, customer(1, UNAVAILABLE, 5)),
+    change("d", 40, {"region": "eu", "id": 2}, None),
+    None,  # the tombstone after a delete
+]
+SECOND = [
+    *FIRST[:4],  # delivered again
+    change("u", 50, {"region": "eu", "id": 3}, customer(4, "c")),
+    change("c", 60, None, customer(2, "again")),
+]
+EXPECTED = [("eu", 1, "a", 5), ("eu", 2, "again", 0), ("eu", 4, "c", 0)]
+
+
+def mirror(kafka: KafkaServer, topic: str, target: Any, **options: Any) -> Any:
+    given: dict[str, Any] = {"cdc": CDC(envelope="debezium"), "target_table": Customers, **options}
+    return stream(source=kafka_connection(kafka), source_query=topic, target=target, **given)
+
+
+@pytest.mark.parametrize("point", ["stream.staged", "apply.before_commit", "apply.after_commit"])
+def test_a_mirror_that_dies_there_is_right_after_the_next_start(
+    kafka: KafkaServer, kafka_topic: str, pg_database: str, point: str
+) -> None:
+    followed = mirror(kafka, kafka_topic, warehouse(pg_database))
+    produce(kafka, kafka_topic, FIRST)
+    with fault_points.inject(point, "crash") as fault, pytest.raises(fault_points.InjectedCrash):
+        load(followed)
+    assert fault.has_fired
+    load(followed)
+    produce(kafka, kafka_topic, SECOND)
+    with fault_points.inject(point, "crash"), pytest.raises(fault_points.InjectedCrash):
+        load(followed)
+    load(followed)
+    select = "SELECT region, id, email, score FROM customers ORDER BY 1, 2"
+    assert query(pg_database, select) == EXPECTED
+    positions = dict(query(pg_database, "SELECT id, _position FROM customers__changes"))
+    assert {id: int(text.split(".")[0]) for id, text in positions.items()} == {1: 30, 2: 60, 3: 50, 4: 50}
+
+
+def test_a_large_batch_is_folded_by_tasks(
+    kafka: KafkaServer, kafka_topic: str, pg_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(incoming_batch, "MAX_ROWS", 0)
+    monkeypatch.setattr(small_batches, "MAX_ROWS", 0)
+    produce(kafka, kafka_topic, [*FIRST, *SECOND])
+    load(mirror(kafka, kafka_topic, warehouse(pg_database)))
+    assert query(pg_database, "SELECT region, id, email, score FROM customers ORDER BY 1, 2") == EXPECTED
+
+
+def test_a_delta_table_mirrors_the_source_after_a_crash(
+    kafka: KafkaServer, kafka_topic: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    lake = DeltaLocalConnection(name="lake", path=str(tmp_path / "lake"))
+    followed = mirror(kafka, kafka_topic, lake)
+    produce(kafka, kafka_topic, FIRST)
+    load(followed)
+    produce(kafka, kafka_topic, SECOND)
+    with fault_points.inject("apply.before_commit", "crash"), pytest.raises(fault_points.InjectedCrash):
+        load(followed)
+    load(followed)
+    table = spark.read.format("delta").load(str(tmp_path / "lake" / "public" / "customers"))
+    assert sorted(tuple(row) for row in table.select("region", "id", "email", "score").collect()) == EXPECTED
+
+
+def field(name: str, kind: str, meaning: str | None = None, **parameters: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"type": kind, "optional": True, "field": name}
+    if meaning is not None:
+        found |= {"name": meaning, "parameters": parameters}
+    return found
+
+
+def test_a_new_table_has_the_types_of_the_schema_and_marks_deleted_rows(
+    kafka: KafkaServer, kafka_topic: str, tmp_path: Path
+) -> None:
+    fields = [
+        field("id", "int32"),
+        field("price", "bytes", "org.apache.kafka.connect.data.Decimal", scale="2"),
+        field("day", "int32", "io.debezium.time.Date"),
+        field("at", "int64", "io.debezium.time.MicroTimestamp"),
+    ]
+    schema = {"type": "struct", "fields": [{"type": "struct", "fields": fields, "field": "after"}]}
+    row = {"id": 1, "price": "AMg=", "day": 19000, "at": 1_700_000_000_123_456}
+    messages = [
+        {"schema": schema, "payload": change("c", 1, None, row)},
+        {"schema": schema, "payload": change("c", 2, None, {**row, "id": 2})},
+        {"schema": schema, "payload": change("d", 3, {"id": 1}, None)},
+    ]
+    lite = SQLiteConnection(name="lite", path=str(tmp_path / "lite.db"))
+    followed = mirror(
+        kafka,
+        kafka_topic,
+        lite,
+        target_table="items",
+        cdc=CDC(delete_mode="soft", soft_delete_column="deleted_at"),
+    )
+    produce(kafka, kafka_topic, messages)
+    load(followed)
+    with closing(sqlite3.connect(lite.path)) as database:
+        found = database.execute(
+            "SELECT id, price, day, at, deleted_at IS NULL FROM items ORDER BY id"
+        ).fetchall()
+    assert [row[0] for row in found] == [1, 2] and [row[4] for row in found] == [0, 1]
+    assert str(found[0][1]) in ("2", "2.0", "2.00") and found[0][2] == "2022-01-08"
+    assert str(found[0][3]).startswith("2023-11-14") and ".123456" in str(found[0][3])
+
+
+def test_maxwell_changes_an_existing_table(kafka: KafkaServer, kafka_topic: str, pg_database: str) -> None:
+    query(pg_database, "CREATE TABLE people (id bigint PRIMARY KEY, name text, extra text DEFAULT 'kept')")
+    query(pg_database, "INSERT INTO people VALUES (7, 'old', 'mine')")
+
+    def maxwell(type: str, pos: int, data: Any, old: Any = None) -> dict[str, Any]:
+        found = {"database": "shop", "table": "people", "type": type, "ts": 1_449_786_310, "data": data}
+        found["position"] = f"master.000006:{pos}"
+        return found if old is None else {**found, "old": old}
+
+    produce(
+        kafka,
+        kafka_topic,
+        [
+            maxwell("insert", 100, {"id": 1, "name": "Ada"}),
+            maxwell("update", 200, {"id": 7, "name": "new"}, {"name": "old"}),
+            maxwell("update", 300, {"id": 2, "name": "Ada"}, {"id": 1}),
+            maxwell("insert", 50, {"id": 2, "name": "older"}),
+            {"type": "table-alter", "database": "shop", "table": "people", "ts": 1},
+        ],
+    )
+    load(
+        mirror(
+            kafka,
+            kafka_topic,
+            warehouse(pg_database),
+            target_table=("public", "people"),
+            cdc=CDC(envelope="maxwell"),
+        )
+    )
+    assert query(pg_database, "SELECT id, name, extra FROM people ORDER BY id") == [
+        (2, "Ada", None),
+        (7, "new", "mine"),
+    ]
+
+
+def test_a_custom_envelope_names_its_parts(kafka: KafkaServer, kafka_topic: str, pg_database: str) -> None:
+    def event(kind: str, version: int, row: Any, id: int) -> dict[str, Any]:
+        return {"meta": {"kind": kind, "version": version, "id": id}, "row": row}
+
+    produce(
+        kafka,
+        kafka_topic,
+        [
+            event("ADD", 2, {"name": "two"}, 1),
+            event("ADD", 1, {"name": "one"}, 1),
+            event("ADD", 1, {"name": "x"}, 2),
+            event("DEL", 2, None, 2),
+        ],
+    )
+    cdc = CDC(
+        envelope="custom",
+        op_field="meta.kind",
+        after_field="row",
+        key_field="meta.id",
+        ts_field="meta.version",
+        op_map={"ADD": "insert", "DEL": "delete"},
+    )
+    query(pg_database, "CREATE TABLE things (id bigint PRIMARY KEY, name text)")
+    load(
+        mirror(
+            kafka,
+            kafka_topic,
+            warehouse(pg_database),
+            target_table=("public", "things"),
+            cdc=cdc,
+        )
+    )
+    assert query(pg_database, "SELECT id, name FROM things") == [(1, "two")]
+
+
+@pytest.mark.parametrize(
+    ("cdc", "message", "words"),
+    [
+        (CDC(), change("c", 1, None, {"id": 1, "email": "x"}), "no 'after.region', which is the key"),
+        (CDC(), {"id": 1}, "no operation at 'op'"),
+        (CDC(), change("z", 1, None, customer(1, "a")), "'op' is 'z'"),
+        (CDC(), change("c", 1, None, None), "no 'after'"),
+        (CDC(schema_evolution="fail"), change("c", 1, None, {**customer(1, "a"), "x": 1}), "has 'x'"),
+        (CDC(), change("u", 1, None, customer(1, UNAVAILABLE)), "leave out long values"),
+    ],
+)
+def test_a_message_that_is_no_change_stops_the_stream_with_the_reason(
+    kafka: KafkaServer, kafka_topic: str, tmp_path: Path, cdc: CDC, message: Any, words: str
+) -> None:
+    lite = SQLiteConnection(name="lite", path=str(tmp_path / "lite.db"))
+    followed = mirror(kafka, kafka_topic, lite, cdc=cdc)
+    produce(kafka, kafka_topic, [message])
+    with pytest.raises(FlowError, match=words) as failed:
+        load(followed)
+    assert isinstance(failed.value, UnreadableMessages) or "leave out" in failed.value.what
+    put_aside = mirror(kafka, kafka_topic, lite, cdc=cdc, transform_on_error="drop")
+    assert load(put_aside).dropped == 1
+
+
+def test_a_plan_shows_the_changes_and_the_companion(
+    kafka: KafkaServer, kafka_topic: str, pg_database: str
+) -> None:
+    plan = mirror(kafka, kafka_topic, warehouse(pg_database)).plan()
+    assert "CDC(envelope='debezium'" in str(plan) and "customers__changes" in str(plan)
+    assert json.loads(json.dumps(plan.to_json()))["cdc"]["envelope"] == "debezium"

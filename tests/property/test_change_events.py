@@ -1,0 +1,121 @@
+"""Change events against an oracle: however they are repeated and cut into batches, the target is what the
+source was at the last change that arrived."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.contract import mysql_setup, postgres_setup
+from tests.contract.embedded_setup import backend_at, run_sql, target_of
+from tests.lakes import lake_backend, lake_target
+from tests.property.change_model import Key, Mirror, SourceTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SELECTED = "region, id, note, amount"
+Rows = Callable[[], dict[Key, tuple[Any, Any, bool]]]
+
+
+def embedded_mirror(kind: str, path: Path, *, soft: bool) -> tuple[Mirror, Rows]:
+    target = target_of(backend_at(kind, path))
+    table = "shop__mirror" if kind == "sqlite" else "shop.mirror"
+    return Mirror(target, soft), lambda: as_rows(run_sql(kind, path, f"SELECT * FROM {table}"), soft)
+
+
+def as_rows(found: list[tuple[Any, ...]], soft: bool) -> dict[Key, tuple[Any, Any, bool]]:
+    rows = {(r[0], r[1]): (r[2], r[3], r[4] is not None if soft else False) for r in found}
+    assert len(rows) == len(found), "a key is there twice"
+    return rows
+
+
+def check_delivery_with_repeats(mirror: Mirror, rows: Rows, seed: int, *, soft: bool, count: int) -> None:
+    """Messages come in order, but the delivery goes back several times, as after a crash of the source."""
+    chance = random.Random(seed)
+    source = SourceTable(chance, soft, partial=True)
+    source.make_changes(count)
+    at = newest = 0
+    while newest < len(source.messages):
+        end = min(len(source.messages), at + chance.randrange(1, 9))
+        mirror.deliver(source.messages[at:end], sorted_parts=chance.choice((0, 0, 1, 3)))
+        newest = max(newest, end)
+        assert rows() == source.states[newest], f"seed {seed}, after message {newest}"
+        at = chance.randrange(end) if chance.random() < 0.3 else end
+
+
+def check_any_order(mirror: Mirror, rows: Rows, seed: int, *, count: int) -> None:
+    """Messages with whole rows come in any order, some of them twice."""
+    chance = random.Random(seed)
+    source = SourceTable(chance, soft=False, partial=False)
+    source.make_changes(count)
+    delivered = [*source.messages, *chance.sample(source.messages, count // 3)]
+    chance.shuffle(delivered)
+    while delivered:
+        size = chance.randrange(1, 9)
+        mirror.deliver(delivered[:size])
+        delivered = delivered[size:]
+    assert rows() == source.states[-1], f"seed {seed}"
+
+
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize(("kind", "seeds"), [("sqlite", 4), ("duckdb", 1)])
+def test_repeated_deliveries_in_any_batches_give_the_source(
+    kind: str, seeds: int, soft: bool, tmp_path: Path
+) -> None:
+    for seed in range(seeds):
+        mirror, rows = embedded_mirror(kind, tmp_path / f"{seed}.db", soft=soft)
+        check_delivery_with_repeats(mirror, rows, seed, soft=soft, count=30)
+
+
+def test_whole_rows_in_any_order_give_the_source(tmp_path: Path) -> None:
+    for seed in range(3):
+        mirror, rows = embedded_mirror("sqlite", tmp_path / f"{seed}.db", soft=False)
+        check_any_order(mirror, rows, seed, count=30)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
+def test_many_deliveries_give_the_source(kind: str, tmp_path: Path) -> None:
+    for seed in range(100, 500):
+        soft = seed % 2 == 0
+        mirror, rows = embedded_mirror(kind, tmp_path / f"{seed}.db", soft=soft)
+        check_delivery_with_repeats(mirror, rows, seed, soft=soft, count=40)
+        mirror, rows = embedded_mirror(kind, tmp_path / f"{seed}-any.db", soft=False)
+        check_any_order(mirror, rows, seed, count=40)
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_a_mirror_in_postgres_is_the_source(pg_database: str, soft: bool) -> None:
+    mirror = Mirror(postgres_setup.backend_of(pg_database).target(), soft)
+    select = f"SELECT {SELECTED}{', gone_at' if soft else ''} FROM shop.mirror"
+    check_delivery_with_repeats(
+        mirror, lambda: as_rows(postgres_setup.sql(pg_database, select), soft), 7, soft=soft, count=30
+    )
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_a_mirror_in_mariadb_is_the_source(mariadb_database: str, soft: bool) -> None:
+    schema = mariadb_database.rpartition("/")[2]
+    mirror = Mirror(mysql_setup.backend_of(mariadb_database).target(), soft, schema=schema)
+    select = f"SELECT {SELECTED}{', gone_at' if soft else ''} FROM mirror"
+    check_delivery_with_repeats(
+        mirror, lambda: as_rows(mysql_setup.sql(mariadb_database, select), soft), 8, soft=soft, count=30
+    )
+
+
+@pytest.mark.long  # each load takes seconds; tests/e2e/test_stream_cdc.py always loads a Delta table
+@pytest.mark.parametrize("soft", [False, True])
+def test_a_mirror_in_delta_is_the_source(spark: SparkSession, tmp_path: Path, soft: bool) -> None:
+    mirror = Mirror(lake_target(lake_backend("delta", tmp_path), spark), soft)
+    names = ["region", "id", "note", "amount", *(["gone_at"] if soft else [])]
+
+    def rows() -> dict[Key, tuple[Any, Any, bool]]:
+        found = spark.read.format("delta").load(str(tmp_path / "shop" / "mirror")).select(*names).collect()
+        return as_rows([tuple(row) for row in found], soft)
+
+    check_delivery_with_repeats(mirror, rows, 9, soft=soft, count=16)
