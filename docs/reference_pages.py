@@ -142,6 +142,7 @@ OPTIONS_ON = {
     "ematix.target": "[the options of pipelines](pipelines.md#options)",
     "Target": "the options of [pipelines](pipelines.md#options), [streams](streams.md#options) and "
     "[files](../how-to/files.md)",
+    "CDC": "[its options](../how-to/change-data-capture.md#options)",
 }
 
 
@@ -159,7 +160,7 @@ def api_page() -> Iterator[str]:
     yield "`ematix.job` is another name for `ematix.pipeline`. `ematix.transform_ref(name)` refers to a named"
     yield "transform."
     yield ""
-    for name in (*("Target", "Source", "Lookup", "AllOf", "AnyOf", "udf", "udaf"), *WINDOWS):
+    for name in (*("Target", "Source", "Lookup", "CDC", "AllOf", "AnyOf", "udf", "udaf"), *WINDOWS):
         yield from _callable(name, getattr(flow, name))
     yield from ("", "## Run", "")
     for name in ("Pipeline", "StreamingPipeline", "PythonScalarUdfHandle", "PythonAggregateUdfHandle"):

@@ -35,7 +35,7 @@ NEEDS_SPARK = (
 )
 NEEDS_A_SERVER = (
     *("postgres_incremental", "mysql_to_duckdb", "s3_files"),
-    *("kafka_stream", "rabbitmq_stream", "dead_letters"),
+    *("kafka_stream", "rabbitmq_stream", "dead_letters", "change_data_capture"),
 )
 
 # What an example leaves: the file of a database, a query, and its rows
@@ -120,6 +120,13 @@ LEFT: dict[str, list[tuple[str, str, list[tuple[Any, ...]]]]] = {
             [(1, 8.5), (2, 24.9), (3, 39)],
         )
     ],
+    "change_data_capture": [
+        (
+            "warehouse.db",
+            "SELECT id, email, city FROM customers ORDER BY 1",
+            [(1, "ada@new.org", "London"), (4, "eve@e.org", "Rome")],
+        )
+    ],
     "rabbitmq_stream": [
         (
             "warehouse.db",
@@ -196,7 +203,7 @@ def kafka_bootstrap(kafka: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str
             kafka.drop_topic(topic)
 
 
-@pytest.mark.parametrize("name", ["kafka_stream", "dead_letters"])
+@pytest.mark.parametrize("name", ["kafka_stream", "dead_letters", "change_data_capture"])
 def test_an_example_with_kafka_runs(
     name: str, spark: object, kafka: Any, kafka_bootstrap: str, tmp_path: Path
 ) -> None:

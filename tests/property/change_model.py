@@ -21,7 +21,7 @@ from ematix_flow.backends.payloads.change_decoder import ChangeDecoder
 from ematix_flow.backends.payloads.change_events import UNAVAILABLE
 from ematix_flow.engine.streams.change_folding import ChangeFolder
 from ematix_flow.spec.cdc import CDC
-from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.tables import CHANGE_OP, TRUNCATE_ROWS, ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.matching import ChangeOptions, Matching
 from ematix_flow.testing.loads import new_load, prepare
@@ -163,7 +163,10 @@ class Mirror:
             folded = list(folder._fold_sorted(parts))
         else:
             folded = folder.fold_batch([decoded.rows])
-        load = new_load(self.table, "cdc", matching=self.matching)  # type: ignore[arg-type]
+        truncates = TRUNCATE_ROWS in decoded.rows.column(CHANGE_OP).to_pylist()
+        changes = ChangeOptions(SOFT.name if self.soft else None, truncates)
+        matching = Matching(keys=KEYS, changes=changes)
+        load = new_load(self.table, "cdc", matching=matching)  # type: ignore[arg-type]
         staged = self.table.staged()
         staging = self.target.create_staging(load, staged.arrow_schema())
         try:

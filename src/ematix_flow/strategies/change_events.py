@@ -75,10 +75,11 @@ def steps(
     names = [*table.column_names, CHANGE_OP, CHANGE_POSITION, CHANGE_KEPT, _IS_STORED]
     by_key = equal_keys(keys, "t", "s")
     out: list[StrategyStep | LoadGuard] = [
-        StrategyStep("work", insert_into(due, names, _due_changes(dialect, table, incoming))),
-        StrategyStep("work", insert_into(due, names, _truncated_rows(dialect, table, incoming))),
-        _untold_values(dialect, table, incoming),
+        StrategyStep("work", insert_into(due, names, _due_changes(dialect, table, incoming)))
     ]
+    if options.truncates:
+        out.append(StrategyStep("work", insert_into(due, names, _truncated_rows(dialect, table, incoming))))
+    out.append(_untold_values(dialect, table, incoming))
     if soft is None:
         is_gone = exp.and_(_is_op(dialect, DELETE_ROW), _stored(dialect, True))
         out.append(StrategyStep("delete", dialect.delete_from(target, due, {k: k for k in keys}, is_gone)))
@@ -125,23 +126,24 @@ def _due_changes(dialect: StrategyDialect, table: TableSpec, incoming: IncomingR
     """The staged rows for the last positions of their keys, with the stored values that they do not tell."""
     options, keys, companion = incoming.matching.changes, incoming.matching.keys, table.companion()
     assert options is not None and companion is not None
-    last = exp.Coalesce(this=column(LAST_POSITION, "p"), expressions=[_text(dialect, "")])
-    cut = exp.Coalesce(this=column(CHANGE_POSITION, "c"), expressions=[_text(dialect, "")])
-    begins: exp.Expr = last
+    begins: exp.Expr = _last_position(dialect)
     op: exp.Expr = column(CHANGE_OP, "s")
     position: exp.Expr = column(CHANGE_POSITION, "s")
-    survives = exp.GTE(this=last.copy(), expression=cut.copy())  # a truncate leaves the stored row
-    if options.soft_delete_column is None:
-        begins = exp.Case(ifs=[exp.If(this=survives.copy(), true=last.copy())], default=cut)
-    else:  # what comes before a truncate is still loaded, and marked
-        is_cut = exp.LT(this=position.copy(), expression=cut)
-        is_row = exp.and_(is_cut, _is_op(dialect, UPSERT_ROW))
-        op = exp.Case(ifs=[exp.If(this=is_row, true=_text(dialect, MARK_ROW))], default=op)
-        position = exp.Case(ifs=[exp.If(this=is_cut.copy(), true=cut.copy())], default=position)
+    survives: exp.Expr | None = None  # whether a truncate leaves the stored row
+    if options.truncates:
+        cut = exp.Coalesce(this=column(CHANGE_POSITION, "c"), expressions=[_text(dialect, "")])
+        if options.soft_delete_column is None:
+            survives = exp.GTE(this=_last_position(dialect), expression=cut)
+            begins = exp.Case(ifs=[exp.If(this=survives.copy(), true=begins)], default=cut.copy())
+        else:  # what comes before a truncate is still loaded, and marked
+            is_cut = exp.LT(this=position.copy(), expression=cut)
+            is_row = exp.and_(is_cut, _is_op(dialect, UPSERT_ROW))
+            op = exp.Case(ifs=[exp.If(this=is_row, true=_text(dialect, MARK_ROW))], default=op)
+            position = exp.Case(ifs=[exp.If(this=is_cut.copy(), true=cut.copy())], default=position)
     values: list[exp.Expr] = []
     for number, name in enumerate(table.column_names, 1):
         value: exp.Expr = column(name, "s")
-        if options.may_leave_out and name not in keys:
+        if name not in keys:
             mark = exp.Substring(
                 this=column(CHANGE_KEPT, "s"),
                 start=exp.Literal.number(number),
@@ -150,31 +152,43 @@ def _due_changes(dialect: StrategyDialect, table: TableSpec, incoming: IncomingR
             told = exp.Coalesce(this=mark, expressions=[_text(dialect, GIVEN)])
             is_given = exp.EQ(this=told, expression=_text(dialect, GIVEN))
             stored: exp.Expr = column(name, "t")
-            if options.soft_delete_column is None:
+            if survives is not None:
                 stored = exp.Case(ifs=[exp.If(this=survives.copy(), true=stored)])
             value = exp.Case(ifs=[exp.If(this=is_given, true=value)], default=stored)
         values.append(value)
-    is_new = exp.Is(this=column(keys[0], "t"), expression=exp.Null())
-    is_stored = exp.Case(
-        ifs=[exp.If(this=is_new, true=dialect.literal(False, _BOOLEAN))],
-        default=dialect.literal(True, _BOOLEAN),
-    )
-    positions = table_as(dialect.table(companion.schema, companion.name), "p")
-    return (
-        exp.select(*values, op, position, column(CHANGE_KEPT, "s"), is_stored)
+    due = (
+        exp.select(*values, op, position, column(CHANGE_KEPT, "s"), _is_stored(dialect, keys))
         .from_(subquery(incoming.select, "s"))
-        .join(positions, on=exp.and_(*equal_keys(keys, "p", "s")), join_type="left")
+        .join(
+            table_as(dialect.table(companion.schema, companion.name), "p"),
+            on=exp.and_(*equal_keys(keys, "p", "s")),
+            join_type="left",
+        )
         .join(
             table_as(dialect.table(table.schema, table.name), "t"),
             on=exp.and_(*equal_keys(keys, "t", "s")),
             join_type="left",
         )
-        .join(subquery(_last_truncate(dialect, incoming), "c"), join_type="cross")
         .where(
             exp.not_(_is_op(dialect, TRUNCATE_ROWS)),
             exp.LTE(this=column(CHANGE_FROM, "s"), expression=begins),
             exp.GT(this=column(CHANGE_UNTIL, "s"), expression=begins.copy()),
         )
+    )
+    if not options.truncates:
+        return due
+    return due.join(subquery(_last_truncate(dialect, incoming), "c"), join_type="cross")
+
+
+def _last_position(dialect: StrategyDialect) -> exp.Expr:
+    return exp.Coalesce(this=column(LAST_POSITION, "p"), expressions=[_text(dialect, "")])
+
+
+def _is_stored(dialect: StrategyDialect, keys: tuple[str, ...]) -> exp.Expr:
+    is_new = exp.Is(this=column(keys[0], "t"), expression=exp.Null())
+    return exp.Case(
+        ifs=[exp.If(this=is_new, true=dialect.literal(False, _BOOLEAN))],
+        default=dialect.literal(True, _BOOLEAN),
     )
 
 
@@ -189,33 +203,43 @@ def _last_truncate(dialect: StrategyDialect, incoming: IncomingRows) -> exp.Sele
 
 
 def _truncated_rows(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) -> exp.Select:
-    """Deletes of the stored rows whose last change is before a truncate, and that no later change brings."""
+    """Deletes of every known key whose last change is before a truncate, and that no later change brings.
+
+    Keys without a stored row are known too: a change from before the truncate may come again.
+    """
     keys, companion = incoming.matching.keys, table.companion()
     assert companion is not None
-    last = exp.Coalesce(this=column(LAST_POSITION, "p"), expressions=[_text(dialect, "")])
-    again = exp.select(*[column(k, "d") for k in keys]).from_(table_as(incoming.work[DUE], "d"))
-    absent = exp.Is(this=column(keys[0], "d"), expression=exp.Null())
-    positions = table_as(dialect.table(companion.schema, companion.name), "p")
+    target = dialect.table(table.schema, table.name)
+    positions = dialect.table(companion.schema, companion.name)
+
+    def keys_of(rows: exp.Table | exp.Subquery) -> exp.Select:
+        return exp.select(*[column(k, "k") for k in keys]).from_(rows)
+
+    staged = keys_of(subquery(incoming.select.copy(), "k"))
+    known = exp.union(
+        keys_of(table_as(target, "k")),
+        keys_of(table_as(positions, "k")),
+        staged.where(exp.not_(_is_op(dialect, TRUNCATE_ROWS, "k"))),
+        distinct=True,
+    )
     values = [
-        column(n, "t") if n in keys else dialect.literal(None, table.column(n).type)
+        column(n, "a") if n in keys else dialect.literal(None, table.column(n).type)
         for n in table.column_names
     ]
-    return (
-        exp.select(
-            *values,
-            _text(dialect, DELETE_ROW),
-            column(CHANGE_POSITION, "c"),
-            dialect.literal(None, _TEXT),
-            dialect.literal(True, _BOOLEAN),
-        )
-        .from_(subquery(_last_truncate(dialect, incoming), "c"))
-        .join(
-            table_as(dialect.table(table.schema, table.name), "t"),
-            on=exp.not_(exp.Is(this=column(CHANGE_POSITION, "c"), expression=exp.Null())),
-        )
-        .join(positions, on=exp.and_(*equal_keys(keys, "p", "t")), join_type="left")
-        .join(subquery(again, "d"), on=exp.and_(*equal_keys(keys, "d", "t")), join_type="left")
-        .where(exp.LT(this=last, expression=column(CHANGE_POSITION, "c")), absent)
+    joins = [(positions, "p"), (target, "t"), (incoming.work[DUE], "d")]
+    query = exp.select(
+        *values,
+        _text(dialect, DELETE_ROW),
+        column(CHANGE_POSITION, "c"),
+        dialect.literal(None, _TEXT),
+        _is_stored(dialect, keys),
+    ).from_(subquery(known, "a"))
+    for joined, alias in joins:
+        on = exp.and_(*equal_keys(keys, alias, "a"))
+        query = query.join(table_as(joined, alias), on=on, join_type="left")
+    return query.join(subquery(_last_truncate(dialect, incoming), "c"), join_type="cross").where(
+        exp.LT(this=_last_position(dialect), expression=column(CHANGE_POSITION, "c")),
+        exp.Is(this=column(keys[0], "d"), expression=exp.Null()),
     )
 
 

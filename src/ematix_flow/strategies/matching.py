@@ -11,7 +11,7 @@ class ChangeOptions:
     """How change events of a source are applied (``cdc=``)."""
 
     soft_delete_column: str | None = None  # None: a deleted row is deleted
-    may_leave_out: bool = True  # whether an event may not tell the value of a column
+    truncates: bool = True  # whether the batch may have a truncate of the source
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ one character for each column: the event does not tell the column's value (`UNTO
 
 from __future__ import annotations
 
+import base64
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,6 +53,7 @@ CHANGE_COLUMNS = (
     ColumnSpec(CHANGE_KEPT, _TEXT, nullable=True),
 )
 _log = logging.getLogger(__name__)
+_UNTOLD_VALUES = (UNAVAILABLE, UNAVAILABLE.encode(), base64.b64encode(UNAVAILABLE.encode()).decode())
 _NO_FIELD = object()
 
 
@@ -169,7 +171,9 @@ class ChangeDecoder:
 
 def _is_untold(value: Any) -> bool:
     """Whether Debezium leaves the value out: a long value that did not change."""
-    return value == UNAVAILABLE or (isinstance(value, list) and value == [UNAVAILABLE])
+    if isinstance(value, (list, dict)):
+        return len(value) == 1 and _is_untold(next(iter(value)))
+    return value in _UNTOLD_VALUES
 
 
 def read_payload_fields(

@@ -19,7 +19,7 @@ from ematix_flow.engine.streams.decoding import (
 from ematix_flow.engine.streams.incoming_batch import IncomingBatch
 from ematix_flow.engine.streams.sinks import BatchName, StreamSink, TableSink
 from ematix_flow.spec.streams import StreamSpec
-from ematix_flow.spec.tables import ColumnSpec
+from ematix_flow.spec.tables import CHANGE_OP, TRUNCATE_ROWS, ColumnSpec
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,6 +49,8 @@ def stage_changes(
     sinks: Sequence[StreamSink],
 ) -> CountMessages:
     """Stage the batch in every sink; a small batch in this process, others in Spark's tasks."""
+    import pyarrow.compute as pc
+    from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
     tables = [sink for sink in sinks if isinstance(sink, TableSink)]
@@ -59,16 +61,23 @@ def stage_changes(
             for own, decoded in decoders.decode(part):
                 counts += count_messages(own, decoded)
                 changes.append(decoded.rows)
+        truncates = sum(pc.sum(pc.equal(part[CHANGE_OP], TRUNCATE_ROWS)).as_py() or 0 for part in changes)
         for sink in tables:
             sink.stage_batches(batch, _folder(spec, sink, columns).fold_batch(changes))
+            if not truncates:
+                sink.expect_no_truncates()
         return lambda: counts
     decoded_frame = decode_frame(
         incoming, decoders, (*columns, *CHANGE_COLUMNS), strict=spec.on_error == "fail"
     )
     decoded_frame, seen = count_rows(decoded_frame, REASON)
-    rows = decoded_frame.where(F.col(REASON).isNull()).drop(REASON)
+    rows, truncates = decoded_frame.where(F.col(REASON).isNull()).drop(REASON), Observation()
+    is_truncate = F.when(F.col(CHANGE_OP) == TRUNCATE_ROWS, 1)
+    rows = rows.observe(truncates, F.count(is_truncate).alias("count"))
     for sink in tables:
         sink.stage_rows(batch, _folder(spec, sink, columns).fold_frame(rows))
+        if not truncates.get["count"]:
+            sink.expect_no_truncates()
     return seen
 
 

@@ -74,11 +74,11 @@ class LoaderFactory:
     def _refuse_missing_tables(self, plan: StreamPlan) -> StreamPlan:
         """Refuse a plan that creates a table again in the middle of the stream."""
         for target in plan.targets:
-            creates = any(change.action == "create_table" for change in target.load.table_plan.changes)
-            if creates and self._last_position(target.target) is not None:
+            changes = target.load.table_plan.changes
+            created = next((change.subject for change in changes if change.action == "create_table"), None)
+            if created is not None and self._last_position(target.target) is not None:
                 raise TargetFailed(
-                    f"{target.table.label} is gone, and this stream has loaded it before: it would begin in "
-                    "the middle",
+                    f"{created} is gone, and this stream has loaded it before: it would begin in the middle",
                     state="nothing was loaded",
                     next_step="bring the table back, or load everything that the source still has by another "
                     "name= of the stream",

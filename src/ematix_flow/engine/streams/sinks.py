@@ -167,6 +167,15 @@ class TableSink(StreamSink):
         fault_points.point("task.staged")
         fault_points.point("staging.loaded")
 
+    def expect_no_truncates(self) -> None:
+        """The staged changes have no truncate, so that the load need not look at the whole table."""
+        assert self._load is not None
+        plan = self._load.plan
+        assert plan.matching.changes is not None
+        changes = replace(plan.matching.changes, truncates=False)
+        matching = replace(plan.matching, changes=changes)
+        self._load = replace(self._load, plan=replace(plan, matching=matching))
+
     def row_validator(self) -> RowValidator:
         staged = self.table.staged()
         return RowValidator(staged, self.target.row_check(staged))
