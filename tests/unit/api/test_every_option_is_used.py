@@ -18,8 +18,8 @@ from typing import Annotated, Any
 import pytest
 
 from ematix_flow import (
-    Aggregation,
     CDC,
+    Aggregation,
     BigInt,
     Lookup,
     ManagedTable,

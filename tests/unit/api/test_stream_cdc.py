@@ -87,6 +87,7 @@ def test_an_error_points_at_the_line_of_the_file(lines: str, words: str, line: i
         ({"transform_sql": "SELECT 1"}, "transform_sql= has no effect with cdc="),
         ({"mode": "scd2", "event_timestamp_column": "at"}, "event_timestamp_column= has no effect"),
         ({"update_columns": ["email"]}, "update_columns="),
+        ({"window": object()}, "window= has no effect with cdc="),
         ({"cdc": "debezium"}, r"cdc= takes CDC\(…\)"),
         ({"target": KAFKA, "target_table": None, "target_topic": "x"}, "a broker takes messages"),
         (
