@@ -65,7 +65,7 @@ class Lookup:
 
     connection: ConnectionRef
     query: str | None = None
-    table: str | tuple[str, str] | None = None
+    table: DeclaredTable | str | tuple[str, str] | None = None
     schema: str = ""
     refresh_interval_ms: int | None = None
     where: SourceLocation | None = field(

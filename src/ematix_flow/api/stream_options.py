@@ -6,15 +6,15 @@ Decorator, call and TOML file all end in `build_stream`, so that each rule is wr
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
 from ematix_flow.api import option_checks
 from ematix_flow.api.stream_cdc import for_change_events
 from ematix_flow.api.stream_dead_letters import build_dead_letters, resolve_error_policy
-from ematix_flow.api.stream_declaration import Lookup, Source, StreamOptions
+from ematix_flow.api.stream_declaration import Source, StreamOptions
 from ematix_flow.api.stream_functions import build_functions
+from ematix_flow.api.stream_lookups import build_lookups
 from ematix_flow.api.stream_windows import check_window
 from ematix_flow.api.tables import table_spec
 from ematix_flow.api.target import (
@@ -39,7 +39,6 @@ from ematix_flow.spec.streams import (
     BROKERS,
     DELIVERIES,
     STREAM_MODES,
-    LookupSpec,
     StreamMode,
     StreamSourceSpec,
     StreamSpec,
@@ -101,8 +100,6 @@ def build_stream(options: StreamOptions, where: SourceLocation | None) -> Stream
             raise DeclarationError(f"{option}= takes a list, not {listed!r}", where=where)
         if not listed:
             raise DeclarationError(f"{option}= is empty: a stream needs at least one", where=where)
-    if options.lookups is not None and not isinstance(options.lookups, Mapping):
-        raise DeclarationError(f"lookups= takes Lookup(…) by name, not {options.lookups!r}", where=where)
     read = tuple(_build_source(source, where) for source in sources)
     option_checks.check_choice("delivery", delivery, DELIVERIES, where)
     option_checks.check_sql_dialect("dialect", options.dialect, where)
@@ -111,8 +108,6 @@ def build_stream(options: StreamOptions, where: SourceLocation | None) -> Stream
     option_checks.check_whole_number("max_rows_per_batch", options.max_rows_per_batch, 1, where)
     if transform_sql is not None and not transform_sql.strip():
         transform_sql = None
-    if options.lookups and transform_sql is None:
-        raise DeclarationError("lookups= works with transform_sql=, which is not set", where=where)
     if options.dialect is not None and transform_sql is None:
         raise DeclarationError("dialect= works with transform_sql=, which is not set", where=where)
     letters = build_dead_letters(options, where)
@@ -128,7 +123,7 @@ def build_stream(options: StreamOptions, where: SourceLocation | None) -> Stream
         targets=built,
         transform_sql=transform_sql,
         dialect=options.dialect,
-        lookups=tuple(_build_lookup(key, value, where) for key, value in (options.lookups or {}).items()),
+        lookups=build_lookups(options.lookups, transform_sql, where),
         functions=build_functions(options, where),
         window=options.window,
         watermark=options.watermark,
@@ -332,30 +327,6 @@ def _read_table(
             )
         return None, (given[0] or None, given[1])
     return _declared_table(given, where), None
-
-
-def _build_lookup(name: str, lookup: Lookup, where: SourceLocation | None) -> LookupSpec:
-    if not isinstance(lookup, Lookup):
-        raise DeclarationError(f"lookups= takes Lookup(…) by name, not {lookup!r}", where=where)
-    where = lookup.where or where
-    option_checks.check_texts(where, query=lookup.query, schema=lookup.schema)
-    if name == "source" or not name.isidentifier():
-        raise DeclarationError(
-            f"a lookup cannot be called {name!r}: transform_sql uses it as a table name", where=where
-        )
-    if (lookup.query is None) == (lookup.table is None):
-        raise DeclarationError(f"lookup {name!r} takes query= or table=, exactly one of them", where=where)
-    option_checks.check_whole_number("refresh_interval_ms", lookup.refresh_interval_ms, 1, where)
-    table = lookup.table
-    if lookup.schema and (lookup.query is not None or isinstance(table, (tuple, list))):
-        raise DeclarationError(
-            f"lookup {name!r}: schema= works with a table= that is a plain name", where=where
-        )
-    if isinstance(table, (tuple, list)):
-        table = ".".join(table)
-    elif table is not None and lookup.schema:
-        table = f"{lookup.schema}.{table}"
-    return LookupSpec(name, lookup.connection, lookup.query, table, lookup.refresh_interval_ms)
 
 
 def _declared_table(given: Any, where: SourceLocation | None) -> TableSpec:

@@ -205,12 +205,14 @@ def test_lookups_name_a_table_or_a_query() -> None:
             "users": Lookup(WAREHOUSE, table=("crm", "users"), refresh_interval_ms=1000),
             "tiers": Lookup(WAREHOUSE, query="SELECT 1"),
             "plans": Lookup(WAREHOUSE, table="plans", schema="crm"),
+            "orders": Lookup(WAREHOUSE, table=Orders),
         },
     )
     assert [(x.name, x.table, x.query) for x in spec.lookups] == [
         ("users", "crm.users", None),
         ("tiers", None, "SELECT 1"),
         ("plans", "crm.plans", None),
+        ("orders", "shop.orders", None),
     ]
 
 
@@ -287,6 +289,20 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"lookups": {"a b": Lookup(WAREHOUSE, table="u")}, "transform_sql": "x"}, "cannot be called 'a b'"),
     ({"lookups": {"u": Lookup(WAREHOUSE)}, "transform_sql": "x"}, "query= or table=, exactly one"),
+    (
+        {"lookups": {"SOURCE": Lookup(WAREHOUSE, table="u")}, "transform_sql": "x"},
+        "cannot be called 'SOURCE'",
+    ),
+    ({"lookups": {5: Lookup(WAREHOUSE, table="u")}, "transform_sql": "x"}, "cannot be called 5"),
+    (
+        {
+            "lookups": {"u": Lookup(WAREHOUSE, table="u"), "U": Lookup(WAREHOUSE, table="v")},
+            "transform_sql": "x",
+        },
+        "one name in SQL",
+    ),
+    ({"lookups": {"u": Lookup(WAREHOUSE, table=5)}, "transform_sql": "x"}, "(schema, name) or a declared"),  # type: ignore[arg-type]
+    ({"lookups": {"u": Lookup(WAREHOUSE, table="")}, "transform_sql": "x"}, "(schema, name) or a declared"),
     ({"lookups": {"u": Lookup(WAREHOUSE, query=5)}, "transform_sql": "x"}, "query= takes text"),  # type: ignore[arg-type]
     (
         {"lookups": {"u": Lookup(WAREHOUSE, table="u", refresh_interval_ms=0)}, "transform_sql": "x"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,7 +68,7 @@ class LoaderFactory:
         stream = self.stream
         assert plan.columns is not None
         own = replace(stream.spec, targets=self.targets)
-        views = stream.lookups.views()
+        views = stream.lookups.views(self)
         targets = plan_targets(own, stream.connections, plan.columns, views, plan.columns_by)
         return self._refuse_missing_tables(replace(plan, targets=targets))
 
@@ -155,7 +156,7 @@ class LoaderFactory:
             decoders,
             stream.connections,
             stream.dead_letters,
-            stream.lookups.views,
+            partial(stream.lookups.views, self),
             stream.note,
             schemas,
             self._open_operator(plan),
@@ -166,7 +167,7 @@ class LoaderFactory:
         if stream.spec.window is None or columns is None:
             return None
         if stream.spec.transform_sql is not None:
-            columns = computed_columns(stream.spec, stream.connections, columns, stream.lookups.views())
+            columns = computed_columns(stream.spec, stream.connections, columns, stream.lookups.views(self))
         return WindowOperator(stream.spec, columns, self._state_folder)
 
     def _build_decoders(

@@ -69,7 +69,7 @@ class OpenStream:
         self.dead_letters, self.report, self.note, self.heartbeat = letters, report, note, alive
         self.report_failing, self.report_lag, self.group_lags = failing, lag, StreamLag()
         self.stop = stop or threading.Event()
-        for connection in [s.connection for s in spec.sources] + [t.connection for t in spec.targets]:
+        for connection in spec.connections:
             connections.backend(connection)  # before Spark starts, so that it gets the jars of all of them
         self.sources: list[StreamSource] = [
             open_stream_source(connections, source) for source in spec.sources
@@ -84,8 +84,6 @@ class OpenStream:
             return self._plan()
         except FlowError as error:
             raise error.with_location(self.spec.where) from error.__cause__
-        finally:
-            self.lookups.stop()
 
     def plan_without_targets(self) -> StreamPlan:
         """The plan of the columns only; each target group plans its own targets."""
@@ -119,7 +117,8 @@ class OpenStream:
         plan = StreamPlan(spec, columns, said_by, payloads)
         if columns is None or not with_targets:
             return plan
-        targets = plan_targets(spec, self.connections, columns, self.lookups.views(), said_by)
+        with self.lookups.empty_views() as views:
+            targets = plan_targets(spec, self.connections, columns, views, said_by)
         return replace(plan, targets=targets)
 
     def with_meta_columns(self, columns: tuple[ColumnSpec, ...]) -> tuple[ColumnSpec, ...]:

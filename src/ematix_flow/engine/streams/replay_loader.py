@@ -50,12 +50,16 @@ class ReplayLoader:
         ``attempt`` distinguishes one try from the next.
         """
         self.rejected = []
-        for loader in self.stream.replay_loaders(self._frame(messages)):
-            own = {sink.label for sink in loader.sinks}
-            wanted = [m for m in messages if m.get("target") is None or m["target"] in own]
-            if wanted:
-                name = BatchName(self.spec.name, str(self._batch_id(wanted, attempt)), 0, None, kind="dlq")
-                loader.load(name, IncomingBatch(self._frame(wanted), len(wanted)), BatchReport(0))
+        try:
+            for loader in self.stream.replay_loaders(self._frame(messages)):
+                own = {sink.label for sink in loader.sinks}
+                wanted = [m for m in messages if m.get("target") is None or m["target"] in own]
+                if wanted:
+                    key = str(self._batch_id(wanted, attempt))
+                    name = BatchName(self.spec.name, key, 0, None, kind="dlq")
+                    loader.load(name, IncomingBatch(self._frame(wanted), len(wanted)), BatchReport(0))
+        finally:
+            self.stream.lookups.stop()
         reasons: dict[int, str] = {}
         for letter in self.rejected:
             for index, message in enumerate(messages):
