@@ -1,0 +1,106 @@
+"""The samples of the documents for SQL over a stream, run unchanged against real servers.
+
+A sample starts a stream that would run until it is stopped; here it loads what is there and ends.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ematix_flow
+from ematix_flow.spec.connections import ObjectStoreS3Connection
+from tests.e2e.test_documents import documents
+from tests.services.kafka import KafkaServer
+from tests.services.s3 import S3Server
+from tests.stream_runs import kafka_connection, produce, query, warehouse
+
+__all__ = ["documents"]
+pytestmark = pytest.mark.usefixtures("spark")
+
+OPTIONS = (
+    "ts,underlying,days_to_expiry,strike,bid,ask,spot,vol,rate,expiry\n"
+    "2026-05-01T10:00:10Z,SPXW,0,100,1.25,1.30,100,0.2,0.01,1\n"
+    "2026-05-01T10:00:50Z,SPXW,0,120,0.25,0.30,100,0.2,0.01,1\n"
+    "2026-05-01T10:00:55Z,SPXW,7,140,0.05,0.10,100,0.2,0.01,1\n"
+)
+SNAPSHOTS = (
+    "CREATE SCHEMA marketdata; CREATE TABLE marketdata.option_chain_snapshots "
+    "(minute timestamptz NOT NULL, strikes_json jsonb NOT NULL)"
+)
+
+
+def run_sample(
+    documents: Path, stream_name: str, names: dict[str, Any], patch: pytest.MonkeyPatch, **options: Any
+) -> None:
+    """Run the sample that starts this stream, with these names defined and these options added."""
+    text = (documents / "seed-001-readme-v0.3.md").read_text()
+    (sample,) = [
+        block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if f'"{stream_name}"' in block
+    ]
+    run_streaming_pipeline = ematix_flow.run_streaming_pipeline
+
+    def run_bounded(**declared: Any) -> None:
+        run_streaming_pipeline(**{**declared, **options}, once=True)
+
+    patch.setattr(ematix_flow, "run_streaming_pipeline", run_bounded, raising=False)
+    known = {"run_streaming_pipeline": run_bounded, "Lookup": ematix_flow.Lookup}
+    exec(compile(sample, f"{stream_name}.py", "exec"), {**known, **names})
+
+
+@pytest.fixture
+def options_in_s3(s3: S3Server, s3_bucket: str) -> ObjectStoreS3Connection:
+    s3.client().put_object(Bucket=s3_bucket, Key="raw/options/a.csv", Body=OPTIONS.encode())
+    fields: dict[str, Any] = s3.connection_fields(s3_bucket)
+    return ObjectStoreS3Connection(name="s3", format="csv", **fields)
+
+
+def test_the_sample_of_a_lookup_runs(
+    documents: Path, kafka: KafkaServer, kafka_topic: str, pg_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query(pg_database, "CREATE TABLE dim_users (user_id bigint, tier text)")
+    query(pg_database, "INSERT INTO dim_users VALUES (1, 'gold')")
+    produce(kafka, kafka_topic, [{"user_id": 1}, {"user_id": 2}])
+    names = {"kafka_prod": kafka_connection(kafka), "warehouse": warehouse(pg_database)}
+    run_sample(documents, "events-clean", names, monkeypatch, source_query=kafka_topic)
+    assert query(pg_database, "SELECT user_id, tier FROM events_clean ORDER BY 1") == [(1, "gold"), (2, None)]
+
+
+def test_the_samples_of_a_pivot_into_json_and_of_a_function_run(
+    documents: Path,
+    options_in_s3: ObjectStoreS3Connection,
+    pg_database: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    query(pg_database, SNAPSHOTS)
+    names = {"s3": options_in_s3, "warehouse": warehouse(pg_database)}
+    run_sample(documents, "option-chain-snapshots", names, monkeypatch)
+    found = query(pg_database, "SELECT minute::text, strikes_json FROM marketdata.option_chain_snapshots")
+    assert [minute[:19] for minute, _ in found] == ["2026-05-01 10:00:00"]
+    assert sorted(found[0][1], key=lambda each: each["strike"]) == [
+        {"strike": 100, "bid": 1.25, "ask": 1.3},
+        {"strike": 120, "bid": 0.25, "ask": 0.3},
+    ]
+    query(pg_database, "TRUNCATE marketdata.option_chain_snapshots")
+    monkeypatch.undo()
+    run_sample(documents, "option-chain-with-greeks", names, monkeypatch)
+    ((strikes,),) = query(pg_database, "SELECT strikes_json FROM marketdata.option_chain_snapshots")
+    deltas = {each["strike"]: round(each["delta"], 4) for each in strikes}
+    assert deltas == {100: 0.5596, 120: 0.2231, 140: 0.0627}
+
+
+def test_the_sample_of_an_aggregate_function_runs(
+    documents: Path, kafka: KafkaServer, kafka_topic: str, pg_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query(pg_database, "CREATE SCHEMA marketdata")
+    quotes = [("10:00:01", 10.0, 1.0), ("10:00:59", 20.0, 3.0), ("10:01:00", 5.0, 0.0)]
+    produce(kafka, kafka_topic, [{"ts": f"2026-05-01T{t}Z", "price": p, "qty": q} for t, p, q in quotes])
+    names = {"kafka_quotes": kafka_connection(kafka), "warehouse": warehouse(pg_database)}
+    run_sample(documents, "vwap-per-minute", names, monkeypatch, source_query=kafka_topic)
+    assert query(pg_database, "SELECT vwap FROM marketdata.vwap_per_minute ORDER BY minute") == [
+        (17.5,),
+        (None,),
+    ]
