@@ -28,6 +28,7 @@ NEEDS_SPARK = (
     "file_formats",
     "fan_out",
     "file_stream",
+    "lookups",
     "python_functions",
     "windows",
     "delta_lake",
@@ -87,6 +88,13 @@ LEFT: dict[str, list[tuple[str, str, list[tuple[Any, ...]]]]] = {
         ("app.db", "SELECT id, product FROM latest_orders ORDER BY 1", [(1, "cup"), (2, "teapot")]),
     ],
     "file_stream": [("warehouse.db", "SELECT click_id FROM clicks ORDER BY 1", [(1,), (2,), (3,), (4,)])],
+    "lookups": [
+        (
+            "warehouse.db",
+            "SELECT order_id, tier, CAST(amount AS REAL) FROM orders ORDER BY 1",
+            [(1, "gold", 10), (2, "silver", 24.9), (3, None, 5)],
+        )
+    ],
     "python_functions": [
         (
             "warehouse.db",
