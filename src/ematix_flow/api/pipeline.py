@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.api import option_checks, unused_options
+from ematix_flow.api.function_options import build_functions
 from ematix_flow.api.target import (
     DeclaredTable,
     Target,
@@ -38,6 +39,7 @@ from ematix_flow.spec.pipelines import (
     TargetSpec,
     refuse_incremental_truncate,
 )
+from ematix_flow.spec.udfs import PythonAggregateUdfHandle, PythonScalarUdfHandle
 
 if TYPE_CHECKING:
     from ematix_flow.backends.maintenance import MaintenanceReport
@@ -278,6 +280,8 @@ def pipeline(
     retry: Mapping[str, Any] | RetryPolicy | None = None,
     csv_read_options: Mapping[str, Any] | None = None,
     json_read_options: Mapping[str, Any] | None = None,
+    udfs: Sequence[PythonScalarUdfHandle] | None = None,
+    aggregate_udfs: Sequence[PythonAggregateUdfHandle] | None = None,
 ) -> Callable[[Callable[..., Any]], Pipeline]:
     """Declare a load. The function returns the source's SQL, or nothing with ``source_table=``."""
     where = caller_location()
@@ -360,6 +364,12 @@ def pipeline(
     for spec in specs:
         unused_options.check_column_map(spec.column_map, [spec], where)
     steps, functions = option_checks.read_post_transforms(transforms_post, where)
+    called = build_functions(
+        udfs,
+        aggregate_udfs,
+        None if source_table is None else "works with SQL that calls them, and source_table= has none",
+        where,
+    )
     labels = option_checks.read_selector_names("tags", tags, where)
     option_checks.check_freshness_column(freshness_column, freshness_sla, specs, where)
     policy = retry if isinstance(retry, RetryPolicy) else RetryPolicy.from_mapping(retry or {}, where)
@@ -392,6 +402,7 @@ def pipeline(
             on_drift=on_drift,
             force_path=force_path,
             guarantee=guarantee,
+            functions=called,
             description=(function.__doc__ or "").strip() or None,
             where=where,
         )

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any, cast
 
 from ematix_flow.api import option_checks
+from ematix_flow.api.function_options import build_functions
 from ematix_flow.api.stream_cdc import for_change_events
 from ematix_flow.api.stream_dead_letters import build_dead_letters, resolve_error_policy
 from ematix_flow.api.stream_declaration import Source, StreamOptions
-from ematix_flow.api.stream_functions import build_functions
 from ematix_flow.api.stream_lookups import build_lookups
 from ematix_flow.api.stream_windows import check_window
 from ematix_flow.api.tables import table_spec
@@ -124,7 +124,12 @@ def build_stream(options: StreamOptions, where: SourceLocation | None) -> Stream
         transform_sql=transform_sql,
         dialect=options.dialect,
         lookups=build_lookups(options.lookups, transform_sql, where),
-        functions=build_functions(options, where),
+        functions=build_functions(
+            options.udfs,
+            options.aggregate_udfs,
+            None if transform_sql else "works with transform_sql=, which is not set",
+            where,
+        ),
         window=options.window,
         watermark=options.watermark,
         state_store=options.state_store,

@@ -41,6 +41,7 @@ class Plan:
         lines = [f"pipeline  {spec.name}" + (f"   ({spec.where})" if spec.where else "")]
         lines.append(f"source    {self.source_connection} ({self.source_kind})")
         lines += [f"          {line}" for line in _sql_lines(self.source_sql, 12 if not verbose else None)]
+        lines += [f"function  {function.signature}" for function in spec.functions]
         if self.shared is not None:
             lines.append(f"read      {describe_read(self.shared, len(self.targets))}")
         for target in self.targets:
@@ -76,6 +77,7 @@ class Plan:
             },
             "read": describe_read(self.shared, len(self.targets)) if self.shared else None,
             "targets": [_target_json(target) for target in self.targets],
+            "functions": [function.signature for function in self.pipeline.functions],
             "post": [{"kind": p.step.kind, "text": mask(p.step.text)} for p in self.post],
             "has_changes": self.has_changes,
         }

@@ -14,6 +14,7 @@ from ematix_flow.spec.connections import Connection, connection_from_json
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.transforms import PreTransform, pre_transform_from_json
+from ematix_flow.spec.udfs import UdfHandle, function_reference, load_function
 
 Mode = Literal["append", "truncate", "merge", "scd2"]
 DeclaredMode = Mode | Literal["scd1"]  # as a user may write it: scd1 is another name of merge
@@ -348,6 +349,7 @@ class PipelineSpec:
     on_drift: DriftPolicy = "error"
     force_path: ForcedPath | None = None
     guarantee: Guarantee | None = None
+    functions: tuple[UdfHandle, ...] = ()  # that the SQL of the source calls
     description: str | None = None
     where: SourceLocation | None = field(default=None, compare=False)
 
@@ -384,6 +386,7 @@ class PipelineSpec:
             "on_drift": self.on_drift,
             "force_path": self.force_path,
             "guarantee": self.guarantee,
+            "functions": [function_reference(function) for function in self.functions],
             "description": self.description,
         }
 
@@ -399,6 +402,7 @@ class PipelineSpec:
                 "retry": RetryPolicy(**value["retry"]),
                 "transforms_pre": tuple(pre_transform_from_json(t) for t in value["transforms_pre"]),
                 "transforms_post": tuple(PostTransform(**t) for t in value["transforms_post"]),
+                "functions": tuple(load_function(reference) for reference in value.get("functions", ())),
             }
         )
 

@@ -59,6 +59,19 @@ class Orders(ManagedTable):
     updated_at: TimestampTZ
 
 
+@udf(args=("Int64",), returns="Int64")
+def same(values: Any) -> Any:
+    return values
+
+
+@udaf(args=("Int64",), state=("Int64",), returns="Int64")
+class Nothing:
+    def update_batch(self, values: Any) -> None: ...
+    def merge_batch(self, values: Any) -> None: ...
+    def evaluate(self) -> None: ...
+    def state(self) -> None: ...
+
+
 # --- pipelines -------------------------------------------------------------------------------------
 
 SAMPLES: dict[str, Any] = {
@@ -100,6 +113,8 @@ SAMPLES: dict[str, Any] = {
     "retry": {"max_attempts": 3},
     "csv_read_options": {"has_header": False},
     "json_read_options": {"batch_size": 10},
+    "udfs": [same],
+    "aggregate_udfs": [Nothing],
 }
 # limits and permissions: they hold in every mode, and where nothing is deleted they hold by themselves
 VACUOUS = {"max_shrink", "allow_empty"}
@@ -364,19 +379,6 @@ def test_an_option_of_a_stream_is_used_or_refused(options: dict[str, Any], said:
     with pytest.raises(DeclarationError) as refused:
         stream(**options)
     assert said in str(refused.value)
-
-
-@udf(args=("Int64",), returns="Int64")
-def same(values: Any) -> Any:
-    return values
-
-
-@udaf(args=("Int64",), state=("Int64",), returns="Int64")
-class Nothing:
-    def update_batch(self, values: Any) -> None: ...
-    def merge_batch(self, values: Any) -> None: ...
-    def evaluate(self) -> None: ...
-    def state(self) -> None: ...
 
 
 COUNT = Aggregation(agg="count", as_="n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import sys
 from decimal import Decimal
 from pathlib import Path
@@ -315,7 +316,8 @@ def collected(*arguments: str, collect: str = "collect_list") -> str:
 )
 def test_calls_are_rewritten_in_place(sql: str, rewritten: str) -> None:
     found = rewrite_calls(sql, [Vwap, add])
-    assert found.replace("_ematix_udf_vwap", "R").replace("_ematix_udf_add", "A") == rewritten
+    found = re.sub(r"_ematix_udf_vwap_\d+", "R", found)
+    assert re.sub(r"_ematix_udf_add_\d+", "A", found) == rewritten
 
 
 @pytest.mark.parametrize("call", ["add(1)", "add()", "add(1, 2, 3)", "vwap(1)"])

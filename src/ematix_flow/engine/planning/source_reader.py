@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ematix_flow.backends.base import BatchSource, SparkSource
 from ematix_flow.engine.connections import Connections
+from ematix_flow.engine.planning.source_functions import with_functions
 from ematix_flow.engine.planning.source_sql import source_reference
 from ematix_flow.spec.pipelines import PipelineSpec, TargetSpec
 from ematix_flow.spec.tables import ColumnSpec
@@ -16,9 +17,12 @@ _TEXT_KINDS = ("text", "string", "json", "jsonb", "uuid")
 
 
 def source_reader(spec: PipelineSpec, connections: Connections) -> BatchSource | SparkSource:
-    """The open source of a pipeline, with the text columns of its targets."""
-    reader = connections.source(source_reference(spec), spec.source.files)
-    return reader.with_text_columns(text_columns(spec)) if isinstance(reader, SparkSource) else reader
+    """The open source of a pipeline, with its functions and the text columns of its targets."""
+    reference = source_reference(spec)
+    reader = connections.source(reference, spec.source.files)
+    if isinstance(reader, SparkSource):
+        reader = reader.with_text_columns(text_columns(spec))
+    return with_functions(reader, spec, connections.backend(reference).kind)
 
 
 def text_columns(spec: PipelineSpec) -> frozenset[str]:

@@ -7,9 +7,12 @@ does not mix its Python aggregates with others in one query.
 
 from __future__ import annotations
 
+import itertools
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from ematix_flow.engine.execution.udf_calls import AggregateCall, ScalarCall
 from ematix_flow.errors import DeclarationError, SchemaMismatch
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from sqlglot.tokenizer_core import Token
 
 _DEPTH = {"(": 1, "[": 1, ")": -1, "]": -1}
+_numbers: WeakKeyDictionary[UdfHandle, int] = WeakKeyDictionary()
+_numbers_lock, _next_number = threading.Lock(), itertools.count()
 
 
 def register_functions(spark: SparkSession, functions: Sequence[UdfHandle]) -> None:
@@ -51,7 +56,11 @@ def _register_arrow_udf(spark: SparkSession, name: str, call: Callable[..., Any]
 
 
 def _registered_name(function: UdfHandle) -> str:
-    return internal_name(f"udf_{function.name}")
+    """Its name in Spark: two pipelines of one session may call different functions by the same name."""
+    with _numbers_lock:
+        if function not in _numbers:
+            _numbers[function] = next(_next_number)
+        return internal_name(f"udf_{function.name}_{_numbers[function]}")
 
 
 # ------------------------------------------------------------------ calls in SQL
@@ -120,7 +129,7 @@ class _CallRewriter:
             raise SchemaMismatch(
                 f"the function {function.name!r} takes {len(function.args)} argument{plural}, and the SQL "
                 f"gives {len(given)}",
-                next_step="correct transform_sql",
+                next_step="correct the call in the SQL",
             )
         return [
             f"CAST({text} AS {declared.spark})" for text, declared in zip(given, function.args, strict=True)
@@ -144,7 +153,7 @@ class _CallRewriter:
             depth += _DEPTH.get(self.tokens[number].text, 0)
             if depth == 0:
                 return number
-        raise SchemaMismatch("a parenthesis is not closed", next_step="correct transform_sql")
+        raise SchemaMismatch("a parenthesis is not closed", next_step="correct the SQL")
 
     def _end_of_clauses(self, closing: int, end: int) -> int:
         """The last token of a call with its ``FILTER (…)`` and ``OVER (…)``."""

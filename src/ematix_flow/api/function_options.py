@@ -1,10 +1,10 @@
-"""Checks the Python functions of a stream: what ``udfs=`` and ``aggregate_udfs=`` list."""
+"""Checks the Python functions of a pipeline or a stream: what ``udfs=`` and ``aggregate_udfs=`` list."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from ematix_flow.api.stream_declaration import StreamOptions
 from ematix_flow.errors import DeclarationError
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.udfs import (
@@ -15,14 +15,18 @@ from ematix_flow.spec.udfs import (
 )
 
 
-def build_functions(options: StreamOptions, where: SourceLocation | None) -> tuple[UdfHandle, ...]:
-    """The functions of ``udfs=`` and ``aggregate_udfs=``, checked. No two have the same name."""
+def build_functions(
+    udfs: Any, aggregate_udfs: Any, missing_sql: str | None, where: SourceLocation | None
+) -> tuple[UdfHandle, ...]:
+    """The listed functions, checked. No two have the same name.
+
+    ``missing_sql`` says why there is no SQL that could call them; None if there is.
+    """
     functions: list[UdfHandle] = []
-    for option, kind, decorator in (
-        ("udfs", PythonScalarUdfHandle, "@udf"),
-        ("aggregate_udfs", PythonAggregateUdfHandle, "@udaf"),
+    for option, given, kind, decorator in (
+        ("udfs", udfs, PythonScalarUdfHandle, "@udf"),
+        ("aggregate_udfs", aggregate_udfs, PythonAggregateUdfHandle, "@udaf"),
     ):
-        given = getattr(options, option)
         if given is None:
             continue
         if isinstance(given, str) or not isinstance(given, Sequence):
@@ -34,8 +38,8 @@ def build_functions(options: StreamOptions, where: SourceLocation | None) -> tup
                 where=where,
                 next_step=f"decorate it with  {decorator}(args=…, returns=…)",
             )
-        if given and not (options.transform_sql or "").strip():
-            raise DeclarationError(f"{option}= works with transform_sql=, which is not set", where=where)
+        if given and missing_sql is not None:
+            raise DeclarationError(f"{option}= {missing_sql}", where=where)
         functions += given
     refuse_duplicate_functions(functions, where)
     return tuple(functions)
