@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ematix_flow.engine.connections import Connections
-from ematix_flow.engine.planning.stream_columns import DECLARED, to_spark_sql
+from ematix_flow.engine.planning.sql_dialects import to_spark_sql
+from ematix_flow.engine.planning.stream_columns import DECLARED, suggest_sql_fix
 from ematix_flow.engine.planning.stream_targets import plan_targets
 from ematix_flow.errors import SchemaMismatch, SourceFailed, Unsupported
 from ematix_flow.spec.streams import StreamSpec
@@ -30,6 +31,24 @@ def test_a_second_statement_is_refused_and_not_left_out() -> None:
 def test_sql_that_is_none_is_refused_in_words() -> None:
     with pytest.raises(Unsupported, match="cannot be read as duckdb"):
         to_spark_sql("SELECT FROM (", "duckdb")
+
+
+@pytest.mark.parametrize(
+    ("sql", "reason"),
+    [
+        ("SELECT array_agg(a ORDER BY b) AS x FROM source", "cannot sort inside  ARRAY_AGG"),
+        ("SELECT a FROM source FOR UPDATE", "cannot be translated from postgres"),
+    ],
+)
+def test_what_a_translation_would_leave_out_is_refused(sql: str, reason: str) -> None:
+    with pytest.raises(Unsupported, match=reason):
+        to_spark_sql(sql, "postgres")
+
+
+def test_a_function_without_translation_is_said_to_be_one() -> None:
+    said = "[UNRESOLVED_ROUTINE] Cannot resolve routine `JSONB_AGG`."
+    assert "no translation from postgres" in suggest_sql_fix(said, "postgres")
+    assert suggest_sql_fix(said) == "correct transform_sql"
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,13 @@ from ematix_flow.backends.base import LiveTable
 from ematix_flow.backends.payloads.base import META_COLUMNS, PayloadSpec
 from ematix_flow.backends.sql.target import RelationalTarget
 from ematix_flow.engine.connections import Connections
+from ematix_flow.engine.planning.sql_dialects import is_translated, to_spark_sql
 from ematix_flow.engine.planning.sql_functions import register_functions, rewrite_calls
 from ematix_flow.engine.planning.stream_drift import LOAD_COLUMNS
-from ematix_flow.errors import CannotConnect, SchemaMismatch, SourceFailed, Unsupported
+from ematix_flow.errors import CannotConnect, SchemaMismatch, SourceFailed
 from ematix_flow.plan.spark_types import columns_of_frame, schema_ddl
 from ematix_flow.plan.stream_capabilities import STREAM_VIEW
-from ematix_flow.spec.streams import SPARK_DIALECTS, StreamSpec, StreamTargetSpec
+from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 
@@ -154,7 +155,9 @@ def computed_columns(
                 run_transform_sql_on_no_rows(spec, connections.spark(), columns, lookups)
             )
     except SourceFailed as error:  # the error for SQL that Spark cannot parse or resolve
-        raise SchemaMismatch(error.what, next_step=suggest_sql_fix(error.what)) from error.__cause__
+        raise SchemaMismatch(
+            error.what, next_step=suggest_sql_fix(error.what, spec.dialect)
+        ) from error.__cause__
     seen: set[str] = set()
     for column in found:
         if column.name in seen:
@@ -166,13 +169,19 @@ def computed_columns(
     return tuple(ColumnSpec(c.name, c.type or DataType("text"), nullable=True) for c in found)
 
 
-def suggest_sql_fix(said: str) -> str:
+def suggest_sql_fix(said: str, dialect: str | None = None) -> str:
     """The next step for ``transform_sql`` that Spark refuses, with Spark's suggestion if it has one."""
     suggested = _SUGGESTION.search(said)
     if suggested:
         return f"correct transform_sql: Spark suggests {suggested[1]}"
     if "TABLE_OR_VIEW_NOT_FOUND" in said:
         return f"correct transform_sql: the stream is called {STREAM_VIEW} in it, and lookups by their names"
+    if "DATATYPE_MISMATCH.BINARY_OP" in said and "| 0)" in said:  # the cast of sql_functions
+        return "correct transform_sql: the function declares an integer there; CAST the argument to one"
+    if "UNRESOLVED_ROUTINE" in said and is_translated(dialect):
+        return (
+            f"correct transform_sql: this function has no translation from {dialect}; use one that Spark has"
+        )
     return "correct transform_sql"
 
 
@@ -196,21 +205,3 @@ def run_transform_sql(spec: StreamSpec, frame: DataFrame, lookups: Mapping[str, 
         spark.table(f"global_temp.{view}").createOrReplaceTempView(name)
     register_functions(spark, spec.functions)
     return spark.sql(rewrite_calls(to_spark_sql(spec.transform_sql, spec.dialect), spec.functions))
-
-
-def to_spark_sql(sql: str, dialect: str | None) -> str:
-    """The SQL translated to Spark's dialect."""
-    if dialect is None or dialect in SPARK_DIALECTS:
-        return sql
-    import sqlglot
-    from sqlglot.errors import SqlglotError
-
-    try:
-        statements = sqlglot.transpile(sql, read=dialect, write="spark")
-    except (SqlglotError, ValueError) as error:
-        raise Unsupported(
-            f"transform_sql cannot be read as {dialect}: {str(error).splitlines()[0]}"
-        ) from error
-    if len(statements) != 1:
-        raise Unsupported(f"transform_sql is one statement, and these are {len(statements)}")
-    return statements[0]
