@@ -51,6 +51,11 @@ class UdfType:
         return self.name if self.precision is None else f"Decimal({self.precision}, {self.scale})"
 
     @property
+    def is_small_integer(self) -> bool:
+        """Whether it is an integer that fits into 64 bits with a sign."""
+        return _SPARK_NAMES.get(self.name) in ("tinyint", "smallint", "int", "bigint")
+
+    @property
     def spark(self) -> str:
         """The type in Spark's SQL."""
         if self.item is not None:

@@ -15,6 +15,28 @@ from ematix_flow.spec.udf_types import UdfType
 
 ACCUMULATOR_METHODS = ("update_batch", "merge_batch", "evaluate", "state")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# words of SQL that stand before a parenthesis and are not functions of Spark
+_SQL_WORDS = frozenset(
+    {
+        *(
+            "all",
+            "and",
+            "as",
+            "between",
+            "by",
+            "case",
+            "cast",
+            "distinct",
+            "else",
+            "except",
+            "extract",
+            "from",
+        ),
+        *("group", "having", "in", "intersect", "interval", "join", "lateral", "like", "limit", "not", "on"),
+        *("or", "order", "over", "partition", "pivot", "select", "set", "table", "then", "union", "using"),
+        *("values", "when", "where", "with", "within"),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -135,6 +157,12 @@ def _check_name(name: object, where: SourceLocation | None) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise DeclarationError(
             f"the name of a function in SQL has letters, digits and underscores, not {name!r}", where=where
+        )
+    if name.lower() in _SQL_WORDS:
+        raise DeclarationError(
+            f"a function cannot be called {name!r}, which is a word of SQL",
+            where=where,
+            next_step="give it another name=",
         )
 
 

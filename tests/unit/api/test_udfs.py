@@ -122,7 +122,13 @@ def test_a_name_that_sql_cannot_call_is_refused(name: str) -> None:
         udf(args=("Int64",), returns="Int64", name=name)(lambda values: values)
 
 
-def batch(**columns: list[Any]) -> pa.RecordBatch:
+@pytest.mark.parametrize("name", ["values", "USING", "cast"])
+def test_a_word_of_sql_is_refused_as_a_name(name: str) -> None:
+    with pytest.raises(DeclarationError, match="is a word of SQL"):
+        udf(args=("Int64",), returns="Int64", name=name)(lambda values: values)
+
+
+def batch(**columns: list[Any] | pa.Array) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
@@ -134,6 +140,15 @@ def test_functions_are_applied_to_a_batch() -> None:
     assert apply_udaf_to_batch(
         Vwap, batch(p=[], q=[]).cast(pa.schema({"p": pa.float64(), "q": pa.float64()})), ["p", "q"]
     ).to_pydict() == {"result": [None]}
+
+
+def test_a_function_is_not_called_without_rows() -> None:
+    @udf(args=("Int64",), returns="Utf8")
+    def fails(values: pa.Array) -> pa.Array:
+        raise ValueError("cannot call `vectorize` on size 0 inputs")
+
+    empty = apply_udf_to_batch(fails, batch(a=pa.array([], pa.int64())), ["a"]).column("result")
+    assert (len(empty), empty.type) == (0, pa.string())
 
 
 def test_what_a_function_returns_is_converted_to_the_declared_type() -> None:
@@ -312,10 +327,16 @@ def collected(*arguments: str, collect: str = "collect_list") -> str:
             "SELECT vwap, 'vwap(p, q)', t.vwap(1) -- vwap(p)",
             "SELECT vwap, 'vwap(p, q)', t.vwap(1) -- vwap(p)",
         ),
+        (
+            "WITH vwap (a, b) AS (SELECT 1, 2) SELECT * FROM vwap AS add(c, d)",
+            "WITH vwap (a, b) AS (SELECT 1, 2) SELECT * FROM vwap AS add(c, d)",
+        ),
+        ("SELECT half(a + 1)", "SELECT H(CAST((a + 1) | 0 AS bigint))"),
     ],
 )
 def test_calls_are_rewritten_in_place(sql: str, rewritten: str) -> None:
-    found = rewrite_calls(sql, [Vwap, add])
+    half = udf(args=("Int64",), returns="Int64", name="half")(lambda values: values)
+    found = re.sub(r"_ematix_udf_half_\d+", "H", rewrite_calls(sql, [Vwap, add, half]))
     found = re.sub(r"_ematix_udf_vwap_\d+", "R", found)
     assert re.sub(r"_ematix_udf_add_\d+", "A", found) == rewritten
 

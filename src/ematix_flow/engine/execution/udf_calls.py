@@ -36,8 +36,12 @@ class ScalarCall:
         return _cast(self.compute(columns), self.returns.spark_arrow())
 
     def compute(self, columns: Sequence[pa.Array]) -> pa.Array:
-        """The result in the declared type."""
+        """The result in the declared type. The function is not called without rows."""
+        import pyarrow as pa
+
         arrays = _declared_arrays(self.name, columns, self.args)
+        if not len(arrays[0]):  # np.vectorize and others refuse empty arrays
+            return pa.array([], self.returns.arrow())
         result = _call_user_code(self.name, self.function, arrays)
         return _checked_array(self.name, result, self.returns, len(arrays[0]))
 

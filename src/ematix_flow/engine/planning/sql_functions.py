@@ -102,10 +102,15 @@ class _CallRewriter:
         return text + self.sql[position : tokens[end - 1].end + 1]
 
     def _called(self, number: int, end: int) -> UdfHandle | None:
-        """The function whose call begins at this token. A name after a dot belongs to another."""
+        """The function whose call begins at this token.
+
+        A name after a dot belongs to another, and one after AS or WITH is the name of a table.
+        """
         is_call = number + 1 < end and self.tokens[number + 1].text == "("
-        is_member = number > 0 and self.tokens[number - 1].text == "."
-        return self.functions.get(self.tokens[number].text.lower()) if is_call and not is_member else None
+        before = self.tokens[number - 1].text.upper() if number else ""
+        if not is_call or before in (".", "AS", "WITH"):
+            return None
+        return self.functions.get(self.tokens[number].text.lower())
 
     def _rewrite_call(self, function: UdfHandle, number: int, end: int) -> tuple[str, int]:
         """The rewritten call that begins at this token, and the number of its last token."""
@@ -131,9 +136,7 @@ class _CallRewriter:
                 f"gives {len(given)}",
                 next_step="correct the call in the SQL",
             )
-        return [
-            f"CAST({text} AS {declared.spark})" for text, declared in zip(given, function.args, strict=True)
-        ]
+        return [_cast(text, declared) for text, declared in zip(given, function.args, strict=True)]
 
     def _arguments(self, first: int, closing: int) -> Iterator[tuple[int, int]]:
         """The first token of each argument, and the one after its last."""
@@ -164,3 +167,9 @@ class _CallRewriter:
         ):
             closing = self._closing(closing + 2, end)
         return closing
+
+
+def _cast(text: str, declared: UdfType) -> str:
+    """SQL that casts an argument. A plain cast would cut the fraction off for an integer without an error."""
+    whole = f"({text}) | 0" if declared.is_small_integer else text  # Spark refuses | for a fraction
+    return f"CAST({whole} AS {declared.spark})"
