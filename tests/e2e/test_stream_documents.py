@@ -46,9 +46,10 @@ def run_sample(
     def run_bounded(**declared: Any) -> None:
         run_streaming_pipeline(**{**declared, **options}, once=True)
 
-    patch.setattr(ematix_flow, "run_streaming_pipeline", run_bounded, raising=False)
     known = {"run_streaming_pipeline": run_bounded, "Lookup": ematix_flow.Lookup}
-    exec(compile(sample, f"{stream_name}.py", "exec"), {**known, **names})
+    with patch.context() as patched:
+        patched.setattr(ematix_flow, "run_streaming_pipeline", run_bounded, raising=False)
+        exec(compile(sample, f"{stream_name}.py", "exec"), {**known, **names})
 
 
 @pytest.fixture
@@ -85,7 +86,6 @@ def test_the_samples_of_a_pivot_into_json_and_of_a_function_run(
         {"strike": 120, "bid": 0.25, "ask": 0.3},
     ]
     query(pg_database, "TRUNCATE marketdata.option_chain_snapshots")
-    monkeypatch.undo()
     run_sample(documents, "option-chain-with-greeks", names, monkeypatch)
     ((strikes,),) = query(pg_database, "SELECT strikes_json FROM marketdata.option_chain_snapshots")
     deltas = {each["strike"]: round(each["delta"], 4) for each in strikes}
