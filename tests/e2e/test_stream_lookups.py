@@ -21,6 +21,8 @@ from ematix_flow import Annotated, BigInt, Lookup, ManagedTable, Text, pk
 from ematix_flow.engine.planning.stream_columns import run_transform_sql
 from ematix_flow.engine.streams import lookups as lookups_module
 from ematix_flow.engine.streams.lookups import Lookups
+from ematix_flow.engine.streams.replay_loader import ReplayLoader
+from ematix_flow.engine.streams.stream_folder import stream_folder_for
 from ematix_flow.errors import FlowError
 from ematix_flow.run.context_setup import spark_starter
 from ematix_flow.run.pipeline import open_connections
@@ -128,6 +130,26 @@ def test_a_plan_reads_no_row_of_a_lookup_and_a_run_names_the_lookup_that_fails(
         with pytest.raises(FlowError, match="lookup 'names': ") as raised:
             joined(wrong).plan()
         assert "lookup" in str(raised.value.next_step)
+
+
+def test_replayed_messages_are_joined_and_leave_no_rows_behind(
+    kafka: KafkaServer, kafka_topic: str, pg_database: str, spark: SparkSession
+) -> None:
+    query(pg_database, "CREATE TABLE names AS SELECT 1::bigint AS id, 'ada' AS name")
+    declared = stream(
+        source=kafka_connection(kafka),
+        source_query=kafka_topic,
+        source_columns=Tiers,
+        target=warehouse(pg_database),
+        target_table=("public", "joined"),
+        transform_sql="SELECT s.id, n.name FROM source s JOIN names n ON n.id = s.id",
+        lookups={"names": Lookup(warehouse(pg_database), table="names")},
+    ).spec
+    before = cached_views(spark)
+    loader = ReplayLoader(declared, open_connections(spark_starter()), stream_folder_for(declared))
+    assert loader.load([{"value": b'{"id": 1, "tier": "gold"}', "topic": kafka_topic}], "first") == {}
+    assert query(pg_database, "SELECT id, name FROM joined") == [(1, "ada")]
+    assert cached_views(spark) == before
 
 
 # ---------------------------------------------------------------- refreshes, without a broker
