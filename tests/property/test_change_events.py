@@ -79,6 +79,7 @@ def test_whole_rows_in_any_order_give_the_source(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
 def test_many_deliveries_give_the_source(kind: str, tmp_path: Path) -> None:
     for seed in range(100, 500):
