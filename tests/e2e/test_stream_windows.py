@@ -33,7 +33,7 @@ def test_windows_are_loaded_when_the_watermark_has_passed_them(
     kafka: KafkaServer, kafka_topic: str, pg_database: str
 ) -> None:
     """In one batch, in order: the windows before the newest event are loaded, and no row is late."""
-    every = [event(n * 10, "ab"[n % 2], amount=n) for n in range(30)]
+    every = [event(n * 10, "ab"[n % 2], amount=n, note="x" if n % 3 else "") for n in range(30)]
     produce(kafka, kafka_topic, every)
     windowed = stream(
         source=kafka_connection(kafka),
@@ -57,6 +57,7 @@ def test_windows_are_loaded_when_the_watermark_has_passed_them(
                 Aggregation(agg="last", column="amount", as_="exit"),
                 Aggregation(agg="count_col", column="amount", as_="filled"),
                 Aggregation(agg="count_distinct", column="amount", as_="kinds"),
+                Aggregation(agg="count_distinct", column="note", as_="notes"),
             ],
         ),
     )
@@ -64,10 +65,10 @@ def test_windows_are_loaded_when_the_watermark_has_passed_them(
     rows = query(
         pg_database,
         "SELECT extract(epoch FROM window_start - '2026-05-01Z')::int / 60, user_id, n, total, mean, least, "
-        "most, entry, exit, filled, kinds, revision FROM per_minute ORDER BY 1, 2",
+        "most, entry, exit, filled, kinds, notes, revision FROM per_minute ORDER BY 1, 2",
     )
     assert rows == [
-        (minute, user, 3, sum(own), sum(own) / 3, own[0], own[-1], own[0], own[-1], 3, 3, 0)
+        (minute, user, 3, sum(own), sum(own) / 3, own[0], own[-1], own[0], own[-1], 3, 3, 2, 0)
         for minute in range(5)
         for user, own in (
             ("a", [6 * minute, 6 * minute + 2, 6 * minute + 4]),
@@ -144,15 +145,16 @@ def loaded(file: Path) -> list[tuple[Any, ...]]:
 def test_late_rows_are_dropped_stored_or_change_their_window(
     kafka: KafkaServer, kafka_topic: str, tmp_path: Path, late_data: str
 ) -> None:
+    hostile = {"a.b": 1, "window_start": "x"}  # columns that the window does not read
     window: dict[str, Any] = {"late_data": late_data}
     if late_data == "reopen":
         window["allowed_lateness_ms"] = 20_000
     followed = counts(kafka, kafka_topic, tmp_path / "lite.db", window=window, transform_on_error="dlq")
-    produce(kafka, kafka_topic, [event(1, "a"), event(12, "a"), event(25, "b")])
+    produce(kafka, kafka_topic, [event(1, "a", **hostile), event(12, "a"), event(25, "b")])
     load(followed)
     before = [(0.0, "a", 1, 0), (10.0, "a", 1, 0), (20.0, "b", 1, 0)]
     assert loaded(tmp_path / "lite.db") == before
-    produce(kafka, kafka_topic, [event(3, "a"), event(3, "a"), event(26, "b")])
+    produce(kafka, kafka_topic, [event(3, "a"), event(3, "a", **hostile), event(26, "b")])
     result = load(followed)
     late = [] if late_data != "reopen" else [(0.0, "a", 3, 1)]
     assert loaded(tmp_path / "lite.db") == sorted([*before, (20.0, "b", 2, 1), *late])
@@ -162,6 +164,17 @@ def test_late_rows_are_dropped_stored_or_change_their_window(
     assert [(letter.stage, b"00:00:03" in letter.payload) for letter in letters] == (
         [("late_data", True)] * 2 if late_data == "dlq" else []
     )
+
+
+def test_a_window_that_was_removed_is_not_opened_again_by_a_longer_lateness(
+    kafka: KafkaServer, kafka_topic: str, tmp_path: Path
+) -> None:
+    produce(kafka, kafka_topic, [event(1, "a"), event(25, "b")])
+    load(counts(kafka, kafka_topic, tmp_path / "lite.db"))
+    produce(kafka, kafka_topic, [event(3, "a"), event(26, "b")])
+    longer = {"late_data": "reopen", "allowed_lateness_ms": 60_000}
+    result = load(counts(kafka, kafka_topic, tmp_path / "lite.db", window=longer))
+    assert (result.late, loaded(tmp_path / "lite.db")[0]) == (1, (0.0, "a", 1, 0))
 
 
 @pytest.mark.parametrize(
@@ -194,13 +207,18 @@ def test_a_stream_that_dies_loads_each_window_once(
 def test_a_row_without_an_event_time_is_refused_or_becomes_a_dead_letter(
     kafka: KafkaServer, kafka_topic: str, tmp_path: Path
 ) -> None:
-    rows = [event(1, "a"), {"ts": "yesterday", "user_id": "a"}, event(12, "a")]
+    rows = [event(1, "a"), {"ts": "yesterday", "user_id": "a"}, event(12, "a"), event(13, None)]
     produce(kafka, kafka_topic, rows)
     with pytest.raises(FlowError, match="column 'ts' holds no event time: yesterday"):
         load(counts(kafka, kafka_topic, tmp_path / "lite.db"))
-    followed = counts(kafka, kafka_topic, tmp_path / "lite.db", transform_on_error="dlq")
+    followed = counts(
+        *(kafka, kafka_topic, tmp_path / "lite.db"),
+        transform_on_error="dlq",
+        mode="merge",
+        keys=["user_id", "window_start"],  # which cannot be null
+    )
     result = load(followed)
-    assert (result.dead_letters, result.late) == (1, 0)
+    assert (result.dead_letters, result.late) == (2, 0)
     assert loaded(tmp_path / "lite.db") == [(0.0, "a", 1, 0), (10.0, "a", 1, 0)]
 
 

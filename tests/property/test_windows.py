@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 
 from ematix_flow.engine.streams.windows.accumulators import build_accumulators
 from ematix_flow.engine.streams.windows.operator import WindowOperator, state_version
-from ematix_flow.engine.streams.windows.state_file import Progress, StateFile
-from ematix_flow.engine.streams.windows.window_state import WindowState
+from ematix_flow.engine.streams.windows.state_file import StateFile
+from ematix_flow.engine.streams.windows.window_state import START, WindowState
 from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import DataType
@@ -76,7 +76,7 @@ def batch_file(window: Window, events: Sequence[Event], path: Path) -> list[str]
     for (start, group), own in placed.items():
         found = aggregates(own)
         filled = [at for at, _, value in own if value is not None]
-        row = {"window_start": start, "g0": group} | {f"a{n}": found[name] for n, name in enumerate(KEPT)}
+        row = {START: start, "g0": group} | {f"a{n}": found[name] for n, name in enumerate(KEPT)}
         row["a5_at"], row["a6_at"] = min(filled, default=None), max(filled, default=None)
         rows.append(row)
     if not rows:
@@ -90,7 +90,7 @@ def loaded_rows(file: Path | None) -> list[Loaded]:
     if file is None:
         return []
     return [
-        (row["window_start"], row["g0"], row["revision"], {n: row[f"r{i}"] for i, n in enumerate(KEPT)})
+        (row[START], row["g0"], row["revision"], {n: row[f"r{i}"] for i, n in enumerate(KEPT)})
         for row in pq.read_table(file).to_pylist()
     ]
 
@@ -112,7 +112,9 @@ def check_state(
 
     def load(state: WindowState, number: int, events: Sequence[Event]) -> None:
         files = batch_file(window, events, folder / "batch.parquet")
-        expected, progress = _by_key(model.batch(events)), Progress(model.highest, model.watermark)
+        expected, progress = _by_key(model.batch(events)), state.file.progress_before(state_version(number))
+        if model.highest is not None and model.watermark is not None:
+            progress = progress.advance(model.highest, model.watermark, window.reopens_for * 1000)
         for _ in range(2 if number == repeated else 1):
             closed = state.advance(state_version(number), progress, batch=files, output=output)
             assert _by_key(loaded_rows(closed.file)) == expected

@@ -41,6 +41,13 @@ def _check_limits(spec: StreamSpec) -> None:
             next_step='set  transform_on_error="dlq"',
         )
     for target in spec.targets:
+        missing = [key for key in spec.window.keys if key not in target.keys]
+        if target.mode == "merge" and missing:
+            raise DeclarationError(
+                f"keys= of {target.label} lacks {missing[0]!r}: several rows of the window have the same key",
+                where=spec.where,
+                next_step=f"write  keys={list(spec.window.keys)!r}",
+            )
         if target.mode == "scd2":
             raise DeclarationError(
                 "mode='scd2' keeps versions of rows, and a window yields aggregates",

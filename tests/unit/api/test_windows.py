@@ -88,6 +88,7 @@ def test_an_aggregate_that_means_nothing_is_refused(options: dict[str, Any], mes
         ({"window": "tumbling"}, r"window= takes Window\(…\), not 'tumbling'"),
         ({"window": None, "watermark": Watermark()}, "watermark= works with window=, which is not set"),
         ({"window": None, "state_store": StateStore()}, "state_store= works with window="),
+        ({"mode": "merge", "keys": ["n"]}, "lacks 'window_start': several rows of the window"),
         (
             {"mode": "scd2", "keys": ["n"], "event_timestamp_column": "window_start"},
             "a window yields aggregates",

@@ -166,6 +166,15 @@ def test_rows_of_one_maxwell_transaction_keep_their_order() -> None:
     assert last is not None and [*positions, last.position] == sorted([*positions, last.position])
 
 
+def test_a_change_without_any_position_is_refused() -> None:
+    """RabbitMQ's ids of messages are no numbers: all changes would have the same position."""
+    cdc = CDC(envelope="custom", op_field="op", after_field="row", op_map={"+": "insert"}, key_field="row.id")
+    message = {"op": "+", "row": {"id": 1}}
+    assert read_change(cdc, message, "17") is not None
+    with pytest.raises(BadChange, match="ts_field="):
+        read_change(cdc, message, "6f1c-aa")
+
+
 def test_bootstrapped_rows_never_replace_a_change() -> None:
     rows = [
         {"database": "d", "table": "t", "type": "bootstrap-start", "ts": 1450557744, "data": {}},

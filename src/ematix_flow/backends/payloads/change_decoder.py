@@ -208,7 +208,7 @@ def infer_change_columns(cdc: CDC, payload: PayloadSpec, values: Sequence[bytes]
     messages = read_payload_fields(payload, array)[0]
     for message in messages:
         try:
-            change = read_change(cdc, message, "")
+            change = read_change(cdc, message, "0")
         except BadChange:
             continue
         if change is None or change.op != "upsert":

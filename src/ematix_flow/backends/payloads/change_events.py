@@ -18,6 +18,7 @@ from ematix_flow.backends.payloads.value_conversion import display_value
 from ematix_flow.spec.cdc import CDC, OPERATIONS, EnvelopePaths, Operation
 
 UNAVAILABLE = "__debezium_unavailable_value"
+_SNAPSHOT_OPERATIONS = ("r", "bootstrap-insert")  # never replace a change
 _DEBEZIUM_OPERATIONS = {name: OPERATIONS[name] for name in ("c", "u", "d", "r", "t")} | {"m": "ignore"}
 _MAXWELL_OPERATIONS: dict[str, Operation] = {
     "insert": "upsert",
@@ -69,7 +70,14 @@ def read_change(cdc: CDC, message: Mapping[str, Any], arrival: str) -> ChangeEve
     if op == "ignore":
         return None
     after, before = _row(envelope, paths.after), _row(envelope, paths.before)
-    position = f"{_log_position(cdc, envelope, paths)}.{pad_position(arrival)}"
+    log_position = _log_position(cdc, envelope, paths)
+    is_snapshot = value_at(envelope, paths.op) in _SNAPSHOT_OPERATIONS
+    if log_position == _BEFORE_ALL and not arrival.isdigit() and not is_snapshot:
+        raise BadChange(
+            "neither the message nor the broker has a position that orders the changes: name a field of the "
+            "message that does with ts_field="
+        )
+    position = f"{log_position}.{pad_position(arrival)}"
     if op == "truncate":
         return ChangeEvent(op, {}, {}, position, envelope)
     if cdc.envelope == "maxwell":

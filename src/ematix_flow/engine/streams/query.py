@@ -204,6 +204,8 @@ class StreamQuery:
             name = self._batch_name(loader, number, before, after)
             self._complete_tick()
             loader.load(name, incoming, report)
+            if loader.operator is not None:
+                loader.operator.mark_active()
         fault_points.point("stream.committed")
         with report.time_phase("commit"):
             for source, began, ended in zip(self.sources, before, after, strict=True):
@@ -237,6 +239,8 @@ class StreamQuery:
     def _flush_windows(self) -> None:
         """Load the open windows as they are, at the end of a run that ends by itself."""
         number = self.checkpoint.last_committed()
+        if number != self.checkpoint.last_planned():  # a batch comes again at the next start
+            return
         if self._loader is not None and self._loader.operator is not None and number is not None:
             with self._load_lock:
                 self._complete_tick()
@@ -245,16 +249,20 @@ class StreamQuery:
 
     def _advance_clock(self) -> None:
         """Load the windows that the clock closes while no messages come."""
-        operator = self._loader.operator if self._loader is not None else None
-        if operator is None or not operator.is_tick_due():
+        if self._loader is None or self._loader.operator is None or not self._idle.is_set():
             return
         with self._load_lock:
-            number = self.checkpoint.last_committed()
-            replays = number != self.checkpoint.last_planned()  # a batch waits or runs
-            if self._loader is None or number is None or replays or not operator.is_tick_due():
+            loader, operator = self._loader, self._loader.operator
+            if operator is None or not operator.is_tick_due() or not self._waits_for_data():
                 return
-            self._complete_tick()
-            self._load_tick(self._loader, number, operator.begin_tick(number, flush=False))
+            number = self.checkpoint.last_committed()
+            if number is not None and number == self.checkpoint.last_planned():  # no batch comes again
+                self._complete_tick()
+                self._load_tick(loader, number, operator.begin_tick(number, flush=False))
+
+    def _waits_for_data(self) -> bool:
+        """Whether Spark has looked for messages and found none."""
+        return self._query is not None and self._query.status["message"] == "Waiting for data to arrive"
 
     def _complete_tick(self) -> None:
         """Repeat the tick that an earlier run has begun and not finished. Its rows are the same again."""

@@ -86,6 +86,7 @@ class TargetGroup:
         if self.loaders.plan.columns is None:  # the sinks are opened only with the first messages
             self._check_message_targets()
         warm_workers(spark)
+        self._require_window_state()
         sources = self._follow_sources()
         query = StreamQuery(
             f"{stream.spec.name} {self.label}",
@@ -318,6 +319,15 @@ class TargetGroup:
             self._refuse_lost_windows("there is no checkpoint, and the target has rows of this stream")
             self.stream.note("there is no checkpoint: the stream continues from the target's ledger")
         return remembered
+
+    def _require_window_state(self) -> None:
+        """Refuse a checkpoint without the folder of its windows. A new one gets the folder."""
+        if self.stream.spec.window is None:
+            return
+        if self.checkpoint.is_new:
+            make_private_folders(self.checkpoint.state_folder)
+        if self.checkpoint.last_committed() is not None and not self.checkpoint.state_folder.is_dir():
+            self._refuse_lost_windows("the stream has a checkpoint and no state of windows")
 
     def _refuse_lost_windows(self, reason: str) -> None:
         """Refuse to continue without the open windows, whose messages are already read."""

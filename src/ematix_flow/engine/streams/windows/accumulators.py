@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow.engine.streams.batch_frames import quote
 from ematix_flow.engine.streams.windows.values import state_type, to_state
 from ematix_flow.plan.window_columns import FLOATS, INTEGERS, aggregate_type
+from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.windows import Aggregation
 
 if TYPE_CHECKING:
     import duckdb
 
-EVENT = "ematix_event"  # Spark's column with the event time in microseconds
+EVENT = internal_name("event")  # Spark's column with the event time in microseconds
 SKETCH_BITS = 14  # 0.8 % standard error
 
 
@@ -123,8 +124,8 @@ def _first_or_last(name: str, agg: str, column: str, read: DataType, result_type
 def _distinct(name: str, column: str, read: DataType, result_type: DataType) -> Accumulator:
     """A HyperLogLog sketch of the DataSketches library, which Spark makes and the library unites."""
     value = quote(column)
-    if read.kind not in INTEGERS:
-        value = f"CAST({value} AS STRING)"
+    if read.kind not in (*INTEGERS, "bytes"):
+        value = f"concat('=', CAST({value} AS STRING))"  # a sketch leaves out empty texts
     field = StateField(
         name, f"hll_sketch_agg({value}, {SKETCH_BITS})", "BLOB", f"unite_sketches(o.{name}, p.{name})"
     )

@@ -17,6 +17,7 @@ from ematix_flow.engine.streams.windows.state_file import Progress, StateFile
 from ematix_flow.engine.streams.windows.values import (
     event_micros,
     from_state,
+    required,
     spark_state_type,
     state_type,
     to_state,
@@ -105,10 +106,8 @@ class WindowOperator:
         version = state_version(batch)
         before = self.file.progress_before(version)
         timed = self._with_event_time(rows)
-        files, self.counts = self._aggregate(timed, before.watermark, "batch")
-        self._late = timed.where(self._is_late(before.watermark)) if self.counts.late else None
-        if self.counts.highest is not None:
-            self._last_rows = self._clock()
+        files, self.counts = self._aggregate(timed, before.border, "batch")
+        self._late = timed.where(self._is_late(before.border)) if self.counts.late else None
         closed = self._advance(version, self._progress_after(before), files)
         return self._output_rows(rows.sparkSession, closed)
 
@@ -118,7 +117,8 @@ class WindowOperator:
             return
         from pyspark.sql import functions as F
 
-        texts = self._late.select(F.to_json(F.struct(*self._late.drop(EVENT).columns)).alias("row"))
+        columns = [F.col(quote(name)) for name in self._late.columns if name != EVENT]
+        texts = self._late.select(F.to_json(F.struct(*columns)).alias("row"))
         for row in texts.orderBy("row").toLocalIterator():
             yield row["row"]
 
@@ -163,10 +163,15 @@ class WindowOperator:
         described = json.loads(self.file.fact(_TICK) or "{}")
         assert described["version"] == version
         before = self.file.progress_before(version)
-        known = [each for each in (before.watermark, described["watermark"]) if each is not None]
-        progress = Progress(before.highest, max(known, default=None))
+        progress = before
+        if described["watermark"] is not None:
+            progress = before.advance(before.highest, described["watermark"], self._retained)
         closed = self._advance(version, progress, [], flush=described["flush"])
         return None if closed.file is None else self._output_rows(spark, closed)
+
+    def mark_active(self) -> None:
+        """Count the time without rows from now on: a batch is loaded."""
+        self._last_rows = self._clock()
 
     def finish_tick(self, batch: int, tick: int) -> None:
         """Record that every target has the rows of the tick."""
@@ -184,6 +189,10 @@ class WindowOperator:
     # -------------------------------------------------------------- one batch
 
     @property
+    def _retained(self) -> int:
+        return self.window.reopens_for * 1000
+
+    @property
     def _lateness(self) -> int:
         return (self.watermark.lateness_ms or 0) * 1000
 
@@ -191,14 +200,19 @@ class WindowOperator:
         seen = [highest for highest in (before.highest, self.counts.highest) if highest is not None]
         if not seen:
             return before
-        known = [] if before.watermark is None else [before.watermark]
-        return Progress(max(seen), max([max(seen) - self._lateness, *known]))
+        return before.advance(max(seen), max(seen) - self._lateness, self._retained)
 
     def _with_event_time(self, rows: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F
 
         name = self.window.event_time_column
-        columns = [F.col(quote(column)) for column in rows.columns]
+        keys = {key for target in self.spec.targets if target.mode == "merge" for key in target.keys}
+        columns = [
+            F.expr(required(column)).alias(column)
+            if column in keys and column in self.window.group_by
+            else F.col(quote(column))
+            for column in rows.columns
+        ]
         return rows.select(F.expr(event_micros(name, self._types[name])).alias(EVENT), *columns)
 
     @property
@@ -206,11 +220,11 @@ class WindowOperator:
         """Spark SQL: the start of the last window that holds a row."""
         return f"({EVENT} - pmod({EVENT}, {self.window.hop * 1000}))"
 
-    def _is_late(self, watermark: int | None) -> str:
+    def _is_late(self, border: int | None) -> str:
         """Spark SQL: whether every window of a row takes no more rows."""
-        return expired_sql(self.window, self._newest_start, watermark)
+        return expired_sql(self.window, self._newest_start, border)
 
-    def _aggregate(self, rows: DataFrame, watermark: int | None, name: str) -> tuple[list[str], BatchCounts]:
+    def _aggregate(self, rows: DataFrame, border: int | None, name: str) -> tuple[list[str], BatchCounts]:
         """Write the batch's aggregates of each window and group into files."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
@@ -218,7 +232,7 @@ class WindowOperator:
         observed, groups = Observation(), self.window.group_by
         rows = rows.observe(
             observed,
-            F.expr(f"count_if({self._is_late(watermark)})").alias("late"),
+            F.expr(f"count_if({self._is_late(border)})").alias("late"),
             F.expr(f"max({EVENT})").alias("highest"),
         )
         keys = [F.col(START)] + [
@@ -250,6 +264,8 @@ class WindowOperator:
         self, version: int, progress: Progress, files: list[str], *, flush: bool = False
     ) -> ClosedWindows:
         make_private_folders(self._scratch)
+        for loaded in self._scratch.glob("*.parquet"):  # every target has them
+            loaded.unlink()
         closed = self.state.advance(
             version, progress, batch=files, output=self._scratch / f"{version}.parquet", flush=flush
         )

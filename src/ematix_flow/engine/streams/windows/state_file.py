@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,16 @@ class Progress:
 
     highest: int | None = None  # event time of all rows
     watermark: int | None = None
+    border: int | None = None  # windows that end before it take no more rows
+
+    def advance(self, highest: int | None, watermark: int, retained: int) -> Progress:
+        """The progress at a watermark. ``retained`` is how long a window takes rows after its end.
+
+        Neither watermark nor border ever goes back, also if ``retained`` has grown.
+        """
+        watermark = max([watermark, *([] if self.watermark is None else [self.watermark])])
+        border = max([watermark - retained, *([] if self.border is None else [self.border])])
+        return Progress(highest, watermark, border)
 
 
 class StateFile:
@@ -63,7 +73,8 @@ class StateFile:
             ) from error
         self.database.execute("CREATE TABLE IF NOT EXISTS facts (name VARCHAR PRIMARY KEY, value VARCHAR)")
         self.database.execute(
-            "CREATE TABLE IF NOT EXISTS progress (version BIGINT, highest BIGINT, watermark BIGINT)"
+            "CREATE TABLE IF NOT EXISTS progress "
+            "(version BIGINT, highest BIGINT, watermark BIGINT, border BIGINT)"
         )
         self._progress = self._read_progress()
 
@@ -72,7 +83,7 @@ class StateFile:
 
     def _read_progress(self) -> dict[int, Progress]:
         found = self.database.execute("FROM progress").fetchall()
-        return {version: Progress(highest, watermark) for version, highest, watermark in found}
+        return {version: Progress(*rest) for version, *rest in found}
 
     def first_row(self, sql: str, *values: object) -> tuple[Any, ...] | None:
         found = self.database.execute(sql, values).fetchall()  # an unread rest would block the connection
@@ -103,6 +114,8 @@ class StateFile:
     @contextmanager
     def transaction(self, version: int, tables: tuple[str, ...]) -> Iterator[duckdb.DuckDBPyConnection]:
         """A transaction that makes this version. It begins with the state as it was before the version."""
+        import duckdb
+
         database = self.database
         database.execute("BEGIN")
         try:
@@ -110,14 +123,22 @@ class StateFile:
             yield database
             database.execute("COMMIT")
         except BaseException:
-            database.execute("ROLLBACK")
+            with suppress(duckdb.Error):  # a failed COMMIT has already ended the transaction
+                database.execute("ROLLBACK")
             self._progress = self._read_progress()
             raise
 
     def _go_back(self, version: int, tables: tuple[str, ...]) -> None:
         """Undo this version and later ones, and remove rows that ended before it."""
         last = self.last_version()
-        is_later = last is not None and last >= version
+        if last is not None and last > version:  # rows that this version needs are already removed
+            raise EngineError(
+                f"the state {self.path} is newer than the stream's checkpoint",
+                state="nothing was loaded",
+                next_step="bring back the stream's folder as a whole, or give the stream another name= and "
+                "target to start from the beginning",
+            )
+        is_later = last == version
         for table in tables:
             self.database.execute(f"DELETE FROM {table} WHERE until < {version}")
             if is_later:
@@ -147,7 +168,8 @@ class StateFile:
             self.database.execute(f"DELETE FROM progress WHERE version < {oldest}")
             self._progress = {known: at for known, at in self._progress.items() if known >= oldest}
         self.database.execute(
-            "INSERT INTO progress VALUES (?, ?, ?)", [version, progress.highest, progress.watermark]
+            "INSERT INTO progress VALUES (?, ?, ?, ?)",
+            [version, progress.highest, progress.watermark, progress.border],
         )
 
     def size_bytes(self) -> int:

@@ -64,6 +64,15 @@ def event_micros(column: str, data_type: DataType) -> str:
     return f"coalesce({_micros(column, data_type)}, CAST({refused} AS BIGINT))"
 
 
+def required(column: str) -> str:
+    """Spark SQL: the value of a column, which fails if it is null."""
+    refused = raise_error_sql(
+        text_literal(f"column {column!r} is null, and it is a key of the target"),
+        next_step="filter such rows in transform_sql, or set transform_on_error=",
+    )
+    return f"coalesce({quote(column)}, {refused})"
+
+
 def _micros(column: str, data_type: DataType) -> str:
     if data_type.kind in ("timestamp", "timestamp_tz"):
         return to_state(column, data_type)

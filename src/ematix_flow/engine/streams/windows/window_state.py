@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from ematix_flow.engine.streams.windows.accumulators import Accumulator, add_sketch_functions
 from ematix_flow.engine.streams.windows.state_file import CURRENT, LIFETIME, Progress, StateFile
 from ematix_flow.errors import LoadError
+from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.windows import Window
 
 if TYPE_CHECKING:
     import duckdb
 
 _TABLE = "windows"
-START = "window_start"
+START = internal_name("start")
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,8 @@ class WindowState:
         before = self.file.progress_before(version)
         with self.file.transaction(version, (_TABLE,)) as database:
             if batch:
-                self._add_batch(database, version, batch, before.watermark)
-            closed = self._close_windows(database, version, progress.watermark, output, flush)
+                self._add_batch(database, version, batch, before.border)
+            closed = self._close_windows(database, version, progress, output, flush)
             self.file.store_progress(version, progress)
         return closed
 
@@ -99,7 +100,7 @@ class WindowState:
         database: duckdb.DuckDBPyConnection,
         version: int,
         files: Sequence[str],
-        watermark: int | None,
+        border: int | None,
     ) -> None:
         matches = " AND ".join(f"o.{key} IS NOT DISTINCT FROM p.{key}" for key in self._keys)
         merged = ", ".join(f"{field.merged} AS {field.name}" for field in self._fields)
@@ -108,7 +109,7 @@ class WindowState:
             SELECT {", ".join(f"p.{key}" for key in self._keys)}, {merged},
                    coalesce(o.revision, 0) AS revision, o.rowid AS replaced
             FROM read_parquet(?) p LEFT JOIN {_TABLE} o ON o.{CURRENT} AND {matches}
-            WHERE NOT ({expired_sql(self.window, f"p.{START}", watermark)})""",
+            WHERE NOT ({expired_sql(self.window, f"p.{START}", border)})""",
             [list(files)],
         )
         database.execute(
@@ -136,11 +137,12 @@ class WindowState:
         self,
         database: duckdb.DuckDBPyConnection,
         version: int,
-        watermark: int | None,
+        progress: Progress,
         output: Path,
         flush: bool,
     ) -> ClosedWindows:
-        duration, expired = self.window.duration_ms * 1000, expired_sql(self.window, START, watermark)
+        duration, watermark = self.window.duration_ms * 1000, progress.watermark
+        expired = expired_sql(self.window, START, progress.border)
         # a window's end is exclusive: rows at the watermark belong to the next one
         passed = "false" if watermark is None else f"{START} + {duration} <= {watermark}"
         loaded = f"pending AND ({'true' if flush else passed})"
@@ -176,11 +178,9 @@ class WindowState:
         return ClosedWindows(output, int(rows))
 
 
-def expired_sql(window: Window, start: str, watermark: int | None) -> str:
-    """SQL of Spark and of the state: whether a window takes no more rows at this watermark."""
-    if watermark is None:
-        return "false"
-    return f"{start} + {(window.duration_ms + window.reopens_for) * 1000} <= {watermark}"
+def expired_sql(window: Window, start: str, border: int | None) -> str:
+    """SQL of Spark and of the state: whether a window takes no more rows, because it ends before a border."""
+    return "false" if border is None else f"{start} + {window.duration_ms * 1000} <= {border}"
 
 
 def _literal(path: Path) -> str:
