@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import os
 import shutil
 import sqlite3
@@ -234,6 +235,29 @@ def test_a_state_is_not_continued_with_another_window_or_without_its_checkpoint(
     shutil.rmtree(stream_folder_for(followed.spec).checkpoint("all"))
     with pytest.raises(Unsupported, match="the windows that were open would miss their first rows"):
         load(followed)
+
+
+def test_windows_are_sent_to_a_topic(kafka: KafkaServer, kafka_topic: str) -> None:
+    counted = kafka.create_topic("counted")
+    produce(kafka, kafka_topic, [event(1, "a"), event(2, "a"), event(12, "b")])
+    load(
+        stream(
+            source=kafka_connection(kafka),
+            source_query=kafka_topic,
+            target=kafka_connection(kafka),
+            target_topic=counted,
+            delivery="exactly_once",
+            window=Window(
+                kind="tumbling",
+                duration_ms=10_000,
+                event_time_column="ts",
+                group_by=("user_id",),
+                aggregations=[Aggregation(agg="count", as_="n")],
+            ),
+        )
+    )
+    sent = [json.loads(message.value()) for message in kafka.consume_all(counted)]
+    assert [(row["user_id"], row["n"], row["revision"]) for row in sent] == [("a", 2, 0), ("b", 1, 0)]
 
 
 def test_too_many_groups_stop_the_stream(kafka: KafkaServer, kafka_topic: str, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ WINDOW_KINDS: tuple[WindowKind, ...] = get_args(WindowKind)
 LATE_DATA: tuple[LateData, ...] = get_args(LateData)
 STATE_KINDS: tuple[StateKind, ...] = get_args(StateKind)
 EVENT_TIME = "_event_ts"  # the time that the broker stores with each message
-REVISION = "revision"
+REVISION, SESSION_ID = "revision", "session_id"
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Window:
     max_groups_per_window: int = 1_000_000
     window_start_column: str = "window_start"
     window_end_column: str = "window_end"
-    session_id_column: str = "session_id"
+    session_id_column: str = SESSION_ID
     where: SourceLocation | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -84,7 +84,7 @@ class Window:
             )
         self._check_times()
         _check_whole_number("max_groups_per_window", self.max_groups_per_window, 1)
-        for option in ("event_time_column", "window_start_column", "window_end_column", "session_id_column"):
+        for option in ("event_time_column", "window_start_column", "window_end_column"):
             _check_name(option, getattr(self, option))
         for name in self.group_by:
             _check_name("group_by", name)
@@ -92,8 +92,12 @@ class Window:
 
     def _check_times(self) -> None:
         _check_whole_number("duration_ms", self.duration_ms, 1)
-        for option in ("gap_ms", "max_session_duration_ms"):
-            if getattr(self, option) is not None:
+        for option, default in (
+            ("gap_ms", None),
+            ("max_session_duration_ms", None),
+            ("session_id_column", SESSION_ID),
+        ):
+            if getattr(self, option) != default:
                 raise DeclarationError(f"{option}= is for kind='session', not for {self.kind!r}")
         if self.kind == "hopping":
             if self.hop_ms is None:
@@ -162,8 +166,8 @@ class Window:
 class Watermark:
     """How far event time has come: the highest event time of the stream, less ``lateness_ms``.
 
-    A source without new messages for ``source_idleness_ms`` does not hold the others back. If it is set and
-    no source has new messages, the watermark goes on with the clock.
+    If no messages come for ``source_idleness_ms``, the watermark goes on with the clock. Without it, the
+    watermark waits for the next message.
     """
 
     lateness_ms: int | None = None
@@ -191,10 +195,9 @@ class StateStore:
                 next_step="leave state_store= out: the state is kept next to the stream's checkpoint",
             )
         _check_choice("kind", self.kind, STATE_KINDS)
-        if self.url is not None:
-            raise DeclarationError(f"url= has no effect with kind={self.kind!r}")
-        _check_name("schema", self.schema)
-        _check_whole_number("checkpoint_interval_ms", self.checkpoint_interval_ms, 1)
+        for each in fields(self)[1:]:
+            if getattr(self, each.name) != each.default:
+                raise DeclarationError(f"{each.name}= has no effect with kind={self.kind!r}: leave it out")
 
 
 def _sequence(option: str, value: object, kind: type) -> tuple[Any, ...]:

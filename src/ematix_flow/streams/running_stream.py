@@ -110,10 +110,7 @@ class RunningStream:
         self._stop = threading.Event()
         self._failure: BaseException | None = None
         self._started = time.monotonic()
-        self._counts: dict[str, int] = dict.fromkeys(
-            ("total_rows", "rows_read", "iterations", "dead_letters", "dropped", "empty", "late", "restarts"),
-            0,
-        )
+        self._counts: dict[str, int] = dict.fromkeys(_COUNTS, 0)
         self._was_stopped = False
         self._seconds: float | None = None
         self._thread = threading.Thread(

@@ -47,6 +47,7 @@ def spec(**options: Any) -> StreamSpec:
         ({"kind": "hopping"}, "needs hop_ms="),
         ({"kind": "hopping", "hop_ms": 1_001}, "rows between two windows would be in none"),
         ({"gap_ms": 5}, "gap_ms= is for kind='session'"),
+        ({"session_id_column": "s"}, "session_id_column= is for kind='session'"),
         ({"late_data": "keep"}, "late_data='keep' is unknown"),
         ({"late_data": "reopen"}, "needs allowed_lateness_ms="),
         ({"allowed_lateness_ms": 5}, "allowed_lateness_ms= is for late_data='reopen'"),
@@ -109,6 +110,9 @@ def test_a_state_in_memory_is_warned_of() -> None:
         spec(state_store=StateStore(kind="in_memory"))
     with pytest.raises(DeclarationError, match="this version does not have it yet"):
         StateStore(kind="postgres", url="postgres://x")
+    for option in ({"url": "postgres://x"}, {"schema": "s"}, {"checkpoint_interval_ms": 5}):
+        with pytest.raises(DeclarationError, match="has no effect with kind='checkpoint'"):
+            StateStore(**option)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -277,9 +277,15 @@ class StreamQuery:
     def _load_tick(self, loader: BatchLoader, number: int, tick: int) -> None:
         positions = self.checkpoint.positions(number)
         report = BatchReport(number)
-        loader.load_tick(self._batch_name(loader, number, positions, positions, tick), report)
+        try:
+            loader.load_tick(self._batch_name(loader, number, positions, positions, tick), report)
+        except FlowError:
+            raise
+        except Exception as error:
+            raise self._translate(error) from error
         if report.rows_written:
-            self._report(report)
+            lag = self._lag.after_batch(positions)
+            self._report(replace(report, lag=lag, lag_unit=self._lag.unit))
 
     def _verify_resources(self, after: tuple[str | None, ...]) -> None:
         """Check the topics before a batch is read, and store new ids before the batch is loaded."""

@@ -122,10 +122,17 @@ class StateFile:
             self._go_back(version, tables)
             yield database
             database.execute("COMMIT")
-        except BaseException:
+        except BaseException as error:
             with suppress(duckdb.Error):  # a failed COMMIT has already ended the transaction
                 database.execute("ROLLBACK")
             self._progress = self._read_progress()
+            if isinstance(error, duckdb.Error):
+                raise EngineError(
+                    f"the state {self.path or 'in memory'} cannot be changed: {str(error).splitlines()[0]}",
+                    state="the batch is not loaded; it comes again with the next start",
+                    next_step="free space on its disk; if a number is too large for its column, CAST it in "
+                    "transform_sql to a wider type and give the stream another name=",
+                ) from error
             raise
 
     def _go_back(self, version: int, tables: tuple[str, ...]) -> None:
