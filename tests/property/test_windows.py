@@ -15,9 +15,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from ematix_flow.engine.streams.state.operator import state_version
+from ematix_flow.engine.streams.state.state_file import StateFile
 from ematix_flow.engine.streams.windows.accumulators import build_accumulators
-from ematix_flow.engine.streams.windows.operator import WindowOperator, state_version
-from ematix_flow.engine.streams.windows.state_file import StateFile
+from ematix_flow.engine.streams.windows.operator import WindowOperator
 from ematix_flow.engine.streams.windows.window_state import START, WindowState
 from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.spec.tables import ColumnSpec
@@ -114,7 +115,7 @@ def check_state(
         files = batch_file(window, events, folder / "batch.parquet")
         expected, progress = _by_key(model.batch(events)), state.file.progress_before(state_version(number))
         if model.highest is not None and model.watermark is not None:
-            progress = progress.advance(model.highest, model.watermark, window.reopens_for * 1000)
+            progress = progress.advance(model.watermark, window.reopens_for * 1000)
         for _ in range(2 if number == repeated else 1):
             closed = state.advance(state_version(number), progress, batch=files, output=output)
             assert _by_key(loaded_rows(closed.file)) == expected

@@ -30,10 +30,6 @@ def check_window(spec: StreamSpec) -> None:
 
 def _check_limits(spec: StreamSpec) -> None:
     assert spec.window is not None
-    if len(spec.sources) > 1:
-        raise DeclarationError(
-            "window= follows a single source: this version does not have it for several yet", where=spec.where
-        )
     if spec.window.late_data == "dlq" and spec.on_error != "dlq":
         raise DeclarationError(
             "late_data='dlq' stores late rows as dead letters, and the stream has no dead letters",

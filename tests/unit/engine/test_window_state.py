@@ -10,8 +10,9 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from ematix_flow.engine.streams.state.progress import Progress
+from ematix_flow.engine.streams.state.state_file import StateFile
 from ematix_flow.engine.streams.windows.accumulators import build_accumulators
-from ematix_flow.engine.streams.windows.state_file import Progress, StateFile
 from ematix_flow.engine.streams.windows.window_state import START, WindowState
 from ematix_flow.errors import EngineError
 from ematix_flow.spec.types import DataType
@@ -49,7 +50,7 @@ def add(state: WindowState, folder: Path, version: int, value: int) -> None:
     """Add a value to the window that begins at zero."""
     batch = folder / "batch.parquet"
     duckdb.sql(f"COPY (SELECT 0::BIGINT AS {START}, {value}::BIGINT AS a0) TO '{batch}' (FORMAT parquet)")
-    state.advance(version, Progress(0), batch=[str(batch)], output=folder / "closed.parquet")
+    state.advance(version, Progress(), batch=[str(batch)], output=folder / "closed.parquet")
 
 
 def total(state: WindowState) -> int:

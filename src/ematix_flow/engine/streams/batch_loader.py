@@ -8,6 +8,7 @@ a target that already holds it changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow import fault_points
@@ -37,7 +38,7 @@ from ematix_flow.engine.streams.incoming_batch import IncomingBatch, driver_batc
 from ematix_flow.engine.streams.registry_schemas import KnownSchemas
 from ematix_flow.engine.streams.sinks import BatchName, StreamSink, TableSink
 from ematix_flow.engine.streams.small_batches import Messages
-from ematix_flow.engine.streams.windows.operator import WindowOperator
+from ematix_flow.engine.streams.state.operator import SOURCE, StatefulOperator
 from ematix_flow.errors import FlowError, RowRejected
 from ematix_flow.plan.stream_capabilities import STREAM_VIEW
 from ematix_flow.plan.stream_definition import StreamPlan
@@ -63,7 +64,7 @@ class BatchLoader:
         lookups: Callable[[], Mapping[str, str]],
         note: Callable[[str], None],
         schemas: KnownSchemas | None = None,
-        operator: WindowOperator | None = None,
+        operator: StatefulOperator | None = None,
     ) -> None:
         """``schemas`` are the registry's schemas that the plan was made with, if it uses a registry."""
         self.plan, self.sinks, self.decoders, self.schemas = plan, sinks, decoders, schemas
@@ -242,6 +243,7 @@ class BatchLoader:
             self.plan.columns,
             ordered=self._needs_order(),
             strict=self.spec.on_error == "fail",
+            source_column=SOURCE if self.operator is not None and len(self.spec.sources) > 1 else None,
         )
         decoded, seen = count_rows(decoded, REASON)
         self._stage_frames(batch, decoded.where(F.col(REASON).isNull()).drop(REASON), rehearsal)
@@ -276,13 +278,28 @@ class BatchLoader:
         A window takes the rows, and its closed windows are staged. A ``rehearsal`` does not change its state.
         """
         if self.spec.transform_sql is not None:
-            rows = run_transform_sql(self.spec, rows, self.lookups())
+            rows = self._run_transform_sql(rows)
         if self.operator is not None:
             if rehearsal:
                 self.operator.check_rows(rows)
                 return
             rows = self.operator.load_batch(batch.number, rows)
         self._stage_in_sinks(batch, rows)
+
+    def _run_transform_sql(self, rows: DataFrame) -> DataFrame:
+        """Run the SQL: over all rows, or over those of each source if their watermarks differ."""
+        if SOURCE not in rows.columns:
+            return run_transform_sql(self.spec, rows, self.lookups())
+        from pyspark.sql import functions as F
+
+        lookups = self.lookups()
+        computed = [
+            run_transform_sql(
+                self.spec, rows.where(F.col(SOURCE) == number).drop(SOURCE), lookups
+            ).withColumn(SOURCE, F.lit(number))
+            for number in range(len(self.spec.sources))
+        ]
+        return reduce(lambda one, other: one.unionByName(other), computed)
 
     def _stage_in_sinks(self, batch: BatchName, rows: DataFrame) -> None:
         for sink in self.sinks:

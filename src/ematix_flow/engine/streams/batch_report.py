@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ematix_flow.backends.messages.base import LagUnit
-from ematix_flow.engine.streams.windows.operator import StateReport
+from ematix_flow.engine.streams.state.operator import StateReport
 
 
 @dataclass(frozen=True)

@@ -223,27 +223,35 @@ def decode_frame(
     *,
     ordered: bool = False,
     strict: bool = False,
+    source_column: str | None = None,
 ) -> DataFrame:
     """One row for each message: its columns, and `REASON` if it cannot be decoded.
 
-    ``ordered`` adds the columns that tell which of two messages came last. With ``strict`` the first bad
-    message fails the task.
+    ``source_column`` names a column for the number of the message's source. ``ordered`` adds the columns that
+    tell which of two messages came last. With ``strict`` the first bad message fails the task.
     """
     ddl = f"{schema_ddl(TableSpec(None, 'source', tuple(columns)))}, {REASON} string"
     if ordered:
         ddl += f", {ORDER[0]} string, {ORDER[1]} string, {ORDER[2]} timestamp"
-    return messages.map(_decode_task(decoders, tuple(columns), ordered, strict), ddl)
+    if source_column is not None:
+        ddl += f", {source_column} int"
+    return messages.map(_decode_task(decoders, tuple(columns), ordered, strict, source_column), ddl)
 
 
 def _decode_task(
-    decoders: SourceDecoders, columns: tuple[ColumnSpec, ...], ordered: bool, strict: bool
+    decoders: SourceDecoders,
+    columns: tuple[ColumnSpec, ...],
+    ordered: bool,
+    strict: bool,
+    source_column: str | None,
 ) -> spark_tasks.ArrowFunction:
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for own, decoded in decoders.decode(batch):
                 if strict and decoded.bad:
                     raise unreadable_error(count_messages(own, decoded))
-                yield from _with_reasons(own, decoded, columns, ordered)
+                rows = _with_reasons(own, decoded, columns, ordered)
+                yield from rows if source_column is None else _with_source(own, rows, source_column)
 
     return task
 
@@ -268,6 +276,18 @@ def _with_reasons(
             where = pa.array([one.index for one in decoded.bad], pa.int64())
             arrays += [column.take(where) for column in _order_columns(messages)]
         yield pa.RecordBatch.from_arrays(arrays, names=_column_names(columns, ordered))
+
+
+def _with_source(
+    messages: pa.RecordBatch, rows: Iterable[pa.RecordBatch], name: str
+) -> Iterator[pa.RecordBatch]:
+    """The rows with the number of their source. All messages are of one source."""
+    import pyarrow as pa
+
+    number = messages.column(ORIGIN)[0].as_py()
+    for batch in rows:
+        numbers = pa.repeat(pa.scalar(number, pa.int32()), batch.num_rows)
+        yield pa.RecordBatch.from_arrays([*batch.columns, numbers], names=[*batch.schema.names, name])
 
 
 def _order_columns(messages: pa.RecordBatch) -> list[pa.Array]:

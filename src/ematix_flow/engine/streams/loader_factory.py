@@ -20,6 +20,7 @@ from ematix_flow.engine.streams.incoming_batch import IncomingBatch
 from ematix_flow.engine.streams.open_stream import OpenStream
 from ematix_flow.engine.streams.registry_schemas import KnownSchemas
 from ematix_flow.engine.streams.sinks import MessageSink, StreamSink, TableSink
+from ematix_flow.engine.streams.state.operator import StatefulOperator
 from ematix_flow.engine.streams.windows.operator import WindowOperator
 from ematix_flow.errors import TargetFailed
 from ematix_flow.plan.spark_types import columns_of_frame
@@ -162,7 +163,7 @@ class LoaderFactory:
             self._open_operator(plan),
         )
 
-    def _open_operator(self, plan: StreamPlan) -> WindowOperator | None:
+    def _open_operator(self, plan: StreamPlan) -> StatefulOperator | None:
         stream, columns = self.stream, plan.columns
         if stream.spec.window is None or columns is None:
             return None

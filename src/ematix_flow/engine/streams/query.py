@@ -203,6 +203,7 @@ class StreamQuery:
                 self._loader = loader
             name = self._batch_name(loader, number, before, after)
             self._complete_tick()
+            self._tick_before(number)
             loader.load(name, incoming, report)
             if loader.operator is not None:
                 loader.operator.mark_active()
@@ -259,6 +260,14 @@ class StreamQuery:
             if number is not None and number == self.checkpoint.last_planned():  # no batch comes again
                 self._complete_tick()
                 self._load_tick(loader, number, operator.begin_tick(number, flush=False))
+
+    def _tick_before(self, number: int) -> None:
+        """Load what the clock closes while some sources bring rows and others do not."""
+        loader = self._loader
+        if len(self.sources) == 1 or loader is None or loader.operator is None or number == 0:
+            return
+        if not loader.operator.has_version(number) and loader.operator.is_tick_due():
+            self._load_tick(loader, number - 1, loader.operator.begin_tick(number - 1, flush=False))
 
     def _waits_for_data(self) -> bool:
         """Whether Spark has looked for messages and found none."""

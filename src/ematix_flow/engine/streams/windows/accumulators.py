@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.engine.streams.batch_frames import quote
-from ematix_flow.engine.streams.windows.values import state_type, to_state
+from ematix_flow.engine.streams.state.values import state_type, to_state
 from ematix_flow.plan.window_columns import FLOATS, INTEGERS, aggregate_type
 from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.types import DataType

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ematix_flow.engine.streams.state.operator import OpenRows
+from ematix_flow.engine.streams.state.progress import Progress
+from ematix_flow.engine.streams.state.state_file import CURRENT, LIFETIME, StateFile
 from ematix_flow.engine.streams.windows.accumulators import Accumulator, add_sketch_functions
-from ematix_flow.engine.streams.windows.state_file import CURRENT, LIFETIME, Progress, StateFile
 from ematix_flow.errors import LoadError
 from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.windows import Window
@@ -26,14 +28,6 @@ class ClosedWindows:
 
     file: Path | None
     rows: int
-
-
-@dataclass(frozen=True)
-class OpenWindows:
-    """The rows of the state, and the end of the first window that is still to be loaded."""
-
-    rows: int = 0
-    next_end: int | None = None
 
 
 class WindowState:
@@ -89,11 +83,11 @@ class WindowState:
             self.file.store_progress(version, progress)
         return closed
 
-    def open_windows(self) -> OpenWindows:
+    def open_windows(self) -> OpenRows:
         rows, first = self.file.first_row(
             f"SELECT count(*), min({START}) FILTER (WHERE pending) FROM {_TABLE} WHERE {CURRENT}"
         ) or (0, None)
-        return OpenWindows(rows, None if first is None else first + self.window.duration_ms * 1000)
+        return OpenRows(rows, None if first is None else first + self.window.duration_ms * 1000)
 
     def _add_batch(
         self,

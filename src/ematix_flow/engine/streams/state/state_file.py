@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow.engine.streams.state.progress import Progress, SourceProgress
 from ematix_flow.errors import EngineError, Unsupported
 from ematix_flow.state.private_files import make_private_folders
 
@@ -24,27 +24,9 @@ LIFETIME = "since BIGINT NOT NULL, until BIGINT"  # the versions that made and e
 CURRENT = "until IS NULL"
 _FILE = "state.duckdb"
 _DEFINITION = "definition"
-_FORMAT = 1  # of the tables in this module
+_FORMAT = 2  # of the tables in this module
 _KEPT_VERSIONS = 100
 _MEMORY = "1GB"  # larger states spill to files
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far event time had come after a version, in microseconds."""
-
-    highest: int | None = None  # event time of all rows
-    watermark: int | None = None
-    border: int | None = None  # windows that end before it take no more rows
-
-    def advance(self, highest: int | None, watermark: int, retained: int) -> Progress:
-        """The progress at a watermark. ``retained`` is how long a window takes rows after its end.
-
-        Neither watermark nor border ever goes back, also if ``retained`` has grown.
-        """
-        watermark = max([watermark, *([] if self.watermark is None else [self.watermark])])
-        border = max([watermark - retained, *([] if self.border is None else [self.border])])
-        return Progress(highest, watermark, border)
 
 
 class StateFile:
@@ -72,18 +54,31 @@ class StateFile:
                 "folder from a backup",
             ) from error
         self.database.execute("CREATE TABLE IF NOT EXISTS facts (name VARCHAR PRIMARY KEY, value VARCHAR)")
-        self.database.execute(
-            "CREATE TABLE IF NOT EXISTS progress "
-            "(version BIGINT, highest BIGINT, watermark BIGINT, border BIGINT)"
-        )
+        self.database.execute("CREATE TABLE IF NOT EXISTS progress (version BIGINT, value VARCHAR)")
+        self._convert_format_1()
         self._progress = self._read_progress()
 
     def close(self) -> None:
         self.database.close()
 
     def _read_progress(self) -> dict[int, Progress]:
-        found = self.database.execute("FROM progress").fetchall()
-        return {version: Progress(*rest) for version, *rest in found}
+        found = self.database.execute("SELECT version, value FROM progress").fetchall()
+        return {version: Progress.from_text(value) for version, value in found}
+
+    def _convert_format_1(self) -> None:
+        """Convert the progress of a state that knew one source only."""
+        columns = [name for name, *_ in self.database.execute("DESCRIBE progress").fetchall()]
+        if "highest" not in columns:
+            return
+        found = self.database.execute("SELECT version, highest, watermark, border FROM progress").fetchall()
+        self.database.execute("BEGIN")
+        self.database.execute("CREATE OR REPLACE TABLE progress (version BIGINT, value VARCHAR)")
+        for version, highest, watermark, border in found:
+            progress = Progress((SourceProgress(highest),), watermark, border)
+            self.database.execute("INSERT INTO progress VALUES (?, ?)", [version, progress.to_text()])
+        definition = json.loads(self.fact(_DEFINITION) or "{}")
+        self.store_fact(_DEFINITION, json.dumps({**definition, "format": _FORMAT}, sort_keys=True))
+        self.database.execute("COMMIT")
 
     def first_row(self, sql: str, *values: object) -> tuple[Any, ...] | None:
         found = self.database.execute(sql, values).fetchall()  # an unread rest would block the connection
@@ -174,10 +169,7 @@ class StateFile:
             oldest = sorted(self._progress)[-2]
             self.database.execute(f"DELETE FROM progress WHERE version < {oldest}")
             self._progress = {known: at for known, at in self._progress.items() if known >= oldest}
-        self.database.execute(
-            "INSERT INTO progress VALUES (?, ?, ?, ?)",
-            [version, progress.highest, progress.watermark, progress.border],
-        )
+        self.database.execute("INSERT INTO progress VALUES (?, ?)", [version, progress.to_text()])
 
     def size_bytes(self) -> int:
         """The size of the file and of its log."""

@@ -1,0 +1,1 @@
+"""What windows, sessions and joins share: a state that goes back, event time, loads by the clock."""
