@@ -16,6 +16,12 @@ class SourceProgress:
     highest: int | None = None
     is_idle: bool = False
 
+    def after_rows(self, seen: int | None) -> SourceProgress:
+        """The progress after a batch with this highest event time; None if it has no rows of the source."""
+        if seen is None:
+            return self
+        return SourceProgress(seen if self.highest is None else max(seen, self.highest))
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -35,12 +41,7 @@ class Progress:
     def after_rows(self, highest: Sequence[int | None], lateness: int, retained: int) -> Progress:
         """The progress after a batch with these highest event times, one for each source."""
         known = self.sources or (SourceProgress(),) * len(highest)
-        sources = tuple(
-            each
-            if seen is None
-            else SourceProgress(seen if each.highest is None else max(seen, each.highest))
-            for each, seen in zip(known, highest, strict=True)
-        )
+        sources = tuple(each.after_rows(seen) for each, seen in zip(known, highest, strict=True))
         return replace(self, sources=sources).advance(lowest_active(sources) - lateness, retained)
 
     def with_idle(self, idle: Sequence[int]) -> Progress:
