@@ -44,7 +44,7 @@ def _read_window(table: TomlTable) -> Window:
                 raise each.error(f"it needs {key} =")
         aggregations.append(_build(each, Aggregation, values))
     if "kind" not in table.values:
-        raise table.error('it needs  kind = "tumbling"  or  "hopping"')
+        raise table.error('it needs  kind = "tumbling",  "hopping"  or  "session"')
     return _read_table(table, Window, {**table.values, "aggregations": aggregations})
 
 

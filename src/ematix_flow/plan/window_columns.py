@@ -8,11 +8,12 @@ from ematix_flow.errors import SchemaMismatch, did_you_mean
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import DataType
-from ematix_flow.spec.windows import REVISION, Aggregation, Window
+from ematix_flow.spec.windows import MERGED_INTO, REVISION, Aggregation, Window
 
 INTEGERS = ("small_int", "integer", "big_int")
 FLOATS = ("float", "double")
 _NUMBERS = (*INTEGERS, *FLOATS, "numeric")
+_SESSION_ID_LENGTH = 32  # hexadecimal digits
 _UNCOMPARABLE = ("json", "jsonb")
 _NOT_TIMES = ("boolean", "bytes", "uuid", *_UNCOMPARABLE)
 
@@ -44,14 +45,13 @@ def window_columns(
         ColumnSpec(each.as_, aggregate_type(each, types, where), nullable=True)
         for each in window.aggregations
     ]
-    moment = DataType("timestamp_tz")
-    return (
-        ColumnSpec(window.window_start_column, moment),
-        ColumnSpec(window.window_end_column, moment),
-        *groups,
-        *aggregates,
-        ColumnSpec(REVISION, DataType("integer")),
-    )
+    moment, text = DataType("timestamp_tz"), DataType("string", length=_SESSION_ID_LENGTH)
+    times = (ColumnSpec(window.window_start_column, moment), ColumnSpec(window.window_end_column, moment))
+    revision = ColumnSpec(REVISION, DataType("integer"))
+    if window.is_session:
+        session = ColumnSpec(window.session_id_column, text)
+        return (*times, session, *groups, *aggregates, revision, ColumnSpec(MERGED_INTO, text, nullable=True))
+    return (*times, *groups, *aggregates, revision)
 
 
 def aggregate_type(

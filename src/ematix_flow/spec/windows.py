@@ -19,7 +19,7 @@ WINDOW_KINDS: tuple[WindowKind, ...] = get_args(WindowKind)
 LATE_DATA: tuple[LateData, ...] = get_args(LateData)
 STATE_KINDS: tuple[StateKind, ...] = get_args(StateKind)
 EVENT_TIME = "_event_ts"  # the time that the broker stores with each message
-REVISION, SESSION_ID = "revision", "session_id"
+REVISION, SESSION_ID, MERGED_INTO = "revision", "session_id", "merged_into"
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,9 @@ class Window:
     A window is loaded when the watermark has passed its end. ``late_data`` decides about rows that come
     later: ``drop`` counts them, ``dlq`` stores them as dead letters, and ``reopen`` loads the window once
     more, for ``allowed_lateness_ms`` after its end.
+
+    A ``session`` holds the rows of a group that follow each other within less than ``gap_ms``, and is at most
+    ``max_session_duration_ms`` long.
     """
 
     kind: WindowKind
@@ -72,8 +75,6 @@ class Window:
 
     def __post_init__(self) -> None:
         check_location(self.where)
-        if self.kind == "session":  # documented; its state is another one
-            raise DeclarationError("kind='session': this version does not have it yet")
         _check_choice("kind", self.kind, WINDOW_KINDS)
         _check_choice("late_data", self.late_data, LATE_DATA)
         object.__setattr__(self, "aggregations", _sequence("aggregations", self.aggregations, Aggregation))
@@ -84,14 +85,46 @@ class Window:
             )
         self._check_times()
         _check_whole_number("max_groups_per_window", self.max_groups_per_window, 1)
-        for option in ("event_time_column", "window_start_column", "window_end_column"):
+        for option in ("event_time_column", "window_start_column", "window_end_column", "session_id_column"):
             _check_name(option, getattr(self, option))
         for name in self.group_by:
             _check_name("group_by", name)
         _refuse_twice(self.output_names)
 
     def _check_times(self) -> None:
-        _check_whole_number("duration_ms", self.duration_ms, 1)
+        if self.is_session:
+            self._check_session()
+        else:
+            self._check_duration()
+        if self.late_data == "reopen":
+            if self.allowed_lateness_ms is None:
+                raise DeclarationError(
+                    "late_data='reopen' needs allowed_lateness_ms=: how long a window can be opened again"
+                )
+            _check_whole_number("allowed_lateness_ms", self.allowed_lateness_ms, 1)
+        elif self.allowed_lateness_ms is not None:
+            raise DeclarationError(f"allowed_lateness_ms= is for late_data='reopen', not {self.late_data!r}")
+
+    def _check_session(self) -> None:
+        for option, default in (("duration_ms", 0), ("hop_ms", None)):
+            if getattr(self, option) != default:
+                raise DeclarationError(f"{option}= is for tumbling and hopping windows, not for 'session'")
+        if self.gap_ms is None:
+            raise DeclarationError("kind='session' needs gap_ms=: how long a pause ends a session")
+        _check_whole_number("gap_ms", self.gap_ms, 1)
+        if self.max_session_duration_ms is None:
+            raise DeclarationError(
+                "kind='session' needs max_session_duration_ms=: without it, a group that never pauses is "
+                "never loaded"
+            )
+        _check_whole_number("max_session_duration_ms", self.max_session_duration_ms, 1)
+        if self.max_session_duration_ms <= self.gap_ms:
+            raise DeclarationError(
+                f"max_session_duration_ms={self.max_session_duration_ms} must be longer than "
+                f"gap_ms={self.gap_ms}"
+            )
+
+    def _check_duration(self) -> None:
         for option, default in (
             ("gap_ms", None),
             ("max_session_duration_ms", None),
@@ -99,6 +132,7 @@ class Window:
         ):
             if getattr(self, option) != default:
                 raise DeclarationError(f"{option}= is for kind='session', not for {self.kind!r}")
+        _check_whole_number("duration_ms", self.duration_ms, 1)
         if self.kind == "hopping":
             if self.hop_ms is None:
                 raise DeclarationError("kind='hopping' needs hop_ms=, the distance between two windows")
@@ -110,14 +144,10 @@ class Window:
                 )
         elif self.hop_ms is not None:
             raise DeclarationError("hop_ms= is for kind='hopping', not for 'tumbling'")
-        if self.late_data == "reopen":
-            if self.allowed_lateness_ms is None:
-                raise DeclarationError(
-                    "late_data='reopen' needs allowed_lateness_ms=: how long a window can be opened again"
-                )
-            _check_whole_number("allowed_lateness_ms", self.allowed_lateness_ms, 1)
-        elif self.allowed_lateness_ms is not None:
-            raise DeclarationError(f"allowed_lateness_ms= is for late_data='reopen', not {self.late_data!r}")
+
+    @property
+    def is_session(self) -> bool:
+        return self.kind == "session"
 
     @property
     def hop(self) -> int:
@@ -133,11 +163,16 @@ class Window:
     def output_names(self) -> tuple[str, ...]:
         """The columns of the result, in their order."""
         aggregates = (each.as_ for each in self.aggregations)
-        return (self.window_start_column, self.window_end_column, *self.group_by, *aggregates, REVISION)
+        times = (self.window_start_column, self.window_end_column)
+        if self.is_session:
+            return (*times, self.session_id_column, *self.group_by, *aggregates, REVISION, MERGED_INTO)
+        return (*times, *self.group_by, *aggregates, REVISION)
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns that identify a row of the result."""
+        """The columns that identify a row of the result. Start and end of a session can still change."""
+        if self.is_session:
+            return (self.session_id_column,)
         return (self.window_start_column, *self.group_by)
 
     @property
@@ -148,8 +183,11 @@ class Window:
 
     def __str__(self) -> str:
         """As in ``hopping 60000 ms every 5000 ms by user_id``."""
-        every = f" every {self.hop_ms} ms" if self.hop_ms is not None else ""
         groups = f" by {', '.join(self.group_by)}" if self.group_by else ""
+        if self.is_session:
+            most = f"at most {self.max_session_duration_ms} ms"
+            return f"session{groups}, ends after {self.gap_ms} ms without rows, {most}"
+        every = f" every {self.hop_ms} ms" if self.hop_ms is not None else ""
         return f"{self.kind} {self.duration_ms} ms{every}{groups}"
 
     def to_json(self) -> dict[str, Any]:
@@ -232,6 +270,6 @@ def _refuse_twice(names: Sequence[str]) -> None:
         if name.lower() in seen:
             raise DeclarationError(
                 f"two columns of the window's result are called {name!r}",
-                next_step="rename one of them with as_=, window_start_column= or window_end_column=",
+                next_step="rename one of them with as_= or with the window's options that name columns",
             )
         seen.add(name.lower())

@@ -26,12 +26,12 @@ SKETCH_BITS = 14  # 0.8 % standard error
 
 @dataclass(frozen=True)
 class StateField:
-    """One kept column. ``merged`` is SQL of the state over the kept row ``o`` and the batch's row ``p``."""
+    """One kept column. ``united`` is SQL of the state: an aggregate over kept rows and rows of batches."""
 
     name: str
-    batch: str  # Spark SQL, an aggregate
+    batch: str  # Spark SQL, an aggregate over the rows of a batch
     type: str
-    merged: str
+    united: str
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,7 @@ def _accumulator(name: str, each: Aggregation, types: dict[str, DataType]) -> Ac
         return _distinct(name, column, read, result_type)
     if each.agg in ("first", "last"):
         return _first_or_last(name, each.agg, column, read, result_type)
-    sign = "<" if each.agg == "min" else ">"
-    field = StateField(
-        name,
-        f"{each.agg}({to_state(column, read)})",
-        state_type(read),
-        f"CASE WHEN o.{name} IS NULL OR p.{name} {sign} o.{name} THEN p.{name} ELSE o.{name} END",
-    )
+    field = StateField(name, f"{each.agg}({to_state(column, read)})", state_type(read), f"{each.agg}({name})")
     return Accumulator((field,), name, result_type)
 
 
@@ -81,9 +75,7 @@ def _spark_sum_type(result_type: DataType) -> str:
 
 
 def _sum_field(name: str, batch: str, kept: str) -> StateField:
-    old, new = f"o.{name}", f"p.{name}"
-    merged = f"CASE WHEN {old} IS NULL THEN {new} WHEN {new} IS NULL THEN {old} ELSE {old} + {new} END"
-    return StateField(name, batch, kept, merged)
+    return StateField(name, batch, kept, f"CAST(sum({name}) AS {kept})")
 
 
 def _average(name: str, column: str, read: DataType, result_type: DataType) -> Accumulator:
@@ -105,18 +97,13 @@ def _first_or_last(name: str, agg: str, column: str, read: DataType, result_type
 
     Nulls are left out, as in all other aggregates.
     """
-    function, sign = ("min", "<") if agg == "first" else ("max", ">")
+    function = "min" if agg == "first" else "max"
     value, at = to_state(column, read), f"{name}_at"
     picked = f"({function}(struct({EVENT} AS at, {value} AS v)) FILTER (WHERE {quote(column)} IS NOT NULL))"
-    takes = f"o.{at} IS NULL OR p.{at} {sign} o.{at} OR (p.{at} = o.{at} AND p.{name} {sign} o.{name})"
+    kept = f"({function}({{'at': {at}, 'v': {name}}}) FILTER (WHERE {at} IS NOT NULL))"
     fields = tuple(
-        StateField(
-            field,
-            f"{picked}.{part}",
-            kept,
-            f"CASE WHEN p.{at} IS NOT NULL AND ({takes}) THEN p.{field} ELSE o.{field} END",
-        )
-        for field, part, kept in ((name, "v", state_type(read)), (at, "at", "BIGINT"))
+        StateField(field, f"{picked}.{part}", data_type, f"{kept}.{part}")
+        for field, part, data_type in ((name, "v", state_type(read)), (at, "at", "BIGINT"))
     )
     return Accumulator(fields, name, result_type)
 
@@ -127,7 +114,7 @@ def _distinct(name: str, column: str, read: DataType, result_type: DataType) -> 
     if read.kind not in (*INTEGERS, "bytes"):
         value = f"concat('=', CAST({value} AS STRING))"  # a sketch leaves out empty texts
     field = StateField(
-        name, f"hll_sketch_agg({value}, {SKETCH_BITS})", "BLOB", f"unite_sketches(o.{name}, p.{name})"
+        name, f"hll_sketch_agg({value}, {SKETCH_BITS})", "BLOB", f"unite_sketches(list({name}))"
     )
     return Accumulator((field,), f"sketch_estimate({name})", result_type)
 
@@ -141,22 +128,23 @@ def add_sketch_functions(state: duckdb.DuckDBPyConnection) -> None:
 
     blob, number = duckdb.sqltype("BLOB"), duckdb.sqltype("BIGINT")
     options: dict[str, Any] = {"type": "arrow", "null_handling": "special"}
-    state.create_function("unite_sketches", _unite_sketches, [blob, blob], blob, **options)
+    state.create_function("unite_sketches", _unite_sketches, [duckdb.sqltype("BLOB[]")], blob, **options)
     state.create_function("sketch_estimate", _sketch_estimates, [blob], number, **options)
 
 
-def _unite_sketches(ones: Any, others: Any) -> Any:  # DuckDB evaluates the annotations
+def _unite_sketches(lists: Any) -> Any:  # DuckDB evaluates the annotations
     import pyarrow as pa
     from datasketches import hll_sketch, hll_union
 
     united: list[bytes | None] = []
-    for one, other in zip(ones.to_pylist(), others.to_pylist(), strict=True):
-        if one is None or other is None:
-            united.append(one if other is None else other)
+    for sketches in lists.to_pylist():
+        given = [sketch for sketch in sketches or () if sketch is not None]
+        if len(given) < 2:
+            united.append(given[0] if given else None)
             continue
         union = hll_union(SKETCH_BITS)
-        union.update(hll_sketch.deserialize(one))
-        union.update(hll_sketch.deserialize(other))
+        for sketch in given:
+            union.update(hll_sketch.deserialize(sketch))
         united.append(union.get_result().serialize_compact())
     return pa.array(united, pa.binary())
 

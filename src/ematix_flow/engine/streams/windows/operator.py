@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from ematix_flow.engine.streams.state.values import (
     to_state,
 )
 from ematix_flow.engine.streams.windows.accumulators import EVENT, build_accumulators
+from ematix_flow.engine.streams.windows.session_state import ROWS, LateRows, SessionState
 from ematix_flow.engine.streams.windows.window_state import START, ClosedWindows, WindowState, expired_sql
 from ematix_flow.plan.window_columns import window_columns
 from ematix_flow.spec.streams import StreamSpec
@@ -49,10 +51,12 @@ class WindowOperator(StatefulOperator):
         super().__init__(spec, folder, self._definition(spec), self.window.reopens_for, clock)
         self._accumulators = build_accumulators(self.window.aggregations, self._types)
         group_types = [state_type(self._types[name]) for name in self.window.group_by]
-        self.state = WindowState(self.file, self.window, group_types, self._accumulators)
+        state = SessionState if self.window.is_session else WindowState
+        self.state = state(self.file, self.window, group_types, self._accumulators)
         self._late = None
         self.open = self.state.open_windows()
 
+    state: WindowState | SessionState
     _late: DataFrame | None
 
     def check_rows(self, rows: DataFrame) -> None:
@@ -65,8 +69,12 @@ class WindowOperator(StatefulOperator):
         before = self.file.progress_before(version)
         timed = self._with_event_time(rows)
         files, self.counts = self._aggregate(timed, before.border, "batch")
-        self._late = timed.where(self._is_late(before.border)) if self.counts.late else None
         closed = self._advance(version, self.progress_after(before), files)
+        if isinstance(self.state, SessionState):
+            self.counts = replace(self.counts, late=self.state.late.rows)
+            self._late = self._rows_of_ended_sessions(timed, self.state.late)
+        else:
+            self._late = timed.where(self._is_late(before.border)) if self.counts.late else None
         return self._output_rows(rows.sparkSession, closed)
 
     def late_rows(self) -> Iterator[str]:
@@ -108,6 +116,8 @@ class WindowOperator(StatefulOperator):
 
     def _is_late(self, border: int | None) -> str:
         """Spark SQL: whether every window of a row takes no more rows."""
+        if self.window.is_session:  # the state decides
+            return "false"
         return expired_sql(self.window, self._newest_start, border)
 
     def _aggregate(self, rows: DataFrame, border: int | None, name: str) -> tuple[list[str], BatchCounts]:
@@ -127,6 +137,8 @@ class WindowOperator(StatefulOperator):
         aggregates = [
             F.expr(field.batch).alias(field.name) for each in self._accumulators for field in each.fields
         ]
+        if self.window.is_session:
+            aggregates.append(F.count(F.lit(1)).alias(ROWS))
         folder = self.scratch / name
         shutil.rmtree(folder, ignore_errors=True)
         grouped = self._in_windows(rows).groupBy(*keys).agg(*aggregates)
@@ -151,12 +163,30 @@ class WindowOperator(StatefulOperator):
         """The rows with the start of their window, once for each window that holds the row."""
         from pyspark.sql import functions as F
 
+        if self.window.is_session:  # each time alone: the state knows which of them follow each other
+            return rows.withColumn(START, F.col(EVENT))
         duration, hop = self.window.duration_ms * 1000, self.window.hop * 1000
         if hop == duration:
             return rows.withColumn(START, F.expr(self._newest_start))
         first = f"{self._newest_start} - {hop * (-(-duration // hop) - 1)}"
         starts = f"explode(sequence({first}, {self._newest_start}, {hop}L))"
         return rows.withColumn(START, F.expr(starts)).where(f"{START} + {duration} > {EVENT}")
+
+    def _rows_of_ended_sessions(self, rows: DataFrame, late: LateRows) -> DataFrame | None:
+        """The rows of the batch that came too late for their sessions."""
+        if late.file is None:
+            return None
+        from pyspark.sql import functions as F
+
+        groups = self.window.group_by
+        kinds = [spark_state_type(self._types[name]) for name in groups]
+        ddl = ", ".join(["event_at bigint", *(f"g{n} {kind}" for n, kind in enumerate(kinds))])
+        found = rows.sparkSession.read.schema(ddl).parquet(str(late.file)).alias("late")
+        matches = F.col(EVENT) == F.col("late.event_at")
+        for n, name in enumerate(groups):
+            own = F.expr(to_state(name, self._types[name]))
+            matches = matches & own.eqNullSafe(F.col(f"late.g{n}"))
+        return rows.join(found, matches, "left_semi")
 
     def _advance(
         self, version: int, progress: Progress, files: list[str], *, flush: bool = False
@@ -172,8 +202,11 @@ class WindowOperator(StatefulOperator):
         return closed
 
     def _output_rows(self, spark: SparkSession, closed: ClosedWindows) -> DataFrame:
-        stored = [START, "window_end", *(f"g{n}" for n in range(len(self.window.group_by)))]
-        stored += [*(f"r{n}" for n in range(len(self._accumulators))), "revision"]
+        groups = [f"g{n}" for n in range(len(self.window.group_by))]
+        results = [f"r{n}" for n in range(len(self._accumulators))]
+        stored = [START, "window_end", *groups, *results, "revision"]
+        if self.window.is_session:
+            stored = ["first_at", "window_end", "id", *groups, *results, "revision", "merged_into"]
         columns = list(zip(stored, self.output, strict=True))
         ddl = ", ".join(f"{name} {spark_state_type(column.type)}" for name, column in columns)
         frame = (
@@ -188,9 +221,11 @@ class WindowOperator(StatefulOperator):
     def _definition(self, spec: StreamSpec) -> dict[str, object]:
         window = self.window
         several = {"sources": len(spec.sources)} if len(spec.sources) > 1 else {}
+        session = {"gap_ms": window.gap_ms} if window.is_session else {}
         return {
             **several,
             "kind": window.kind,
+            **session,
             "duration_ms": window.duration_ms,
             "hop_ms": window.hop_ms,
             "group_by": [[name, str(self._types[name])] for name in window.group_by],

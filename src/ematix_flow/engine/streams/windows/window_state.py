@@ -96,15 +96,22 @@ class WindowState:
         files: Sequence[str],
         border: int | None,
     ) -> None:
+        keys, kept = ", ".join(self._keys), ", ".join(self._kept)
         matches = " AND ".join(f"o.{key} IS NOT DISTINCT FROM p.{key}" for key in self._keys)
-        merged = ", ".join(f"{field.merged} AS {field.name}" for field in self._fields)
+        united = ", ".join(f"{field.united} AS {field.name}" for field in self._fields)
+        database.execute(
+            f"""CREATE OR REPLACE TEMP TABLE arrived AS SELECT {keys}, {kept} FROM read_parquet(?)
+            WHERE NOT ({expired_sql(self.window, START, border)})""",
+            [list(files)],
+        )
         database.execute(
             f"""CREATE OR REPLACE TEMP TABLE touched AS
-            SELECT {", ".join(f"p.{key}" for key in self._keys)}, {merged},
-                   coalesce(o.revision, 0) AS revision, o.rowid AS replaced
-            FROM read_parquet(?) p LEFT JOIN {_TABLE} o ON o.{CURRENT} AND {matches}
-            WHERE NOT ({expired_sql(self.window, f"p.{START}", border)})""",
-            [list(files)],
+            SELECT {keys}, {united}, max(revision) AS revision, max(replaced) AS replaced FROM (
+                SELECT {keys}, {kept}, 0 AS revision, NULL::BIGINT AS replaced FROM arrived
+                UNION ALL
+                SELECT {keys}, {kept}, revision, rowid FROM {_TABLE} o
+                WHERE {CURRENT} AND EXISTS (FROM arrived p WHERE {matches}))
+            GROUP BY {keys}"""
         )
         database.execute(
             f"UPDATE {_TABLE} SET until = {version} WHERE rowid IN (SELECT replaced FROM touched)"
@@ -167,7 +174,7 @@ class WindowState:
         order = ", ".join(self._keys)
         database.execute(
             f"COPY (SELECT {selected} FROM closed WHERE is_loaded ORDER BY {order}) "
-            f"TO '{_literal(output)}' (FORMAT parquet)"
+            f"TO '{path_literal(output)}' (FORMAT parquet)"
         )
         return ClosedWindows(output, int(rows))
 
@@ -177,5 +184,5 @@ def expired_sql(window: Window, start: str, border: int | None) -> str:
     return "false" if border is None else f"{start} + {window.duration_ms * 1000} <= {border}"
 
 
-def _literal(path: Path) -> str:
+def path_literal(path: Path) -> str:
     return str(path).replace("'", "''")
