@@ -14,7 +14,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = [p for p in (REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("**/*.md"))) if p.exists()]
 NEED_SPARK = {
     *("docs/how-to/files.md", "docs/how-to/iceberg.md", "docs/how-to/lakes.md", "docs/how-to/streams.md"),
-    *("docs/how-to/lookups.md", "docs/how-to/windows.md"),
+    *("docs/how-to/lookups.md", "docs/how-to/windows.md", "docs/how-to/sessions.md"),
     *("docs/how-to/python-functions.md", "docs/learn/getting-started.md", "docs/reference/pipelines.md"),
 }
 DATABASES = ("WAREHOUSE_URL", "SOURCE_URL")

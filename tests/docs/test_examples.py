@@ -31,6 +31,7 @@ NEEDS_SPARK = (
     "lookups",
     "python_functions",
     "windows",
+    "sessions",
     "delta_lake",
     "iceberg_lake",
 )
@@ -107,6 +108,19 @@ LEFT: dict[str, list[tuple[str, str, list[tuple[Any, ...]]]]] = {
             "warehouse.db",
             "SELECT substr(window_start, 12, 5), page, clicks, revision FROM clicks_per_minute ORDER BY 1, 2",
             [("10:00", "help", 2, 1), ("10:00", "home", 2, 0)] + [(f"10:0{n}", "home", 1, 0) for n in (1, 2)],
+        )
+    ],
+    "sessions": [
+        (
+            "warehouse.db",
+            "SELECT user, pages, entry_page, exit_page, revision, merged_into IS NULL FROM visits "
+            "ORDER BY user, pages, window_start",
+            [
+                ("ann", None, None, None, 1, 0),
+                ("ann", 4, "home", "pay", 1, 1),
+                ("bob", 1, "help", "help", 0, 1),
+                ("bob", 1, "home", "home", 0, 1),
+            ],
         )
     ],
     "delta_lake": [("shop.db", "SELECT orders, CAST(amount AS REAL) FROM revenue", [(4, 74.4)])],

@@ -20,6 +20,7 @@ from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import DataType
 
 COUNT = Aggregation(agg="count", as_="n")
+SESSION = Window(kind="session", gap_ms=5, max_session_duration_ms=60, aggregations=[COUNT])
 KAFKA = KafkaConnection(name="kafka", bootstrap_servers="localhost:9092")
 LITE = SQLiteConnection(name="lite", path="lite.db")
 
@@ -40,13 +41,11 @@ def spec(**options: Any) -> StreamSpec:
     ("options", "message"),
     [
         ({"kind": "sliding"}, "kind='sliding' is unknown"),
-        ({"kind": "session"}, "this version does not have it yet"),
         ({"duration_ms": 0}, "duration_ms= takes a whole number from 1 up, not 0"),
         ({"duration_ms": True}, "not True"),
         ({"hop_ms": 500}, "hop_ms= is for kind='hopping'"),
         ({"kind": "hopping"}, "needs hop_ms="),
         ({"kind": "hopping", "hop_ms": 1_001}, "rows between two windows would be in none"),
-        ({"gap_ms": 5}, "gap_ms= is for kind='session'"),
         ({"session_id_column": "s"}, "session_id_column= is for kind='session'"),
         ({"late_data": "keep"}, "late_data='keep' is unknown"),
         ({"late_data": "reopen"}, "needs allowed_lateness_ms="),
@@ -59,6 +58,14 @@ def spec(**options: Any) -> StreamSpec:
         ({"group_by": ["n"]}, "two columns of the window's result are called 'n'"),
         ({"group_by": ["revision"]}, "two columns of the window's result are called 'revision'"),
         ({"max_groups_per_window": 0}, "max_groups_per_window="),
+        ({"gap_ms": 5}, "gap_ms= is for kind='session'"),
+        ({"kind": "session"}, "duration_ms= is for tumbling and hopping windows"),
+        ({"kind": "session", "duration_ms": 0}, "needs gap_ms="),
+        ({"kind": "session", "duration_ms": 0, "gap_ms": 5}, "needs max_session_duration_ms="),
+        (
+            {"kind": "session", "duration_ms": 0, "gap_ms": 5, "max_session_duration_ms": 5},
+            "max_session_duration_ms=5 must be longer than gap_ms=5",
+        ),
         ({"event_time_column": ""}, "event_time_column= takes the name of a column"),
         ({"where": 5}, "where= is not an option for you to set"),
     ],
@@ -90,6 +97,11 @@ def test_an_aggregate_that_means_nothing_is_refused(options: dict[str, Any], mes
         ({"window": None, "watermark": Watermark()}, "watermark= works with window=, which is not set"),
         ({"window": None, "state_store": StateStore()}, "state_store= works with window="),
         ({"mode": "merge", "keys": ["n"]}, "lacks 'window_start': several rows of the window"),
+        ({"window": SESSION, "mode": "merge", "keys": ["n"]}, "lacks 'session_id'"),
+        (
+            {"window": SESSION, "mode": "merge", "keys": ["session_id", "window_end"]},
+            "has 'window_end', which changes while a session grows",
+        ),
         (
             {"mode": "scd2", "keys": ["n"], "event_timestamp_column": "window_start"},
             "a window yields aggregates",
