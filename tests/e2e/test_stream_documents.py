@@ -104,3 +104,20 @@ def test_the_sample_of_an_aggregate_function_runs(
         (17.5,),
         (None,),
     ]
+
+
+def test_the_samples_of_windows_and_sessions_run(
+    documents: Path, kafka: KafkaServer, kafka_topic: str, pg_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = 1_780_000_000_000  # milliseconds since 1970
+    for second, page in ((0, "home"), (100, "shop"), (900, "home")):
+        produce(kafka, kafka_topic, [{"user_id": 7, "page": page}], timestamp=start + second * 1000)
+    names: dict[str, Any] = {"kafka_prod": kafka_connection(kafka), "warehouse": warehouse(pg_database)}
+    names |= {name: getattr(ematix_flow, name) for name in ("Window", "Aggregation")}
+    run_sample(documents, "events-per-min", names, monkeypatch, source_query=kafka_topic)
+    assert query(pg_database, "SELECT user_id, n FROM events_per_min") == [(7, 1)] * 3
+    store = ematix_flow.StateStore(kind="postgres", url=pg_database)
+    run_sample(documents, "user-sessions", names, monkeypatch, source_query=kafka_topic, state_store=store)
+    assert query(
+        pg_database, "SELECT user_id, events, entry_page, exit_page FROM user_sessions ORDER BY window_start"
+    ) == [(7, 2, "home", "shop"), (7, 1, "home", "home")]
