@@ -10,12 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ematix_flow import CDC, Annotated, BigInt, ManagedTable, String, Text, fault_points, nullable, pk
+from ematix_flow import (
+    CDC,
+    Annotated,
+    BigInt,
+    Integer,
+    ManagedTable,
+    String,
+    Text,
+    fault_points,
+    nullable,
+    pk,
+)
 from ematix_flow.backends.payloads.change_events import UNAVAILABLE
 from ematix_flow.engine.streams import incoming_batch, small_batches
 from ematix_flow.errors import FlowError, UnreadableMessages
-from ematix_flow.spec.connections import DeltaLocalConnection, SQLiteConnection
+from ematix_flow.spec.connections import DeltaLocalConnection, DeltaS3Connection, SQLiteConnection
 from tests.services.kafka import KafkaServer
+from tests.services.s3 import S3Server
 from tests.stream_runs import kafka_connection, load, produce, query, stream, warehouse
 
 if TYPE_CHECKING:
@@ -95,6 +107,60 @@ def test_a_large_batch_is_folded_by_tasks(
     produce(kafka, kafka_topic, [*FIRST, *SECOND])
     load(mirror(kafka, kafka_topic, warehouse(pg_database)))
     assert query(pg_database, "SELECT region, id, email, score FROM customers ORDER BY 1, 2") == EXPECTED
+
+
+class DeclaredPayload(ManagedTable):
+    region: Text
+    id: Integer
+    email: Annotated[Text, nullable()]
+    score: Annotated[Integer, nullable()]
+
+
+def test_a_large_batch_has_the_types_of_its_columns_until_it_is_staged(
+    kafka: KafkaServer, kafka_topic: str, pg_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(incoming_batch, "MAX_ROWS", 0)
+    monkeypatch.setattr(small_batches, "MAX_ROWS", 0)
+    produce(kafka, kafka_topic, [*FIRST, *SECOND])
+    load(mirror(kafka, kafka_topic, warehouse(pg_database), source_columns=DeclaredPayload))
+    assert query(pg_database, "SELECT region, id, email, score FROM customers ORDER BY 1, 2") == EXPECTED
+
+
+def test_a_table_that_was_dropped_alone_begins_without_old_positions(
+    kafka: KafkaServer, kafka_topic: str, pg_database: str
+) -> None:
+    produce(kafka, kafka_topic, [*FIRST, *SECOND])
+    load(mirror(kafka, kafka_topic, warehouse(pg_database)))
+    query(pg_database, "DROP TABLE customers")
+    again = mirror(kafka, kafka_topic, warehouse(pg_database), name="again")
+    with fault_points.inject("apply.before_commit", "crash"), pytest.raises(fault_points.InjectedCrash):
+        load(again)
+    load(again)
+    assert query(pg_database, "SELECT region, id, email, score FROM customers ORDER BY 1, 2") == EXPECTED
+
+
+@pytest.mark.long  # a minute; a folder is always loaded
+def test_a_delta_table_in_a_bucket_mirrors_the_source(
+    kafka: KafkaServer, kafka_topic: str, s3: S3Server, s3_bucket: str
+) -> None:
+    from deltalake import DeltaTable
+
+    lake = DeltaS3Connection(name="lake", prefix="lake", **s3.connection_fields(s3_bucket))  # type: ignore[arg-type]
+    followed = mirror(kafka, kafka_topic, lake)
+    for messages in (FIRST, SECOND):
+        produce(kafka, kafka_topic, messages)
+        load(followed)
+    options = {
+        "AWS_ENDPOINT_URL": lake.endpoint,
+        "AWS_ACCESS_KEY_ID": lake.access_key_id,
+        "AWS_SECRET_ACCESS_KEY": lake.secret_access_key,
+        "AWS_REGION": lake.region or "us-east-1",
+        "AWS_ALLOW_HTTP": "true",
+    }
+    table = DeltaTable(f"s3://{s3_bucket}/lake/public/customers", storage_options=options)
+    rows = table.to_pyarrow_table(columns=["region", "id", "email", "score"]).to_pylist()
+    found = [tuple(row.values()) for row in rows]
+    assert sorted(found) == EXPECTED
 
 
 def test_a_delta_table_mirrors_the_source_after_a_crash(

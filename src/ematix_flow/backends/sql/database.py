@@ -121,9 +121,15 @@ class SqlDatabase(ABC):
     # -------------------------------------------------------------- changes of the load's table
 
     def make_planned_changes(self, session: SqlSession, load: Load) -> None:
-        """Make the planned changes. Creating a table also deletes its old watermarks."""
+        """Make the planned changes. Creating a table also deletes its old watermarks and positions."""
         due = self.changes_to_make(session, load)
-        created = ("create_table", load.table.label) in [(change.action, change.subject) for change in due]
+        new_tables = [change.subject for change in due if change.action == "create_table"]
+        created = load.table.label in new_tables
+        positions = load.table.companion() if load.table.keeps == "changes" else None
+        if created and positions is not None and positions.label not in new_tables:
+            # before the table is there: if a change commits by itself, the next try must come here again
+            kept = self.dialect.table(positions.schema, positions.name)
+            session.execute(self.dialect.render(exp.Delete(this=kept)))
         if created and self.control_table_exists(session, WATERMARKS):
             gone = delete_control_sql(self.dialect, WATERMARKS, ["pipeline", "target"])
             session.execute(gone, {"pipeline": load.pipeline, "target": load.target})

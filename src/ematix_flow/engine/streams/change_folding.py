@@ -9,7 +9,7 @@ delete, needs the row before it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.engine.execution.spark_tasks import map_in_arrow
@@ -32,6 +32,7 @@ from ematix_flow.spec.tables import (
     UPSERT_ROW,
     TableSpec,
 )
+from ematix_flow.spec.types import DataType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,18 +50,22 @@ class _Result:
 
 @dataclass(frozen=True)
 class ChangeFolder:
-    """Folds changes for one table. ``columns`` are those of the changes, in the order of their marks."""
+    """Folds changes for one table. ``columns`` are those of the changes, in the order of their marks.
+
+    ``types`` are the types of these columns, if they may differ from those of the table.
+    """
 
     table: TableSpec
     keys: tuple[str, ...]
     columns: tuple[str, ...]
     soft: bool
+    types: tuple[DataType, ...] = ()
 
     def fold_frame(self, changes: DataFrame) -> DataFrame:
         """Fold with one task for each share of the keys."""
         keys = [quote(key) for key in self.keys]
         ordered = changes.repartition(*keys).sortWithinPartitions(*keys, quote(CHANGE_POSITION))
-        return map_in_arrow(ordered, self._fold_sorted, schema_ddl(self.table.staged()))
+        return map_in_arrow(ordered, self._fold_sorted, schema_ddl(self._folded()))
 
     def fold_batch(self, changes: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
         """Fold changes of this process, in any order."""
@@ -96,6 +101,13 @@ class ChangeFolder:
                 yield self._fold_groups(batch, groups)
         if waiting is not None and waiting.num_rows:
             yield self._fold_groups(waiting, [list(range(waiting.num_rows))])
+
+    def _folded(self) -> TableSpec:
+        """The staged table with the types that the changes have; staging converts them."""
+        staged, types = self.table.staged(), dict(zip(self.columns, self.types, strict=False))
+        return replace(
+            staged, columns=tuple(replace(c, type=types.get(c.name, c.type)) for c in staged.columns)
+        )
 
     def _key_values(self, batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
         return list(zip(*(batch.column(key).to_pylist() for key in self.keys), strict=True))
@@ -136,7 +148,7 @@ class ChangeFolder:
         for number, name in enumerate(self.columns):
             source = last if name in self.keys else pa.array([r.sources[number] for r in results], pa.int64())
             arrays[name] = batch.column(name).take(source)
-        staged = self.table.staged()
+        staged = self._folded()
         columns = [
             arrays[c.name] if c.name in arrays else pa.nulls(len(results), c.type.arrow())
             for c in staged.columns

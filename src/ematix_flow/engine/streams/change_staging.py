@@ -84,4 +84,5 @@ def stage_changes(
 def _folder(spec: StreamSpec, sink: TableSink, columns: Sequence[ColumnSpec]) -> ChangeFolder:
     assert spec.cdc is not None
     names = tuple(column.name for column in columns)
-    return ChangeFolder(sink.table, sink.plan.target.keys, names, spec.cdc.delete_mode == "soft")
+    types = tuple(column.type for column in columns)
+    return ChangeFolder(sink.table, sink.plan.target.keys, names, spec.cdc.delete_mode == "soft", types)
