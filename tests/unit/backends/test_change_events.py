@@ -14,6 +14,7 @@ from ematix_flow.backends.payloads.change_decoder import ChangeDecoder, infer_ch
 from ematix_flow.backends.payloads.change_events import BadChange, read_change
 from ematix_flow.backends.payloads.debezium_values import debezium_value
 from ematix_flow.spec.cdc import CDC
+from ematix_flow.spec.change_positions import is_open_change, is_snapshot_row, just_before
 from ematix_flow.spec.tables import CHANGE_KEPT, CHANGE_OP, CHANGE_POSITION, ColumnSpec
 from ematix_flow.spec.types import DataType
 from tests.property.change_model import message_batch
@@ -110,7 +111,7 @@ def test_a_debezium_update_is_read_with_and_without_its_wrapper() -> None:
             "first_name": "Anne Marie",
             "email": "annek@noanswer.org",
             CHANGE_OP: "u",
-            CHANGE_POSITION: f"{number(20, 24023128)}.{number(20, 42)}",
+            CHANGE_POSITION: f"{number(20, 24023128)}.{number(20, 24023128)}.{number(20, 42)}",
             CHANGE_KEPT: None,
         }
 
@@ -164,6 +165,22 @@ def test_rows_of_one_maxwell_transaction_keep_their_order() -> None:
     ]
     last = read_change(CDC(envelope="maxwell"), MAXWELL_UPDATE, "1")
     assert last is not None and [*positions, last.position] == sorted([*positions, last.position])
+
+
+def test_changes_of_postgres_sort_by_commits_and_those_of_an_open_transaction_are_marked() -> None:
+    def position(commit: str | None, lsn: int, op: str = "u") -> str:
+        source = {"connector": "postgresql", "lsn": lsn, "sequence": json.dumps([commit, str(lsn)])}
+        found = read_change(CDC(), {"op": op, "after": {"id": 1}, "source": source}, "7")
+        assert found is not None
+        return found.position
+
+    row, opened, later = position(None, 100, "r"), position(None, 90), position("105", 95)
+    assert row < later and opened < later  # its place is before the snapshot, its commit is not
+    assert position("80", 95) < row and position("105", 95) < position("105", 96)
+    assert is_snapshot_row(row) and is_open_change(opened)
+    assert not is_open_change(later) and not is_snapshot_row(later)
+    assert just_before(opened, row) < opened
+    assert position("22046088", 22046088) != position(None, 22046088)
 
 
 def test_a_change_without_any_position_is_refused() -> None:
