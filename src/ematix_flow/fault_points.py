@@ -195,6 +195,7 @@ declare_point(
     "stream.state_committed",
     "the state has the batch, and its closed windows are in a file; nothing is staged",
 )
+declare_point("stream.state_mirrored", "the state store in Postgres has the batch as well; nothing is staged")
 declare_point("stream.staged", "a stream's batch is staged for every target; no target has it")
 declare_point(
     "stream.target_committed",

@@ -71,7 +71,8 @@ STREAMED = (
     "stream.committed",
     "stream.acknowledged",
 )
-WINDOWED = ("stream.state_committed",)  # test_stream_windows.py
+# test_stream_windows.py and test_stream_state_store.py
+WINDOWED = ("stream.state_committed", "stream.state_mirrored")
 SENT = ("messages.produced", "messages.before_commit", "messages.after_commit")
 
 

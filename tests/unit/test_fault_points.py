@@ -58,6 +58,7 @@ def test_every_step_of_the_commit_protocol_is_declared_with_its_meaning() -> Non
         "stream.dead_letters_sent",
         "stream.dead_letters",
         "stream.state_committed",
+        "stream.state_mirrored",
         "stream.staged",
         "stream.target_committed",
         "stream.sent",

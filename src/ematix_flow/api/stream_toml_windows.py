@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from ematix_flow.config.toml_table import TomlTable
 from ematix_flow.errors import DeclarationError
+from ematix_flow.spec.connections.urls import mask_url
 from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.spec.windows import Aggregation, StateStore, Watermark, Window
 
@@ -29,8 +30,7 @@ def read_window_options(top: TomlTable, transform: TomlTable | None) -> dict[str
     if watermark is not None:
         found["watermark"] = _read_table(watermark, Watermark, watermark.values)
     if store is not None:
-        values = {key: store.text(key) if key == "url" else value for key, value in store.values.items()}
-        found["state_store"] = _read_table(store, StateStore, values)
+        found["state_store"] = _read_table(store, StateStore, store.values)
     return found
 
 
@@ -73,6 +73,8 @@ def _written(value: Any) -> dict[str, Any]:
         given = getattr(value, each.name)
         if each.name != "where" and given != each.default and given is not None:
             found[each.name] = list(given) if isinstance(given, tuple) else given
+    if isinstance(value, StateStore) and value.url is not None:
+        found["url"] = mask_url(value.url)
     if isinstance(value, Window):
         names = {own: key for key, own in _AGGREGATION_KEYS.items()}
         found["aggregations"] = [

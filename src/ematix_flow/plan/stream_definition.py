@@ -136,13 +136,20 @@ def _describe_window(spec: StreamSpec) -> list[str]:
     window, watermark = spec.window, spec.watermark or Watermark()
     late = f" for {window.allowed_lateness_ms} ms" if window.late_data == "reopen" else ""
     kept = spec.state_store.kind if spec.state_store else "checkpoint"
-    where = "in memory: a restart loses open windows" if kept == "in_memory" else "next to the checkpoint"
+    where = {
+        "in_memory": "in memory: a restart loses open windows",
+        "postgres": f"next to the checkpoint, and both in Postgres, schema {_schema(spec)}",
+    }.get(kept, "next to the checkpoint")
     return [
         f"  window    {window}",
         f"  event     {window.event_time_column}, watermark {watermark.lateness_ms or 0} ms behind",
         f"  late rows {window.late_data}{late}",
         f"  state     {where}",
     ]
+
+
+def _schema(spec: StreamSpec) -> str:
+    return spec.state_store.schema if spec.state_store else ""
 
 
 def _describe_target(target: StreamTargetSpec, guarantee: Decision) -> list[str]:

@@ -281,7 +281,7 @@ class StreamSpec:
             "functions": [function_reference(function) for function in self.functions],
             "window": self.window.to_json() if self.window else None,
             "watermark": asdict(self.watermark) if self.watermark else None,
-            "state_store": asdict(self.state_store) if self.state_store else None,
+            "state_store": self.state_store.to_json() if self.state_store else None,
             "cdc": self.cdc.to_json() if self.cdc else None,
             "dead_letters": self.dead_letters.to_json(),
             "columns": self.columns.to_json() if self.columns else None,

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from ematix_flow.errors import DeclarationError, did_you_mean
+from ematix_flow.spec.connections.references import has_reference
+from ematix_flow.spec.connections.urls import is_conninfo, mask_url
 from ematix_flow.spec.declared_fields import check_location
 from ematix_flow.spec.location import SourceLocation
 
@@ -219,7 +221,12 @@ class Watermark:
 
 @dataclass(frozen=True)
 class StateStore:
-    """Where open windows are kept: next to the stream's checkpoint, or in memory only."""
+    """Where the state of a stream is kept: next to its checkpoint, in memory only, or in Postgres as well.
+
+    With ``postgres``, each batch copies its changes to the state and the checkpoint into tables of
+    ``schema`` in one transaction, so that a machine without the stream's folder continues it. A full copy
+    replaces the changes at most every ``checkpoint_interval_ms``. ``url`` may hold ``${VAR}`` references.
+    """
 
     kind: StateKind = "checkpoint"
     url: str | None = field(default=None, repr=False)
@@ -227,15 +234,29 @@ class StateStore:
     checkpoint_interval_ms: int = 60_000
 
     def __post_init__(self) -> None:
-        if self.kind == "postgres":  # documented
-            raise DeclarationError(
-                "StateStore(kind='postgres'): this version does not have it yet",
-                next_step="leave state_store= out: the state is kept next to the stream's checkpoint",
-            )
         _check_choice("kind", self.kind, STATE_KINDS)
+        if self.kind == "postgres":
+            self._check_postgres()
+            return
         for each in fields(self)[1:]:
             if getattr(self, each.name) != each.default:
                 raise DeclarationError(f"{each.name}= has no effect with kind={self.kind!r}: leave it out")
+
+    def _check_postgres(self) -> None:
+        step = 'write  url="postgres://user@host/database"  or  url="${STATE_URL}"'
+        if not isinstance(self.url, str) or not self.url.strip():
+            raise DeclarationError("StateStore(kind='postgres') needs url=", next_step=step)
+        scheme, separator, _ = self.url.partition("://")
+        is_url = bool(separator) and scheme.lower() in ("postgres", "postgresql")
+        if not is_url and not has_reference(self.url) and not is_conninfo(self.url):
+            raise DeclarationError("url= of a state store is not a URL of Postgres", next_step=step)
+        if not isinstance(self.schema, str) or not self.schema.strip() or not self.schema.isprintable():
+            raise DeclarationError(f"schema= takes the name of a schema, not {self.schema!r}")
+        _check_whole_number("checkpoint_interval_ms", self.checkpoint_interval_ms, 1)
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields; a password in ``url`` is masked, references stay."""
+        return {**asdict(self), "url": None if self.url is None else mask_url(self.url)}
 
 
 def _sequence(option: str, value: object, kind: type) -> tuple[Any, ...]:

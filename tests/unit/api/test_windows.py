@@ -120,11 +120,38 @@ def test_a_window_that_does_not_fit_its_stream_is_refused(options: dict[str, Any
 def test_a_state_in_memory_is_warned_of() -> None:
     with pytest.warns(UserWarning, match="a restart loses the open ones"):
         spec(state_store=StateStore(kind="in_memory"))
-    with pytest.raises(DeclarationError, match="this version does not have it yet"):
-        StateStore(kind="postgres", url="postgres://x")
     for option in ({"url": "postgres://x"}, {"schema": "s"}, {"checkpoint_interval_ms": 5}):
         with pytest.raises(DeclarationError, match="has no effect with kind='checkpoint'"):
             StateStore(**option)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "needs url="),
+        ({"url": " "}, "needs url="),
+        ({"url": 5}, "needs url="),
+        ({"url": "mysql://ann:hunter22@host/db"}, "not a URL of Postgres"),
+        ({"url": "postgres://x", "schema": ""}, "schema= takes the name of a schema"),
+        ({"url": "postgres://x", "checkpoint_interval_ms": 0}, "checkpoint_interval_ms="),
+        ({"url": "postgres://x", "checkpoint_interval_ms": "1"}, "checkpoint_interval_ms="),
+    ],
+)
+def test_a_state_store_in_postgres_that_means_nothing_is_refused(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DeclarationError, match=message) as refused:
+        StateStore(kind="postgres", **options)
+    assert "hunter22" not in f"{refused.value} {refused.value.next_step}"
+
+
+def test_the_url_of_a_state_store_is_a_secret() -> None:
+    store = StateStore(kind="postgres", url="postgres://ann:hunter22@host/db?sslmode=require", schema="flow")
+    declared = spec(state_store=store)
+    assert "hunter22" not in f"{store!r} {declared!r} {declared.to_json()} {stream_to_toml(declared)}"
+    referring = spec(state_store=StateStore(kind="postgres", url="${STATE_URL}"))
+    read = stream_from_text(stream_to_toml(referring))
+    assert read.state_store == referring.state_store
 
 
 @pytest.mark.parametrize(

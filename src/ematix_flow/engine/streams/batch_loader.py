@@ -284,6 +284,7 @@ class BatchLoader:
                 self.operator.check_rows(rows)
                 return
             rows = self.operator.load_batch(batch.number, rows)
+            self.operator.publish()
         self._stage_in_sinks(batch, rows)
 
     def _run_transform_sql(self, rows: DataFrame) -> DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,8 @@ from ematix_flow.spec.types import DataType
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from ematix_flow.engine.streams.state.mirror import StateMirror
+
 
 class LoaderFactory:
     """Builds loaders for these targets. ``plan`` is replaced when a registry brings a newer schema.
@@ -51,6 +54,7 @@ class LoaderFactory:
     ) -> None:
         self.stream, self.plan, self.targets = stream, plan, targets
         self._last_position, self._sweep, self._state_folder = last_position, sweep, state_folder
+        self.mirror: StateMirror | None = None  # of the state, if its store is a database
 
     def build(self, incoming: DataFrame) -> BatchLoader:
         """The loader for these messages, which are read only if the columns are not known yet."""
@@ -95,8 +99,9 @@ class LoaderFactory:
         stream.note("the schema registry has a newer schema, and messages of it: planning again")
         plan = self._with_targets(stream.plan_without_targets())
         stream.note(str(plan))
-        loader.close()
-        renewed = self._from_plan(plan, loader.schemas)
+        with loader.operator.file.kept_in_memory() if loader.operator is not None else nullcontext():
+            loader.close()
+            renewed = self._from_plan(plan, loader.schemas)
         self.plan = replace(plan, targets=())
         return renewed
 
@@ -151,6 +156,9 @@ class LoaderFactory:
         columns = _as_declared(columns, stream.spec.columns)
         decoders = None if None in plan.payloads else self._build_decoders(plan.payloads, columns)
         plan = replace(plan, columns=columns)
+        operator = self._open_operator(plan)
+        if operator is not None:
+            operator.mirror = self.mirror
         return BatchLoader(
             plan,
             sinks,
@@ -160,7 +168,7 @@ class LoaderFactory:
             partial(stream.lookups.views, self),
             stream.note,
             schemas,
-            self._open_operator(plan),
+            operator,
         )
 
     def _open_operator(self, plan: StreamPlan) -> StatefulOperator | None:

@@ -108,6 +108,8 @@ class OpenStream:
                 where=spec.where,
                 next_step="declare a stream for each of the others",
             )
+        if spec.state_store is not None and spec.state_store.kind == "postgres":
+            self._require_positions()
         check_change_sources(spec, payloads)
         columns, said_by = known_columns(spec, self.connections, payloads, self.folder.pinned_columns())
         if columns is None and payloads[0] is None:
@@ -120,6 +122,19 @@ class OpenStream:
         with self.lookups.empty_views() as views:
             targets = plan_targets(spec, self.connections, columns, views, said_by)
         return replace(plan, targets=targets)
+
+    def _require_positions(self) -> None:
+        """Refuse a state in a database if the messages themselves are on this machine only."""
+        for source, declared in zip(self.sources, self.spec.sources, strict=True):
+            if not isinstance(source, SparkStreamSource):
+                raise Unsupported(
+                    "StateStore(kind='postgres') needs a source that is read again by position: Kafka or "
+                    f"Delta. Messages of {declared.label} are kept in the stream's folder until they are "
+                    "loaded, so another machine could not continue",
+                    where=self.spec.where,
+                    next_step="leave state_store= out, and keep the stream's folder on a disk that outlives "
+                    "the machine",
+                )
 
     def with_meta_columns(self, columns: tuple[ColumnSpec, ...]) -> tuple[ColumnSpec, ...]:
         numbered = all(isinstance(source, SparkStreamSource) for source in self.sources)

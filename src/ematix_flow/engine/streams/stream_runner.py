@@ -6,18 +6,20 @@ import json
 import logging
 import threading
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from contextvars import copy_context
 from typing import TYPE_CHECKING
 
 from ematix_flow.backends.messages.base import (
     ReceivedSource,
 )
+from ematix_flow.backends.state_stores.stream_states import open_stream_states
 from ematix_flow.engine.connections import Connections
 from ematix_flow.engine.streams.batch_loader import BatchLoader
 from ematix_flow.engine.streams.checkpoint import split_positions
 from ematix_flow.engine.streams.followed_sources import SharedPositions, SharedSpool
 from ematix_flow.engine.streams.open_stream import OpenStream
+from ematix_flow.engine.streams.state.mirror import restore_columns
 from ematix_flow.engine.streams.stream_folder import StreamFolder
 from ematix_flow.engine.streams.target_group import TargetGroup
 from ematix_flow.errors import CannotConnect, FlowError, Unsupported
@@ -62,6 +64,7 @@ class StreamRunner(OpenStream):
             leaving.callback(self.lookups.stop)
             for source in self.sources:
                 leaving.callback(source.close)
+            self._restore_columns()
             plan = self._plan(with_targets=len(groups) == 1)
             if self.spec.lookups:
                 self.lookups.start()
@@ -70,6 +73,12 @@ class StreamRunner(OpenStream):
             self._run_groups(
                 [TargetGroup(self, plan, targets, n, spools, positions) for n, targets in enumerate(groups)]
             )
+
+    def _restore_columns(self) -> None:
+        store = self.spec.state_store
+        if store is not None and store.kind == "postgres":
+            with closing(open_stream_states(store)) as states:
+                restore_columns(states, self.spec.name, self.folder)
 
     def _groups(self) -> list[tuple[StreamTargetSpec, ...]]:
         """The groups of targets that share a query. A target that may fail alone forms its own group."""

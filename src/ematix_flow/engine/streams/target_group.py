@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from ematix_flow.backends.messages.base import ReadRequest, SparkStreamSource
+from ematix_flow.backends.state_stores.stream_states import open_stream_states
 from ematix_flow.engine.spark.error_translation import translate_spark_error
 from ematix_flow.engine.spark.worker_warmup import warm_workers
 from ematix_flow.engine.streams.batch_report import BatchReport
@@ -36,6 +37,7 @@ from ematix_flow.engine.streams.resource_ids import (
     recorded_ids,
     replaced_topics,
 )
+from ematix_flow.engine.streams.state.mirror import StateMirror
 from ematix_flow.errors import FlowError, Unsupported
 from ematix_flow.plan.stream_definition import StreamPlan
 from ematix_flow.spec.streams import StreamTargetSpec
@@ -75,11 +77,32 @@ class TargetGroup:
                 spool.resume(number, self.checkpoint)
 
     def run(self) -> None:
-        with ExitStack() as locks:
+        with ExitStack() as leaving:
             run_id = uuid.uuid4()
             for target in self.targets:
-                locks.enter_context(self.stream.lock_target(target, run_id))
+                leaving.enter_context(self.stream.lock_target(target, run_id))
+            self._open_mirror(leaving)
             self._run()
+
+    def _open_mirror(self, leaving: ExitStack) -> None:
+        """Take over the state in a database, and restore the folder from it if it is missing or older."""
+        stream, store = self.stream, self.stream.spec.state_store
+        if store is None or store.kind != "postgres":
+            return
+        mirror = StateMirror(
+            open_stream_states(store),
+            stream.spec.name,
+            self.label,
+            stream.folder,
+            self.checkpoint,
+            store.checkpoint_interval_ms,
+        )
+        leaving.callback(mirror.close)
+        if mirror.open():
+            stream.note("the checkpoint and the state are restored from Postgres")
+            for place, shared in enumerate(self.shared_positions):
+                shared.resume(self.number, self.checkpoint, place)
+        self.loaders.mirror = mirror
 
     def _run(self) -> None:
         stream, spark = self.stream, self.stream.connections.spark()
@@ -106,8 +129,19 @@ class TargetGroup:
             query.start(spark, self._translate_error)
             self._started = time.monotonic()
             query.wait()
+            self._seal_mirror()
         finally:
             query.close()
+
+    def _seal_mirror(self) -> None:
+        if self.loaders.mirror is None:
+            return
+        try:
+            self.loaders.mirror.seal()
+        except FlowError as error:  # everything is loaded; targets with a ledger know the repeated batch
+            self.stream.note(
+                f"the state store lacks the last commit: {error.what}. The last batch comes again"
+            )
 
     def _check_message_targets(self) -> None:
         """Raise TargetMissing if a broker does not have the topic, queue or stream to send to."""
@@ -298,6 +332,10 @@ class TargetGroup:
         own = f"stream:{self.checkpoint.query_id()}:"
         for target in self.targets:
             newest = self._newest_batch_key(target)
+            if newest is not None and newest.startswith(own):
+                planned = self.checkpoint.last_planned()
+                if planned is not None and int(newest.removeprefix(own).partition(".")[0]) > planned:
+                    self._refuse_lost_windows(f"the checkpoint is older than the ledger of {target.label}")
             if newest is not None and not newest.startswith(own):
                 self._refuse_lost_windows(f"the checkpoint is older than the ledger of {target.label}")
                 self.checkpoint.set_aside()

@@ -16,15 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow import fault_points
 from ematix_flow.engine.streams.state.progress import NEVER, Progress, lowest_active
-from ematix_flow.engine.streams.state.state_file import StateFile
+from ematix_flow.engine.streams.state.state_file import FORMAT, StateFile
+from ematix_flow.engine.streams.state.status import StateStatus, remove_status, write_status
 from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.spec.tables import ColumnSpec
-from ematix_flow.spec.windows import Watermark
+from ematix_flow.spec.windows import StateStore, Watermark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from ematix_flow.engine.streams.state.mirror import StateMirror
 
 SOURCE = internal_name("source")  # the number of a row's source, if the stream has several
 _TICK = "tick"  # the fact that describes the last tick
@@ -83,8 +87,9 @@ class StatefulOperator(ABC):
         self.sources = max(1, len(spec.sources))
         self.watermark = spec.watermark or Watermark()
         self.retained = retained_ms * 1000
-        in_memory = spec.state_store is not None and spec.state_store.kind == "in_memory"
-        self.file = StateFile(None if in_memory else folder)
+        self.store = spec.state_store or StateStore()
+        self.file = StateFile(folder, in_memory=self.store.kind == "in_memory")
+        self.mirror: StateMirror | None = None
         self.file.require_definition(definition)
         self.counts = BatchCounts()
         self._last_rows = [clock()] * self.sources  # when the last rows of each source came
@@ -121,7 +126,30 @@ class StatefulOperator(ABC):
 
     def close(self) -> None:
         self.file.close()
+        if self.store.kind == "in_memory":
+            remove_status(self.folder)
         shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def publish(self) -> None:
+        """Mirror the newest version and describe it in a file. Called before its rows reach a target."""
+        status = StateStatus(
+            stream=self.spec.name,
+            query=self.folder.parent.name,
+            store=self.store.kind,
+            operator=str(self.spec.window) if self.spec.window is not None else "join",
+            format=FORMAT,
+            version=self.file.last_version(),
+            rows=self.open.rows,
+            bytes=self.file.size_bytes(),
+            watermark=self.file.progress().watermark,
+            border=self.file.progress().border,
+            next_due=self.open.next_due,
+            changed_at=time.time(),
+        )
+        if self.mirror is not None:
+            self.mirror.publish(self.file, status.to_text())
+            fault_points.point("stream.state_mirrored")
+        write_status(self.folder, status)
 
     def report(self) -> StateReport:
         progress = self.file.progress()
@@ -193,7 +221,9 @@ class StatefulOperator(ABC):
         if described["watermark"] is not None:
             progress = progress.with_idle(described.get("idle", ()))
             progress = progress.advance(described["watermark"], self.retained)
-        return self.load_version(spark, version, progress, flush=described["flush"])
+        rows = self.load_version(spark, version, progress, flush=described["flush"])
+        self.publish()
+        return rows
 
     def finish_tick(self, batch: int, tick: int) -> None:
         """Record that every target has the rows of the tick."""

@@ -7,9 +7,10 @@ of a state table records the version that made it and the version that ended it.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,29 +25,31 @@ LIFETIME = "since BIGINT NOT NULL, until BIGINT"  # the versions that made and e
 CURRENT = "until IS NULL"
 _FILE = "state.duckdb"
 _DEFINITION = "definition"
-_FORMAT = 2  # of the tables in this module
+FORMAT = 2  # of the tables in this module
 _KEPT_VERSIONS = 100
-_MEMORY = "1GB"  # larger states spill to files
+_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "memory_limit": "1GB",  # larger states spill to files
+    "threads": 2,
+    "autoinstall_known_extensions": False,
+}
 
 
 class StateFile:
     """The open state of one query. Used by one thread at a time."""
 
-    def __init__(self, folder: Path | None) -> None:
-        """In memory if ``folder`` is None."""
+    def __init__(self, folder: Path, *, in_memory: bool = False) -> None:
+        """``in_memory`` writes no file. All states of one folder that are open in memory are the same one."""
         import duckdb
 
-        self.path = None if folder is None else folder / _FILE
-        settings: dict[str, str | bool | int | float | list[str]] = {
-            "memory_limit": _MEMORY,
-            "threads": 2,
-            "autoinstall_known_extensions": False,
-        }
-        if folder is not None:
+        self.path = None if in_memory else folder / _FILE
+        memory = hashlib.blake2b(str(folder).encode(), digest_size=8).hexdigest()
+        self._name = f":memory:{memory}" if self.path is None else str(self.path)
+        self._settings = settings = _SETTINGS.copy()
+        if not in_memory:
             make_private_folders(folder)
             settings["temp_directory"] = str(folder / "spill")
         try:
-            self.database = duckdb.connect(str(self.path or ":memory:"), config=settings)
+            self.database = duckdb.connect(self._name, config=settings)
         except duckdb.Error as error:
             raise EngineError(
                 f"the state {self.path} cannot be opened: {str(error).splitlines()[0]}",
@@ -58,8 +61,23 @@ class StateFile:
         self._convert_format_1()
         self._progress = self._read_progress()
 
+    @staticmethod
+    def exists(folder: Path) -> bool:
+        return (folder / _FILE).exists()
+
     def close(self) -> None:
         self.database.close()
+
+    @contextmanager
+    def kept_in_memory(self) -> Iterator[None]:
+        """Keep a state in memory until the block ends, although it is closed in between and opened again."""
+        import duckdb
+
+        if self.path is not None:
+            yield
+            return
+        with closing(duckdb.connect(self._name, config=self._settings)):
+            yield
 
     def _read_progress(self) -> dict[int, Progress]:
         found = self.database.execute("SELECT version, value FROM progress").fetchall()
@@ -77,7 +95,7 @@ class StateFile:
             progress = Progress((SourceProgress(highest),), watermark, border)
             self.database.execute("INSERT INTO progress VALUES (?, ?)", [version, progress.to_text()])
         definition = json.loads(self.fact(_DEFINITION) or "{}")
-        self.store_fact(_DEFINITION, json.dumps({**definition, "format": _FORMAT}, sort_keys=True))
+        self.store_fact(_DEFINITION, json.dumps({**definition, "format": FORMAT}, sort_keys=True))
         self.database.execute("COMMIT")
 
     def first_row(self, sql: str, *values: object) -> tuple[Any, ...] | None:
@@ -86,10 +104,17 @@ class StateFile:
 
     def require_definition(self, definition: Mapping[str, Any]) -> None:
         """Refuse a state that another definition of the stream has written."""
-        own = json.dumps({"format": _FORMAT, **definition}, sort_keys=True)
+        own = json.dumps({"format": FORMAT, **definition}, sort_keys=True)
         found = self.fact(_DEFINITION)
         if found is None:
             self.store_fact(_DEFINITION, own)
+        elif json.loads(found).get("format", 1) > FORMAT:
+            raise Unsupported(
+                f"the stream's state has format {json.loads(found)['format']}, and this version knows "
+                f"formats up to {FORMAT}: a newer version of ematix-flow has written it",
+                state="nothing was loaded, and the state is unchanged",
+                next_step="run the stream with that version or a newer one",
+            )
         elif found != own:
             changed = _changed_keys(json.loads(found), json.loads(own))
             raise Unsupported(
@@ -105,6 +130,17 @@ class StateFile:
 
     def store_fact(self, name: str, value: str) -> None:
         self.database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", [name, value])
+
+    def facts(self) -> dict[str, str]:
+        return dict(self.database.execute("SELECT name, value FROM facts ORDER BY name").fetchall())
+
+    def restore_facts(self, facts: Mapping[str, str], progress: Sequence[tuple[int, str]]) -> None:
+        """Set the facts and the progress of a new state to those of a copied one."""
+        for name, value in facts.items():
+            self.store_fact(name, value)
+        for version, text in progress:
+            self.database.execute("INSERT INTO progress VALUES (?, ?)", [version, text])
+        self._progress = self._read_progress()
 
     @contextmanager
     def transaction(self, version: int, tables: tuple[str, ...]) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -151,8 +187,16 @@ class StateFile:
             self._progress = {known: at for known, at in self._progress.items() if known < version}
 
     def progress_before(self, version: int) -> Progress:
-        earlier = [known for known in self._progress if known < version]
-        return self._progress[max(earlier)] if earlier else Progress()
+        earlier = self.version_before(version)
+        return Progress() if earlier is None else self._progress[earlier]
+
+    def version_before(self, version: int) -> int | None:
+        return max((known for known in self._progress if known < version), default=None)
+
+    def newest_progress(self, versions: int) -> list[tuple[int, str]]:
+        """The progress of the newest versions, as text."""
+        newest = sorted(self._progress)[-versions:]
+        return [(version, self._progress[version].to_text()) for version in newest]
 
     def last_version(self) -> int | None:
         return max(self._progress, default=None)

@@ -123,9 +123,12 @@ def _distinct(name: str, column: str, read: DataType, result_type: DataType) -> 
 
 
 def add_sketch_functions(state: duckdb.DuckDBPyConnection) -> None:
-    """Functions over sketches for the state's SQL."""
+    """Functions over sketches for the state's SQL. A state that stays in memory already has them."""
     import duckdb
 
+    known = "SELECT count(*) FROM duckdb_functions() WHERE function_name = 'unite_sketches'"
+    if state.execute(known).fetchall() != [(0,)]:
+        return
     blob, number = duckdb.sqltype("BLOB"), duckdb.sqltype("BIGINT")
     options: dict[str, Any] = {"type": "arrow", "null_handling": "special"}
     state.create_function("unite_sketches", _unite_sketches, [duckdb.sqltype("BLOB[]")], blob, **options)
