@@ -25,6 +25,7 @@ COMMANDS = {
         "clear": "Run slots again that were given up or skipped.",
         "consume": "Run the streams of a TOML file or of a module.",
         "consume-list": "Show the streams that a module declares.",
+        "state": "Show the state that windows of streams keep.",
         "transform": "List named transforms, or run one by hand.",
         "runs": "Show the runs in the run log, or delete old ones.",
         "logs": "Show the log of a run.",

@@ -96,6 +96,7 @@ CALLS: dict[str, list[list[str]]] = {
     "runs": [["runs", "list"]],
     "logs": [["logs", "--last"]],
     "dlq": [["dlq", "list"]],
+    "state": [["state", "show"]],
     "maintain": [["maintain", "orders"]],
     "connections": [["connections", "list"], ["connections", "check", "warehouse"]],
     "secrets": [["secrets", "list"]],
