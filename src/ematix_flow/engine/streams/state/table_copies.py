@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,38 +138,52 @@ def restore_state(folder: Path, facts: str, parts: Iterable[StatePart], version:
 
 
 def _load_rows(file: StateFile, tables: Columns, parts: Iterable[StatePart], version: int) -> None:
+    """Rows go into their tables as they come. Those that a later version ended are removed at the end."""
     import pyarrow as pa
 
     database, copied = file.database, None
     for table in tables:
-        for kind in (MADE, ENDED):
-            database.execute(f"CREATE TEMP TABLE {_aside(table, kind)} AS FROM {_quote(table)} LIMIT 0")
+        database.execute(f"CREATE TEMP TABLE {_ended(table)} AS FROM {_quote(table)} LIMIT 0")
     for part in parts:
         copied = part.version if copied is None else copied
         if not part.data:  # a version without changes
             continue
         with pa.ipc.open_stream(part.data) as reader:
             database.register("incoming_rows", reader.read_all())
-        if part.kind == MADE or part.version > copied:  # a full copy does not hold the rows that it ended
-            database.execute(
-                f"INSERT INTO {_aside(part.table, part.kind)} BY NAME SELECT * FROM incoming_rows"
-            )
+        if part.kind == MADE:
+            database.execute(f"INSERT INTO {_quote(part.table)} BY NAME SELECT * FROM incoming_rows")
+        elif part.version > copied:  # a full copy does not hold the rows that its version ended
+            database.execute(f"INSERT INTO {_ended(part.table)} BY NAME SELECT * FROM incoming_rows")
         if part.kind == ENDED and part.version == version:
             database.execute(
                 f"INSERT INTO {_quote(part.table)} BY NAME SELECT *, {version} AS until FROM incoming_rows"
             )
         database.unregister("incoming_rows")
-    for table in tables:
-        made, ended = _aside(table, MADE), _aside(table, ENDED)
-        has_ended = file.first_row(f"SELECT 1 FROM {ended} LIMIT 1") is not None
-        without = f" EXCEPT ALL FROM {ended}" if has_ended else ""
-        database.execute(f"INSERT INTO {_quote(table)} FROM {made}{without}")
-        database.execute(f"DROP TABLE {made}")
-        database.execute(f"DROP TABLE {ended}")
+    for table, columns in tables.items():
+        _remove_ended(file, table, [name for name, *_ in columns if name != "until"])
+        database.execute(f"DROP TABLE {_ended(table)}")
 
 
-def _aside(table: str, kind: str) -> str:
-    return _quote(f"{kind} rows of {table}")
+def _remove_ended(file: StateFile, table: str, columns: Sequence[str]) -> None:
+    """Remove as many rows of the same values as have ended."""
+    names = ", ".join(map(_quote, columns))
+    same = " AND ".join(f"o.{_quote(name)} IS NOT DISTINCT FROM e.{_quote(name)}" for name in columns)
+    number = f"row_number() OVER (PARTITION BY {names}) AS nth"
+    file.database.execute(
+        f"""DELETE FROM {_quote(table)} WHERE rowid IN (
+            WITH o AS (
+                SELECT place, {names}, {number} FROM (
+                    SELECT o.rowid AS place, o.* FROM {_quote(table)} o SEMI JOIN {_ended(table)} e ON {same}
+                    WHERE o.until IS NULL
+                )
+            ), e AS (SELECT {names}, {number} FROM {_ended(table)})
+            SELECT o.place FROM o JOIN e ON o.nth = e.nth AND {same}
+        )"""
+    )
+
+
+def _ended(table: str) -> str:
+    return _quote(f"ended rows of {table}")
 
 
 def _column_sql(column: tuple[str, str, bool]) -> str:
