@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import psycopg
@@ -11,6 +14,8 @@ import pytest
 
 from ematix_flow.backends.postgres.stream_state import PostgresStreamStates
 from ematix_flow.backends.state_stores.stream_states import open_stream_states
+from ematix_flow.engine.streams.state.mirror import restore_columns
+from ematix_flow.engine.streams.stream_folder import StreamFolder
 from ematix_flow.errors import CannotConnect, EngineError, FlowError, MissingSecret, PipelineLocked
 from ematix_flow.spec.windows import StateStore
 from ematix_flow.state.stream_states import StateEntry, StatePart
@@ -116,6 +121,21 @@ def test_a_server_that_cannot_be_reached_is_named_without_its_password(
     with pytest.raises(kind, match=message) as refused, closing(store(url)) as states:
         states.claim("s", "all", "me")
     assert "hunter22" not in f"{refused.value} {refused.value.next_step} {refused.value.state}"
+
+
+def test_the_columns_that_were_inferred_are_brought_back(
+    states: PostgresStreamStates, tmp_path: Path
+) -> None:
+    stored = {"columns.json": "{}", "columns-1.json": '{"columns": []}'}
+    states.claim("s", "all", "me")
+    restore_columns(states, "s", StreamFolder(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+    states.write("s", "all", replace(entry("me", 1), columns=json.dumps(stored)), [], is_copy=True)
+    restore_columns(states, "s", StreamFolder(tmp_path))
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == stored
+    states.write_entry("s", "all", replace(entry("me", 1), columns='{"../x": ""}'))
+    with pytest.raises(EngineError, match="is no file of columns"):
+        restore_columns(states, "s", StreamFolder(tmp_path))
 
 
 def test_a_reference_is_replaced_when_the_store_is_opened(

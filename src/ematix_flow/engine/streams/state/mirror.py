@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import shutil
 import time
 import uuid
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _OWNER_FILE = "state-owner"
 _MAX_CHANGES = 1_000  # versions after a full copy
 _CHANGED_SHARE = 4  # a full copy is due when the changes are larger than this part of it
+_COLUMNS_FILE = re.compile(r"columns(-\d+)?\.json")  # those that were inferred from messages
 _KEPT_BATCHES = 2  # Spark resumes from the last planned batch and the one before
 
 
@@ -109,13 +111,12 @@ class StateMirror:
         self.states.close()
 
     def _entry(self, file: StateFile, version: int, status: str) -> StateEntry:
-        columns = self.folder.columns_file
         return StateEntry(
             self.owner,
             version,
             state_facts(file),
             pack_checkpoint(self.checkpoint.folder),
-            columns.read_text() if columns.exists() else None,
+            _pack_columns(self.folder),
             status,
         )
 
@@ -164,8 +165,16 @@ def restore_columns(states: PostgresStreamStates, stream: str, folder: StreamFol
     """Bring back the columns that were inferred from the first messages: the plan needs them."""
     for entry in states.read_all(stream).values():
         if entry.version is not None and entry.columns is not None:
-            _replace_file(folder.columns_file, entry.columns)
+            for name, text in json.loads(entry.columns).items():
+                if not _COLUMNS_FILE.fullmatch(name):
+                    raise EngineError(f"the state in Postgres is damaged: {name!r} is no file of columns")
+                _replace_file(folder.folder / name, text)
             return
+
+
+def _pack_columns(folder: StreamFolder) -> str:
+    found = [path for path in folder.folder.glob("*") if _COLUMNS_FILE.fullmatch(path.name)]
+    return json.dumps({path.name: path.read_text() for path in sorted(found)})
 
 
 def pack_checkpoint(folder: Path) -> str:
