@@ -242,3 +242,31 @@ def test_a_plan_shows_the_window_its_watermark_and_its_state() -> None:
     assert "late rows reopen for 10000 ms" in text
     assert "state     next to the checkpoint" in text
     assert plan.to_json()["window"]["duration_ms"] == 60_000
+
+
+def test_the_documented_session_with_its_state_in_postgres_is_declarable() -> None:
+    declared = stream_spec(
+        None,
+        name="user-sessions",
+        source=KafkaConnection(name="kafka_prod", bootstrap_servers="localhost:9092"),
+        source_query="events",
+        target=SQLiteConnection(name="lite", path="lite.db"),
+        target_table="user_sessions",
+        transform_sql="SELECT user_id, page, _event_ts FROM source",
+        window=Window(
+            kind="session",
+            gap_ms=300_000,
+            max_session_duration_ms=86_400_000,
+            group_by=("user_id",),
+            max_groups_per_window=1_000_000,
+            aggregations=[
+                Aggregation(agg="count", as_="events"),
+                Aggregation(agg="first", column="page", as_="entry_page"),
+                Aggregation(agg="last", column="page", as_="exit_page"),
+            ],
+        ),
+        state_store=StateStore(kind="postgres", url="postgres://localhost/ematix_state"),
+    )
+    assert declared.state_store == StateStore(
+        "postgres", "postgres://localhost/ematix_state", "public", 60_000
+    )
