@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from ematix_flow.run.connect import check_connection as check_connection
     from ematix_flow.run.connect import connect as connect
     from ematix_flow.spec.cdc import CDC as CDC
+    from ematix_flow.spec.joins import Join as Join
     from ematix_flow.spec.udfs import PythonAggregateUdfHandle as PythonAggregateUdfHandle
     from ematix_flow.spec.udfs import PythonScalarUdfHandle as PythonScalarUdfHandle
     from ematix_flow.spec.windows import Aggregation as Aggregation
@@ -110,6 +111,7 @@ _NAMES_BY_MODULE = {
     "ematix_flow.run.connect": "check_connection connect",
     "ematix_flow.spec.cdc": "CDC",
     "ematix_flow.spec.udfs": "PythonAggregateUdfHandle PythonScalarUdfHandle",
+    "ematix_flow.spec.joins": "Join",
     "ematix_flow.spec.windows": "Aggregation StateStore Watermark Window",
 }
 

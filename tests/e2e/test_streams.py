@@ -138,7 +138,7 @@ def test_a_table_that_is_not_there_gets_the_columns_of_the_first_messages(
     load(followed)
     rows = query(pg_database, "SELECT id, total, tags::text, at IS NULL FROM raw.orders ORDER BY id")
     assert rows == [(1, 9.5, '["a"]', False), (2, 1.0, None, True)]
-    pinned = json.loads(stream_folder_for(followed.spec).columns_file.read_text())
+    pinned = json.loads(stream_folder_for(followed.spec).columns_file().read_text())
     assert [column["name"] for column in pinned["columns"]] == ["id", "total", "tags", "at"]
 
 

@@ -18,6 +18,7 @@ from ematix_flow.spec.streams import StreamTargetSpec
 _UNUSED_OPTIONS = {
     "transform_sql": "changes are applied as the source made them",
     "window": "changes are applied as the source made them",
+    "join": "changes are applied as the source made them",
     "lookups": "changes are applied as the source made them",
     "udfs": "changes are applied as the source made them",
     "aggregate_udfs": "changes are applied as the source made them",

@@ -14,6 +14,7 @@ from ematix_flow.api.target import DeclaredTable, Target
 from ematix_flow.errors import DeclarationError
 from ematix_flow.spec.cdc import CDC
 from ematix_flow.spec.declared_fields import check_location
+from ematix_flow.spec.joins import Join
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.pipelines import ConnectionRef, DriftPolicy
 from ematix_flow.spec.streams import DeadLetterKind, Delivery, ErrorPolicy, StreamMode
@@ -51,6 +52,7 @@ class Source:
     csv_read_options: Mapping[str, Any] | None = None
     json_read_options: Mapping[str, Any] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    columns: Any = None  # of a source of a join: a declared table, as source_columns= takes it
     where: SourceLocation | None = field(
         default=None, repr=False, compare=False
     )  # set when a file declares it
@@ -114,6 +116,7 @@ class StreamOptions:
     udfs: Sequence[PythonScalarUdfHandle] | None = None
     aggregate_udfs: Sequence[PythonAggregateUdfHandle] | None = None
     window: Window | None = None
+    join: Join | None = None
     watermark: Watermark | None = None
     state_store: StateStore | None = None
     cdc: CDC | None = None

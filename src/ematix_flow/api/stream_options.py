@@ -14,6 +14,7 @@ from ematix_flow.api.function_options import build_functions
 from ematix_flow.api.stream_cdc import for_change_events
 from ematix_flow.api.stream_dead_letters import build_dead_letters, resolve_error_policy
 from ematix_flow.api.stream_declaration import Source, StreamOptions
+from ematix_flow.api.stream_joins import check_join
 from ematix_flow.api.stream_lookups import build_lookups
 from ematix_flow.api.stream_windows import check_window
 from ematix_flow.api.tables import table_spec
@@ -131,6 +132,7 @@ def build_stream(options: StreamOptions, where: SourceLocation | None) -> Stream
             where,
         ),
         window=options.window,
+        join=options.join,
         watermark=options.watermark,
         state_store=options.state_store,
         cdc=options.cdc,
@@ -147,6 +149,7 @@ def build_stream(options: StreamOptions, where: SourceLocation | None) -> Stream
         description=options.description,
         where=where,
     )
+    check_join(spec)
     check_window(spec)
     kinds = [_connection_kind(source.connection) for source in read]
     check_source_message_parts(spec, kinds)
@@ -198,7 +201,8 @@ def _build_source(source: Source, where: SourceLocation | None) -> StreamSourceS
         (str(key), _option_text(value))
         for key, value in read_mapping("source_options", source.options, where)
     )
-    return StreamSourceSpec(source.connection, source.query.strip(), starting, files, given)
+    columns = None if source.columns is None else _declared_table(source.columns, where)
+    return StreamSourceSpec(source.connection, source.query.strip(), starting, files, given, columns)
 
 
 def _build_target(

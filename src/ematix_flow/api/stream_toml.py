@@ -12,28 +12,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.api.column_text import columns_from_text
 from ematix_flow.api.stream_cdc import read_cdc
 from ematix_flow.api.stream_declaration import Lookup
 from ematix_flow.api.stream_toml_endpoints import (
     read_connection,
     read_lookup,
     read_source,
+    read_source_columns,
     read_target,
     warn_of_inline_secrets,
 )
+from ematix_flow.api.stream_toml_joins import read_join
 from ematix_flow.api.stream_toml_windows import WINDOW_KEYS, read_window_options
-from ematix_flow.api.streaming import UNSUPPORTED_OPTIONS, not_supported_error, stream_spec
+from ematix_flow.api.streaming import stream_spec
 from ematix_flow.config.toml_file import TomlFile, parse_toml, read_toml
 from ematix_flow.config.toml_table import TomlTable
 from ematix_flow.config.working_folder import working_folder
-from ematix_flow.errors import ConfigError, DeclarationError, FlowError, UsageError, did_you_mean
+from ematix_flow.errors import ConfigError, FlowError, UsageError, did_you_mean
 from ematix_flow.graph.module_loading import import_user_module
 from ematix_flow.graph.registry import current_registry
 from ematix_flow.spec.connections import Connection
 from ematix_flow.spec.location import SourceLocation, TableLocation
 from ematix_flow.spec.streams import StreamSpec
-from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.udfs import UdfHandle, load_function
 from ematix_flow.streams.run_options import StreamRunOptions
 
@@ -96,6 +96,7 @@ _OTHER_KEYS = (
     "target_connection",
     "transform",
     "lookups",
+    "join",
     "cdc",
     "dead_letter_connection",
 )
@@ -164,9 +165,6 @@ def run_pipeline(
 
 def _build_stream(file: TomlFile, name: str | None) -> StreamSpec:
     top = TomlTable.of_file(file)
-    for later in UNSUPPORTED_OPTIONS:
-        if later in top.values:
-            raise not_supported_error(f"[{later}]", top.where(later))
     top.refuse_unknown(KEYS)
     named = [key for key in ("pipeline_name", "name") if key in top.values]
     if len(named) == 2:
@@ -182,6 +180,7 @@ def _build_stream(file: TomlFile, name: str | None) -> StreamSpec:
     options.update((key, top.text(key)) for key in _EXPANDED_OPTIONS if key in top.values)
     options.update(_transform_options(top, options))
     options.update(read_window_options(top, top.table("transform")))
+    options["join"] = read_join(top, top.table("transform"))
     options["cdc"] = read_cdc(top)
     options["sources"] = [
         read_source(table, _inline_connection_name("source", n)) for n, table in enumerate(places["source"])
@@ -197,7 +196,7 @@ def _build_stream(file: TomlFile, name: str | None) -> StreamSpec:
         assert table is not None
         options["dead_letter_connection"] = read_connection(table, "dead_letters")
     if "source_columns" in top.values:
-        options["source_columns"] = _read_source_columns(top)
+        options["source_columns"] = read_source_columns(top, "source_columns")
     try:
         spec = stream_spec(where, name=own, **options)
     except FlowError as error:
@@ -280,9 +279,6 @@ def _transform_options(top: TomlTable, options: dict[str, Any]) -> dict[str, Any
     found: dict[str, Any] = dict(_read_functions(top))
     lookups = top.table("lookups")
     if table is not None:
-        for later in UNSUPPORTED_OPTIONS:
-            if later in table.values:
-                raise not_supported_error(f"[transform.{later}]", table.where(later))
         for key in _ENGINE_KEYS:
             if key in table.values:
                 raise table.error(
@@ -290,7 +286,7 @@ def _transform_options(top: TomlTable, options: dict[str, Any]) -> dict[str, Any
                     key,
                     next_step="remove it; --engine or [engine] in .ematix-flow.toml chooses where Spark runs",
                 )
-        table.refuse_unknown((*_TRANSFORM_KEYS, *_FUNCTION_KEYS, "lookups", "window", "cdc"))
+        table.refuse_unknown((*_TRANSFORM_KEYS, *_FUNCTION_KEYS, "lookups", "window", "join", "cdc"))
         for key, functions in _read_functions(table):
             if key in found:
                 raise table.error(f"{key} is given twice: keep it here or at the top of the file", key)
@@ -329,15 +325,6 @@ def _read_lookup(lookups: TomlTable, name: str) -> Lookup:
     table = lookups.table(name)
     assert table is not None
     return read_lookup(table, name)
-
-
-def _read_source_columns(top: TomlTable) -> TableSpec:
-    table = top.table("source_columns")
-    assert table is not None
-    try:
-        return TableSpec(None, "source", columns_from_text(table.values), where=table.where())
-    except DeclarationError as error:
-        raise error.with_location(table.where_named(error.what)) from None
 
 
 def _error_location(error: FlowError, top: TomlTable, places: list[TomlTable]) -> SourceLocation | None:

@@ -30,7 +30,7 @@ from ematix_flow.spec.pipelines import ConnectionRef
 from ematix_flow.spec.redaction import MASK
 from ematix_flow.spec.tables import TableSpec
 
-SOURCE_KEYS = ("query", "starting", "options", "csv_read_options", "json_read_options")
+SOURCE_KEYS = ("query", "starting", "options", "csv_read_options", "json_read_options", "columns")
 DESTINATION_KEYS = ("topic", "queue", "prefix", "partition_key_prefix")  # their ${…} are replaced
 TARGET_KEYS = (
     *DESTINATION_KEYS,
@@ -71,8 +71,20 @@ def read_source(table: TomlTable, name: str) -> Source:
         csv_read_options=table.values.get("csv_read_options"),
         json_read_options=table.values.get("json_read_options"),
         options=table.values.get("options", {}),
+        columns=read_source_columns(table, "columns"),
         where=table.where(),
     )
+
+
+def read_source_columns(table: TomlTable, key: str) -> TableSpec | None:
+    """The columns of payloads that a nested table declares."""
+    columns = table.table(key)
+    if columns is None:
+        return None
+    try:
+        return TableSpec(None, "source", columns_from_text(columns.values), where=columns.where())
+    except DeclarationError as error:
+        raise error.with_location(columns.where_named(error.what)) from None
 
 
 def target_keys(kind: object) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 from ematix_flow.api.column_text import column_to_text
 from ematix_flow.api.stream_cdc import cdc_to_toml
 from ematix_flow.api.stream_toml_endpoints import LOOKUP_KEYS, SOURCE_KEYS, target_keys
+from ematix_flow.api.stream_toml_joins import join_to_toml
 from ematix_flow.api.stream_toml_windows import window_tables
 from ematix_flow.errors import DeclarationError
 from ematix_flow.spec.pipelines import ConnectionRef, FileOptions
@@ -81,6 +82,8 @@ def stream_to_toml(spec: StreamSpec) -> str:
     if transform:
         document["transform"] = transform
     document.update(window_tables(spec))
+    if spec.join is not None:
+        document["join"] = join_to_toml(spec.join)
     if spec.cdc is not None:
         document["cdc"] = cdc_to_toml(spec.cdc)
     for one, many, tables in (("source", "sources", sources), ("target", "targets", targets)):
@@ -96,6 +99,8 @@ def _source_table(source: StreamSourceSpec, number: int, *, alone: bool) -> dict
         table["starting"] = source.starting
     if source.options:
         table["options"] = dict(source.options)
+    if source.columns is not None:
+        table["columns"] = _column_types(source.columns)
     return {**table, **_file_option_keys(source.files)}
 
 

@@ -15,17 +15,22 @@ def check_window(spec: StreamSpec) -> None:
         given = getattr(spec, option)
         if given is not None and not isinstance(given, kind):
             raise DeclarationError(f"{option}= takes {kind.__name__}(…), not {given!r}", where=spec.where)
-    if spec.window is None:
+    if not spec.is_stateful:
         for option in ("watermark", "state_store"):
             if getattr(spec, option) is not None:
-                raise DeclarationError(f"{option}= works with window=, which is not set", where=spec.where)
+                raise DeclarationError(
+                    f"{option}= works with window= or join=, which are not set", where=spec.where
+                )
         return
-    _check_limits(spec)
+    if spec.window is not None:
+        _check_limits(spec)
     if spec.state_store is not None and spec.state_store.kind == "in_memory":
-        warnings.warn(
-            f"stream {spec.name!r} keeps its windows in memory: a restart loses the open ones",
-            stacklevel=2,
+        kept = (
+            "its windows in memory: a restart loses the open ones"
+            if spec.window is not None
+            else "its rows in memory: a restart loses those that wait for a partner"
         )
+        warnings.warn(f"stream {spec.name!r} keeps {kept}", stacklevel=2)
 
 
 def _check_limits(spec: StreamSpec) -> None:

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from ematix_flow.streams.running_stream import RunningStream, StreamResult
 
 
-# documented options that streams do not support yet
-UNSUPPORTED_OPTIONS = ("join",)
-
 _RUN_OPTIONS = (*(option.name for option in fields(StreamRunOptions)), "available_now")
 
 
@@ -255,19 +252,12 @@ def stream_spec(where: SourceLocation | None, **options: Any) -> StreamSpec:
     return build_stream(StreamOptions(**options), where)
 
 
-def not_supported_error(feature: str, where: SourceLocation | None) -> DeclarationError:
-    """The error for a documented feature that streams do not have yet."""
-    return DeclarationError(f"{feature}: this version does not have it yet", where=where)
-
-
 def _refuse_unknown_options(
     options: Mapping[str, Any], where: SourceLocation | None, also: Iterable[str] = ()
 ) -> None:
     """Raise an error with a suggestion at the user's line, instead of Python's TypeError."""
     known = {*(option.name for option in fields(StreamOptions)), *also} - {"options"}
     for option in options:
-        if option in UNSUPPORTED_OPTIONS:
-            raise not_supported_error(f"{option}=", where)
         if option not in known:
             raise DeclarationError(
                 f"a streaming pipeline has no option {option!r}.{did_you_mean(option, known)}", where=where

@@ -64,8 +64,16 @@ class StreamPlan:
     columns: tuple[ColumnSpec, ...] | None  # None: inferred from the first messages
     columns_by: str
     payloads: tuple[PayloadSpec | None, ...]  # of each source; None if its rows have columns
+    source_columns: tuple[tuple[ColumnSpec, ...] | None, ...] = ()  # of each source of a join, if known
     targets: tuple[StreamTargetPlan, ...] = ()
     expected: tuple[ExpectedTarget, ...] = ()  # instead of targets, until the columns are known
+
+    @property
+    def joined_columns(self) -> tuple[tuple[ColumnSpec, ...], tuple[ColumnSpec, ...]]:
+        """The columns of the left and of the right source of the join."""
+        left, right = (self.source_columns[number] for number in self.stream.joined_sources)
+        assert left is not None and right is not None
+        return left, right
 
     def to_json(self) -> dict[str, Any]:
         spec = self.stream
@@ -80,8 +88,9 @@ class StreamPlan:
             "transform_sql": spec.transform_sql,
             "functions": [function.signature for function in spec.functions],
             "window": spec.window.to_json() if spec.window else None,
-            "watermark": asdict(spec.watermark or Watermark()) if spec.window else None,
-            "state_store": (spec.state_store or StateStore()).kind if spec.window else None,
+            "join": spec.join.to_json() if spec.join else None,
+            "watermark": asdict(spec.watermark or Watermark()) if spec.is_stateful else None,
+            "state_store": (spec.state_store or StateStore()).kind if spec.is_stateful else None,
             "cdc": spec.cdc.to_json() if spec.cdc else None,
             "on_error": spec.on_error,
             "targets": [
@@ -111,10 +120,10 @@ class StreamPlan:
             lines.append(
                 f"              {column.name}  {column.type}{'' if column.nullable else '  not null'}"
             )
-        if spec.transform_sql:
-            lines.append(f"  SQL       {' '.join(spec.transform_sql.split())[:100]}")
-        lines += [f"  function  {function.signature}" for function in spec.functions]
-        lines += _describe_window(spec)
+        sql = [f"  SQL       {' '.join(spec.transform_sql.split())[:100]}"] if spec.transform_sql else []
+        sql += [f"  function  {function.signature}" for function in spec.functions]
+        state = _describe_state(spec)
+        lines += [*state, *sql] if spec.join else [*sql, *state]  # in the order in which they run
         lines += [f"  cdc       {spec.cdc}"] if spec.cdc else []
         lines.append(f"  on error  {spec.on_error}")
         for plan in self.targets:
@@ -129,21 +138,23 @@ class StreamPlan:
         return "\n".join(lines)
 
 
-def _describe_window(spec: StreamSpec) -> list[str]:
-    """The lines of a plan about the window, its watermark and its state."""
-    if spec.window is None:
+def _describe_state(spec: StreamSpec) -> list[str]:
+    """The lines of a plan about the window or the join, its watermark and its state."""
+    stateful = spec.window or spec.join
+    if stateful is None:
         return []
-    window, watermark = spec.window, spec.watermark or Watermark()
-    late = f" for {window.allowed_lateness_ms} ms" if window.late_data == "reopen" else ""
+    watermark = spec.watermark or Watermark()
+    late = f" for {stateful.allowed_lateness_ms} ms" if stateful.late_data == "reopen" else ""
     kept = spec.state_store.kind if spec.state_store else "checkpoint"
+    lost = "open windows" if spec.window else "rows that wait for a partner"
     where = {
-        "in_memory": "in memory: a restart loses open windows",
+        "in_memory": f"in memory: a restart loses {lost}",
         "postgres": f"next to the checkpoint, and both in Postgres, schema {_schema(spec)}",
     }.get(kept, "next to the checkpoint")
     return [
-        f"  window    {window}",
-        f"  event     {window.event_time_column}, watermark {watermark.lateness_ms or 0} ms behind",
-        f"  late rows {window.late_data}{late}",
+        f"  {'window' if spec.window else 'join':9} {stateful}",
+        f"  event     {stateful.event_time_column}, watermark {watermark.lateness_ms or 0} ms behind",
+        f"  late rows {stateful.late_data}{late}",
         f"  state     {where}",
     ]
 

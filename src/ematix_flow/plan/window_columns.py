@@ -14,8 +14,8 @@ INTEGERS = ("small_int", "integer", "big_int")
 FLOATS = ("float", "double")
 _NUMBERS = (*INTEGERS, *FLOATS, "numeric")
 _SESSION_ID_LENGTH = 32  # hexadecimal digits
-_UNCOMPARABLE = ("json", "jsonb")
-_NOT_TIMES = ("boolean", "bytes", "uuid", *_UNCOMPARABLE)
+UNCOMPARABLE = ("json", "jsonb")
+NOT_TIMES = ("boolean", "bytes", "uuid", *UNCOMPARABLE)
 
 
 def window_columns(
@@ -31,7 +31,7 @@ def window_columns(
                 where=where,
                 next_step="select it in transform_sql, or correct the name in Window(…)",
             )
-    if types[window.event_time_column].kind in _NOT_TIMES:
+    if types[window.event_time_column].kind in NOT_TIMES:
         raise SchemaMismatch(
             f"event_time_column= names {window.event_time_column!r}, which is {_name(types, window)} and no "
             "time",
@@ -78,7 +78,7 @@ def aggregate_type(
 
 
 def _require_comparable(what: str, data_type: DataType, where: SourceLocation | None) -> None:
-    if data_type.kind in _UNCOMPARABLE:
+    if data_type.kind in UNCOMPARABLE:
         raise SchemaMismatch(
             f"{what}: the column is {data_type}, and such values are not compared",
             where=where,

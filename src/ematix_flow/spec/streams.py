@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
-from ematix_flow.errors import DeclarationError
+from ematix_flow.errors import DeclarationError, did_you_mean
 from ematix_flow.spec.cdc import CDC
+from ematix_flow.spec.joins import Join
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.pipelines import (
     ConnectionRef,
@@ -56,6 +57,7 @@ class StreamSourceSpec:
     starting: str | dt.datetime | None = None  # None: the connection's setting, else earliest
     files: FileOptions = field(default_factory=FileOptions)
     options: tuple[tuple[str, str], ...] = ()
+    columns: TableSpec | None = None  # of its payloads, if declared; for a source of a join
 
     def __post_init__(self) -> None:
         require_connection_ref(self.connection)
@@ -73,6 +75,7 @@ class StreamSourceSpec:
             "starting": {"at": starting.isoformat()} if isinstance(starting, dt.datetime) else starting,
             "files": self.files.to_json(),
             "options": [list(pair) for pair in self.options],
+            "columns": self.columns.to_json() if self.columns else None,
         }
 
     @classmethod
@@ -86,6 +89,7 @@ class StreamSourceSpec:
             starting=starting,
             files=FileOptions.from_json(value["files"]),
             options=tuple((pair[0], pair[1]) for pair in value["options"]),
+            columns=TableSpec.from_json(value["columns"]) if value.get("columns") else None,
         )
 
 
@@ -250,6 +254,7 @@ class StreamSpec:
     lookups: tuple[LookupSpec, ...] = ()
     functions: tuple[UdfHandle, ...] = ()  # that transform_sql calls
     window: Window | None = None
+    join: Join | None = None
     watermark: Watermark | None = None
     state_store: StateStore | None = None
     cdc: CDC | None = None  # the messages are change events of a table
@@ -272,6 +277,36 @@ class StreamSpec:
         read = (*(each.connection for each in self.sources), *(each.connection for each in self.lookups))
         return (*read, *(target.connection for target in self.targets))
 
+    @property
+    def is_stateful(self) -> bool:
+        """Whether rows of one batch change what a later batch loads."""
+        return self.window is not None or self.join is not None
+
+    @property
+    def joined_sources(self) -> tuple[int, int]:
+        """The numbers of the left and of the right source of the join."""
+        assert self.join is not None
+        left, right = (self._source_number(name) for name in self.join.named_sources)
+        return left, right
+
+    def _source_number(self, name: str) -> int:
+        """The number of the source with this query, or with this label if several have the query."""
+        labels = [number for number, each in enumerate(self.sources) if each.label == name]
+        found = labels or [number for number, each in enumerate(self.sources) if each.query == name]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise DeclarationError(
+                f"two sources are called {name!r}",
+                where=self.where,
+                next_step=f"write  {self.sources[found[0]].label!r}  or  {self.sources[found[1]].label!r}",
+            )
+        names = [each.query for each in self.sources]
+        hint = did_you_mean(name, names) or f" The sources are {', '.join(names)}"
+        raise DeclarationError(
+            f"the join names a source {name!r}, which is not there.{hint}", where=self.where
+        )
+
     def to_json(self) -> dict[str, Any]:
         return {
             **{name: getattr(self, name) for name in _PLAIN_STREAM_FIELDS},
@@ -280,6 +315,7 @@ class StreamSpec:
             "lookups": [lookup.to_json() for lookup in self.lookups],
             "functions": [function_reference(function) for function in self.functions],
             "window": self.window.to_json() if self.window else None,
+            "join": self.join.to_json() if self.join else None,
             "watermark": asdict(self.watermark) if self.watermark else None,
             "state_store": self.state_store.to_json() if self.state_store else None,
             "cdc": self.cdc.to_json() if self.cdc else None,
@@ -297,6 +333,7 @@ class StreamSpec:
                 "lookups": tuple(LookupSpec.from_json(lookup) for lookup in value["lookups"]),
                 "functions": tuple(load_function(reference) for reference in value.get("functions", ())),
                 "window": Window.from_json(value["window"]) if value.get("window") else None,
+                "join": Join.from_json(value["join"]) if value.get("join") else None,
                 "watermark": Watermark(**value["watermark"]) if value.get("watermark") else None,
                 "state_store": StateStore(**value["state_store"]) if value.get("state_store") else None,
                 "cdc": CDC.from_json(value["cdc"]) if value.get("cdc") else None,

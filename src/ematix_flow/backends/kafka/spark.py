@@ -102,6 +102,10 @@ class KafkaSource(SparkStreamSource):
             options["maxOffsetsPerTrigger"] = str(reading.max_rows)
         return spark.readStream.format("kafka").options(**options).load().selectExpr(*_COLUMNS)
 
+    def stored_messages(self, spark: SparkSession, reading: ReadRequest) -> DataFrame:
+        options = {**self._options(reading), "startingOffsets": "earliest", "endingOffsets": "latest"}
+        return spark.read.format("kafka").options(**options).load().selectExpr(*_COLUMNS)
+
     def continues_checkpoint(self, planned: str, remembered: str | None, reading: ReadRequest) -> bool:
         """False when a topic was removed, or was read before and is back: Spark handles neither."""
         known = {topic for topic, _ in parse_position(planned)}

@@ -194,6 +194,10 @@ class SparkStreamSource(StreamSource):
     def streaming_frame(self, spark: SparkSession, reading: ReadRequest) -> DataFrame:
         """A streaming frame with the columns of `MESSAGE_DDL`, or with the rows' own columns."""
 
+    def stored_messages(self, spark: SparkSession, reading: ReadRequest) -> DataFrame:
+        """The messages that the source has now, as a frame with the columns of `MESSAGE_DDL`."""
+        raise NotImplementedError
+
     def continues_checkpoint(self, planned: str, remembered: str | None, reading: ReadRequest) -> bool:
         """Whether a checkpoint that has planned up to ``planned`` still fits this request.
 

@@ -68,6 +68,63 @@ def known_columns(
     return None, "found in the first messages"
 
 
+def known_source_columns(
+    spec: StreamSpec,
+    payloads: Sequence[PayloadSpec | None],
+    pinned: Sequence[tuple[ColumnSpec, ...] | None],
+) -> tuple[tuple[tuple[ColumnSpec, ...] | None, ...], str]:
+    """The columns of each source of a join and where they come from; None if messages must tell them.
+
+    Columns that the stream has used before come before those of a registry, because its state has them.
+    """
+    from ematix_flow.backends.payloads.codecs import describe_subject
+
+    found: list[tuple[ColumnSpec, ...] | None] = []
+    said: list[str] = []
+    for source, payload, kept in zip(spec.sources, payloads, pinned, strict=True):
+        described = None
+        if payload is not None and kept is None and source.columns is None:
+            described = describe_subject(payload)
+        if source.columns is not None:
+            found.append(source.columns.columns)
+            said.append(f"{source.query} declared by columns=")
+        elif kept is not None:
+            found.append(kept)
+            said.append(f"{source.query} as at the first start")
+        elif described is not None:
+            found.append(tuple(replace(c, nullable=True) for c in described))
+            said.append(f"{source.query} {REGISTERED}")
+        else:
+            found.append(None)
+            said.append(f"{source.query} found in the first messages")
+    return tuple(found), "; ".join(said)
+
+
+def with_joined_meta_columns(
+    spec: StreamSpec, number: int, columns: tuple[ColumnSpec, ...]
+) -> tuple[ColumnSpec, ...]:
+    """The columns of a source of a join, and the metadata columns of its messages that are used."""
+    from ematix_flow.backends.payloads.codecs import meta_columns
+
+    join = spec.join
+    assert join is not None
+    side = spec.joined_sources.index(number)
+    read, prefix = {join.event_time_column, *join.keys[side]}, join.prefixes[side]
+    there = {column.name for column in columns}
+    tables = {column.name for target in spec.targets if target.table for column in target.table.columns}
+    wanted = [
+        name
+        for name in META_COLUMNS
+        if name not in there
+        and (
+            name in read
+            or f"{prefix}{name}" in tables
+            or re.search(rf"(?<!\w){re.escape(prefix)}{name}(?!\w)", spec.transform_sql or "")
+        )
+    ]
+    return (*columns, *meta_columns(wanted, numeric_positions=True))
+
+
 def _reachable_targets(spec: StreamSpec, connections: Connections) -> list[StreamTargetSpec]:
     """The targets that can be reached. All must be, unless targets may fail alone."""
     if not spec.continue_on_target_failure:

@@ -97,7 +97,7 @@ def plan_targets(
     """Plan every target for these columns. Spark checks the SQL on no rows."""
     outgoing = with_soft_delete_column(spec.cdc, columns)
     # columns found in a table or in messages do not declare what a table should hold
-    is_computed = spec.transform_sql is not None or spec.window is not None
+    is_computed = spec.transform_sql is not None or spec.is_stateful
     are_declared = is_computed or columns_by in (DECLARED, REGISTERED)
     if spec.transform_sql is not None:
         outgoing = computed_columns(spec, connections, columns, lookups)

@@ -35,6 +35,7 @@ from ematix_flow.engine.streams.decoding import (
     visit_rows,
 )
 from ematix_flow.engine.streams.incoming_batch import IncomingBatch, driver_batch
+from ematix_flow.engine.streams.joins.decoding import decode_sides
 from ematix_flow.engine.streams.registry_schemas import KnownSchemas
 from ematix_flow.engine.streams.sinks import BatchName, StreamSink, TableSink
 from ematix_flow.engine.streams.small_batches import Messages
@@ -101,14 +102,14 @@ class BatchLoader:
                 sink.discard()
 
     def load_tick(self, batch: BatchName, report: BatchReport) -> None:
-        """Load the windows of a tick, which has no new messages."""
+        """Load the rows of a tick, which has no new messages."""
         assert self.operator is not None
         spark = self.connections.spark().newSession()
         try:
-            with self.connections.spark_errors(f"the open windows of {self.spec.name!r}"):
+            with self.connections.spark_errors(f"the state of {self.spec.name!r}"):
                 rows = self.operator.load_tick(spark, batch.number, batch.tick)
                 if rows is not None:
-                    self._stage_in_sinks(batch, rows)
+                    self._stage_results(batch, rows)
                     fault_points.point("stream.staged")
                     self._commit_all(batch, report)
             self.operator.finish_tick(batch.number, batch.tick)
@@ -125,13 +126,13 @@ class BatchLoader:
             self.operator.close()
 
     def _report_late_rows(self, batch: BatchName, report: BatchReport) -> None:
-        """Count the late rows, and store them as dead letters if the window says so."""
-        assert self.operator is not None and self.spec.window is not None
+        """Count the late rows, and store them as dead letters if the stream says so."""
+        assert self.operator is not None
         report.late, report.state = self.operator.counts.late, self.operator.report()
-        if not report.late or self.spec.window.late_data != "dlq":
+        if not report.late or self.operator.late_data != "dlq":
             return
         assert self.dead_letters is not None
-        reason = "the row is late: its windows are already loaded"
+        reason = self.operator.late_reason
         letters: list[RejectedMessage] = []
         for n, row in enumerate(self.operator.late_rows()):
             message = {"value": row.encode(), "position": f"{batch.number}-{n}"}
@@ -237,17 +238,25 @@ class BatchLoader:
         if self.spec.cdc is not None:
             columns = self.plan.columns
             return stage_changes(self.spec, batch, incoming, self.decoders, columns, self.sinks)
-        decoded = decode_frame(
+        decoded, seen = count_rows(self._decode(incoming), REASON)
+        self._stage_frames(batch, decoded.where(F.col(REASON).isNull()).drop(REASON), rehearsal)
+        return seen
+
+    def _decode(self, incoming: IncomingBatch) -> DataFrame:
+        """One row for each message, with `REASON` if it cannot be decoded."""
+        assert self.decoders is not None and self.plan.columns is not None
+        strict = self.spec.on_error == "fail"
+        if self.spec.join is not None:
+            numbers = self.spec.joined_sources
+            return decode_sides(incoming, self.decoders, numbers, self.plan.joined_columns, strict=strict)
+        return decode_frame(
             incoming,
             self.decoders,
             self.plan.columns,
             ordered=self._needs_order(),
-            strict=self.spec.on_error == "fail",
+            strict=strict,
             source_column=SOURCE if self.operator is not None and len(self.spec.sources) > 1 else None,
         )
-        decoded, seen = count_rows(decoded, REASON)
-        self._stage_frames(batch, decoded.where(F.col(REASON).isNull()).drop(REASON), rehearsal)
-        return seen
 
     def _needs_order(self) -> bool:
         """Whether a sink keeps the last message of each key, and SQL has not computed other rows."""
@@ -275,9 +284,10 @@ class BatchLoader:
     def _stage_frames(self, batch: BatchName, rows: DataFrame, rehearsal: bool) -> None:
         """Stage the rows in every sink: run the SQL, keep the last row of each key, project.
 
-        A window takes the rows, and its closed windows are staged. A ``rehearsal`` does not change its state.
+        A window takes the rows, and its closed windows are staged. A join takes them, and the SQL runs over
+        the joined rows. A ``rehearsal`` does not change the state.
         """
-        if self.spec.transform_sql is not None:
+        if self.spec.transform_sql is not None and self.spec.join is None:
             rows = self._run_transform_sql(rows)
         if self.operator is not None:
             if rehearsal:
@@ -285,6 +295,12 @@ class BatchLoader:
                 return
             rows = self.operator.load_batch(batch.number, rows)
             self.operator.publish()
+        self._stage_results(batch, rows)
+
+    def _stage_results(self, batch: BatchName, rows: DataFrame) -> None:
+        """Stage the rows of the stream, or of its state."""
+        if self.spec.join is not None and self.spec.transform_sql is not None:
+            rows = run_transform_sql(self.spec, rows, self.lookups())
         self._stage_in_sinks(batch, rows)
 
     def _run_transform_sql(self, rows: DataFrame) -> DataFrame:

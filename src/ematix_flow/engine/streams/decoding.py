@@ -250,15 +250,16 @@ def _decode_task(
             for own, decoded in decoders.decode(batch):
                 if strict and decoded.bad:
                     raise unreadable_error(count_messages(own, decoded))
-                rows = _with_reasons(own, decoded, columns, ordered)
+                rows = rows_with_reasons(own, decoded, columns, ordered)
                 yield from rows if source_column is None else _with_source(own, rows, source_column)
 
     return task
 
 
-def _with_reasons(
+def rows_with_reasons(
     messages: pa.RecordBatch, decoded: DecodedBatch, columns: tuple[ColumnSpec, ...], ordered: bool
 ) -> Iterator[pa.RecordBatch]:
+    """The decoded rows, and a row of nulls with `REASON` for each message that cannot be decoded."""
     import pyarrow as pa
 
     table = TableSpec(None, "source", tuple(ColumnSpec(c.name, c.type, nullable=True) for c in columns))

@@ -18,6 +18,8 @@ from ematix_flow.engine.streams.change_staging import change_decoders
 from ematix_flow.engine.streams.column_inference import infer_columns, sample_values
 from ematix_flow.engine.streams.decoding import SourceDecoders
 from ematix_flow.engine.streams.incoming_batch import IncomingBatch
+from ematix_flow.engine.streams.joins.operator import JoinOperator
+from ematix_flow.engine.streams.joins.source_columns import infer_source_columns, keep_source_columns
 from ematix_flow.engine.streams.open_stream import OpenStream
 from ematix_flow.engine.streams.registry_schemas import KnownSchemas
 from ematix_flow.engine.streams.sinks import MessageSink, StreamSink, TableSink
@@ -108,6 +110,8 @@ class LoaderFactory:
     def _from_messages(self, incoming: DataFrame) -> BatchLoader:
         """A loader with columns inferred from these messages."""
         stream, payloads = self.stream, self.plan.payloads
+        if stream.spec.join is not None:
+            return self._from_plan(self._with_targets(infer_source_columns(stream, self.plan, incoming)))
         pinned = stream.folder.pinned_columns()
         if pinned is None:
             if payloads[0] is None:
@@ -132,7 +136,7 @@ class LoaderFactory:
         return BatchLoader(
             plan,
             (),
-            self._build_decoders(payloads, (column,)),
+            self._build_decoders(payloads, plan),
             self.stream.connections,
             self.stream.dead_letters,
             dict,
@@ -142,10 +146,12 @@ class LoaderFactory:
     def _from_plan(self, plan: StreamPlan, judged: KnownSchemas | None = None) -> BatchLoader:
         """``judged`` are the known schemas of the previous plan."""
         stream = self.stream
+        if stream.spec.join is not None:
+            keep_source_columns(stream, plan)
         schemas = _known_schemas(plan, judged)
         sinks = [self._open_sink(target) for target in plan.targets if target.target in self.targets]
         assert plan.columns is not None
-        computed = stream.spec.transform_sql is not None or stream.spec.window is not None
+        computed = stream.spec.transform_sql is not None or stream.spec.is_stateful
         is_single_table = not computed and len(sinks) == 1 and isinstance(sinks[0], TableSink)
         # a single table without SQL decides which columns must not be null
         columns = (
@@ -154,8 +160,8 @@ class LoaderFactory:
             else plan.columns
         )
         columns = _as_declared(columns, stream.spec.columns)
-        decoders = None if None in plan.payloads else self._build_decoders(plan.payloads, columns)
         plan = replace(plan, columns=columns)
+        decoders = None if None in plan.payloads else self._build_decoders(plan.payloads, plan)
         operator = self._open_operator(plan)
         if operator is not None:
             operator.mirror = self.mirror
@@ -173,17 +179,19 @@ class LoaderFactory:
 
     def _open_operator(self, plan: StreamPlan) -> StatefulOperator | None:
         stream, columns = self.stream, plan.columns
+        if stream.spec.join is not None:
+            return JoinOperator(stream.spec, plan.joined_columns, self._state_folder)
         if stream.spec.window is None or columns is None:
             return None
         if stream.spec.transform_sql is not None:
             columns = computed_columns(stream.spec, stream.connections, columns, stream.lookups.views(self))
         return WindowOperator(stream.spec, columns, self._state_folder)
 
-    def _build_decoders(
-        self, payloads: Sequence[PayloadSpec | None], columns: Sequence[ColumnSpec]
-    ) -> SourceDecoders:
+    def _build_decoders(self, payloads: Sequence[PayloadSpec | None], plan: StreamPlan) -> SourceDecoders:
+        assert plan.columns is not None
         if self.stream.spec.cdc is not None:
-            return change_decoders(self.stream.spec, payloads, columns)
+            return change_decoders(self.stream.spec, payloads, plan.columns)
+        columns = plan.source_columns or (plan.columns,) * len(payloads)
         return _build_decoders(payloads, columns, self.stream.sources)
 
     def _open_sink(self, plan: StreamTargetPlan) -> StreamSink:
@@ -228,14 +236,17 @@ def _as_declared(columns: Sequence[ColumnSpec], declared: TableSpec | None) -> t
 
 
 def _build_decoders(
-    payloads: Sequence[PayloadSpec | None], columns: Sequence[ColumnSpec], sources: Sequence[StreamSource]
+    payloads: Sequence[PayloadSpec | None],
+    columns: Sequence[Sequence[ColumnSpec] | None],
+    sources: Sequence[StreamSource],
 ) -> SourceDecoders:
+    """``columns`` are those of each source."""
     from ematix_flow.backends.payloads.codecs import decoder_for
 
     return SourceDecoders(
         tuple(
-            decoder_for(payload, columns, numeric_positions=isinstance(source, SparkStreamSource))
-            for payload, source in zip(payloads, sources, strict=True)
-            if payload is not None
+            decoder_for(payload, own, numeric_positions=isinstance(source, SparkStreamSource))
+            for payload, own, source in zip(payloads, columns, sources, strict=True)
+            if payload is not None and own is not None
         )
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -16,9 +16,15 @@ from ematix_flow.backends.messages.base import (
     SparkStreamSource,
     StreamSource,
 )
+from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.engine.connections import Connections
 from ematix_flow.engine.planning.stream_changes import check_change_sources
-from ematix_flow.engine.planning.stream_columns import known_columns, with_meta_columns
+from ematix_flow.engine.planning.stream_columns import (
+    known_columns,
+    known_source_columns,
+    with_joined_meta_columns,
+    with_meta_columns,
+)
 from ematix_flow.engine.planning.stream_targets import (
     check_capabilities,
     open_stream_source,
@@ -31,6 +37,7 @@ from ematix_flow.engine.streams.lookups import Lookups
 from ematix_flow.engine.streams.sinks import lock_on_this_machine
 from ematix_flow.engine.streams.stream_folder import StreamFolder
 from ematix_flow.errors import FlowError, Unsupported
+from ematix_flow.plan.join_columns import join_columns
 from ematix_flow.plan.spark_types import columns_of_frame
 from ematix_flow.plan.stream_definition import StreamPlan
 from ematix_flow.spec.streams import StreamSourceSpec, StreamSpec, StreamTargetSpec
@@ -41,6 +48,10 @@ if TYPE_CHECKING:
     pass
 
 _log = logging.getLogger(__name__)
+
+
+class StreamStopping(Exception):
+    """Raised in place of a new batch while the stream stops."""
 
 
 class OpenStream:
@@ -111,16 +122,42 @@ class OpenStream:
         if spec.state_store is not None and spec.state_store.kind == "postgres":
             self._require_positions()
         check_change_sources(spec, payloads)
+        if spec.join is not None:
+            return self._plan_join(payloads, with_targets)
         columns, said_by = known_columns(spec, self.connections, payloads, self.folder.pinned_columns())
         if columns is None and payloads[0] is None:
             columns, said_by = self._columns_of_source()
         if columns is not None and payloads[0] is not None:
             columns = self.with_meta_columns(columns)
-        plan = StreamPlan(spec, columns, said_by, payloads)
-        if columns is None or not with_targets:
+        return self._with_targets(StreamPlan(spec, columns, said_by, payloads), with_targets)
+
+    def _plan_join(self, payloads: tuple[PayloadSpec | None, ...], with_targets: bool) -> StreamPlan:
+        spec = self.spec
+        pinned = [self.folder.pinned_columns(number) for number in range(len(spec.sources))]
+        found, said_by = known_source_columns(spec, payloads, pinned)
+        plan = self.with_source_columns(StreamPlan(spec, None, said_by, payloads), found)
+        return self._with_targets(plan, with_targets)
+
+    def with_source_columns(
+        self, plan: StreamPlan, found: Sequence[tuple[ColumnSpec, ...] | None]
+    ) -> StreamPlan:
+        """The plan of a join whose sources have these columns, as far as they are known."""
+        columns = tuple(
+            None if own is None else with_joined_meta_columns(self.spec, number, own)
+            for number, own in enumerate(found)
+        )
+        plan = replace(plan, source_columns=columns)
+        if None in columns:
+            return plan
+        assert self.spec.join is not None
+        joined = join_columns(self.spec.join, plan.joined_columns, self.spec.where)
+        return replace(plan, columns=joined)
+
+    def _with_targets(self, plan: StreamPlan, with_targets: bool) -> StreamPlan:
+        if plan.columns is None or not with_targets:
             return plan
         with self.lookups.empty_views() as views:
-            targets = plan_targets(spec, self.connections, columns, views, said_by)
+            targets = plan_targets(self.spec, self.connections, plan.columns, views, plan.columns_by)
         return replace(plan, targets=targets)
 
     def _require_positions(self) -> None:

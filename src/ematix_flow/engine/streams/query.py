@@ -19,6 +19,7 @@ from ematix_flow.engine.streams.checkpoint import Checkpoint, join_positions
 from ematix_flow.engine.streams.followed_sources import FollowedSource
 from ematix_flow.engine.streams.incoming_batch import IncomingBatch
 from ematix_flow.engine.streams.lag import LagWatch, ReportLag
+from ematix_flow.engine.streams.open_stream import StreamStopping
 from ematix_flow.engine.streams.sinks import BatchName
 from ematix_flow.errors import FlowError
 
@@ -32,10 +33,6 @@ _start_lock = threading.Lock()  # settings belong to the session, so queries sta
 
 MakeLoader = Callable[["DataFrame"], BatchLoader]
 RenewLoader = Callable[[BatchLoader, IncomingBatch], BatchLoader]
-
-
-class _QueryStopping(Exception):
-    """Raised in place of a new batch while the stream stops."""
 
 
 class StreamQuery:
@@ -132,7 +129,7 @@ class StreamQuery:
         if problem is not None and not self._is_ending:
             raise self._translate(problem) from problem
         if self._once and not self._stopping.is_set():
-            self._flush_windows()
+            self._flush_state()
 
     def close(self) -> None:
         """Stop measuring the lag and close the sinks."""
@@ -178,15 +175,15 @@ class StreamQuery:
         self._idle.clear()
         try:
             if self._is_ending or self._failure is not None:
-                raise _QueryStopping
+                raise StreamStopping
             with self._load_lock:
                 self._load_and_commit(frame, number)
         except BaseException as error:
-            if not isinstance(error, _QueryStopping) and self._failure is None:
+            if not isinstance(error, StreamStopping) and self._failure is None:
                 self._failure = self._translate(error) if isinstance(error, Exception) else error
             if isinstance(error, Exception):
                 raise
-            raise _QueryStopping from error  # Java would wait forever for anything but a plain exception
+            raise StreamStopping from error  # Java would wait forever for anything but a plain exception
         finally:
             self._idle.set()
 
@@ -237,8 +234,8 @@ class StreamQuery:
 
     # -------------------------------------------------------------- loads without new messages
 
-    def _flush_windows(self) -> None:
-        """Load the open windows as they are, at the end of a run that ends by itself."""
+    def _flush_state(self) -> None:
+        """Load what a state has at the end of a run that ends by itself."""
         number = self.checkpoint.last_committed()
         if number != self.checkpoint.last_planned():  # a batch comes again at the next start
             return
@@ -249,7 +246,7 @@ class StreamQuery:
                 self._load_tick(self._loader, number, tick)
 
     def _advance_clock(self) -> None:
-        """Load the windows that the clock closes while no messages come."""
+        """Load what the clock closes while no messages come."""
         if self._loader is None or self._loader.operator is None or not self._idle.is_set():
             return
         with self._load_lock:

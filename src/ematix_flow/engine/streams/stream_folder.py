@@ -28,37 +28,39 @@ class StreamFolder:
     def spool(self, source: int) -> Path:
         return self.folder / "spools" / str(source)
 
-    @property
-    def columns_file(self) -> Path:
-        return self.folder / "columns.json"
+    def columns_file(self, source: int | None = None) -> Path:
+        """The file for the columns of the stream, or of one source of a join."""
+        return self.folder / ("columns.json" if source is None else f"columns-{source}.json")
 
     def create(self) -> None:
         private_directory(self.folder, chosen_by=self._chosen_by, tighten=self._chosen_by == ENVIRONMENT)
         for inside in ("checkpoints", "spools"):  # Spark writes into them by the umask
             private_directory(self.folder / inside, chosen_by=self._chosen_by, tighten=True)
 
-    def pinned_columns(self) -> tuple[ColumnSpec, ...] | None:
+    def pinned_columns(self, source: int | None = None) -> tuple[ColumnSpec, ...] | None:
         """The columns inferred from the first messages, so that a restart uses the same ones."""
+        file = self.columns_file(source)
         try:
-            text = self.columns_file.read_text()
+            text = file.read_text()
         except FileNotFoundError:
             return None
         try:
             return tuple(ColumnSpec.from_json(column) for column in json.loads(text)["columns"])
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(
-                f"{self.columns_file} is damaged: {error}",
+                f"{file} is damaged: {error}",
                 next_step="remove it: the columns are then inferred again from the next messages",
             ) from error
 
-    def pin_columns(self, columns: Sequence[ColumnSpec]) -> None:
+    def pin_columns(self, columns: Sequence[ColumnSpec], source: int | None = None) -> None:
         text = json.dumps({"columns": [column.to_json() for column in columns]}, indent=1)
-        aside = self.columns_file.with_suffix(".tmp")
-        with open_private(aside, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(self.columns_file)
+        file = self.columns_file(source)
+        aside = file.with_suffix(".tmp")
+        with open_private(aside, "w") as written:
+            written.write(text)
+            written.flush()
+            os.fsync(written.fileno())
+        aside.replace(file)
 
 
 def stream_folder_for(spec: StreamSpec) -> StreamFolder:

@@ -37,9 +37,10 @@ class StreamRunner(OpenStream):
 
     def replay_loaders(self, incoming: DataFrame) -> list[BatchLoader]:
         """One loader for each target group, for messages that are replayed."""
-        if self.spec.window is not None:
+        if self.spec.is_stateful:
+            missed = "windows" if self.spec.join is None else "rows"
             raise Unsupported(
-                f"dead letters of {self.spec.name!r} cannot be replayed: they would miss the windows of the "
+                f"dead letters of {self.spec.name!r} cannot be replayed: they would miss the {missed} of the "
                 "running stream",
                 next_step="send the messages to the source once more",
             )

@@ -109,7 +109,7 @@ class TargetGroup:
         if self.loaders.plan.columns is None:  # the sinks are opened only with the first messages
             self._check_message_targets()
         warm_workers(spark)
-        self._require_window_state()
+        self._require_state()
         sources = self._follow_sources()
         query = StreamQuery(
             f"{stream.spec.name} {self.label}",
@@ -278,7 +278,7 @@ class TargetGroup:
                 next_step="run it once with the topics as they were, until all targets have the same; "
                 "then change them",
             )
-        self._refuse_lost_windows("source_query names other topics than before")
+        self._refuse_lost_state("source_query names other topics than before")
         self.checkpoint.set_aside()
         stream.note("source_query names other topics than before: each topic continues where it stopped")
         return remembered
@@ -286,7 +286,7 @@ class TargetGroup:
     def _restart_replaced_topics(
         self, replaced: Sequence[str], remembered: tuple[str | None, ...]
     ) -> tuple[str | None, ...]:
-        self._refuse_lost_windows("; ".join(replaced))
+        self._refuse_lost_state("; ".join(replaced))
         self.checkpoint.set_aside()
         message = f"{'; '.join(replaced)}: it is read from its beginning, as fail_on_data_loss=False allows"
         _log.warning("stream %r: %s", self.stream.spec.name, message)
@@ -337,7 +337,7 @@ class TargetGroup:
                 if planned is not None and int(newest.removeprefix(own).partition(".")[0]) > planned:
                     self._refuse_lost_windows(f"the checkpoint is older than the ledger of {target.label}")
             if newest is not None and not newest.startswith(own):
-                self._refuse_lost_windows(f"the checkpoint is older than the ledger of {target.label}")
+                self._refuse_lost_state(f"the checkpoint is older than the ledger of {target.label}")
                 self.checkpoint.set_aside()
                 self.stream.note(
                     f"the checkpoint is older than the ledger of {target.label}: it is put aside"
@@ -354,24 +354,30 @@ class TargetGroup:
             )
         remembered = self._ledger_positions()
         if any(remembered):
-            self._refuse_lost_windows("there is no checkpoint, and the target has rows of this stream")
+            self._refuse_lost_state("there is no checkpoint, and the target has rows of this stream")
             self.stream.note("there is no checkpoint: the stream continues from the target's ledger")
         return remembered
 
-    def _require_window_state(self) -> None:
-        """Refuse a checkpoint without the folder of its windows. A new one gets the folder."""
-        if self.stream.spec.window is None:
+    def _require_state(self) -> None:
+        """Refuse a checkpoint without the folder of its state. A new one gets the folder."""
+        if not self.stream.spec.is_stateful:
             return
         if self.checkpoint.is_new:
             make_private_folders(self.checkpoint.state_folder)
         if self.checkpoint.last_committed() is not None and not self.checkpoint.state_folder.is_dir():
-            self._refuse_lost_windows("the stream has a checkpoint and no state of windows")
+            self._refuse_lost_state("the stream has a checkpoint and no state")
 
-    def _refuse_lost_windows(self, reason: str) -> None:
-        """Refuse to continue without the open windows, whose messages are already read."""
-        if self.stream.spec.window is not None:
+    def _refuse_lost_state(self, reason: str) -> None:
+        """Refuse to continue without the state, whose messages are already read."""
+        spec = self.stream.spec
+        if spec.is_stateful:
+            lost = (
+                "the windows that were open would miss their first rows"
+                if spec.join is None
+                else "the rows that wait for a partner would be lost"
+            )
             raise Unsupported(
-                f"{reason}: the windows that were open would miss their first rows",
+                f"{reason}: {lost}",
                 state="nothing was read, and the targets are unchanged",
                 next_step="bring back the stream's folder with its checkpoint, or give the stream another "
                 "name= and target to start from the beginning",

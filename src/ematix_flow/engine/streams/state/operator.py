@@ -23,7 +23,7 @@ from ematix_flow.engine.streams.state.status import StateStatus, remove_status, 
 from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.spec.tables import ColumnSpec
-from ematix_flow.spec.windows import StateStore, Watermark
+from ematix_flow.spec.windows import LateData, StateStore, Watermark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,6 +73,8 @@ class StatefulOperator(ABC):
     """
 
     output: tuple[ColumnSpec, ...]  # of the rows for the targets
+    late_data: LateData
+    late_reason: str  # why a late row became a dead letter
 
     def __init__(
         self,

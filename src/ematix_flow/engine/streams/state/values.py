@@ -52,9 +52,12 @@ def spark_state_type(data_type: DataType) -> str:
     return "bigint" if data_type.kind in ("timestamp", "timestamp_tz") else to_spark(data_type)
 
 
-def event_micros(column: str, data_type: DataType) -> str:
-    """Spark SQL: the event time in microseconds since 1970. Fails for a value that is no time."""
-    message = f"column {column!r} holds no event time: "
+def event_micros(column: str, data_type: DataType, shown_as: str | None = None) -> str:
+    """Spark SQL: the event time in microseconds since 1970. Fails for a value that is no time.
+
+    ``shown_as`` is the name of the column in errors.
+    """
+    message = f"column {(shown_as or column)!r} holds no event time: "
     shown = f"coalesce(CAST({quote(column)} AS STRING), 'null')"
     refused = raise_error_sql(
         text_literal(message),

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 class WindowOperator(StatefulOperator):
     """``columns`` are those that the window reads: of the messages, or of ``transform_sql``."""
 
+    late_reason = "the row is late: its windows are already loaded"
+
     def __init__(
         self,
         spec: StreamSpec,
@@ -45,7 +47,7 @@ class WindowOperator(StatefulOperator):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         assert spec.window is not None
-        self.window = spec.window
+        self.window, self.late_data = spec.window, spec.window.late_data
         self._types: dict[str, DataType] = {column.name: column.type for column in columns}
         self.output = window_columns(self.window, columns, spec.where)
         super().__init__(spec, folder, self._definition(spec), self.window.reopens_for, clock)
@@ -154,7 +156,9 @@ class WindowOperator(StatefulOperator):
 
         return [
             F.expr(
-                f"max({EVENT})" if self.sources == 1 else f"max({EVENT}) FILTER (WHERE {SOURCE} = {number})"
+                f"max({EVENT})"
+                if self.sources == 1
+                else f"max(CASE WHEN {SOURCE} = {number} THEN {EVENT} END)"  # observed metrics take no FILTER
             ).alias(f"highest{number}")
             for number in range(self.sources)
         ]
