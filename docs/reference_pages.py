@@ -19,7 +19,7 @@ SHARED_BY = 4  # an option that so many commands have, with the same words, is d
 
 CLI_PAGE = "reference/cli.md"
 API_PAGE = "reference/api.md"
-WINDOWS = ("Window", "Aggregation", "Watermark", "StateStore")
+WINDOWS = ("Window", "Aggregation", "Join", "Watermark", "StateStore")
 
 
 def on_files(files: Any, config: Any) -> Any:

@@ -37,7 +37,7 @@ NEEDS_SPARK = (
 )
 NEEDS_A_SERVER = (
     *("postgres_incremental", "mysql_to_duckdb", "s3_files"),
-    *("kafka_stream", "rabbitmq_stream", "dead_letters", "change_data_capture"),
+    *("kafka_stream", "rabbitmq_stream", "dead_letters", "change_data_capture", "joins"),
 )
 
 # What an example leaves: the file of a database, a query, and its rows
@@ -121,6 +121,13 @@ LEFT: dict[str, list[tuple[str, str, list[tuple[Any, ...]]]]] = {
                 ("bob", 1, "help", "help", 0, 1),
                 ("bob", 1, "home", "home", 0, 1),
             ],
+        )
+    ],
+    "joins": [
+        (
+            "warehouse.db",
+            "SELECT left_order_id, right_method FROM paid_orders ORDER BY 1",
+            [(1, "card"), (2, None), (3, "card")],
         )
     ],
     "delta_lake": [("shop.db", "SELECT orders, CAST(amount AS REAL) FROM revenue", [(4, 74.4)])],
@@ -225,7 +232,7 @@ def kafka_bootstrap(kafka: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str
             kafka.drop_topic(topic)
 
 
-@pytest.mark.parametrize("name", ["kafka_stream", "dead_letters", "change_data_capture"])
+@pytest.mark.parametrize("name", ["kafka_stream", "dead_letters", "change_data_capture", "joins"])
 def test_an_example_with_kafka_runs(
     name: str, spark: object, kafka: Any, kafka_bootstrap: str, tmp_path: Path
 ) -> None:

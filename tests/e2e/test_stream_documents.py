@@ -121,3 +121,21 @@ def test_the_samples_of_windows_and_sessions_run(
     assert query(
         pg_database, "SELECT user_id, events, entry_page, exit_page FROM user_sessions ORDER BY window_start"
     ) == [(7, 2, "home", "shop"), (7, 1, "home", "home")]
+
+
+def test_the_sample_of_a_join_runs(
+    documents: Path, kafka: KafkaServer, pg_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders, payments = (kafka.create_topic(name=name) for name in ("orders", "payments"))
+    try:
+        produce(kafka, orders, [{"order_id": 1, "amount": 5.5}, {"order_id": 2, "amount": 7.0}])
+        produce(kafka, payments, [{"order_id": 1, "method": "card"}, {"order_id": 3, "method": "cash"}])
+        names: dict[str, Any] = {"kafka_prod": kafka_connection(kafka), "warehouse": warehouse(pg_database)}
+        store = ematix_flow.StateStore(kind="postgres", url=pg_database)
+        names["StateStore"] = ematix_flow.StateStore
+        run_sample(documents, "orders-payments", names, monkeypatch, state_store=store)
+    finally:
+        kafka.drop_topic(orders)
+        kafka.drop_topic(payments)
+    found = query(pg_database, "SELECT left_order_id, left_amount, right_method FROM orders_with_payments")
+    assert found == [(1, 5.5, "card")]

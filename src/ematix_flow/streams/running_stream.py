@@ -88,7 +88,7 @@ class StreamResult:
     dead_letters: int
     dropped: int  # unreadable messages that transform_on_error="drop" ignored
     empty: int  # messages without a payload, which produce no row
-    late: int  # rows of windows that were already loaded and take no more rows
+    late: int  # rows of windows that were already loaded, or of joins after their partners
     restarts: int
     seconds: float
 

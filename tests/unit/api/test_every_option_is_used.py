@@ -21,6 +21,7 @@ from ematix_flow import (
     CDC,
     Aggregation,
     BigInt,
+    Join,
     Lookup,
     ManagedTable,
     Source,
@@ -416,6 +417,7 @@ STREAM_SAMPLES: dict[str, Any] = {
     "udfs": [same],
     "aggregate_udfs": [Nothing],
     "window": Window(kind="tumbling", duration_ms=5, aggregations=[COUNT]),
+    "join": Join("orders", "payments", ("a",), ("a",)),
     "watermark": Watermark(lateness_ms=5),
     "state_store": StateStore(),
     "cdc": CDC(),
@@ -438,6 +440,12 @@ LAKE = ObjectStoreLocalConnection(name="lake", path="lake", format="csv")
 COUNTED = Window(kind="tumbling", duration_ms=7, aggregations=[COUNT])
 STREAMS: dict[str, dict[str, Any]] = {
     "windows": {"window": COUNTED},
+    "a join": {
+        "source": None,
+        "source_query": None,
+        "sources": [Source(KAFKA, "orders"), Source(KAFKA, "payments")],
+        "join": Join("orders", "payments", ("b",), ("b",)),
+    },
     "into a named table": {},
     "into a declared table": {"target_table": Orders},
     "merge": {"mode": "merge", "keys": ["a"]},
@@ -556,6 +564,7 @@ def test_no_field_of_a_source_or_a_lookup_is_passed_over() -> None:
         "csv_read_options": {"has_header": False},
         "json_read_options": {"batch_size": 10},
         "options": {"isolation.level": "read_uncommitted"},
+        "columns": Orders,
     }
     lookups = {
         "query": "SELECT 1 AS a",

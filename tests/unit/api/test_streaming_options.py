@@ -386,13 +386,6 @@ def test_what_makes_no_sense_is_refused_at_the_users_line(options: dict[str, Any
     assert current_registry().streams == {}
 
 
-@pytest.mark.parametrize("option", ["join"])
-def test_features_to_come_are_refused_in_words(option: str) -> None:
-    for how in (declare, run_streaming_pipeline):
-        with pytest.raises(DeclarationError, match="this version does not have it yet"):
-            how(**{option: object()})
-
-
 def test_a_call_knows_the_same_options_as_the_decorator() -> None:
     with pytest.raises(DeclarationError, match="Did you mean 'restart_on_error'") as caught:
         run_streaming_pipeline(restart_on_eror=True)

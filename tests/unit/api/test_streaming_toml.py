@@ -320,7 +320,7 @@ REFUSED: list[tuple[str, str, int]] = [
     (RIGHT + "[source_columns]\na = \"__import__('os')\"\n", "is not a column type", 11),
     (RIGHT + '[window]\nkind = "tumbling"\n', "a window needs aggregations=", 10),
     (RIGHT + "[transform.window]\nduration_ms = 5\n", "[transform.window]: it needs  kind =", 10),
-    (RIGHT + "[transform.join]\n", "this version does not have it", 10),
+    (RIGHT + "[transform.join]\n", "[transform.join]: it needs left_source =", 10),
     (RIGHT + '[transform.cdc]\nenvelope = "x"\n', "envelope= of CDC is one of", 11),
     (RIGHT + '[state_store]\nkind = "checkpiont"\n', "Did you mean 'checkpoint'?", 10),
     (RIGHT + "[watermark]\nlateness_ms = -1\n", "lateness_ms= takes a whole number", 10),

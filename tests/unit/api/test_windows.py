@@ -94,7 +94,10 @@ def test_an_aggregate_that_means_nothing_is_refused(options: dict[str, Any], mes
     ("options", "message"),
     [
         ({"window": "tumbling"}, r"window= takes Window\(…\), not 'tumbling'"),
-        ({"window": None, "watermark": Watermark()}, "watermark= works with window=, which is not set"),
+        (
+            {"window": None, "watermark": Watermark()},
+            "watermark= works with window= or join=, which are not set",
+        ),
         ({"window": None, "state_store": StateStore()}, "state_store= works with window="),
         ({"mode": "merge", "keys": ["n"]}, "lacks 'window_start': several rows of the window"),
         ({"window": SESSION, "mode": "merge", "keys": ["n"]}, "lacks 'session_id'"),
