@@ -20,7 +20,8 @@ servers = {"bootstrap.servers": os.environ["KAFKA_BOOTSTRAP"]}
 part = sys.argv[1]
 if part == "first":
     topics = [NewTopic(name, 1, 1) for name in ("example-orders", "example-payments")]
-    for made in AdminClient(servers).create_topics(topics).values():
+    admin = AdminClient(servers)
+    for made in admin.create_topics(topics).values():
         made.result(30)
 producer = Producer(servers)
 for order_id, time, amount in ORDERS[part]:

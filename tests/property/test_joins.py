@@ -142,6 +142,17 @@ def check_result(loaded: Counter[Joined], join: Join) -> None:
         assert alone.isdisjoint(row[side] for row in loaded if row[1 - side] is not None)
 
 
+def test_a_batch_marks_its_own_rows_and_earlier_ones_every_time(tmp_path: Path) -> None:
+    """One statement for both missed the earlier ones in one of ten tries."""
+    join = Join("left", "right", ("k",), ("k",), kind="left_outer", time_window_ms=10_000)
+    first = [(0, 0, "a"), (0, 5, "b"), (0, 100, "d"), (1, 3, "a"), (1, 20, "b"), (1, 100, "c")]
+    second = [(0, 105, "c"), (0, 200, "e"), (1, 95, "d"), (1, 200, "f"), (1, 201, "f")]
+    batches = numbered([[(side, at * 1_000_000, key) for side, at, key in each] for each in (first, second)])
+    for _ in range(30):
+        with new_folder(tmp_path) as folder:
+            check_state(folder, join, batches, 0, 0, 0)
+
+
 STATE = {
     "join": joins(),
     "batches": BATCHES.map(numbered),

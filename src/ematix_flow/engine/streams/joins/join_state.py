@@ -203,14 +203,21 @@ class JoinState:
         return late, file if late else None
 
     def _mark_matched(self, database: duckdb.DuckDBPyConnection, side: Side, version: int) -> None:
-        """Replace the rows that found their first partner, so that they are not loaded without one."""
+        """Mark the rows that found their first partner, so that they are not loaded without one.
+
+        Rows of earlier versions are replaced. A statement that changes them together with rows of this
+        transaction can miss some of them in DuckDB 2.0.
+        """
         names = ", ".join([EVENT, *side.columns])
+        found = f"{CURRENT} AND NOT matched AND rowid IN (SELECT {side.row} FROM joined)"
+        database.execute(f"UPDATE {side.table} SET matched = true WHERE since = {version} AND {found}")
         database.execute(
             f"""CREATE OR REPLACE TEMP TABLE changed AS SELECT {names}, rowid AS replaced FROM {side.table}
-            WHERE {CURRENT} AND NOT matched AND rowid IN (SELECT {side.row} FROM joined)"""
+            WHERE since < {version} AND {found}"""
         )
         database.execute(
-            f"UPDATE {side.table} SET until = {version} WHERE rowid IN (SELECT replaced FROM changed)"
+            f"""UPDATE {side.table} SET until = {version}
+            WHERE since < {version} AND rowid IN (SELECT replaced FROM changed)"""
         )
         database.execute(f"INSERT INTO {side.table} SELECT {names}, true, {version}, NULL FROM changed")
         database.execute("DROP TABLE changed")
@@ -226,7 +233,8 @@ class JoinState:
                 f"""INSERT INTO joined ({", ".join([side.row, *side.columns])})
                 SELECT {filled} FROM {side.table} WHERE {ended} AND NOT matched"""
             )
-        database.execute(f"UPDATE {side.table} SET until = {version} WHERE {ended}")
+        for made in (f"since < {version}", f"since = {version}"):  # see `_mark_matched`
+            database.execute(f"UPDATE {side.table} SET until = {version} WHERE {made} AND {ended}")
 
     def _require_limit(self, rows: int) -> None:
         most = self.join.max_state_rows
