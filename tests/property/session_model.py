@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ematix_flow.engine.streams.state.operator import state_version
 from ematix_flow.spec.windows import Window
 from tests.property.window_model import Event, aggregates
 
@@ -39,6 +40,7 @@ class SessionModel:
     highest: int | None = None
     watermark: int | None = None
     late: int = 0
+    batches: int = 0
 
     def batch(self, events: Sequence[Event]) -> list[Loaded]:
         """Lateness is judged by the batches before; sessions close by the watermark after this batch."""
@@ -52,10 +54,11 @@ class SessionModel:
             self.highest = max([*times, *([] if self.highest is None else [self.highest])])
             behind = self.highest - self.lateness_ms * 1000
             self.watermark = behind if self.watermark is None else max(behind, self.watermark)
-        return [*withdrawn, *self._load(flush=False)]
+        self.batches += 1
+        return [*withdrawn, *self._load({row[-1] for row in withdrawn}, flush=False)]
 
     def flush(self) -> list[Loaded]:
-        return self._load(flush=True)
+        return self._load(set(), flush=True)
 
     def _add(self, group: Any, events: Sequence[Event]) -> list[Loaded]:
         stored = self.groups.get(group, [])
@@ -81,7 +84,8 @@ class SessionModel:
                 kept += part
                 continue
             merged = _Session([row for each in part for row in each.rows])
-            named = json.dumps([group, merged.first], separators=(",", ":"))
+            version = state_version(self.batches)  # sessions may begin at the same time one after the other
+            named = json.dumps([group, merged.first, version], separators=(",", ":"))
             merged.id = known[0].id if known else hashlib.md5(named.encode()).hexdigest()
             merged.revision = known[0].revision if known else 0
             kept.append(merged)
@@ -93,12 +97,14 @@ class SessionModel:
         self.groups[group] = kept
         return withdrawn
 
-    def _load(self, *, flush: bool) -> list[Loaded]:
+    def _load(self, grown: set[str | None], *, flush: bool) -> list[Loaded]:
+        """``grown`` are the ids of sessions that took the rows of loaded ones: both change in one load."""
         loaded: list[Loaded] = []
         for group, sessions in self.groups.items():
             for each in sessions:
                 end = each.last + self._gap
-                if each.pending and (flush or (self.watermark is not None and end <= self.watermark)):
+                passed = self.watermark is not None and end <= self.watermark
+                if each.pending and (flush or passed or each.id in grown):
                     assert each.id is not None
                     values = aggregates(each.rows)
                     loaded.append((each.id, each.first, end, group, each.revision, values, None))
@@ -111,8 +117,10 @@ class SessionModel:
         near = [
             each for each in self.groups.get(group, []) if each.first - self._gap < at < each.last + self._gap
         ]
-        if any(not self._is_expired(each.last) for each in near):
-            return False
+        for each in near:
+            fits = max(at, each.last) - min(at, each.first) <= self._longest
+            if fits and not self._is_expired(each.last):
+                return False
         return self._is_expired(at) or bool(near)
 
     def _is_expired(self, last: int, gaps: int = 1) -> bool:

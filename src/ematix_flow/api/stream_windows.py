@@ -49,8 +49,8 @@ def _check_limits(spec: StreamSpec) -> None:
                 where=spec.where,
                 next_step=f"write  keys={list(spec.window.keys)!r}",
             )
-        times = (spec.window.window_start_column, spec.window.window_end_column)
-        moving = [key for key in target.keys if spec.window.is_session and key in times]
+        fixed = (*spec.window.keys, *spec.window.group_by)
+        moving = [key for key in target.keys if spec.window.is_session and key not in fixed]
         if moving:
             raise DeclarationError(
                 f"keys= of {target.label} has {moving[0]!r}, which changes while a session grows",

@@ -204,7 +204,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Watermark:
-    """How far event time has come: the highest event time of the stream, less ``lateness_ms``.
+    """How far event time has come: the highest event time of the slowest source, less ``lateness_ms``.
 
     If no messages come for ``source_idleness_ms``, the watermark goes on with the clock. Without it, the
     watermark waits for the next message.

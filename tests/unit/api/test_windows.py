@@ -105,6 +105,7 @@ def test_an_aggregate_that_means_nothing_is_refused(options: dict[str, Any], mes
             {"window": SESSION, "mode": "merge", "keys": ["session_id", "window_end"]},
             "has 'window_end', which changes while a session grows",
         ),
+        ({"window": SESSION, "mode": "merge", "keys": ["session_id", "n"]}, "has 'n', which changes"),
         (
             {"mode": "scd2", "keys": ["n"], "event_timestamp_column": "window_start"},
             "a window yields aggregates",

@@ -200,7 +200,8 @@ class StreamQuery:
                 self._loader = loader
             name = self._batch_name(loader, number, before, after)
             self._complete_tick()
-            self._tick_before(number)
+            changed = zip(before, after, strict=True)
+            self._tick_before(number, [n for n, (began, ended) in enumerate(changed) if began != ended])
             loader.load(name, incoming, report)
             if loader.operator is not None:
                 loader.operator.mark_active()
@@ -258,11 +259,12 @@ class StreamQuery:
                 self._complete_tick()
                 self._load_tick(loader, number, operator.begin_tick(number, flush=False))
 
-    def _tick_before(self, number: int) -> None:
-        """Load what the clock closes while some sources bring rows and others do not."""
+    def _tick_before(self, number: int, arriving: Sequence[int]) -> None:
+        """Load what the clock closes while the sources of this batch bring rows and others do not."""
         loader = self._loader
         if len(self.sources) == 1 or loader is None or loader.operator is None or number == 0:
             return
+        loader.operator.mark_arriving(arriving)
         if not loader.operator.has_version(number) and loader.operator.is_tick_due():
             self._load_tick(loader, number - 1, loader.operator.begin_tick(number - 1, flush=False))
 

@@ -335,7 +335,7 @@ class TargetGroup:
             if newest is not None and newest.startswith(own):
                 planned = self.checkpoint.last_planned()
                 if planned is not None and int(newest.removeprefix(own).partition(".")[0]) > planned:
-                    self._refuse_lost_windows(f"the checkpoint is older than the ledger of {target.label}")
+                    self._refuse_lost_state(f"the checkpoint is older than the ledger of {target.label}")
             if newest is not None and not newest.startswith(own):
                 self._refuse_lost_state(f"the checkpoint is older than the ledger of {target.label}")
                 self.checkpoint.set_aside()

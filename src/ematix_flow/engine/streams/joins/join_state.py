@@ -226,15 +226,14 @@ class JoinState:
         self, database: duckdb.DuckDBPyConnection, side: Side, version: int, border: int | None
     ) -> None:
         """Remove the rows that cannot find a partner any more, and add those without one to the result."""
-        ended = f"{CURRENT} AND ({side.has_ended(border)} OR NOT ({side.has_key}))"
+        ended = f"({side.has_ended(border)} OR NOT ({side.has_key}))"
         if side.kept:
             filled = ", ".join(["rowid", *side.columns])
             database.execute(
                 f"""INSERT INTO joined ({", ".join([side.row, *side.columns])})
-                SELECT {filled} FROM {side.table} WHERE {ended} AND NOT matched"""
+                SELECT {filled} FROM {side.table} WHERE {CURRENT} AND {ended} AND NOT matched"""
             )
-        for made in (f"since < {version}", f"since = {version}"):  # see `_mark_matched`
-            database.execute(f"UPDATE {side.table} SET until = {version} WHERE {made} AND {ended}")
+        self.file.end_rows(side.table, version, ended)
 
     def _require_limit(self, rows: int) -> None:
         most = self.join.max_state_rows

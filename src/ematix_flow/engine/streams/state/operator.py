@@ -158,6 +158,11 @@ class StatefulOperator(ABC):
         watermark = None if progress.watermark is None else progress.watermark / 1e6
         return StateReport(self.open.rows, self.file.size_bytes(), watermark)
 
+    def mark_arriving(self, sources: Sequence[int]) -> None:
+        """Count the time without rows of these sources from now on: the next batch has messages of them."""
+        for number in sources:
+            self._last_rows[number] = self._clock()
+
     def mark_active(self) -> None:
         """Count the time without rows from now on: a batch is loaded."""
         for number in range(self.sources):
@@ -186,7 +191,8 @@ class StatefulOperator(ABC):
 
     def has_version(self, batch: int) -> bool:
         """Whether the state already has this batch, which comes again."""
-        return (self.file.last_version() or NEVER) >= state_version(batch)
+        last = self.file.last_version()
+        return last is not None and last >= state_version(batch)
 
     def begin_tick(self, batch: int, *, flush: bool) -> int:
         """Describe the next tick after this batch and return its number.

@@ -166,6 +166,17 @@ class StateFile:
                 ) from error
             raise
 
+    def end_rows(self, table: str, version: int, condition: str) -> None:
+        """End the current rows of a condition, within the transaction of a version.
+
+        Rows of this version and earlier ones have a statement each: one that changes both can miss some of
+        them in DuckDB 2.0.
+        """
+        for made in (f"since < {version}", f"since = {version}"):
+            self.database.execute(
+                f"UPDATE {table} SET until = {version} WHERE {made} AND {CURRENT} AND {condition}"
+            )
+
     def _go_back(self, version: int, tables: tuple[str, ...]) -> None:
         """Undo this version and later ones, and remove rows that ended before it."""
         last = self.last_version()

@@ -22,9 +22,10 @@ from ematix_flow.engine.streams.state.values import (
     to_state,
 )
 from ematix_flow.engine.streams.windows.accumulators import EVENT, build_accumulators
-from ematix_flow.engine.streams.windows.session_state import ROWS, LateRows, SessionState
+from ematix_flow.engine.streams.windows.session_state import LATE_AT, ROWS, LateRows, SessionState
 from ematix_flow.engine.streams.windows.window_state import START, ClosedWindows, WindowState, expired_sql
 from ematix_flow.plan.window_columns import window_columns
+from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import DataType
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 class WindowOperator(StatefulOperator):
     """``columns`` are those that the window reads: of the messages, or of ``transform_sql``."""
 
-    late_reason = "the row is late: its windows are already loaded"
+    late_reason = "the row is late: its window or session takes no more rows"
 
     def __init__(
         self,
@@ -183,13 +184,15 @@ class WindowOperator(StatefulOperator):
         from pyspark.sql import functions as F
 
         groups = self.window.group_by
+        names = [internal_name(f"g{n}") for n in range(len(groups))]
         kinds = [spark_state_type(self._types[name]) for name in groups]
-        ddl = ", ".join(["event_at bigint", *(f"g{n} {kind}" for n, kind in enumerate(kinds))])
+        fields = zip((LATE_AT, *names), ("bigint", *kinds), strict=True)
+        ddl = ", ".join(f"{name} {kind}" for name, kind in fields)
         found = rows.sparkSession.read.schema(ddl).parquet(str(late.file)).alias("late")
-        matches = F.col(EVENT) == F.col("late.event_at")
-        for n, name in enumerate(groups):
+        matches = F.col(EVENT) == F.col(f"late.{LATE_AT}")
+        for name, other in zip(groups, names, strict=True):
             own = F.expr(to_state(name, self._types[name]))
-            matches = matches & own.eqNullSafe(F.col(f"late.g{n}"))
+            matches = matches & own.eqNullSafe(F.col(f"late.{other}"))
         return rows.join(found, matches, "left_semi")
 
     def _advance(

@@ -17,6 +17,7 @@ from ematix_flow.engine.streams.state.state_file import CURRENT, LIFETIME, State
 from ematix_flow.engine.streams.windows.accumulators import Accumulator, add_sketch_functions
 from ematix_flow.engine.streams.windows.window_state import START, ClosedWindows, path_literal
 from ematix_flow.errors import LoadError
+from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.windows import Window
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _TABLE = "sessions"
 _ORDER = "first_at, last_at, id NULLS LAST"
 _ROWS_AT_ONCE = 100_000
+LATE_AT = internal_name("late_at")  # the event time of a late row
 ROWS = "rows"  # how many rows of the batch a row of its file stands for
 
 
@@ -95,6 +97,7 @@ class SessionState:
         with self.file.transaction(version, (_TABLE,)) as database:
             self._add_batch(database, version, batch, before.border, output)
             closed = self._close_sessions(database, version, progress, output, flush)
+            self._require_session_limit(progress.border)
             self.file.store_progress(version, progress)
         return closed
 
@@ -134,22 +137,23 @@ class SessionState:
             self._take_out_late_rows(database, border, output)
         self._chain_pieces(database, border)
         self._cut_long_chains(database)
-        self._merge_pieces(database)
+        self._merge_pieces(database, version)
         self._replace_sessions(database, version)
-        self._require_session_limit(border)
 
     def _take_out_late_rows(self, database: duckdb.DuckDBPyConnection, border: int, output: Path) -> None:
         """A row is late if its session takes no more rows: a stored one, or one that it would begin.
 
-        It is never late if a session that is still open is near.
+        It is never late if a stored session that is still open can take it.
         """
+        fits = f"greatest(s.last_at, a.event_at) - least(s.first_at, a.event_at) <= {self._longest}"
         database.execute(
             f"""CREATE OR REPLACE TEMP TABLE late AS
             SELECT a.rowid AS arrival FROM arrived a LEFT JOIN {_TABLE} s
               ON s.{CURRENT} AND {self._same_group("a", "s")}
              AND s.first_at - {self._gap} < a.event_at AND a.event_at < s.last_at + {self._gap}
+            WHERE a.event_at < {border}
             GROUP BY a.rowid, a.event_at
-            HAVING NOT coalesce(bool_or(NOT ({self._expired(border)})), false)
+            HAVING NOT coalesce(bool_or(NOT ({self._expired(border)}) AND {fits}), false)
                AND (a.event_at + {self._gap} <= {border} OR count(s.id) > 0)"""
         )
         rows = self.file.first_row(
@@ -158,9 +162,10 @@ class SessionState:
         if rows is None or rows[0] is None:
             return
         file = output.with_name("late.parquet")
-        groups = "".join(f", {name}" for name in self._groups)
+        groups = "".join(f", {name} AS {internal_name(name)}" for name in self._groups)
         database.execute(
-            f"COPY (SELECT event_at{groups} FROM arrived WHERE rowid IN (SELECT arrival FROM late)) "
+            f"COPY (SELECT event_at AS {LATE_AT}{groups} FROM arrived "
+            "WHERE rowid IN (SELECT arrival FROM late)) "
             f"TO '{path_literal(file)}' (FORMAT parquet)"
         )
         self.late = LateRows(int(rows[0]), file)
@@ -209,16 +214,20 @@ class SessionState:
         )
         database.unregister("cut")
 
-    def _merge_pieces(self, database: duckdb.DuckDBPyConnection) -> None:
-        """One row for each session that the batch makes or changes."""
+    def _merge_pieces(self, database: duckdb.DuckDBPyConnection, version: int) -> None:
+        """One row for each session that the batch makes or changes.
+
+        The id of a new one has the version, because an earlier session may have begun at the same time.
+        """
         united = "".join(f"{field.united} AS {field.name}, " for field in self._fields)
         groups = "".join(f"{name}, " for name in self._groups)
         named = "".join(f"CAST({name} AS VARCHAR), " for name in self._groups)
+        new_id = f"md5(CAST(json_array({named}min(first_at), {version}) AS VARCHAR))"
         oldest = "min({'first_at': first_at, 'id': id, 'revision': revision}) FILTER (WHERE id IS NOT NULL)"
         database.execute(
             f"""CREATE OR REPLACE TEMP TABLE merged AS
             SELECT {groups}chain, part, min(first_at) AS first_at, max(last_at) AS last_at, {united}
-                   coalesce(({oldest}).id, md5(CAST(json_array({named}min(first_at)) AS VARCHAR))) AS id,
+                   coalesce(({oldest}).id, {new_id}) AS id,
                    coalesce(({oldest}).revision, 0) AS revision
             FROM parts GROUP BY {groups}chain, part
             HAVING count_if(id IS NULL) > 0 OR count(id) > 1"""
@@ -233,9 +242,7 @@ class SessionState:
               ON {self._same_group("p", "m")} AND p.chain = m.chain AND p.part = m.part
             WHERE p.replaced IS NOT NULL"""
         )
-        database.execute(
-            f"UPDATE {_TABLE} SET until = {version} WHERE rowid IN (SELECT replaced FROM replaced)"
-        )
+        self.file.end_rows(_TABLE, version, "rowid IN (SELECT replaced FROM replaced)")
         database.execute(
             "INSERT INTO withdrawn SELECT * EXCLUDE replaced FROM replaced "
             "WHERE id <> merged_into AND revision > 0"
@@ -270,22 +277,22 @@ class SessionState:
         watermark, gone = progress.watermark, self._expired(progress.border, 2)
         # the end is exclusive: a row at the watermark begins the next session
         passed = "false" if watermark is None else f"last_at + {self._gap} <= {watermark}"
-        loaded = f"pending AND ({'true' if flush else passed})"
+        # a session that took the rows of a loaded one is loaded with its withdrawal
+        merged = "id IN (SELECT merged_into FROM withdrawn)"
+        loaded = f"pending AND ({'true' if flush else f'{passed} OR {merged}'})"
         database.execute(
             f"""CREATE OR REPLACE TEMP TABLE closed AS
             SELECT *, rowid AS replaced, {loaded} AS is_loaded, {gone} AS is_gone
             FROM {_TABLE} WHERE {CURRENT} AND ({loaded} OR {gone})"""
         )
-        database.execute(
-            f"UPDATE {_TABLE} SET until = {version} WHERE rowid IN (SELECT replaced FROM closed)"
-        )
+        self.file.end_rows(_TABLE, version, "rowid IN (SELECT replaced FROM closed)")
         database.execute(
             f"""INSERT INTO {_TABLE}
             SELECT id, first_at, last_at, {self._kept}, revision + 1, false, {version}, NULL
             FROM closed WHERE is_loaded AND NOT is_gone"""
         )
         rows = self.file.first_row(
-            "SELECT (SELECT count_if(is_loaded) FROM closed) + (SELECT count(*) FROM withdrawn)"
+            "SELECT (SELECT count(*) FROM closed WHERE is_loaded) + (SELECT count(*) FROM withdrawn)"
         )
         if rows is None or not rows[0]:
             return ClosedWindows(None, 0)

@@ -113,9 +113,7 @@ class WindowState:
                 WHERE {CURRENT} AND EXISTS (FROM arrived p WHERE {matches}))
             GROUP BY {keys}"""
         )
-        database.execute(
-            f"UPDATE {_TABLE} SET until = {version} WHERE rowid IN (SELECT replaced FROM touched)"
-        )
+        self.file.end_rows(_TABLE, version, "rowid IN (SELECT replaced FROM touched)")
         names = ", ".join([*self._keys, *self._kept])
         database.execute(f"INSERT INTO {_TABLE} SELECT {names}, revision, true, {version}, NULL FROM touched")
         self._require_group_limit()
@@ -153,12 +151,11 @@ class WindowState:
             FROM {_TABLE} WHERE {CURRENT} AND ({loaded} OR {expired})"""
         )
         found, rows, kept = self.file.first_row(
-            "SELECT count(*), count_if(is_loaded), count_if(is_loaded AND NOT is_expired) FROM closed"
+            """SELECT count(*), count(*) FILTER (WHERE is_loaded),
+                      count(*) FILTER (WHERE is_loaded AND NOT is_expired) FROM closed"""
         ) or (0, 0, 0)
         if found:
-            database.execute(
-                f"UPDATE {_TABLE} SET until = {version} WHERE rowid IN (SELECT replaced FROM closed)"
-            )
+            self.file.end_rows(_TABLE, version, "rowid IN (SELECT replaced FROM closed)")
         if kept:
             names = ", ".join([*self._keys, *self._kept])
             database.execute(
