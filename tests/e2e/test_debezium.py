@@ -43,7 +43,7 @@ ReadRows = Callable[[], list[tuple[Any, ...]]]
 
 
 class PostgresSource:
-    """A server of its own; a transaction that changes the table is open while Debezium takes its snapshot."""
+    """A separate server. A transaction that changes the table is open while Debezium takes its snapshot."""
 
     kind = "postgresql"
 
