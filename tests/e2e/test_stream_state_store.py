@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import os
 import shutil
 import signal
@@ -83,6 +84,36 @@ def test_a_machine_without_the_folder_continues(
     load(resumed)
     assert loaded(tmp_path / "resumed.db") == loaded(tmp_path / "whole.db")
     assert len(loaded(tmp_path / "whole.db")) > 8
+
+
+def test_the_last_batch_is_not_repeated_after_its_commit(
+    kafka: KafkaServer, kafka_topic: str, pg_database: str, tmp_path: Path
+) -> None:
+    """Also while the stream goes on and waits: its messages may be gone when another machine continues."""
+    followed = counts(kafka, kafka_topic, tmp_path / "lite.db", pg_database)
+    produce(kafka, kafka_topic, ROUNDS[0])
+    running = followed.start()
+
+    def stored_commits() -> list[str]:
+        ((there,),) = query(pg_database, "SELECT to_regclass('ematix_stream_state') IS NOT NULL")
+        texts = query(pg_database, "SELECT checkpoint FROM ematix_stream_state") if there else []
+        return [name for (text,) in texts if text for name in json.loads(text) if name.startswith("commits/")]
+
+    until(lambda: stored_commits() != [], running)
+    running.stop()
+    running.wait()
+
+
+def test_a_folder_that_a_restore_replaces_is_kept(
+    kafka: KafkaServer, kafka_topic: str, pg_database: str, tmp_path: Path
+) -> None:
+    followed = counts(kafka, kafka_topic, tmp_path / "lite.db", pg_database)
+    produce(kafka, kafka_topic, ROUNDS[0])
+    load(followed)
+    query(pg_database, "UPDATE ematix_stream_state SET owner = 'another machine'")
+    load(followed)
+    checkpoint = stream_folder_for(followed.spec).checkpoint("all")
+    assert (checkpoint.with_name(".all.replaced") / "windows" / "state.duckdb").exists()
 
 
 @pytest.mark.fault

@@ -43,7 +43,8 @@ class JoinModel:
         self.late = []
         for side in (0, 1):
             for row in new[side]:
-                is_late = not row.matched and row.key is not None and self._has_ended(side, row, border)
+                is_behind = border is not None and row.at < border and self._has_ended(side, row, border)
+                is_late = is_behind and not row.matched and row.key is not None
                 if is_late:
                     self.late.append(row.number)
                 if not (is_late and self.join.late_data == "dlq"):

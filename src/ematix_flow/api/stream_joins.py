@@ -48,7 +48,16 @@ def check_join(spec: StreamSpec) -> None:
             where=spec.where,
             next_step='set  transform_on_error="dlq"',
         )
+    join = spec.join
+    empty = [join.prefixes[1]] * join.keeps_left + [join.prefixes[0]] * join.keeps_right
     for target in spec.targets:
+        nullable = [key for key in target.keys if any(key.startswith(prefix) for prefix in empty if prefix)]
+        if target.mode == "merge" and nullable and spec.transform_sql is None:
+            raise DeclarationError(
+                f"keys= of {target.label} has {nullable[0]!r}, which is null in rows without a partner",
+                where=spec.where,
+                next_step='use mode="append", or compute a key in transform_sql with coalesce()',
+            )
         if target.mode == "scd2":
             raise DeclarationError(
                 "mode='scd2' keeps versions of rows by one event time, and a joined row has two",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ematix_flow.errors import SchemaMismatch, did_you_mean
-from ematix_flow.plan.window_columns import FLOATS, INTEGERS, NOT_TIMES, UNCOMPARABLE
+from ematix_flow.plan.window_columns import INTEGERS, NOT_TIMES, UNCOMPARABLE
 from ematix_flow.spec.joins import Join
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import DataType
 
-_TEXTS = ("text", "string", "uuid")
+_TEXTS = ("text", "string")
 
 
 def join_columns(
@@ -61,7 +61,7 @@ def _are_comparable(one: DataType, other: DataType) -> bool:
         return False
     if one.kind == other.kind:
         return one.kind != "numeric" or one.scale == other.scale
-    return any(one.kind in family and other.kind in family for family in (INTEGERS, FLOATS, _TEXTS))
+    return any(one.kind in family and other.kind in family for family in (INTEGERS, _TEXTS))
 
 
 def _refuse_twice(columns: Sequence[ColumnSpec], where: SourceLocation | None) -> None:

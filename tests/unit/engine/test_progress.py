@@ -64,7 +64,7 @@ def operator(tmp_path: Path, clock: Clock) -> WindowOperator:
     found = WindowOperator(spec, columns, tmp_path, clock)
     found.counts = BatchCounts(0, (100 * SECOND, 100 * SECOND))
     with found.file.transaction(0, ("windows",)):
-        found.file.store_progress(0, found.progress_after(Progress()))
+        found.file.store_progress(0, found.progress_after(0, Progress()))
     found.open = OpenRows(1, 110 * SECOND)
     found.mark_active()
     return found
@@ -88,9 +88,33 @@ def test_a_source_that_brings_rows_after_a_pause_is_not_idle(operator: WindowOpe
 def test_a_quiet_source_does_not_hold_back_the_other(operator: WindowOperator, clock: Clock) -> None:
     operator.counts = BatchCounts(0, (150 * SECOND, None))
     with operator.file.transaction(1_000_000, ("windows",)):
-        operator.file.store_progress(1_000_000, operator.progress_after(operator.file.progress()))
+        operator.file.store_progress(1_000_000, operator.progress_after(1_000_000, operator.file.progress()))
     assert operator.file.progress().watermark == 100 * SECOND
     clock.now = 4
     operator.mark_active()  # of the first source
     clock.now = 6
     assert operator.is_tick_due()
+
+
+def test_a_repeated_batch_has_the_progress_of_its_first_time(tmp_path: Path) -> None:
+    """Also if the lateness was changed in between: the targets may already have its rows."""
+    window = Window("tumbling", [Aggregation("count", "n")], duration_ms=10_000, event_time_column="ts")
+    columns = (ColumnSpec("ts", DataType("timestamp_tz"), nullable=True),)
+    for lateness in (0, 60_000):
+        spec = StreamSpec("s", (), (), window=window, watermark=Watermark(lateness_ms=lateness))
+        operator = WindowOperator(spec, columns, tmp_path)
+        operator.counts = BatchCounts(0, (100 * SECOND,))
+        progress = operator.progress_after(0, Progress())
+        with operator.file.transaction(0, ("windows",)):
+            operator.file.store_progress(0, progress)
+        operator.close()
+        assert progress.watermark == 100 * SECOND
+
+
+def test_a_tick_with_the_number_of_a_finished_one_is_repeated_after_a_crash(operator: WindowOperator) -> None:
+    """The end of a run may be a tick that changes no state: the next tick has the same number."""
+    assert operator.begin_tick(0, flush=True) == 1
+    operator.finish_tick(0, 1)
+    assert operator.unfinished_tick() is None
+    assert operator.begin_tick(0, flush=False) == 1
+    assert operator.unfinished_tick() == (0, 1)

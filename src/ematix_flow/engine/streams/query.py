@@ -147,12 +147,22 @@ class StreamQuery:
                 source.raise_background_error()
             self._heartbeat()
             self._advance_clock()
+            self._seal_state()
             if self._once and self._waits_for_receivers and self._is_drained():
                 self._ending.set()
             if self._is_ending:
                 self._end(query)
                 return
             self._stopping.wait(_POLL_SECONDS)
+
+    def _seal_state(self) -> None:
+        """Let the mirror of the state have Spark's commit of the last batch."""
+        if self._loader is None or self._loader.operator is None or not self._idle.is_set():
+            return
+        with self._load_lock:
+            operator, committed = self._loader.operator, self.checkpoint.last_committed()
+            if operator is not None and committed is not None:
+                operator.seal(committed)
 
     def _is_drained(self) -> bool:
         return self._idle.is_set() and all(source.is_drained() is not False for source in self.sources)
@@ -252,11 +262,14 @@ class StreamQuery:
             return
         with self._load_lock:
             loader, operator = self._loader, self._loader.operator
-            if operator is None or not operator.is_tick_due() or not self._waits_for_data():
+            if operator is None or (self._ticks_are_complete and not operator.is_tick_due()):
                 return
             number = self.checkpoint.last_committed()
-            if number is not None and number == self.checkpoint.last_planned():  # no batch comes again
-                self._complete_tick()
+            is_settled = number == self.checkpoint.last_planned()  # no batch comes again
+            if number is None or not is_settled or not self._waits_for_data():
+                return
+            self._complete_tick()
+            if operator.is_tick_due():
                 self._load_tick(loader, number, operator.begin_tick(number, flush=False))
 
     def _tick_before(self, number: int, arriving: Sequence[int]) -> None:

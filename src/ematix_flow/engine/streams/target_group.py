@@ -100,6 +100,8 @@ class TargetGroup:
         leaving.callback(mirror.close)
         if mirror.open():
             stream.note("the checkpoint and the state are restored from Postgres")
+            if mirror.replaced_folder.exists():
+                stream.note(f"those that were on this machine are kept in {mirror.replaced_folder}")
             for place, shared in enumerate(self.shared_positions):
                 shared.resume(self.number, self.checkpoint, place)
         self.loaders.mirror = mirror
@@ -129,19 +131,8 @@ class TargetGroup:
             query.start(spark, self._translate_error)
             self._started = time.monotonic()
             query.wait()
-            self._seal_mirror()
         finally:
             query.close()
-
-    def _seal_mirror(self) -> None:
-        if self.loaders.mirror is None:
-            return
-        try:
-            self.loaders.mirror.seal()
-        except FlowError as error:  # everything is loaded; targets with a ledger know the repeated batch
-            self.stream.note(
-                f"the state store lacks the last commit: {error.what}. The last batch comes again"
-            )
 
     def _check_message_targets(self) -> None:
         """Raise TargetMissing if a broker does not have the topic, queue or stream to send to."""

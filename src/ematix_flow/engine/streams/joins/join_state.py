@@ -165,12 +165,16 @@ class JoinState:
             f"r.{EVENT} BETWEEN l.{EVENT} + {self.join.min_delta * 1000} "
             f"AND l.{EVENT} + {self.join.max_delta * 1000}"
         )
-        is_new = "false" if version is None else f"(l.since = {version} OR r.since = {version})"
         columns = ", ".join([f"l.rowid AS {left.row}, r.rowid AS {right.row}", *left.columns, *right.columns])
+        pairs = (
+            f"SELECT {columns} FROM {left.table} l JOIN {right.table} r ON {equal} AND {near} "
+            f"WHERE l.{CURRENT} AND r.{CURRENT}"
+        )
+        # new rows first: the other way round, all pairs of the state would be joined again
+        new = "false" if version is None else f"l.since = {version}"
+        old = "false" if version is None else f"l.since < {version} AND r.since = {version}"
         database.execute(
-            f"""CREATE OR REPLACE TEMP TABLE joined AS SELECT {columns}
-            FROM {left.table} l JOIN {right.table} r ON {equal} AND {near}
-            WHERE l.{CURRENT} AND r.{CURRENT} AND {is_new}"""
+            f"CREATE OR REPLACE TEMP TABLE joined AS {pairs} AND {new} UNION ALL {pairs} AND {old}"
         )
         found = self.file.first_row("SELECT count(*) FROM joined") if version is not None else None
         return int(found[0]) if found else 0
@@ -190,7 +194,8 @@ class JoinState:
         if border is None:
             return 0, None
         is_late = (
-            f"{CURRENT} AND since = {version} AND {side.has_ended(border)} AND {side.has_key} "
+            f"{CURRENT} AND since = {version} AND {EVENT} < {border} AND {side.has_ended(border)} "
+            f"AND {side.has_key} "
             f"AND rowid NOT IN (SELECT {side.row} FROM joined)"
         )
         if self.join.late_data != "dlq":

@@ -68,7 +68,7 @@ class JoinOperator(StatefulOperator):
         before = self.file.progress_before(version)
         files, highest = self._write_batch(rows)
         self.counts = BatchCounts(0, highest)
-        self._joined = self._advance(version, self.progress_after(before), files)
+        self._joined = self._advance(version, self.progress_after(version, before), files)
         self.counts = BatchCounts(self._joined.late, highest)
         return self._output_rows(rows.sparkSession, self._joined)
 

@@ -25,7 +25,7 @@ _PAUSE_SECONDS = 1.0
 def infer_source_columns(stream: OpenStream, plan: StreamPlan, incoming: DataFrame) -> StreamPlan:
     """The plan with the columns of all sources. ``incoming`` is the first batch."""
     found = [
-        known if known is not None else _from_messages(stream, plan, number, incoming)
+        known or stream.folder.pinned_columns(number) or _from_messages(stream, plan, number, incoming)
         for number, known in enumerate(plan.source_columns)
     ]
     planned = stream.with_source_columns(plan, found)

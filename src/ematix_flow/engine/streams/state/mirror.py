@@ -147,18 +147,24 @@ class StateMirror:
     def _restore(self, entry: StateEntry) -> None:
         assert entry.version is not None and entry.facts is not None and entry.checkpoint is not None
         folder = self.checkpoint.folder
-        aside, old = (folder.with_name(f".{folder.name}.{uuid.uuid4().hex}") for _ in range(2))
+        aside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
         try:
             make_private_folders(aside)
             unpack_checkpoint(entry.checkpoint, aside)
             parts = self.states.parts(self.stream, self.query)
             restore_state(Checkpoint(aside).state_folder, entry.facts, parts, entry.version)
-            if folder.exists():
-                folder.rename(old)
+            if folder.exists():  # it is kept: the database may have been brought back from an old backup
+                shutil.rmtree(self.replaced_folder, ignore_errors=True)
+                folder.rename(self.replaced_folder)
             aside.rename(folder)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
-            shutil.rmtree(old, ignore_errors=True)
+
+    @property
+    def replaced_folder(self) -> Path:
+        """The folder that the last restore has replaced."""
+        folder = self.checkpoint.folder
+        return folder.with_name(f".{folder.name}.replaced")
 
 
 def restore_columns(states: PostgresStreamStates, stream: str, folder: StreamFolder) -> None:

@@ -8,6 +8,7 @@ interrupted tick is repeated with the same rows.
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import time
 from abc import ABC, abstractmethod
@@ -20,6 +21,7 @@ from ematix_flow import fault_points
 from ematix_flow.engine.streams.state.progress import NEVER, Progress, lowest_active
 from ematix_flow.engine.streams.state.state_file import FORMAT, StateFile
 from ematix_flow.engine.streams.state.status import StateStatus, remove_status, write_status
+from ematix_flow.errors import FlowError
 from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.spec.tables import ColumnSpec
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
     from ematix_flow.engine.streams.state.mirror import StateMirror
 
+_log = logging.getLogger(__name__)
 SOURCE = internal_name("source")  # the number of a row's source, if the stream has several
 _TICK = "tick"  # the fact that describes the last tick
 _FINISHED = "finished tick"
@@ -92,7 +95,9 @@ class StatefulOperator(ABC):
         self.store = spec.state_store or StateStore()
         self.file = StateFile(folder, in_memory=self.store.kind == "in_memory")
         self.mirror: StateMirror | None = None
+        self._is_sealed = True  # the mirror has Spark's commit of the last batch
         self.file.require_definition(definition)
+        self._opened_version = self.file.last_version()  # its batch may come again
         self.counts = BatchCounts()
         self._last_rows = [clock()] * self.sources  # when the last rows of each source came
         self.open = OpenRows()
@@ -149,9 +154,24 @@ class StatefulOperator(ABC):
             changed_at=time.time(),
         )
         if self.mirror is not None:
+            self._is_sealed = False
             self.mirror.publish(self.file, status.to_text())
             fault_points.point("stream.state_mirrored")
         write_status(self.folder, status)
+
+    def seal(self, committed: int) -> None:
+        """Mirror Spark's commit of the last batch, so that a machine without the folder does not repeat it.
+
+        ``committed`` is the newest batch that Spark has committed.
+        """
+        last = self.file.last_version()
+        if self.mirror is None or self._is_sealed or last is None or last // _TICKS > committed:
+            return
+        self._is_sealed = True
+        try:
+            self.mirror.seal()
+        except FlowError as error:  # the targets have everything; those with a ledger know a repeated batch
+            _log.warning("the state store lacks the last commit of %s: %s", self.spec.name, error.what)
 
     def report(self) -> StateReport:
         progress = self.file.progress()
@@ -172,8 +192,13 @@ class StatefulOperator(ABC):
     def _has_rows(self, source: int) -> bool:
         return source < len(self.counts.highest) and self.counts.highest[source] is not None
 
-    def progress_after(self, before: Progress) -> Progress:
-        """The progress after the batch that was just counted."""
+    def progress_after(self, version: int, before: Progress) -> Progress:
+        """The progress after the batch that was just counted.
+
+        A batch that comes again has the progress of its first time, also if the watermark's options changed.
+        """
+        if version == self._opened_version:
+            return self.file.progress_at(version)
         highest = self.counts.highest
         if all(seen is None for seen in highest):
             return before
@@ -208,6 +233,8 @@ class StatefulOperator(ABC):
             "watermark": watermark,
             "idle": idle,
         }
+        if self.file.fact(_FINISHED) == str(described["version"]):  # of a tick that changed no state
+            self.file.store_fact(_FINISHED, "")
         self.file.store_fact(_TICK, json.dumps(described))
         return tick
 

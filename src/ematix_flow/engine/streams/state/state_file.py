@@ -209,6 +209,10 @@ class StateFile:
         newest = sorted(self._progress)[-versions:]
         return [(version, self._progress[version].to_text()) for version in newest]
 
+    def progress_at(self, version: int) -> Progress:
+        """The progress after a version that the state has."""
+        return self._progress[version]
+
     def last_version(self) -> int | None:
         return max(self._progress, default=None)
 

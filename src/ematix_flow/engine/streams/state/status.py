@@ -7,6 +7,7 @@ The state itself can be opened by the running stream only. The file is replaced 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 from ematix_flow.state.private_files import make_private_folders, write_private
 
+_log = logging.getLogger(__name__)
 _FILE = "status.json"
 
 
@@ -42,6 +44,9 @@ class StateStatus:
         """None if another version has written the text and it lacks something."""
         try:
             found: dict[str, Any] = json.loads(text)
+            numbers = (found["rows"], found["bytes"], found["changed_at"])
+            if not all(isinstance(number, (int, float)) for number in numbers):
+                return None
             return cls(**{each.name: found[each.name] for each in fields(cls)})
         except (ValueError, KeyError, TypeError):
             return None
@@ -61,6 +66,13 @@ def remove_status(folder: Path) -> None:
 def read_statuses(stream_folder: Path) -> Iterator[StateStatus]:
     """The states in a stream's folder, one for each of its queries."""
     for path in sorted(stream_folder.glob(f"checkpoints/[!.]*/*/{_FILE}")):
-        found = StateStatus.from_text(path.read_text())
+        try:
+            found = StateStatus.from_text(path.read_text())
+        except (
+            OSError,
+            UnicodeDecodeError,
+        ) as error:  # the stream replaces its folder, or the file is damaged
+            _log.warning("%s cannot be read: %s", path, error)
+            continue
         if found is not None:
             yield found

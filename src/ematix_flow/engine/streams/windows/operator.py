@@ -72,7 +72,7 @@ class WindowOperator(StatefulOperator):
         before = self.file.progress_before(version)
         timed = self._with_event_time(rows)
         files, self.counts = self._aggregate(timed, before.border, "batch")
-        closed = self._advance(version, self.progress_after(before), files)
+        closed = self._advance(version, self.progress_after(version, before), files)
         if isinstance(self.state, SessionState):
             self.counts = replace(self.counts, late=self.state.late.rows)
             self._late = self._rows_of_ended_sessions(timed, self.state.late)
