@@ -19,15 +19,15 @@ PAYMENTS = {
 servers = {"bootstrap.servers": os.environ["KAFKA_BOOTSTRAP"]}
 part = sys.argv[1]
 if part == "first":
-    topics = [NewTopic(name, 1, 1) for name in ("example-orders", "example-payments")]
+    topics = [NewTopic(name, 1, 1) for name in ("example-sold", "example-paid")]
     admin = AdminClient(servers)
     for made in admin.create_topics(topics).values():
         made.result(30)
 producer = Producer(servers)
 for order_id, time, amount in ORDERS[part]:
     order = {"order_id": order_id, "at": f"2026-05-01T{time}Z", "amount": amount}
-    producer.produce("example-orders", json.dumps(order).encode())
+    producer.produce("example-sold", json.dumps(order).encode())
 for order_id, time, method in PAYMENTS[part]:
     payment = {"order": order_id, "at": f"2026-05-01T{time}Z", "method": method}
-    producer.produce("example-payments", json.dumps(payment).encode())
+    producer.produce("example-paid", json.dumps(payment).encode())
 producer.flush(30)

@@ -16,13 +16,13 @@ class warehouse:
 
 
 @ematix.streaming_pipeline(
-    sources=[Source(broker, "example-orders"), Source(broker, "example-payments")],
+    sources=[Source(broker, "example-sold"), Source(broker, "example-paid")],
     target=warehouse,
     target_table="paid_orders",
     join=Join(
         kind="left_outer",  # orders without a payment too
-        left_source="example-orders",
-        right_source="example-payments",
+        left_source="example-sold",
+        right_source="example-paid",
         left_keys=("order_id",),
         right_keys=("order",),
         event_time_column="at",

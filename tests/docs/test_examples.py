@@ -6,6 +6,7 @@ The commands of a README run as a reader types them, but without a new process f
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -222,14 +223,14 @@ def test_an_example_with_a_bucket_runs(
 
 
 @pytest.fixture
-def kafka_bootstrap(kafka: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The broker, and afterwards without the topics of the examples."""
+def kafka_bootstrap(name: str, kafka: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The broker, and afterwards without the topics of the example. Others may run at the same time."""
+    own = set(re.findall(r'"(example-[a-z-]+)"', (EXAMPLES / name / "make_data.py").read_text()))
     kafka.start()
     monkeypatch.setenv("KAFKA_BOOTSTRAP", kafka.bootstrap)
     yield kafka.bootstrap
-    for topic in kafka.admin().list_topics(timeout=10).topics:
-        if topic.startswith("example-"):
-            kafka.drop_topic(topic)
+    for topic in own & kafka.admin().list_topics(timeout=10).topics.keys():
+        kafka.drop_topic(topic)
 
 
 @pytest.mark.parametrize("name", ["kafka_stream", "dead_letters", "change_data_capture", "joins"])
