@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +20,9 @@ from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.backends.payloads.change_decoder import ChangeDecoder
 from ematix_flow.backends.payloads.change_events import UNAVAILABLE
 from ematix_flow.engine.streams.change_folding import ChangeFolder
+from ematix_flow.engine.streams.change_listing import ChangeLister
 from ematix_flow.spec.cdc import CDC
-from ematix_flow.spec.tables import CHANGE_OP, TRUNCATE_ROWS, ColumnSpec, TableSpec
+from ematix_flow.spec.tables import CHANGE_OP, TRUNCATE_ROWS, ColumnSpec, TableContents, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.matching import ChangeOptions, Matching
 from ematix_flow.testing.loads import new_load, prepare
@@ -39,9 +40,10 @@ Row = dict[str, Any]
 Key = tuple[str, int]
 
 
-def mirror_table(*, soft: bool, schema: str = "shop") -> TableSpec:
+def mirror_table(*, soft: bool, schema: str = "shop", history: bool = False) -> TableSpec:
     columns = (*COLUMNS, SOFT) if soft else COLUMNS
-    return TableSpec(schema, "mirror", columns, merge_keys=KEYS, keeps="changes")
+    keeps: TableContents = "change_versions" if history else "changes"
+    return TableSpec(schema, "mirror", columns, merge_keys=KEYS, keeps=keeps)
 
 
 @dataclass
@@ -55,6 +57,8 @@ class SourceTable:
     mirror: dict[Key, tuple[Any, Any, bool]] = field(default_factory=dict)  # values, and whether deleted
     messages: list[bytes] = field(default_factory=list)
     states: list[dict[Key, tuple[Any, Any, bool]]] = field(default_factory=lambda: [{}])
+    made: list[tuple[int, dict[Key, Row | None]]] = field(default_factory=list)  # time and rows of each
+    clock: int = 1_700_000_000_000  # milliseconds; it may stand still, and go back a little
 
     def make_changes(self, count: int) -> None:
         while len(self.messages) < count:
@@ -71,16 +75,16 @@ class SourceTable:
                 self.rows.clear()
                 for each in list(self.mirror):
                     self._delete(each)
-                self._send("t", None, None)
+                self._send("t", None, None, dict.fromkeys(self.known))
         elif key not in self.rows:
             row = self._new_row(key)
             self.rows[key] = row
             self._put(key, row)
-            self._send(chance.choice("cr"), None, row)
+            self._send(chance.choice("cr"), None, row, {key: row})
         elif kind == "delete":
             del self.rows[key]
             self._delete(key)
-            self._send("d", {"region": key[0], "id": key[1]}, None)
+            self._send("d", {"region": key[0], "id": key[1]}, None, {key: None})
         elif kind == "rekey":
             new = (chance.choice("ab"), chance.randrange(4))
             if new not in self.rows:
@@ -88,7 +92,7 @@ class SourceTable:
                 self.rows[new] = row
                 self._delete(key)
                 self._put(new, row)
-                self._send("u", {"region": key[0], "id": key[1]}, row)
+                self._send("u", {"region": key[0], "id": key[1]}, row, {key: None, new: row})
         else:
             old, row = self.rows[key], self._new_row(key)
             left_out = self.partial and chance.random() < 0.5
@@ -97,7 +101,7 @@ class SourceTable:
             self.rows[key] = row
             self._put(key, row)
             sent = {**row, "note": UNAVAILABLE} if left_out and row["note"] is not None else row
-            self._send("u", None, sent)
+            self._send("u", None, sent, {key: row})
 
     def _new_row(self, key: Key) -> Row:
         note = self.chance.choice((None, "x", "long", f"n{len(self.messages)}"))
@@ -114,13 +118,42 @@ class SourceTable:
         else:
             del self.mirror[key]
 
-    def _send(self, op: str, before: Row | None, after: Row | None) -> None:
-        source = {"connector": "postgresql", "lsn": 1000 + 7 * len(self.messages)}
+    @property
+    def known(self) -> set[Key]:
+        """The keys that any change had."""
+        return {key for _, rows in self.made for key in rows}
+
+    def _send(self, op: str, before: Row | None, after: Row | None, rows: Mapping[Key, Row | None]) -> None:
+        self.clock += self.chance.choice((0, 0, 1, 5, 1000, -3))
+        self.made.append((self.clock, dict(rows)))
+        source = {"connector": "postgresql", "lsn": 1000 + 7 * len(self.messages), "ts_ms": self.clock}
         envelope = {"op": op, "before": before, "after": after, "source": source}
         if self.chance.random() < 0.2:
             envelope = {"schema": None, "payload": envelope}
         self.messages.append(json.dumps(envelope).encode())
         self.states.append(dict(self.mirror))
+
+
+def versions_of(made: Sequence[tuple[int, Mapping[Key, Row | None]]]) -> set[tuple[Any, ...]]:
+    """The versions after these changes: key, values, and the milliseconds of start and end."""
+    points: dict[Key, list[tuple[int, Row | None]]] = {}
+    for moment, rows in made:
+        for key, row in rows.items():
+            known = points.setdefault(key, [])
+            at = max(moment, known[-1][0]) if known else moment
+            if known and known[-1][0] == at:
+                known.pop()  # the last change at one time holds
+            known.append((at, row))
+    found = set()
+    for key, changes in points.items():
+        kept: list[tuple[int, tuple[Any, Any] | None]] = []
+        for at, row in changes:
+            values = (row["note"], row["amount"]) if row is not None else None
+            if values != (kept[-1][1] if kept else None):
+                kept.append((at, values))
+        ends = [*(at for at, _ in kept[1:]), None][: len(kept)]
+        found |= {(*key, *v, at, end) for (at, v), end in zip(kept, ends, strict=True) if v is not None}
+    return found
 
 
 def message_batch(values: Sequence[bytes | None], first_offset: int = 0) -> pa.RecordBatch:
@@ -140,19 +173,26 @@ class Mirror:
     cdc: CDC = field(default_factory=CDC)
     schema: str = "shop"
     offset: int = 0
+    history: bool = False
 
     def __post_init__(self) -> None:
-        self.table = mirror_table(soft=self.soft, schema=self.schema)
-        self.matching = Matching(keys=KEYS, changes=ChangeOptions(SOFT.name if self.soft else None))
+        self.table = mirror_table(soft=self.soft, schema=self.schema, history=self.history)
+        self.matching = self._matching(truncates=True)
         prepare(self.target, self.table, self.matching)
+
+    def _matching(self, *, truncates: bool) -> Matching:
+        changes = ChangeOptions(SOFT.name if self.soft else None, truncates)
+        return Matching(keys=KEYS, compare=("note", "amount") if self.history else (), changes=changes)
 
     def deliver(self, values: Sequence[bytes | None], sorted_parts: int = 0) -> LoadResult:
         """Load one batch. With ``sorted_parts`` the changes are folded as Spark's tasks do it."""
-        decoder = ChangeDecoder(self.cdc, PayloadSpec(), self.table.columns, KEYS)
+        decoder = ChangeDecoder(self.cdc, PayloadSpec(), self.table.columns, KEYS, self.history)
         decoded = decoder.decode(message_batch(values, self.offset))
         assert not decoded.bad, decoded.bad
         self.offset += len(values)
-        folder = ChangeFolder(self.table, KEYS, self.table.column_names, self.soft)
+        folder = (ChangeLister if self.history else ChangeFolder)(
+            self.table, KEYS, self.table.column_names, self.soft
+        )
         if sorted_parts:
             rows = decoded.rows.to_pylist()
             rows.sort(key=lambda r: (r["region"] or "", r["id"] or 0, r["_ematix_change_position"]))
@@ -164,9 +204,8 @@ class Mirror:
         else:
             folded = folder.fold_batch([decoded.rows])
         truncates = TRUNCATE_ROWS in decoded.rows.column(CHANGE_OP).to_pylist()
-        changes = ChangeOptions(SOFT.name if self.soft else None, truncates)
-        matching = Matching(keys=KEYS, changes=changes)
-        load = new_load(self.table, "cdc", matching=matching)  # type: ignore[arg-type]
+        mode: Any = "cdc_scd2" if self.history else "cdc"
+        load = new_load(self.table, mode, matching=self._matching(truncates=truncates))
         staged = self.table.staged()
         staging = self.target.create_staging(load, staged.arrow_schema())
         try:

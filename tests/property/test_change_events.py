@@ -3,6 +3,7 @@ source was at the last change that arrived."""
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -13,13 +14,15 @@ import pytest
 from tests.contract import mysql_setup, postgres_setup
 from tests.contract.embedded_setup import backend_at, run_sql, target_of
 from tests.lakes import lake_backend, lake_target
-from tests.property.change_model import Key, Mirror, SourceTable
+from tests.property.change_model import Key, Mirror, SourceTable, versions_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SELECTED = "region, id, note, amount"
+VERSIONED = f"{SELECTED}, valid_from, valid_to, is_current"
 Rows = Callable[[], dict[Key, tuple[Any, Any, bool]]]
+Versions = Callable[[], list[tuple[Any, ...]]]
 
 
 def embedded_mirror(kind: str, path: Path, *, soft: bool) -> tuple[Mirror, Rows]:
@@ -60,6 +63,50 @@ def check_any_order(mirror: Mirror, rows: Rows, seed: int, *, count: int) -> Non
         mirror.deliver(delivered[:size])
         delivered = delivered[size:]
     assert rows() == source.states[-1], f"seed {seed}"
+
+
+def check_history(mirror: Mirror, rows: Versions, seed: int, *, count: int) -> None:
+    """Messages come in order, but the delivery goes back several times."""
+    chance = random.Random(seed)
+    source = SourceTable(chance, soft=False, partial=True)
+    source.make_changes(count)
+    at = newest = 0
+    while newest < len(source.messages):
+        end = min(len(source.messages), at + chance.randrange(1, 12))
+        mirror.deliver(source.messages[at:end], sorted_parts=chance.choice((0, 0, 1, 3)))
+        newest = max(newest, end)
+        found = rows()
+        expected = versions_of(source.made[:newest])
+        assert {row[:6] for row in found} == expected, f"seed {seed}, after message {newest}"
+        assert len(found) == len(expected)
+        assert all(bool(current) == (end is None) for *_, end, current in found)
+        at = chance.randrange(end) if chance.random() < 0.3 else end
+
+
+def embedded_history(kind: str, path: Path) -> tuple[Mirror, Versions]:
+    mirror = Mirror(target_of(backend_at(kind, path)), soft=False, history=True)
+    table = "shop__mirror" if kind == "sqlite" else "shop.mirror"
+    return mirror, lambda: as_versions(run_sql(kind, path, f"SELECT {VERSIONED} FROM {table}"))
+
+
+def as_versions(found: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return [(*row[:4], milliseconds(row[4]), milliseconds(row[5]), row[6]) for row in found]
+
+
+def milliseconds(moment: Any) -> int | None:
+    if moment is None:
+        return None
+    if isinstance(moment, str):
+        moment = dt.datetime.fromisoformat(moment.replace("Z", "+00:00"))
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=dt.timezone.utc)
+    return round(moment.timestamp() * 1000)
+
+
+@pytest.mark.parametrize(("kind", "seeds"), [("sqlite", 12), ("duckdb", 2)])
+def test_versions_of_changes_are_those_of_the_source(kind: str, seeds: int, tmp_path: Path) -> None:
+    for seed in range(seeds):
+        check_history(*embedded_history(kind, tmp_path / f"{seed}.db"), seed, count=30)
 
 
 @pytest.mark.parametrize("soft", [False, True])
@@ -107,6 +154,33 @@ def test_a_mirror_in_mariadb_is_the_source(mariadb_database: str, soft: bool) ->
     check_delivery_with_repeats(
         mirror, lambda: as_rows(mysql_setup.sql(mariadb_database, select), soft), 8, soft=soft, count=30
     )
+
+
+def test_versions_of_changes_in_postgres_are_those_of_the_source(pg_database: str) -> None:
+    mirror = Mirror(postgres_setup.backend_of(pg_database).target(), soft=False, history=True)
+    select = f"SELECT {VERSIONED} FROM shop.mirror"
+    check_history(mirror, lambda: as_versions(postgres_setup.sql(pg_database, select)), 21, count=30)
+
+
+def test_versions_of_changes_in_mariadb_are_those_of_the_source(mariadb_database: str) -> None:
+    schema = mariadb_database.rpartition("/")[2]
+    mirror = Mirror(
+        mysql_setup.backend_of(mariadb_database).target(), soft=False, schema=schema, history=True
+    )
+    select = f"SELECT {VERSIONED} FROM mirror"
+    check_history(mirror, lambda: as_versions(mysql_setup.sql(mariadb_database, select)), 22, count=30)
+
+
+@pytest.mark.long  # each load takes seconds
+def test_versions_of_changes_in_delta_are_those_of_the_source(spark: SparkSession, tmp_path: Path) -> None:
+    mirror = Mirror(lake_target(lake_backend("delta", tmp_path), spark), soft=False, history=True)
+    names = VERSIONED.split(", ")
+
+    def rows() -> list[tuple[Any, ...]]:
+        found = spark.read.format("delta").load(str(tmp_path / "shop" / "mirror")).select(*names).collect()
+        return as_versions([tuple(row) for row in found])
+
+    check_history(mirror, rows, 23, count=16)
 
 
 @pytest.mark.long  # each load takes seconds; tests/e2e/test_stream_cdc.py always loads a Delta table

@@ -13,7 +13,7 @@ from ematix_flow.errors import DeclarationError
 from ematix_flow.plan.stream_capabilities import check_change_target
 from ematix_flow.spec.cdc import CDC, CDC_OPTIONS
 from ematix_flow.spec.location import SourceLocation
-from ematix_flow.spec.streams import StreamTargetSpec
+from ematix_flow.spec.streams import StreamMode, StreamTargetSpec
 
 _UNUSED_OPTIONS = {
     "transform_sql": "changes are applied as the source made them",
@@ -22,6 +22,8 @@ _UNUSED_OPTIONS = {
     "lookups": "changes are applied as the source made them",
     "udfs": "changes are applied as the source made them",
     "aggregate_udfs": "changes are applied as the source made them",
+}
+_UNUSED_TARGET_OPTIONS = {
     "update_columns": "a change writes the columns that it names",
     "compare_columns": "a change is applied even if the row stays equal",
     "event_timestamp_column": "the positions in the source's log order the changes",
@@ -40,30 +42,30 @@ def for_change_events(
         return targets
     if not isinstance(cdc, CDC):
         raise DeclarationError(f"cdc= takes CDC(…), not {cdc!r}", where=where)
-    if cdc.schema_evolution == "evolve":
-        raise DeclarationError(
-            "schema_evolution='evolve': this version does not have it yet",
-            where=where,
-            next_step="'skip' leaves new columns out, 'fail' stops at them",
-        )
     for option, reason in _UNUSED_OPTIONS.items():
         if getattr(options, option):
             raise DeclarationError(f"{option}= has no effect with cdc=: {reason}", where=where)
     found = []
     for target, kind in zip(targets, kinds, strict=True):
         check_change_target(target, kind, where)
-        if target.mode == "scd2":
+        keeps_versions = target.mode == "scd2"
+        for option, reason in _UNUSED_TARGET_OPTIONS.items():
+            if getattr(target, option) and not (keeps_versions and option == "compare_columns"):
+                raise DeclarationError(f"{option}= has no effect with cdc=: {reason}", where=where)
+        if keeps_versions and cdc.delete_mode == "soft":
             raise DeclarationError(
-                "cdc= keeps the newest row of each key, so that it does not go together with mode='scd2'",
+                "delete_mode='soft' marks rows, and mode='scd2' ends the version of a deleted row instead",
                 where=where,
-                next_step="leave mode= out; or load the changes as rows, with mode='scd2' and transform_sql=",
+                next_step="leave delete_mode= and soft_delete_column= out",
             )
-        for option in ("update_columns", "compare_columns", "event_timestamp_column"):
-            if getattr(target, option):
-                raise DeclarationError(
-                    f"{option}= has no effect with cdc=: {_UNUSED_OPTIONS[option]}", where=where
-                )
-        found.append(replace(target, mode="merge", keys=_keys(cdc, target, where)))
+        if keeps_versions and cdc.envelope == "custom" and cdc.ts_field is None:
+            raise DeclarationError(
+                "mode='scd2' needs the time of each change, and a custom envelope does not say where it is",
+                where=where,
+                next_step="name the field with CDC(ts_field=…)",
+            )
+        mode: StreamMode = "scd2" if keeps_versions else "merge"
+        found.append(replace(target, mode=mode, keys=_keys(cdc, target, where)))
     if len({target.keys for target in found}) > 1:
         raise DeclarationError("with cdc= all targets have the same keys=", where=where)
     soft = cdc.soft_delete_column

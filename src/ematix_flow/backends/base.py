@@ -258,7 +258,7 @@ class LoadPlan:
     """How one target is loaded, as the planner decided: its table, the strategy and its options."""
 
     table: TableSpec  # as declared, without the load columns
-    mode: Mode | Literal["cdc"]
+    mode: Mode | Literal["cdc", "cdc_scd2"]
     matching: Matching = field(default_factory=Matching)
     range: SourceRange | None = None
     max_shrink: float = 0.5

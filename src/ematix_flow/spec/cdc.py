@@ -88,6 +88,11 @@ class CDC:
                 )
 
     @property
+    def adds_columns(self) -> bool:
+        """Whether a table gets columns for new fields."""
+        return self.schema_evolution == "evolve"
+
+    @property
     def paths(self) -> EnvelopePaths:
         """The paths of the envelope, with those that are declared."""
         found = _PATHS[self.envelope]

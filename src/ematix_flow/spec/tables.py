@@ -30,6 +30,7 @@ _COMPANION_SUFFIX, _CHANGES_SUFFIX, _NAME_BYTES = "__events", "__changes", 63
 CHANGE_OP, CHANGE_POSITION, CHANGE_KEPT = map(internal_name, ("change_op", "change_position", "change_kept"))
 CHANGE_FROM, CHANGE_UNTIL = internal_name("change_from"), internal_name("change_until")
 CHANGE_OPEN = internal_name("change_open")
+CHANGE_AT = internal_name("change_at")  # when the change was made, for versions
 UPSERT_ROW, DELETE_ROW, MARK_ROW, TRUNCATE_ROWS = (
     "u",
     "d",
@@ -40,8 +41,9 @@ GIVEN, UNTOLD, ABSENT = "0", "1", "2"  # of a column in CHANGE_KEPT
 LAST_POSITION = "_position"  # of the last applied change of a key, in the companion table
 
 # What a table contains: plain rows; rows with the time of their deletion; versions by the time of the load;
-# versions by the time of events, which may arrive late; rows that change events of a source made.
-TableContents = Literal["rows", "soft_deletes", "versions", "events", "changes"]
+# versions by the time of events, which may arrive late; rows that change events of a source made; versions
+# that such changes made.
+TableContents = Literal["rows", "soft_deletes", "versions", "events", "changes", "change_versions"]
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,12 @@ class TableSpec:
 
     @property
     def keeps_versions(self) -> bool:
-        return self.keeps in ("versions", "events")
+        return self.keeps in ("versions", "events", "change_versions")
+
+    @property
+    def keeps_changes(self) -> bool:
+        """Whether change events of a source are applied to the table."""
+        return self.keeps in ("changes", "change_versions")
 
     def with_load_columns(self) -> TableSpec:
         """The table as it is created: with ``_loaded_at`` and ``_batch_id`` unless declared.
@@ -192,10 +199,10 @@ class TableSpec:
         For versions by event time it holds deletes and events that changed nothing: they opened no version,
         but a late event may need them. For changes it holds the position of each key's last change.
         """
-        if self.keeps not in ("events", "changes"):
+        if self.keeps != "events" and not self.keeps_changes:
             return None
         keys = self.merge_keys or self.primary_key
-        if self.keeps == "changes":
+        if self.keeps_changes:
             return self._positions(keys)
         values = tuple(
             replace(c, nullable=c.name not in keys, primary_key=c.name in keys, normalizers=())
@@ -212,22 +219,29 @@ class TableSpec:
         return TableSpec(self.schema, _companion_name(self.name), values + extra, where=self.where)
 
     def _positions(self, keys: tuple[str, ...]) -> TableSpec:
+        moment = DataType("timestamp_tz")
+        times = (ColumnSpec(EVENT_AT, moment, nullable=True),) if self.keeps_versions else ()
         columns = (
             *(replace(self.column(k), nullable=False, primary_key=True, normalizers=()) for k in keys),
             ColumnSpec(LAST_POSITION, DataType("text")),
-            ColumnSpec(LOADED_AT, DataType("timestamp_tz")),
+            *times,
+            ColumnSpec(LOADED_AT, moment),
             ColumnSpec(BATCH_ID, DataType("uuid")),
         )
         return TableSpec(self.schema, _companion_name(self.name, _CHANGES_SUFFIX), columns, where=self.where)
 
     def staged(self) -> TableSpec:
         """The table of staged rows: the declared columns, and for changes what each one says."""
-        if self.keeps != "changes":
+        if not self.keeps_changes:
             return self
-        names = (CHANGE_OP, CHANGE_POSITION, CHANGE_KEPT, CHANGE_FROM, CHANGE_UNTIL, CHANGE_OPEN)
+        names: tuple[str, ...] = (CHANGE_OP, CHANGE_POSITION, CHANGE_KEPT, CHANGE_OPEN)
+        if self.keeps == "changes":
+            names = (*names, CHANGE_FROM, CHANGE_UNTIL)
         text = DataType("text")
         columns = tuple(replace(c, nullable=True, primary_key=False) for c in self.columns)
         added = tuple(ColumnSpec(name, text, nullable=True) for name in names)
+        if self.keeps == "change_versions":
+            added = (*added, ColumnSpec(CHANGE_AT, DataType("timestamp_tz"), nullable=True))
         return TableSpec(self.schema, self.name, columns + added, where=self.where)
 
     def to_json(self) -> dict[str, Any]:

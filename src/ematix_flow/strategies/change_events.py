@@ -52,7 +52,7 @@ from ematix_flow.strategies.sql import (
 )
 
 DUE = "due"
-_IS_STORED = internal_name("stored")
+IS_STORED = internal_name("stored")
 _TEXT, _BOOLEAN = DataType("text"), DataType("boolean")
 _MAX_SHOWN = 5
 
@@ -63,7 +63,7 @@ def work_tables(table: TableSpec, incoming: IncomingRows) -> dict[str, TableSpec
     marks = tuple(
         ColumnSpec(name, _TEXT, nullable=True) for name in (CHANGE_OP, CHANGE_POSITION, CHANGE_KEPT)
     )
-    return {DUE: TableSpec(None, DUE, (*columns, *marks, ColumnSpec(_IS_STORED, _BOOLEAN)))}
+    return {DUE: TableSpec(None, DUE, (*columns, *marks, ColumnSpec(IS_STORED, _BOOLEAN)))}
 
 
 def steps(
@@ -74,22 +74,22 @@ def steps(
     keys, soft = incoming.matching.keys, options.soft_delete_column
     due, target = incoming.work[DUE], dialect.table(table.schema, table.name)
     positions = dialect.table(companion.schema, companion.name)
-    names = [*table.column_names, CHANGE_OP, CHANGE_POSITION, CHANGE_KEPT, _IS_STORED]
+    names = [*table.column_names, CHANGE_OP, CHANGE_POSITION, CHANGE_KEPT, IS_STORED]
     by_key = equal_keys(keys, "t", "s")
     out: list[StrategyStep | LoadGuard] = [
         StrategyStep("work", insert_into(due, names, _due_changes(dialect, table, incoming)))
     ]
     if options.truncates:
         out.append(StrategyStep("work", insert_into(due, names, _truncated_rows(dialect, table, incoming))))
-    out.append(_untold_values(dialect, table, incoming))
+    out.append(untold_values(dialect, table, incoming))
     if soft is None:
-        is_gone = exp.and_(_is_op(dialect, DELETE_ROW), _stored(dialect, True))
+        is_gone = exp.and_(is_op(dialect, DELETE_ROW), _stored(dialect, True))
         out.append(StrategyStep("delete", dialect.delete_from(target, due, {k: k for k in keys}, is_gone)))
     else:
-        condition = exp.and_(_is_op(dialect, DELETE_ROW), _stored(dialect, True), *by_key)
+        condition = exp.and_(is_op(dialect, DELETE_ROW), _stored(dialect, True), *by_key)
         marked = {soft: _mark(dialect, table, incoming, soft), **load_columns_of(dialect, table, incoming)}
         out.append(StrategyStep("delete", dialect.update_from(target, due, marked, condition)))
-    has_row = exp.paren(exp.or_(_is_op(dialect, UPSERT_ROW), _is_op(dialect, MARK_ROW)))
+    has_row = exp.paren(exp.or_(is_op(dialect, UPSERT_ROW), is_op(dialect, MARK_ROW)))
     sets: dict[str, exp.Expr] = {n: column(n, "s") for n in table.column_names if n not in keys}
     if soft is not None:
         sets[soft] = _mark_of_row(dialect, table, incoming, soft)
@@ -116,19 +116,19 @@ def _text(dialect: StrategyDialect, value: str) -> exp.Expr:
     return dialect.literal(value, _TEXT)
 
 
-def _is_op(dialect: StrategyDialect, op: str, alias: str = "s") -> exp.Expr:
+def is_op(dialect: StrategyDialect, op: str, alias: str = "s") -> exp.Expr:
     return exp.EQ(this=column(CHANGE_OP, alias), expression=_text(dialect, op))
 
 
 def _stored(dialect: StrategyDialect, value: bool) -> exp.Expr:
-    return exp.EQ(this=column(_IS_STORED, "s"), expression=dialect.literal(value, _BOOLEAN))
+    return exp.EQ(this=column(IS_STORED, "s"), expression=dialect.literal(value, _BOOLEAN))
 
 
 def _due_changes(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) -> exp.Select:
     """The staged rows for the last positions of their keys, with the stored values that they do not tell."""
     options, keys, companion = incoming.matching.changes, incoming.matching.keys, table.companion()
     assert options is not None and companion is not None
-    begins: exp.Expr = _last_or_opened(dialect)
+    begins: exp.Expr = last_or_opened(dialect)
     op: exp.Expr = column(CHANGE_OP, "s")
     position: exp.Expr = column(CHANGE_POSITION, "s")
     survives: exp.Expr | None = None  # whether a truncate leaves the stored row
@@ -139,25 +139,15 @@ def _due_changes(dialect: StrategyDialect, table: TableSpec, incoming: IncomingR
             begins = exp.Case(ifs=[exp.If(this=survives.copy(), true=begins)], default=cut.copy())
         else:  # what comes before a truncate is still loaded, and marked
             is_cut = exp.LT(this=position.copy(), expression=cut)
-            is_row = exp.and_(is_cut, _is_op(dialect, UPSERT_ROW))
+            is_row = exp.and_(is_cut, is_op(dialect, UPSERT_ROW))
             op = exp.Case(ifs=[exp.If(this=is_row, true=_text(dialect, MARK_ROW))], default=op)
             position = exp.Case(ifs=[exp.If(this=is_cut.copy(), true=cut.copy())], default=position)
     values: list[exp.Expr] = []
     for number, name in enumerate(table.column_names, 1):
-        value: exp.Expr = column(name, "s")
-        if name not in keys:
-            mark = exp.Substring(
-                this=column(CHANGE_KEPT, "s"),
-                start=exp.Literal.number(number),
-                length=exp.Literal.number(1),
-            )
-            told = exp.Coalesce(this=mark, expressions=[_text(dialect, GIVEN)])
-            is_given = exp.EQ(this=told, expression=_text(dialect, GIVEN))
-            stored: exp.Expr = column(name, "t")
-            if survives is not None:
-                stored = exp.Case(ifs=[exp.If(this=survives.copy(), true=stored)])
-            value = exp.Case(ifs=[exp.If(this=is_given, true=value)], default=stored)
-        values.append(value)
+        stored: exp.Expr = column(name, "t")
+        if survives is not None:
+            stored = exp.Case(ifs=[exp.If(this=survives.copy(), true=stored)])
+        values.append(column(name, "s") if name in keys else given_or_stored(dialect, number, name, stored))
     due = (
         exp.select(*values, op, position, column(CHANGE_KEPT, "s"), _is_stored(dialect, keys))
         .from_(subquery(incoming.select, "s"))
@@ -172,7 +162,7 @@ def _due_changes(dialect: StrategyDialect, table: TableSpec, incoming: IncomingR
             join_type="left",
         )
         .where(
-            exp.not_(_is_op(dialect, TRUNCATE_ROWS)),
+            exp.not_(is_op(dialect, TRUNCATE_ROWS)),
             exp.LTE(this=column(CHANGE_FROM, "s"), expression=begins),
             exp.GT(this=column(CHANGE_UNTIL, "s"), expression=begins.copy()),
         )
@@ -182,15 +172,25 @@ def _due_changes(dialect: StrategyDialect, table: TableSpec, incoming: IncomingR
     return due.join(subquery(_last_truncate(dialect, incoming), "c"), join_type="cross")
 
 
-def _last_position(dialect: StrategyDialect) -> exp.Expr:
+def given_or_stored(dialect: StrategyDialect, number: int, name: str, stored: exp.Expr) -> exp.Expr:
+    """The staged value of the column with this number, or the stored one if the change leaves it out."""
+    mark = exp.Substring(
+        this=column(CHANGE_KEPT, "s"), start=exp.Literal.number(number), length=exp.Literal.number(1)
+    )
+    told = exp.Coalesce(this=mark, expressions=[_text(dialect, GIVEN)])
+    is_given = exp.EQ(this=told, expression=_text(dialect, GIVEN))
+    return exp.Case(ifs=[exp.If(this=is_given, true=column(name, "s"))], default=stored)
+
+
+def last_position(dialect: StrategyDialect) -> exp.Expr:
     return exp.Coalesce(this=column(LAST_POSITION, "p"), expressions=[_text(dialect, "")])
 
 
-def _last_or_opened(dialect: StrategyDialect) -> exp.Expr:
+def last_or_opened(dialect: StrategyDialect) -> exp.Expr:
     """The position of the key's last change. A row of a snapshot comes before the changes of a transaction
     that was open during it, although its place in the log is later.
     """
-    last, opened = _last_position(dialect), column(CHANGE_OPEN, "s")
+    last, opened = last_position(dialect), column(CHANGE_OPEN, "s")
     is_snapshot = exp.Like(this=column(LAST_POSITION, "p"), expression=exp.Literal.string(SNAPSHOT_PATTERN))
     is_later = exp.and_(is_snapshot, exp.GT(this=last.copy(), expression=opened))
     return exp.Case(ifs=[exp.If(this=is_later, true=opened.copy())], default=last)
@@ -210,7 +210,7 @@ def _last_truncate(dialect: StrategyDialect, incoming: IncomingRows) -> exp.Sele
     return (
         exp.select(exp.alias_(position, CHANGE_POSITION, quoted=True))
         .from_(subquery(incoming.select.copy(), "x"))
-        .where(_is_op(dialect, TRUNCATE_ROWS, "x"))
+        .where(is_op(dialect, TRUNCATE_ROWS, "x"))
     )
 
 
@@ -231,7 +231,7 @@ def _truncated_rows(dialect: StrategyDialect, table: TableSpec, incoming: Incomi
     known = exp.union(
         keys_of(table_as(target, "k")),
         keys_of(table_as(positions, "k")),
-        staged.where(exp.not_(_is_op(dialect, TRUNCATE_ROWS, "k"))),
+        staged.where(exp.not_(is_op(dialect, TRUNCATE_ROWS, "k"))),
         distinct=True,
     )
     values = [
@@ -250,7 +250,7 @@ def _truncated_rows(dialect: StrategyDialect, table: TableSpec, incoming: Incomi
         on = exp.and_(*equal_keys(keys, alias, "a"))
         query = query.join(table_as(joined, alias), on=on, join_type="left")
     return query.join(subquery(_last_truncate(dialect, incoming), "c"), join_type="cross").where(
-        exp.LT(this=_last_position(dialect), expression=column(CHANGE_POSITION, "c")),
+        exp.LT(this=last_position(dialect), expression=column(CHANGE_POSITION, "c")),
         exp.Is(this=column(keys[0], "d"), expression=exp.Null()),
     )
 
@@ -267,11 +267,11 @@ def _mark(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows, so
 def _mark_of_row(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows, soft: str) -> exp.Expr:
     kind = table.column(soft).type
     alive = dialect.literal(False if kind.kind == "boolean" else None, kind)
-    is_marked = exp.If(this=_is_op(dialect, MARK_ROW), true=_mark(dialect, table, incoming, soft))
+    is_marked = exp.If(this=is_op(dialect, MARK_ROW), true=_mark(dialect, table, incoming, soft))
     return exp.Case(ifs=[is_marked], default=alive)
 
 
-def _untold_values(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) -> LoadGuard:
+def untold_values(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) -> LoadGuard:
     """Refuse a new row for which the source leaves out a value: nothing has ever told it."""
     keys = incoming.matching.keys
     query = (

@@ -121,11 +121,11 @@ def steps(
         exp.select(*[column(k, "e") for k in keys]).distinct().from_(table_as(incoming.work[EVENTS], "e"))
     )
     out.append(StrategyStep("work", insert_into(incoming.work[TOUCHED], keys, distinct)))
-    out.append(StrategyStep("work", _history(dialect, table, incoming)))
+    out.append(StrategyStep("work", fill_history(dialect, table, incoming)))
     if by_event:
         points = HistoryPoints(incoming.work[HISTORY], _KIND, _VERSION)
         out += row_tallies(dialect, table, incoming, points)
-    out += _write_steps(dialect, table, incoming)
+    out += write_steps(dialect, table, incoming)
     if matching.ttl_seconds is not None:
         out += scd2_ttl.steps(dialect, table, incoming, incoming.work[TOUCHED])
     return out
@@ -227,7 +227,7 @@ def _points(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) 
         )
         parts.append(ends.where(exp.not_(exp.Is(this=column(VALID_TO, "p"), expression=exp.Null()))))
     companion = table.companion()
-    if companion is not None:
+    if companion is not None and table.keeps == "events":
         others = of_touched_keys(table_as(dialect.table(companion.schema, companion.name), "p")).select(
             *[column(n, "p") for n in names],
             *with_labels(
@@ -250,7 +250,7 @@ def _null(dialect: StrategyDialect, data_type: DataType, name: str) -> exp.Expr:
     return exp.alias_(dialect.literal(None, data_type), name, quoted=True)
 
 
-def _history(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) -> exp.Insert:
+def fill_history(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) -> exp.Insert:
     """Keep one value for each time, join consecutive equal ones, and compute the end of each version."""
     matching, names = incoming.matching, table.column_names
     true = dialect.literal(True, _BOOLEAN)
@@ -267,17 +267,15 @@ def _history(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows)
         rows = exp.select(*[column(f, "p") for f in carried], *added)
         return rows.from_(subquery(inner, "p"), copy=False)
 
-    # an event ranks before a delete, a new event before the stored one that it outranks
+    # an event ranks before a delete, a new event before the stored one that it outranks; a change that is
+    # applied is the newest, also if it is a delete
+    ranks = [ascending(column(GONE, "p")), exp.Ordered(this=column(IS_NEW, "p"), desc=True)]
+    if table.keeps == "change_versions":
+        ranks.reverse()
     place = exp.Window(
         this=exp.RowNumber(),
         partition_by=[*[k.copy() for k in by_key], column(AT, "p")],
-        order=exp.Order(
-            expressions=[
-                ascending(column(GONE, "p")),
-                exp.Ordered(this=column(IS_NEW, "p"), desc=True),
-                ascending(column(_FROM_TABLE, "p")),
-            ]
-        ),
+        order=exp.Order(expressions=[*ranks, ascending(column(_FROM_TABLE, "p"))]),
     )
     numbered = selected(_points(dialect, table, incoming), fields, {_PLACE: place})
     first = exp.EQ(this=column(_PLACE, "p"), expression=exp.Literal.number(1))
@@ -344,7 +342,7 @@ def _history(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows)
 # ------------------------------------------------------------------ making the tables equal to it
 
 
-def _write_steps(
+def write_steps(
     dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows
 ) -> list[StrategyStep | LoadGuard]:
     target, history = dialect.table(table.schema, table.name), incoming.work[HISTORY]
@@ -389,7 +387,7 @@ def _write_steps(
         StrategyStep("insert", insert_into(target, list(inserted), opened)),
     ]
     companion = table.companion()
-    if companion is not None:
+    if companion is not None and table.keeps == "events":
         companion_table = dialect.table(companion.schema, companion.name)
         out.append(
             StrategyStep(

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _log = logging.getLogger(__name__)
-_WITH_COMPANION: tuple[TableContents, ...] = ("events", "changes")
+_WITH_COMPANION: tuple[TableContents, ...] = ("events", "changes", "change_versions")
 
 
 @dataclass(frozen=True)

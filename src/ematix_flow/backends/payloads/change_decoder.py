@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.messages.base import POSITION, VALUE
-from ematix_flow.backends.payloads.base import BadMessage, DecodedBatch, PayloadSpec
+from ematix_flow.backends.payloads.base import META_COLUMNS, BadMessage, DecodedBatch, PayloadSpec
 from ematix_flow.backends.payloads.change_events import (
     UNAVAILABLE,
     BadChange,
     ChangeEvent,
+    change_time,
     read_change,
     value_at,
 )
@@ -29,16 +30,24 @@ from ematix_flow.backends.payloads.json_inference import infer_json_columns
 from ematix_flow.backends.payloads.json_values import json_bytes
 from ematix_flow.backends.payloads.row_assembly import assemble_rows
 from ematix_flow.spec.cdc import CDC
+from ematix_flow.spec.generated_names import first_reserved_name
 from ematix_flow.spec.tables import (
     ABSENT,
+    BATCH_ID,
+    CHANGE_AT,
     CHANGE_KEPT,
     CHANGE_OP,
     CHANGE_POSITION,
     DELETE_ROW,
     GIVEN,
+    IS_CURRENT,
+    LOADED_AT,
+    ROW_HASH,
     TRUNCATE_ROWS,
     UNTOLD,
     UPSERT_ROW,
+    VALID_FROM,
+    VALID_TO,
     ColumnSpec,
 )
 from ematix_flow.spec.types import DataType
@@ -51,20 +60,23 @@ CHANGE_COLUMNS = (
     ColumnSpec(CHANGE_OP, _TEXT, nullable=True),
     ColumnSpec(CHANGE_POSITION, _TEXT, nullable=True),
     ColumnSpec(CHANGE_KEPT, _TEXT, nullable=True),
+    ColumnSpec(CHANGE_AT, DataType("timestamp_tz"), nullable=True),
 )
 _log = logging.getLogger(__name__)
 _UNTOLD_VALUES = (UNAVAILABLE, UNAVAILABLE.encode(), base64.b64encode(UNAVAILABLE.encode()).decode())
 _NO_FIELD = object()
+_TAKEN_NAMES = {*META_COLUMNS, LOADED_AT, BATCH_ID, VALID_FROM, VALID_TO, IS_CURRENT, ROW_HASH}
 
 
 @dataclass(frozen=True)
 class ChangeDecoder:
-    """Reads messages into ``columns`` and `CHANGE_COLUMNS`."""
+    """Reads messages into ``columns`` and `CHANGE_COLUMNS`. With ``timed`` each change must have a time."""
 
     cdc: CDC
     payload: PayloadSpec
     columns: tuple[ColumnSpec, ...]
     keys: tuple[str, ...]
+    timed: bool = False
     warned_fields: set[str] = field(default_factory=set, compare=False)
 
     def decode(self, messages: pa.RecordBatch) -> DecodedBatch:
@@ -80,7 +92,7 @@ class ChangeDecoder:
                 if change is None:
                     empty += 1
                     continue
-                found = list(self._rows(change))
+                found = self._timed_rows(change)
             except BadChange as error:
                 bad.append(BadMessage(index, str(error)))
                 continue
@@ -95,6 +107,13 @@ class ChangeDecoder:
         reasons = {each.index: each for each in reversed([*bad, *unfit])}
         ordered = tuple(reasons[index] for index in sorted(reasons))
         return DecodedBatch(batch, pa.array(of_message, pa.int64()), ordered, empty)
+
+    def _timed_rows(self, change: ChangeEvent) -> list[Mapping[str, Any]]:
+        rows = self._rows(change)
+        if not self.timed:
+            return list(rows)
+        at = change_time(self.cdc, change.envelope)
+        return [{**row, CHANGE_AT: at} for row in rows]
 
     def _rows(self, change: ChangeEvent) -> Iterable[Mapping[str, Any]]:
         if change.op == "truncate":
@@ -150,6 +169,35 @@ class ChangeDecoder:
         kind = next((c.type for c in self.columns if c.name == name), _TEXT)
         return debezium_value(value, kind, change.schemas.get(name))
 
+    def new_columns(self, messages: pa.RecordBatch) -> tuple[ColumnSpec, ...]:
+        """Columns for the fields of these messages that have none. A field of which only nulls are known, and
+        no schema, has no type yet; a name that SQL takes for that of a column is left out.
+        """
+        import pyarrow as pa
+
+        values = messages.column(VALUE)
+        fields, indexes, _, _ = read_payload_fields(self.payload, values)
+        known = {column.name.casefold() for column in self.columns}
+        typed: set[str] = set()
+        having: list[int] = []
+        for message, index in zip(fields, indexes, strict=True):
+            try:
+                change = read_change(self.cdc, message, "0")
+            except BadChange:
+                continue
+            if change is None or change.op != "upsert":
+                continue
+            told = {name for name, value in change.row.items() if value is not None and not _is_untold(value)}
+            new = {name for name in told | set(change.schemas) if name.casefold() not in known}
+            if new:
+                typed |= new
+                having.append(index)
+        if not having:
+            return ()
+        samples = values.take(pa.array(having, pa.int64())).to_pylist()
+        found = infer_change_columns(self.cdc, self.payload, samples)
+        return tuple(column for column in found if column.name in typed and not _is_taken(column.name))
+
     def _check_fields(self, row: Mapping[str, Any]) -> None:
         """Refuse or report fields that have no column, by ``schema_evolution=``."""
         known = {c.name for c in self.columns}
@@ -161,12 +209,17 @@ class ChangeDecoder:
                 f"the row has {', '.join(map(repr, more))}, for which the table has no column "
                 "(schema_evolution='fail')"
             )
-        unseen = [name for name in more if name not in self.warned_fields]
-        if unseen and self.cdc.schema_evolution == "skip":
+        unseen = [name for name in more if name not in self.warned_fields and row[name] is not None]
+        if unseen:
             self.warned_fields.update(unseen)
             _log.warning(
                 "changes have fields without a column in the table, which are left out: %s", ", ".join(unseen)
             )
+
+
+def _is_taken(name: str) -> bool:
+    """Whether loads use this name themselves, so that no field can have a column of this name."""
+    return name in _TAKEN_NAMES or first_reserved_name((name,)) is not None
 
 
 def _is_untold(value: Any) -> bool:

@@ -33,6 +33,7 @@ _MAXWELL_OPERATIONS: dict[str, Operation] = {
     ),
 }
 _LONG_WIDTH = 80
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _BEFORE_ALL = ZERO  # the position of rows that were read before any change of the log
 _FILE_NUMBER = re.compile(r"(\d+)$", re.ASCII)
 _SQL_SERVER_LSN = re.compile(r"([0-9a-f]{8}):([0-9a-f]{8}):([0-9a-f]{4})", re.ASCII | re.IGNORECASE)
@@ -92,6 +93,24 @@ def read_change(cdc: CDC, message: Mapping[str, Any], arrival: str) -> ChangeEve
             f"the message has no {'.'.join(paths.after)!r}, and its operation needs the row there"
         )
     return ChangeEvent(op, row or {}, before or {}, position, envelope, schemas)
+
+
+def change_time(cdc: CDC, envelope: Mapping[str, Any]) -> dt.datetime:
+    """When the source made the change. Raises BadChange if the message does not say."""
+    path = cdc.paths.ts
+    found = value_at(envelope, path)
+    if cdc.envelope == "debezium" and cdc.ts_field is None:
+        exact = value_at(envelope, (*path[:-1], "ts_us"))  # newer versions have it
+        found = exact if exact is not None else found
+    if found is None:
+        raise BadChange(f"the message has no {'.'.join(path)!r}, the time from which the version holds")
+    micros = _iso_micros(found, ".".join(path)) if _is_text(found) else _epoch_micros(found)
+    try:
+        if micros is not None:
+            return _EPOCH + dt.timedelta(microseconds=micros)
+    except OverflowError:
+        pass  # the error below says it
+    raise BadChange(f"{'.'.join(path)!r} is {display_value(found)}, which is no time")
 
 
 def value_at(message: Mapping[str, Any], path: Sequence[str]) -> Any:
@@ -237,15 +256,35 @@ def _padded(value: Any) -> str:
 
 def _moment(value: Any, path: str) -> str:
     """A number as it is, or the microseconds of an ISO 8601 time."""
-    if isinstance(value, str) and not isinstance(value, JsonNumber) and not value.isdigit():
-        try:
-            moment = dt.datetime.fromisoformat(value.replace("Z", "+00:00"))
-        except ValueError:
-            raise BadChange(f"{path!r} is {display_value(value)}, neither a number nor a time") from None
-        aware = moment if moment.tzinfo else moment.replace(tzinfo=dt.timezone.utc)
-        since = aware - dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
-        value = since // dt.timedelta(microseconds=1)
-    number = int(value) if isinstance(value, float) and value.is_integer() else _whole(value)
+    number = _iso_micros(value, path) if _is_text(value) else _whole_number(value)
     if number is None or number < 0:
         raise BadChange(f"{path!r} is {display_value(value)}, which does not order the changes")
     return _padded(number)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and not isinstance(value, JsonNumber) and not value.isdigit()
+
+
+def _iso_micros(value: str, path: str) -> int:
+    try:
+        moment = dt.datetime.fromisoformat(value.replace("Z", "+00:00"))
+    except ValueError:
+        raise BadChange(f"{path!r} is {display_value(value)}, neither a number nor a time") from None
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=dt.timezone.utc)
+    return (aware - _EPOCH) // dt.timedelta(microseconds=1)
+
+
+def _whole_number(value: Any) -> int | None:
+    return int(value) if isinstance(value, float) and value.is_integer() else _whole(value)
+
+
+def _epoch_micros(value: Any) -> int | None:
+    """Seconds, milliseconds, microseconds or nanoseconds since 1970, by the size of the number."""
+    number = _whole_number(value)
+    if number is None:
+        return None
+    for limit, factor in ((10**11, 1_000_000), (10**14, 1_000), (10**17, 1)):
+        if number < limit:
+            return number * factor
+    return number // 1_000

@@ -125,7 +125,7 @@ class SqlDatabase(ABC):
         due = self.changes_to_make(session, load)
         new_tables = [change.subject for change in due if change.action == "create_table"]
         created = load.table.label in new_tables
-        positions = load.table.companion() if load.table.keeps == "changes" else None
+        positions = load.table.companion() if load.table.keeps_changes else None
         if created and positions is not None and positions.label not in new_tables:
             # before the table is there: if a change commits by itself, the next try must come here again
             kept = self.dialect.table(positions.schema, positions.name)

@@ -13,7 +13,7 @@ from ematix_flow.errors import RowRejected, TargetFailed
 from ematix_flow.spec.row_counts import RowCounts
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.watermarks import Watermark
-from ematix_flow.strategies import append, change_events, merge, scd2, truncate
+from ematix_flow.strategies import append, change_events, change_versions, merge, scd2, truncate
 from ematix_flow.strategies.sql import (
     IncomingRows,
     LoadGuard,
@@ -33,8 +33,14 @@ STRATEGIES: dict[
     "merge": merge.steps,
     "scd2": scd2.steps,
     "cdc": change_events.steps,
+    "cdc_scd2": change_versions.steps,
 }
-WORK_TABLES = {"merge": merge.work_tables, "scd2": scd2.work_tables, "cdc": change_events.work_tables}
+WORK_TABLES = {
+    "merge": merge.work_tables,
+    "scd2": scd2.work_tables,
+    "cdc": change_events.work_tables,
+    "cdc_scd2": change_versions.work_tables,
+}
 
 
 def count_incoming(

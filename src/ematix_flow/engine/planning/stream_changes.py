@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from ematix_flow.backends.base import TablePlan
+from ematix_flow.backends.base import LiveTable, LoadPlan, TableChange, TablePlan
 from ematix_flow.backends.payloads.base import META_COLUMNS, PayloadSpec
+from ematix_flow.backends.sql.table_names import require_table_names
+from ematix_flow.engine.connections import Connections
+from ematix_flow.engine.planning.stream_columns import existing_table, with_added_columns
+from ematix_flow.engine.planning.stream_drift import evolved_table, judge_new_columns
+from ematix_flow.engine.planning.stream_guarantees import require_mode, stream_guarantee
+from ematix_flow.engine.planning.stream_tables import (
+    as_batch_pipeline,
+    as_batch_target,
+    new_table,
+    require_columns,
+    with_required_keys,
+)
 from ematix_flow.errors import SchemaMismatch, Unsupported, did_you_mean
+from ematix_flow.plan.drift import judge_drift
+from ematix_flow.plan.matching_options import resolve_matching
+from ematix_flow.plan.stream_definition import StreamTargetPlan
 from ematix_flow.spec.cdc import CDC
 from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
-from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.tables import ColumnSpec, TableContents, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.matching import ChangeOptions, Matching
 
@@ -38,7 +54,88 @@ def with_soft_delete_column(cdc: CDC | None, columns: tuple[ColumnSpec, ...]) ->
     return (*columns, ColumnSpec(soft, DataType("timestamp_tz"), nullable=True))
 
 
-def require_key_columns(cdc: CDC, target: StreamTargetSpec, columns: tuple[ColumnSpec, ...]) -> None:
+def plan_change_target(
+    spec: StreamSpec,
+    target: StreamTargetSpec,
+    connections: Connections,
+    columns: tuple[ColumnSpec, ...],
+    are_declared: bool,
+    new_columns: frozenset[str],
+) -> StreamTargetPlan:
+    """``are_declared``: ``source_columns=`` or a registry declares the columns. ``new_columns`` are for new
+    fields: the table gets them.
+    """
+    cdc = spec.cdc
+    assert cdc is not None
+    backend = connections.backend(target.connection)
+    guarantee = stream_guarantee(spec, target, connections, backend)
+    sink = connections.target(target.connection).with_partitions(target.partition_by).with_files(target.files)
+    require_mode(target, backend)
+    _require_key_columns(cdc, target, columns)
+    available = {column.name for column in columns}
+    existing = existing_table(target, connections) if target.table is None and target.table_name else None
+    table = target.table or existing or new_table(target, columns)
+    require_columns(target, table, available)
+    grown, drift = None, tuple[str, ...]()
+    if existing is not None:
+        table = replace(table, columns=tuple(c for c in table.columns if c.name in available))
+        if are_declared and not cdc.adds_columns:
+            grown, drift = evolved_table(spec, sink, table, columns)
+            table = grown or table
+    if cdc.adds_columns:
+        live = sink.inspect(table)
+        table = with_added_columns(table, live, target.mode, available)
+        table = _with_new_columns(table, live, [c for c in columns if c.name in new_columns])
+    if target.keys and target.table is None:
+        table = with_required_keys(table, target.keys)
+    table, matching = resolve_matching(as_batch_pipeline(spec), as_batch_target(target, table), table)
+    table, matching = _as_change_target(cdc, target, table, matching)
+    require_table_names(table, backend.capabilities.max_identifier_bytes)
+    found = sink.plan_table(table, sink.inspect(table), matching)
+    if grown is not None and existing is not None:
+        changes, _ = judge_new_columns(spec.on_drift, sink, existing, table, matching, spec.where)
+        changes = replace(changes, changes=(*_companion_changes(table, found), *changes.changes))
+    else:
+        adopted = existing is not None and target.mode != "scd2"
+        changes, warnings = _judge_changes(spec, table, found, new_columns, adopted=adopted)
+        drift = (*drift, *warnings)
+    load = LoadPlan(
+        table,
+        "cdc_scd2" if target.mode == "scd2" else "cdc",
+        matching,
+        files=target.files,
+        partition_by=target.partition_by,
+        table_plan=changes,
+    )
+    return StreamTargetPlan(target, load, guarantee, None, (*drift, *sink.warnings()))
+
+
+def _with_new_columns(table: TableSpec, live: LiveTable | None, new: Sequence[ColumnSpec]) -> TableSpec:
+    there = {*table.column_names, *(column.name for column in (live.columns if live else ()))}
+    added = [ColumnSpec(c.name, c.type, nullable=True) for c in new if c.name not in there]
+    return replace(table, columns=(*table.columns, *added))
+
+
+def _judge_changes(
+    spec: StreamSpec, table: TableSpec, found: TablePlan, new_columns: frozenset[str], *, adopted: bool
+) -> tuple[TablePlan, tuple[str, ...]]:
+    """The changes that the load makes, and warnings. Columns for new fields are added in any case; an
+    ``adopted`` table, which no declaration describes, is not changed otherwise.
+    """
+    added = {f"{table.label}.{name}" for name in new_columns}
+    adding = tuple(change for change in found.changes if change.subject in added)
+    rest = replace(
+        found,
+        changes=tuple(change for change in found.changes if change not in adding),
+        diff=tuple(line for line in found.diff if line.subject not in new_columns),
+    )
+    if adopted:
+        return TablePlan((*_companion_changes(table, rest), *adding)), ()
+    judged, warnings = judge_drift(spec.on_drift, table, rest, spec.where)
+    return replace(judged, changes=(*judged.changes, *adding)), warnings
+
+
+def _require_key_columns(cdc: CDC, target: StreamTargetSpec, columns: tuple[ColumnSpec, ...]) -> None:
     """Refuse a key that the changes do not have, with its path."""
     names = [column.name for column in columns]
     for key in target.keys:
@@ -52,7 +149,9 @@ def require_key_columns(cdc: CDC, target: StreamTargetSpec, columns: tuple[Colum
             )
 
 
-def as_change_target(cdc: CDC, table: TableSpec, matching: Matching) -> tuple[TableSpec, Matching]:
+def _as_change_target(
+    cdc: CDC, target: StreamTargetSpec, table: TableSpec, matching: Matching
+) -> tuple[TableSpec, Matching]:
     """The table with its companion, and how changes are applied to it."""
     for column in table.columns:
         if column.normalizers:
@@ -80,16 +179,16 @@ def as_change_target(cdc: CDC, table: TableSpec, matching: Matching) -> tuple[Ta
                 "soft_delete_column= takes a nullable time, or a Boolean"
             )
     changes = ChangeOptions(soft)
-    return replace(table, keeps="changes"), replace(matching, changes=changes)
+    keeps: TableContents = "change_versions" if target.mode == "scd2" else "changes"
+    return replace(table, keeps=keeps), replace(matching, changes=changes)
 
 
-def companion_changes(table: TableSpec, plan: TablePlan) -> TablePlan:
+def _companion_changes(table: TableSpec, plan: TablePlan) -> tuple[TableChange, ...]:
     """Of the plan, only what creates the companion of an existing table."""
     companion = table.companion()
     assert companion is not None
-    changes = tuple(
+    return tuple(
         change
         for change in plan.changes
         if change.action == "create_schema" or change.subject.startswith(companion.label)
     )
-    return TablePlan(changes)

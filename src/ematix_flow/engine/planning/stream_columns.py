@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -54,7 +54,9 @@ def known_columns(
             # a message of an older schema may lack fields of the newest
             return tuple(replace(c, nullable=True) for c in described), REGISTERED
     if spec.transform_sql is None and spec.window is None and None not in payloads:
-        found = [_target_columns(target, connections) for target in _reachable_targets(spec, connections)]
+        found = [
+            _target_columns(spec, target, connections) for target in _reachable_targets(spec, connections)
+        ]
         if found and all(columns is not None for columns in found):
             merged: dict[str, ColumnSpec] = {}
             for columns in found:
@@ -158,8 +160,13 @@ def with_meta_columns(
     return (*columns, *meta_columns(wanted, numeric_positions=numeric_positions))
 
 
-def _target_columns(target: StreamTargetSpec, connections: Connections) -> tuple[ColumnSpec, ...] | None:
+def _target_columns(
+    spec: StreamSpec, target: StreamTargetSpec, connections: Connections
+) -> tuple[ColumnSpec, ...] | None:
     if target.table is not None:
+        if spec.cdc is not None and spec.cdc.adds_columns:
+            live = connections.target(target.connection).inspect(target.table)
+            return with_added_columns(target.table, live, target.mode).columns
         return target.table.columns
     if target.is_broker or target.table_name is None:
         return None
@@ -189,6 +196,21 @@ def existing_table(target: StreamTargetSpec, connections: Connections) -> TableS
     stamped = not isinstance(sink, RelationalTarget) or names.issuperset(LOAD_COLUMNS)
     unique = tuple(group for group in live.unique if set(group) <= {c.name for c in columns})
     return TableSpec(schema, name, columns, unique=unique, stamped=stamped)
+
+
+def with_added_columns(
+    table: TableSpec, live: LiveTable | None, mode: str, available: Collection[str] | None = None
+) -> TableSpec:
+    """The table with the columns of the live one that it does not declare: it got them for new fields."""
+    if live is None:
+        return table
+    left_out = {*table.column_names, *_managed_columns(live, mode)}
+    added = [
+        ColumnSpec(column.name, column.type, nullable=True)
+        for column in live.columns
+        if column.name not in left_out and (available is None or column.name in available)
+    ]
+    return replace(table, columns=(*table.columns, *added))
 
 
 def _managed_columns(live: LiveTable, mode: str) -> set[str]:

@@ -13,6 +13,7 @@ from ematix_flow.backends.base import BatchTarget, LiveTable, TablePlan
 from ematix_flow.backends.sql.type_widening import widens
 from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.location import SourceLocation
+from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.spec.tables import BATCH_ID, LOADED_AT, ColumnSpec, TableSpec
 from ematix_flow.strategies.matching import Matching
 
@@ -87,3 +88,22 @@ def judge_new_columns(
             else "on_drift='evolve' changes the table, and 'warn' leaves these fields out"
         ),
     )
+
+
+def evolved_table(
+    spec: StreamSpec, sink: BatchTarget, table: TableSpec, columns: Sequence[ColumnSpec]
+) -> tuple[TableSpec | None, tuple[str, ...]]:
+    """The table with the stream's new columns, if the policy adds them, and warnings."""
+    live = sink.inspect(table)
+    assert live is not None
+    there = {column.name for column in live.columns}
+    if not has_load_columns(live):
+        left = [column.name for column in columns if column.name not in there]
+        warning = f"{table.label} has no column {', '.join(left)}: what the stream brings there is left out"
+        return None, ((warning,) if left else ())
+    grown = evolve_table(table, live, columns)
+    if grown == table:
+        return None, ()
+    if spec.on_drift == "warn":
+        return None, judge_new_columns("warn", sink, table, grown, Matching(), spec.where)[1]
+    return grown, ()

@@ -6,24 +6,26 @@ no registry, no existing table), they are inferred from the first messages, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
-from ematix_flow.backends.base import BatchTarget, LoadPlan, TablePlan
+from ematix_flow.backends.base import LoadPlan, TablePlan
 from ematix_flow.backends.messages.base import StreamSource
 from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.backends.payloads.connection_payloads import payload_of
 from ematix_flow.backends.sql.table_names import require_table_names
 from ematix_flow.engine.connections import Connections
-from ematix_flow.engine.planning.stream_changes import (
-    as_change_target,
-    companion_changes,
-    require_key_columns,
-    with_soft_delete_column,
-)
+from ematix_flow.engine.planning.stream_changes import plan_change_target, with_soft_delete_column
 from ematix_flow.engine.planning.stream_columns import DECLARED, REGISTERED, computed_columns, existing_table
-from ematix_flow.engine.planning.stream_drift import evolve_table, has_load_columns, judge_new_columns
+from ematix_flow.engine.planning.stream_drift import evolved_table, judge_new_columns
 from ematix_flow.engine.planning.stream_guarantees import require_mode, stream_guarantee
+from ematix_flow.engine.planning.stream_tables import (
+    as_batch_pipeline,
+    as_batch_target,
+    new_table,
+    require_columns,
+    with_required_keys,
+)
 from ematix_flow.errors import SchemaMismatch, Unsupported, did_you_mean
 from ematix_flow.graph.connections import resolve
 from ematix_flow.plan.decisions import Decision
@@ -40,10 +42,9 @@ from ematix_flow.plan.stream_capabilities import (
 )
 from ematix_flow.plan.stream_definition import StreamTargetPlan
 from ematix_flow.plan.window_columns import window_columns
-from ematix_flow.spec.pipelines import PipelineSpec, SourceSpec, TargetSpec, connection_label
+from ematix_flow.spec.pipelines import connection_label
 from ematix_flow.spec.streams import StreamSourceSpec, StreamSpec, StreamTargetSpec
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
-from ematix_flow.strategies.matching import Matching
 from ematix_flow.strategies.projection import build_projection, needs_projection
 
 # ------------------------------------------------------------------ sources
@@ -93,8 +94,12 @@ def plan_targets(
     columns: tuple[ColumnSpec, ...],
     lookups: Mapping[str, str],
     columns_by: str,
+    new_columns: frozenset[str] = frozenset(),
 ) -> tuple[StreamTargetPlan, ...]:
-    """Plan every target for these columns. Spark checks the SQL on no rows."""
+    """Plan every target for these columns. Spark checks the SQL on no rows.
+
+    ``new_columns`` are those of change events that tables without them get.
+    """
     outgoing = with_soft_delete_column(spec.cdc, columns)
     # columns found in a table or in messages do not declare what a table should hold
     is_computed = spec.transform_sql is not None or spec.is_stateful
@@ -103,7 +108,12 @@ def plan_targets(
         outgoing = computed_columns(spec, connections, columns, lookups)
     if spec.window is not None:
         outgoing = window_columns(spec.window, outgoing, spec.where)
-    return tuple(_plan_target(spec, target, connections, outgoing, are_declared) for target in spec.targets)
+    return tuple(
+        _plan_target(spec, target, connections, outgoing, are_declared)
+        if spec.cdc is None
+        else plan_change_target(spec, target, connections, outgoing, are_declared, new_columns)
+        for target in spec.targets
+    )
 
 
 def _plan_target(
@@ -124,24 +134,20 @@ def _plan_target(
     if declared is None and target.table_name is not None:
         declared = existing_table(target, connections)
         adopted = declared is not None and target.mode != "scd2"
-    table = declared if declared is not None else _new_table(target, columns)
+    table = declared if declared is not None else new_table(target, columns)
     available = {column.name for column in columns}
-    if spec.cdc is not None:
-        require_key_columns(spec.cdc, target, columns)
-    _require_columns(target, table, available)
+    require_columns(target, table, available)
     grown, drift = None, tuple[str, ...]()
     if declared is not None and target.table is None:
         table = replace(table, columns=tuple(c for c in table.columns if c.name in available))
-        grown, drift = _evolved_table(spec, sink, table, columns) if are_declared else (None, ())
+        grown, drift = evolved_table(spec, sink, table, columns) if are_declared else (None, ())
         table = grown or table
     if target.keys and target.table is None:
-        table = _with_required_keys(table, target.keys)
+        table = with_required_keys(table, target.keys)
     table, matching = resolve_matching(as_batch_pipeline(spec), as_batch_target(target, table), table)
-    if spec.cdc is not None:
-        table, matching = as_change_target(spec.cdc, table, matching)
     require_table_names(table, backend.capabilities.max_identifier_bytes)
     live = sink.inspect(table)
-    if target.mode == "merge" and spec.cdc is None:
+    if target.mode == "merge":
         table = with_deletion_marks(table, live)
     changes = TablePlan()
     if not adopted:  # an existing table without a declaration is not changed
@@ -149,8 +155,6 @@ def _plan_target(
             spec.on_drift, table, sink.plan_table(table, live, matching), spec.where
         )
         drift = (*drift, *warnings)
-    elif spec.cdc is not None and grown is None:
-        changes = companion_changes(table, sink.plan_table(table, live, matching))
     elif grown is not None and declared is not None:
         changes, _ = judge_new_columns(spec.on_drift, sink, declared, table, matching, spec.where)
     projection = None
@@ -167,32 +171,13 @@ def _plan_target(
         )
     load = LoadPlan(
         table,
-        target.mode if spec.cdc is None else "cdc",
+        target.mode,
         matching,
         files=target.files,
         partition_by=target.partition_by,
         table_plan=changes,
     )
     return StreamTargetPlan(target, load, guarantee, projection, (*drift, *sink.warnings()))
-
-
-def _evolved_table(
-    spec: StreamSpec, sink: BatchTarget, table: TableSpec, columns: Sequence[ColumnSpec]
-) -> tuple[TableSpec | None, tuple[str, ...]]:
-    """The table with the stream's new columns, if the policy adds them, and warnings."""
-    live = sink.inspect(table)
-    assert live is not None
-    there = {column.name for column in live.columns}
-    if not has_load_columns(live):
-        left = [column.name for column in columns if column.name not in there]
-        warning = f"{table.label} has no column {', '.join(left)}: what the stream brings there is left out"
-        return None, ((warning,) if left else ())
-    grown = evolve_table(table, live, columns)
-    if grown == table:
-        return None, ()
-    if spec.on_drift == "warn":
-        return None, judge_new_columns("warn", sink, table, grown, Matching(), spec.where)[1]
-    return grown, ()
 
 
 def _plan_messages(
@@ -208,60 +193,3 @@ def _plan_messages(
             )
     table = TableSpec(None, target.destination or "messages", columns)
     return StreamTargetPlan(target, LoadPlan(table, target.mode), guarantee)
-
-
-def _new_table(target: StreamTargetSpec, columns: tuple[ColumnSpec, ...]) -> TableSpec:
-    """A new table with the columns of the stream."""
-    bare = tuple(replace(column, nullable=True, primary_key=False, normalizers=()) for column in columns)
-    if target.table_name is not None:
-        schema, name = target.table_name
-        return TableSpec(schema, name, bare)
-    return TableSpec(None, target.prefix or "rows", bare)
-
-
-def _with_required_keys(table: TableSpec, keys: tuple[str, ...]) -> TableSpec:
-    columns = tuple(replace(c, nullable=False) if c.name in keys else c for c in table.columns)
-    return replace(table, columns=columns)
-
-
-def _require_columns(target: StreamTargetSpec, table: TableSpec, available: set[str]) -> None:
-    names = [column.name for column in table.columns]
-    for column in table.columns:
-        if column.name not in available and (target.table is not None or not column.nullable):
-            raise SchemaMismatch(
-                f"{table.label} has a column {column.name!r} that the stream does not bring."
-                f"{did_you_mean(column.name, sorted(available))}",
-                next_step="select it in transform_sql, or declare the column nullable in source_columns=",
-            )
-    for key in target.keys:
-        if key not in names:
-            raise SchemaMismatch(
-                f"keys= names {key!r}, which is not a column of {table.label}.{did_you_mean(key, names)}"
-            )
-    event = target.event_timestamp_column
-    if event is not None and event not in names:
-        raise SchemaMismatch(
-            f"event_timestamp_column= names {event!r}, which is not a column of {table.label}."
-            f"{did_you_mean(event, names)}"
-        )
-
-
-def as_batch_pipeline(spec: StreamSpec) -> PipelineSpec:
-    """The stream as a batch pipeline, for functions that expect one."""
-    return PipelineSpec(spec.name, spec.name, (), SourceSpec(), on_drift=spec.on_drift, where=spec.where)
-
-
-def as_batch_target(target: StreamTargetSpec, table: TableSpec) -> TargetSpec:
-    """The target as a batch target."""
-    return TargetSpec(
-        connection=target.connection,
-        table=table,
-        mode=target.mode,
-        prefix=target.prefix,
-        keys=target.keys,
-        update_columns=target.update_columns,
-        compare_columns=target.compare_columns,
-        event_timestamp_column=target.event_timestamp_column,
-        partition_by=target.partition_by,
-        files=target.files,
-    )

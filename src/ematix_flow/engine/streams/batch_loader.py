@@ -417,8 +417,10 @@ class BatchLoader:
     ) -> None:
         """Stage in this process if Spark has nothing to compute."""
         assert self.decoders is not None
-        computed = self.spec.transform_sql is not None or any(
-            sink.plan.projection is not None or _keeps_last_of_key(sink) for sink in self.sinks
+        computed = (
+            self.spec.cdc is not None
+            or self.spec.transform_sql is not None
+            or any(sink.plan.projection is not None or _keeps_last_of_key(sink) for sink in self.sinks)
         )
         if computed or self.operator is not None:
             self._stage_all(batch, driver_batch(spark, messages), rehearsal=True)

@@ -8,7 +8,7 @@ delete, needs the row before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +65,7 @@ class ChangeFolder:
         """Fold with one task for each share of the keys."""
         keys = [quote(key) for key in self.keys]
         ordered = changes.repartition(*keys).sortWithinPartitions(*keys, quote(CHANGE_POSITION))
-        return map_in_arrow(ordered, self._fold_sorted, schema_ddl(self._folded()))
+        return map_in_arrow(ordered, self._fold_sorted, schema_ddl(self.staged_table()))
 
     def fold_batch(self, changes: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
         """Fold changes of this process, in any order."""
@@ -82,7 +82,7 @@ class ChangeFolder:
         key_values = self._key_values(batch)
         for row in sorted(range(batch.num_rows), key=positions.__getitem__):
             groups.setdefault(key_values[row], []).append(row)
-        return [self._fold_groups(batch, groups.values())]
+        return [self.fold_groups(batch, groups.values())]
 
     def _fold_sorted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Fold changes that are sorted by key and position. A key may span several batches."""
@@ -98,11 +98,11 @@ class ChangeFolder:
             last = groups.pop()
             waiting = batch.slice(last[0])
             if groups:
-                yield self._fold_groups(batch, groups)
+                yield self.fold_groups(batch, groups)
         if waiting is not None and waiting.num_rows:
-            yield self._fold_groups(waiting, [list(range(waiting.num_rows))])
+            yield self.fold_groups(waiting, [list(range(waiting.num_rows))])
 
-    def _folded(self) -> TableSpec:
+    def staged_table(self) -> TableSpec:
         """The staged table with the types that the changes have; staging converts them."""
         staged, types = self.table.staged(), dict(zip(self.columns, self.types, strict=False))
         return replace(
@@ -112,7 +112,7 @@ class ChangeFolder:
     def _key_values(self, batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
         return list(zip(*(batch.column(key).to_pylist() for key in self.keys), strict=True))
 
-    def _fold_groups(self, batch: pa.RecordBatch, groups: Iterable[Sequence[int]]) -> pa.RecordBatch:
+    def fold_groups(self, batch: pa.RecordBatch, groups: Iterable[Sequence[int]]) -> pa.RecordBatch:
         import pyarrow as pa
 
         ops = batch.column(CHANGE_OP).to_pylist()
@@ -123,7 +123,7 @@ class ChangeFolder:
         ranges: list[tuple[str, str]] = []
         opens: list[str | None] = []
         for group in groups:
-            rows, open_from = _ordered(group, positions)
+            rows, open_from = in_source_order(group, positions)
             if ops[rows[0]] == TRUNCATE_ROWS:
                 for row in rows:
                     ends.append(row)
@@ -140,7 +140,7 @@ class ChangeFolder:
         arrays: dict[str, pa.Array] = {
             CHANGE_OP: pa.array([r.op for r in results], pa.string()),
             CHANGE_POSITION: batch.column(CHANGE_POSITION).take(last),
-            CHANGE_KEPT: pa.array([self._table_marks(r.marks) for r in results], pa.string()),
+            CHANGE_KEPT: pa.array([self.table_marks(r.marks) for r in results], pa.string()),
             CHANGE_FROM: pa.array([low for low, _ in ranges], pa.string()),
             CHANGE_UNTIL: pa.array([high for _, high in ranges], pa.string()),
             CHANGE_OPEN: pa.array(opens, pa.string()),
@@ -148,10 +148,15 @@ class ChangeFolder:
         for number, name in enumerate(self.columns):
             source = last if name in self.keys else pa.array([r.sources[number] for r in results], pa.int64())
             arrays[name] = batch.column(name).take(source)
-        staged = self._folded()
+        return self.staged_batch(arrays)
+
+    def staged_batch(self, arrays: Mapping[str, pa.Array]) -> pa.RecordBatch:
+        """The staged rows of these columns; the table's other columns are null."""
+        import pyarrow as pa
+
+        staged, rows = self.staged_table(), len(arrays[CHANGE_OP])
         columns = [
-            arrays[c.name] if c.name in arrays else pa.nulls(len(results), c.type.arrow())
-            for c in staged.columns
+            arrays[c.name] if c.name in arrays else pa.nulls(rows, c.type.arrow()) for c in staged.columns
         ]
         return pa.RecordBatch.from_arrays(columns, names=[c.name for c in staged.columns])
 
@@ -201,7 +206,7 @@ class ChangeFolder:
                 )
         yield result, "", high
 
-    def _table_marks(self, marks: Sequence[str]) -> str | None:
+    def table_marks(self, marks: Sequence[str]) -> str | None:
         """The marks for the columns of the table; None if all values are given."""
         if UNTOLD not in marks and ABSENT not in marks:
             return None
@@ -209,7 +214,7 @@ class ChangeFolder:
         return "".join(by_name.get(name, GIVEN) for name in self.table.column_names)
 
 
-def _ordered(rows: Sequence[int], positions: list[str]) -> tuple[Sequence[int], str | None]:
+def in_source_order(rows: Sequence[int], positions: list[str]) -> tuple[Sequence[int], str | None]:
     """The rows of a key in the order of the source, and where a row of a snapshot belongs if the changes are
     of transactions that may have been open during it. ``positions`` of such rows are set there.
     """

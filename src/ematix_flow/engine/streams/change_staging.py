@@ -9,6 +9,7 @@ from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.backends.payloads.change_decoder import CHANGE_COLUMNS, ChangeDecoder
 from ematix_flow.engine.streams.batch_frames import CountMessages, count_rows
 from ematix_flow.engine.streams.change_folding import ChangeFolder
+from ematix_flow.engine.streams.change_listing import ChangeLister
 from ematix_flow.engine.streams.decoding import (
     REASON,
     MessageCounts,
@@ -31,9 +32,10 @@ def change_decoders(
     """A decoder of change events for each source."""
     assert spec.cdc is not None
     keys = spec.targets[0].keys
+    timed = any(target.mode == "scd2" for target in spec.targets)
     return SourceDecoders(
         tuple(
-            ChangeDecoder(spec.cdc, payload, tuple(columns), keys)
+            ChangeDecoder(spec.cdc, payload, tuple(columns), keys, timed)
             for payload in payloads
             if payload is not None
         )
@@ -85,4 +87,5 @@ def _folder(spec: StreamSpec, sink: TableSink, columns: Sequence[ColumnSpec]) ->
     assert spec.cdc is not None
     names = tuple(column.name for column in columns)
     types = tuple(column.type for column in columns)
-    return ChangeFolder(sink.table, sink.plan.target.keys, names, spec.cdc.delete_mode == "soft", types)
+    folder = ChangeLister if sink.table.keeps_versions else ChangeFolder
+    return folder(sink.table, sink.plan.target.keys, names, spec.cdc.delete_mode == "soft", types)

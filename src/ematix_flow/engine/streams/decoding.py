@@ -61,8 +61,13 @@ class SourceDecoders:
 
     def decode(self, messages: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, DecodedBatch]]:
         """The messages of each source together with their decoded rows."""
+        for decoder, own in self.split(messages):
+            yield own, decoder.decode(own)
+
+    def split(self, messages: pa.RecordBatch) -> Iterator[tuple[Decoder, pa.RecordBatch]]:
+        """The messages of each source and the decoder for them."""
         if len(self.decoders) == 1:
-            yield messages, self.decoders[0].decode(messages)
+            yield self.decoders[0], messages
             return
         import pyarrow.compute as pc
 
@@ -70,7 +75,7 @@ class SourceDecoders:
         for number, decoder in enumerate(self.decoders):
             own = messages.filter(pc.equal(origins, number))
             if own.num_rows:
-                yield own, decoder.decode(own)
+                yield decoder, own
 
 
 @dataclass(frozen=True)

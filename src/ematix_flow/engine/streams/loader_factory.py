@@ -20,6 +20,7 @@ from ematix_flow.engine.streams.decoding import SourceDecoders
 from ematix_flow.engine.streams.incoming_batch import IncomingBatch
 from ematix_flow.engine.streams.joins.operator import JoinOperator
 from ematix_flow.engine.streams.joins.source_columns import infer_source_columns, keep_source_columns
+from ematix_flow.engine.streams.new_fields import find_new_columns
 from ematix_flow.engine.streams.open_stream import OpenStream
 from ematix_flow.engine.streams.registry_schemas import KnownSchemas
 from ematix_flow.engine.streams.sinks import MessageSink, StreamSink, TableSink
@@ -57,6 +58,8 @@ class LoaderFactory:
         self.stream, self.plan, self.targets = stream, plan, targets
         self._last_position, self._sweep, self._state_folder = last_position, sweep, state_folder
         self.mirror: StateMirror | None = None  # of the state, if its store is a database
+        self._adds_columns = stream.spec.cdc is not None and stream.spec.cdc.adds_columns
+        self._new_names: set[str] = set()  # of columns that the targets get for new fields
 
     def build(self, incoming: DataFrame) -> BatchLoader:
         """The loader for these messages, which are read only if the columns are not known yet."""
@@ -76,7 +79,9 @@ class LoaderFactory:
         assert plan.columns is not None
         own = replace(stream.spec, targets=self.targets)
         views = stream.lookups.views(self)
-        targets = plan_targets(own, stream.connections, plan.columns, views, plan.columns_by)
+        targets = plan_targets(
+            own, stream.connections, plan.columns, views, plan.columns_by, frozenset(self._new_names)
+        )
         return self._refuse_missing_tables(replace(plan, targets=targets))
 
     def _refuse_missing_tables(self, plan: StreamPlan) -> StreamPlan:
@@ -94,7 +99,10 @@ class LoaderFactory:
         return plan
 
     def renew(self, loader: BatchLoader, incoming: IncomingBatch) -> BatchLoader:
-        """A new loader with the registry's newest schema, if the batch has messages of a newer schema."""
+        """A new loader if the batch has messages of a newer registered schema, or changes with new fields."""
+        if self._adds_columns and loader.sinks and loader.decoders is not None:
+            new = find_new_columns(incoming, loader.decoders)
+            return self._with_new_columns(loader, new) if new else loader
         if loader.schemas is None or not loader.schemas.has_new_fields(incoming):
             return loader
         stream = self.stream
@@ -104,6 +112,17 @@ class LoaderFactory:
         with loader.operator.file.kept_in_memory() if loader.operator is not None else nullcontext():
             loader.close()
             renewed = self._from_plan(plan, loader.schemas)
+        self.plan = replace(plan, targets=())
+        return renewed
+
+    def _with_new_columns(self, loader: BatchLoader, new: tuple[ColumnSpec, ...]) -> BatchLoader:
+        assert loader.plan.columns is not None
+        names = ", ".join(f"{column.name} {column.type}" for column in new)
+        self.stream.note(f"changes have fields that the table does not have, and it gets columns: {names}")
+        self._new_names |= {column.name for column in new}
+        plan = self._with_targets(replace(loader.plan, columns=(*loader.plan.columns, *new), targets=()))
+        loader.close()
+        renewed = self._from_plan(plan)
         self.plan = replace(plan, targets=())
         return renewed
 
