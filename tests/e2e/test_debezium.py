@@ -187,6 +187,31 @@ def test_recorded_events_in_one_batch_give_the_rows_of_the_source(
         assert comparable(database.execute(SELECT).fetchall()) == rows
 
 
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("kind", ["postgresql", "mysql"])
+def test_recorded_events_give_versions_whose_open_ones_are_the_rows_of_the_source(
+    kafka: KafkaServer, kafka_topic: str, tmp_path: Path, kind: str
+) -> None:
+    messages, rows = recording(kind)
+    options = mirror_options("sqlite", str(tmp_path / "mirror.db"), kafka.bootstrap, kafka_topic)
+    followed = stream(**{**options, "mode": "scd2"})
+    middle = len(messages) // 2
+    for part in (
+        messages[:middle],
+        messages[middle - 5 :],
+        messages,
+    ):  # Debezium goes back, in the end to its start
+        produce(kafka, kafka_topic, part)
+        load(followed)
+    with closing(sqlite3.connect(tmp_path / "mirror.db")) as database:
+        assert comparable(database.execute(f"{SELECT} WHERE is_current").fetchall()) == rows
+        overlapping = """
+            SELECT count(*) FROM orders a JOIN orders b ON a.region = b.region AND a.id = b.id
+            AND a.valid_from < b.valid_from AND (a.valid_to IS NULL OR a.valid_to > b.valid_from)"""
+        assert database.execute(overlapping).fetchone() == (0,)
+        assert database.execute("SELECT count(*) FROM orders").fetchone()[0] > len(rows)
+
+
 # ------------------------------------------------------------------ the real engine
 
 

@@ -290,6 +290,156 @@ def test_a_custom_envelope_names_its_parts(kafka: KafkaServer, kafka_topic: str,
     assert query(pg_database, "SELECT id, name FROM things") == [(1, "two")]
 
 
+# ------------------------------------------------------------------ new fields
+
+
+def test_new_fields_become_columns_of_a_declared_table(
+    kafka: KafkaServer, kafka_topic: str, pg_database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    followed = mirror(kafka, kafka_topic, warehouse(pg_database), cdc=CDC(schema_evolution="evolve"))
+    produce(kafka, kafka_topic, [change("c", 1, None, customer(1, "a"))])
+    load(followed)
+    wider = {**customer(2, "b"), "tier": None, "since": "2026-01-02T03:04:05Z"}
+    produce(kafka, kafka_topic, [change("c", 2, None, wider)])
+    with fault_points.inject("apply.before_commit", "crash"), pytest.raises(fault_points.InjectedCrash):
+        load(followed)
+    load(followed)
+    select = "SELECT id, email, since::text FROM customers ORDER BY id"
+    assert query(pg_database, select) == [(1, "a", None), (2, "b", "2026-01-02 03:04:05+00")]
+    columns = "SELECT column_name FROM information_schema.columns WHERE table_name = 'customers'"
+    assert ("tier",) not in query(pg_database, columns)  # only nulls so far: it has no type yet
+    produce(kafka, kafka_topic, [change("u", 3, None, {**wider, "tier": 3})])
+    load(followed)
+    produce(kafka, kafka_topic, [change("u", 4, None, {**customer(1, "a"), "tier": 5})])
+    load(mirror(kafka, kafka_topic, warehouse(pg_database), cdc=CDC(schema_evolution="evolve")))
+    select = "SELECT id, tier, since IS NULL FROM customers ORDER BY id"
+    assert query(pg_database, select) == [(1, 5, True), (2, 3, False)]
+
+
+@pytest.mark.parametrize("mode", ["merge", "scd2"])
+def test_a_large_batch_with_new_fields_is_searched_by_tasks(
+    kafka: KafkaServer, kafka_topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    monkeypatch.setattr(incoming_batch, "MAX_ROWS", 0)
+    monkeypatch.setattr(small_batches, "MAX_ROWS", 0)
+    lite = SQLiteConnection(name="lite", path=str(tmp_path / "lite.db"))
+    followed = mirror(
+        kafka,
+        kafka_topic,
+        lite,
+        target_table="people",
+        mode=mode,
+        cdc=CDC(schema_evolution="evolve"),
+    )
+    produce(kafka, kafka_topic, [change("c", 1, None, {"id": 1, "name": "a"})])
+    load(followed)
+    rows = [{"id": n, "name": "b", "size": n if n < 3 else n + 0.5, "Name": "x"} for n in range(2, 5)]
+    produce(kafka, kafka_topic, [change("c", n, None, row) for n, row in enumerate(rows, 2)])
+    load(followed)
+    with closing(sqlite3.connect(lite.path)) as database:
+        found = database.execute("SELECT id, name, size FROM people ORDER BY id").fetchall()
+    assert found == [(1, "a", None), (2, "b", 2.0), (3, "b", 3.5), (4, "b", 4.5)]
+
+
+def test_new_fields_become_columns_of_a_delta_table(
+    kafka: KafkaServer, kafka_topic: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    lake = DeltaLocalConnection(name="lake", path=str(tmp_path / "lake"))
+    cdc = CDC(schema_evolution="evolve")
+    followed = mirror(kafka, kafka_topic, lake, target_table=("public", "people"), cdc=cdc)
+    produce(kafka, kafka_topic, [change("c", 1, None, {"id": 1, "name": "a"})])
+    load(followed)
+    produce(kafka, kafka_topic, [change("u", 2, None, {"id": 1, "name": "b", "size": 7})])
+    load(followed)
+    table = spark.read.format("delta").load(str(tmp_path / "lake" / "public" / "people"))
+    assert [tuple(row) for row in table.select("id", "name", "size").collect()] == [(1, "b", 7)]
+
+
+# ------------------------------------------------------------------ versions
+
+T0 = 1_700_000_000_000
+
+
+def timed(op: str, lsn: int, seconds: float, before: Any, after: Any) -> dict[str, Any]:
+    return change(op, lsn, before, after, ts_ms=T0 + int(seconds * 1000))
+
+
+HISTORY = [
+    timed("r", 10, 0, None, customer(1, "a")),
+    timed("r", 10, 0, None, customer(2, "b")),
+    timed("u", 20, 5, None, customer(1, UNAVAILABLE, 5)),
+    timed("u", 21, 5, None, customer(1, UNAVAILABLE, 6)),  # in the same millisecond: this one holds
+    timed("u", 30, 7, None, customer(1, "a", 6)),  # changes nothing
+    timed("d", 40, 8, {"region": "eu", "id": 2}, None),
+    None,
+    timed("c", 50, 9, None, customer(2, "again")),
+    timed("u", 60, 10, {"region": "eu", "id": 1}, customer(3, "a", 6)),
+]
+VERSIONS = [
+    (1, "a", 0, 0, 5, False),
+    (1, "a", 6, 5, 10, False),
+    (2, "again", 0, 9, None, True),
+    (2, "b", 0, 0, 8, False),
+    (3, "a", 6, 10, None, True),
+]
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_changes_become_versions_with_the_times_of_the_source(
+    kafka: KafkaServer, kafka_topic: str, pg_database: str, monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    if large:
+        monkeypatch.setattr(incoming_batch, "MAX_ROWS", 0)
+        monkeypatch.setattr(small_batches, "MAX_ROWS", 0)
+    followed = mirror(kafka, kafka_topic, warehouse(pg_database), mode="scd2")
+    for cut in (HISTORY[:4], HISTORY[2:6], HISTORY[3:]):  # delivered again, as after a crash of the source
+        produce(kafka, kafka_topic, cut)
+        with fault_points.inject("apply.before_commit", "crash"), pytest.raises(fault_points.InjectedCrash):
+            load(followed)
+        load(followed)
+    epoch = f"extract(epoch FROM {{}})::int - {T0 // 1000}"
+    select = (
+        f"SELECT id, email, score, {epoch.format('valid_from')}, {epoch.format('valid_to')}, is_current "
+        "FROM customers ORDER BY id, email, score"
+    )
+    assert query(pg_database, select) == VERSIONS
+    assert "exactly_once" in str(followed.plan())
+
+
+def test_a_delta_table_keeps_the_versions_of_changes_after_a_crash(
+    kafka: KafkaServer, kafka_topic: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    lake = DeltaLocalConnection(name="lake", path=str(tmp_path / "lake"))
+    followed = mirror(kafka, kafka_topic, lake, mode="scd2")
+    produce(kafka, kafka_topic, HISTORY[:5])
+    load(followed)
+    produce(kafka, kafka_topic, HISTORY[3:])
+    with fault_points.inject("apply.before_commit", "crash"), pytest.raises(fault_points.InjectedCrash):
+        load(followed)
+    load(followed)
+    table = spark.read.format("delta").load(str(tmp_path / "lake" / "public" / "customers"))
+    seconds = [f"cast({name} as long) - {T0 // 1000}" for name in ("valid_from", "valid_to")]
+    found = table.selectExpr("id", "email", "score", *seconds, "is_current").collect()
+    assert sorted(map(tuple, found), key=lambda row: row[:3]) == VERSIONS
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (change("c", 1, None, customer(1, "a"), ts_ms=None), "no 'source.ts_ms', the time from which"),
+        (timed("u", 1, 0, None, customer(1, UNAVAILABLE)), "leave out long values"),
+    ],
+)
+def test_a_change_that_makes_no_version_is_refused_with_the_reason(
+    kafka: KafkaServer, kafka_topic: str, tmp_path: Path, message: Any, words: str
+) -> None:
+    lite = SQLiteConnection(name="lite", path=str(tmp_path / "lite.db"))
+    produce(kafka, kafka_topic, [message])
+    with pytest.raises(FlowError, match=words):
+        load(mirror(kafka, kafka_topic, lite, mode="scd2"))
+    assert load(mirror(kafka, kafka_topic, lite, mode="scd2", transform_on_error="drop")).dropped == 1
+
+
 @pytest.mark.parametrize(
     ("cdc", "message", "words"),
     [

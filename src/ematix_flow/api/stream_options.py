@@ -112,7 +112,8 @@ def build_stream(options: StreamOptions, where: SourceLocation | None) -> Stream
     if options.dialect is not None and transform_sql is None:
         raise DeclarationError("dialect= works with transform_sql=, which is not set", where=where)
     letters = build_dead_letters(options, where)
-    built = tuple(_build_target(target, defaults, where) for target in targets)
+    from_changes = options.cdc is not None
+    built = tuple(_build_target(target, defaults, where, from_changes=from_changes) for target in targets)
     built = for_change_events(options, built, [_connection_kind(t.connection) for t in built], where)
     check_stream_matching_options(targets, defaults, built, where)
     labels = [target.label for target in built]
@@ -206,7 +207,7 @@ def _build_source(source: Source, where: SourceLocation | None) -> StreamSourceS
 
 
 def _build_target(
-    target: Target, defaults: StreamTargetSpec, where: SourceLocation | None
+    target: Target, defaults: StreamTargetSpec, where: SourceLocation | None, *, from_changes: bool
 ) -> StreamTargetSpec:
     if not isinstance(target, Target):
         raise DeclarationError(f"targets= takes Target(…), not {target!r}", where=where)
@@ -258,6 +259,8 @@ def _build_target(
             "column_map= is for batch targets: rename columns of a stream with AS in transform_sql",
             where=where,
         )
+    if from_changes:  # `for_change_events` finds the keys, and the changes have times
+        return spec
     if table is not None and mode != "append":
         spec = _with_resolved_keys(spec, table, where)
     elif mode != "append" and not spec.keys:

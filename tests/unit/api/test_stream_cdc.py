@@ -87,6 +87,18 @@ def test_an_error_points_at_the_line_of_the_file(lines: str, words: str, line: i
         ({"transform_sql": "SELECT 1"}, "transform_sql= has no effect with cdc="),
         ({"mode": "scd2", "event_timestamp_column": "at"}, "event_timestamp_column= has no effect"),
         ({"update_columns": ["email"]}, "update_columns="),
+        ({"compare_columns": ["email"]}, "compare_columns= has no effect"),
+        (
+            {"mode": "scd2", "cdc": CDC(delete_mode="soft", soft_delete_column="gone")},
+            "ends the version of a deleted row",
+        ),
+        (
+            {
+                "mode": "scd2",
+                "cdc": CDC(envelope="custom", op_field="op", after_field="row", op_map={"A": "insert"}),
+            },
+            "does not say where it is",
+        ),
         ({"window": object()}, "window= has no effect with cdc="),
         ({"cdc": "debezium"}, r"cdc= takes CDC\(…\)"),
         ({"target": KAFKA, "target_table": None, "target_topic": "x"}, "a broker takes messages"),
