@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pytest
 
 from ematix_flow import (
@@ -25,7 +26,14 @@ from ematix_flow import (
 from ematix_flow.backends.payloads.change_events import UNAVAILABLE
 from ematix_flow.engine.streams import incoming_batch, small_batches
 from ematix_flow.errors import FlowError, UnreadableMessages
-from ematix_flow.spec.connections import DeltaLocalConnection, DeltaS3Connection, SQLiteConnection
+from ematix_flow.spec.connections import (
+    DeltaLocalConnection,
+    DeltaS3Connection,
+    DuckDBConnection,
+    MySQLConnection,
+    SQLiteConnection,
+)
+from tests.contract import mysql_setup
 from tests.services.kafka import KafkaServer
 from tests.services.s3 import S3Server
 from tests.stream_runs import kafka_connection, load, produce, query, stream, warehouse
@@ -339,6 +347,35 @@ def test_a_large_batch_with_new_fields_is_searched_by_tasks(
     with closing(sqlite3.connect(lite.path)) as database:
         found = database.execute("SELECT id, name, size FROM people ORDER BY id").fetchall()
     assert found == [(1, "a", None), (2, "b", 2.0), (3, "b", 3.5), (4, "b", 4.5)]
+
+
+@pytest.mark.parametrize("kind", ["mysql", "duckdb"])
+def test_new_fields_become_columns_after_a_crash_between_the_change_and_its_rows(
+    kafka: KafkaServer, kafka_topic: str, tmp_path: Path, request: pytest.FixtureRequest, kind: str
+) -> None:
+    """MySQL commits a change of a table by itself, DuckDB together with the rows."""
+    target: Any = DuckDBConnection(name="duck", path=str(tmp_path / "duck.db"))
+    if kind == "mysql":
+        target = MySQLConnection(name="my", url=request.getfixturevalue("mariadb_database"))
+    cdc = CDC(schema_evolution="evolve")
+    followed = mirror(kafka, kafka_topic, target, target_table="people", cdc=cdc)
+    produce(kafka, kafka_topic, [change("c", 1, None, {"id": 1, "name": "a"})])
+    load(followed)
+    produce(kafka, kafka_topic, [change("u", 2, None, {"id": 1, "name": "b", "size": 7, "tags": ["x"]})])
+    with fault_points.inject("apply.table_changed", "crash") as fault:
+        with pytest.raises(fault_points.InjectedCrash):
+            load(followed)
+        assert fault.has_fired
+    load(followed)
+    produce(kafka, kafka_topic, [change("u", 3, None, {"id": 1, "name": "c"})])  # the field is gone again
+    load(followed)
+    select = "SELECT id, name, size FROM people"
+    if kind == "mysql":
+        found = mysql_setup.sql(target.url, select)
+    else:
+        with duckdb.connect(target.path) as database:
+            found = database.execute(select).fetchall()
+    assert found == [(1, "c", 7)]
 
 
 def test_new_fields_become_columns_of_a_delta_table(

@@ -144,10 +144,10 @@ def _due_changes(dialect: StrategyDialect, table: TableSpec, incoming: IncomingR
             position = exp.Case(ifs=[exp.If(this=is_cut.copy(), true=cut.copy())], default=position)
     values: list[exp.Expr] = []
     for number, name in enumerate(table.column_names, 1):
-        stored: exp.Expr = column(name, "t")
-        if survives is not None:
-            stored = exp.Case(ifs=[exp.If(this=survives.copy(), true=stored)])
-        values.append(column(name, "s") if name in keys else given_or_stored(dialect, number, name, stored))
+        if name in keys:
+            values.append(column(name, "s"))
+        else:
+            values.append(given_or_stored(dialect, number, table.column(name), survives))
     due = (
         exp.select(*values, op, position, column(CHANGE_KEPT, "s"), _is_stored(dialect, keys))
         .from_(subquery(incoming.select, "s"))
@@ -172,14 +172,24 @@ def _due_changes(dialect: StrategyDialect, table: TableSpec, incoming: IncomingR
     return due.join(subquery(_last_truncate(dialect, incoming), "c"), join_type="cross")
 
 
-def given_or_stored(dialect: StrategyDialect, number: int, name: str, stored: exp.Expr) -> exp.Expr:
-    """The staged value of the column with this number, or the stored one if the change leaves it out."""
+def given_or_stored(
+    dialect: StrategyDialect, number: int, wanted: ColumnSpec, survives: exp.Expr | None = None
+) -> exp.Expr:
+    """The staged value of the column with this number, or the stored one if the change leaves it out.
+
+    ``survives`` says whether the stored row is still there.
+    """
+    staged, stored = (
+        dialect.with_one_collation(column(wanted.name, alias), wanted.type) for alias in ("s", "t")
+    )
+    if survives is not None:
+        stored = exp.Case(ifs=[exp.If(this=survives.copy(), true=stored)])
     mark = exp.Substring(
         this=column(CHANGE_KEPT, "s"), start=exp.Literal.number(number), length=exp.Literal.number(1)
     )
     told = exp.Coalesce(this=mark, expressions=[_text(dialect, GIVEN)])
     is_given = exp.EQ(this=told, expression=_text(dialect, GIVEN))
-    return exp.Case(ifs=[exp.If(this=is_given, true=column(name, "s"))], default=stored)
+    return exp.Case(ifs=[exp.If(this=is_given, true=staged)], default=stored)
 
 
 def last_position(dialect: StrategyDialect) -> exp.Expr:

@@ -97,8 +97,8 @@ def _due_changes(dialect: StrategyDialect, table: TableSpec, incoming: IncomingR
     """The staged changes after the last one of their key, with the stored values that they leave out."""
     keys = incoming.matching.keys
     values = [
-        column(name, "s") if name in keys else given_or_stored(dialect, number, name, column(name, "t"))
-        for number, name in enumerate(table.column_names, 1)
+        column(c.name, "s") if c.name in keys else given_or_stored(dialect, number, c)
+        for number, c in enumerate(table.columns, 1)
     ]
     at = dialect.as_timestamp_tz(column(CHANGE_AT, "s"), _MOMENT)
     selected = exp.select(

@@ -43,6 +43,10 @@ class StrategyDialect(Protocol):
         """A source's own column in the form that `literal` is compared with: loose text made canonical."""
         return column
 
+    def with_one_collation(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
+        """A staged or a stored value in a form in which one CASE can hold both."""
+        return column
+
     def as_timestamp_tz(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
         """A timestamp or date as a ``timestamp_tz``: what has no zone is UTC."""
         ...

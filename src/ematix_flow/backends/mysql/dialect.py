@@ -210,6 +210,9 @@ class MySQLDialect(SqlDialect):
             return self._collate_exactly(exp.cast(column, "CHAR", dialect=self.name))
         return self._collate_exactly(column) if kind in (*_TEXTS, *_JSONS) else column
 
+    def with_one_collation(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
+        return self.comparable(column, data_type)
+
     def range_operand(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
         """Compare text by code point, not by the column's collation."""
         return self._collate_exactly(column) if data_type.kind in _TEXTS else column
