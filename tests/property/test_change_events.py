@@ -173,6 +173,22 @@ def test_versions_of_changes_in_mariadb_are_those_of_the_source(mariadb_database
     check_history(mirror, lambda: as_versions(mysql_setup.sql(mariadb_database, select)), 22, count=30)
 
 
+@pytest.mark.long  # MariaDB always runs
+@pytest.mark.parametrize("history", [False, True])
+def test_a_mirror_in_mysql_is_the_source(mysql_database: str, history: bool) -> None:
+    target, schema = mysql_setup.backend_of(mysql_database).target(), mysql_database.rpartition("/")[2]
+    mirror = Mirror(target, soft=False, schema=schema, history=history)
+    select = f"SELECT {VERSIONED if history else SELECTED} FROM mirror"
+
+    def found() -> list[tuple[Any, ...]]:
+        return mysql_setup.sql(mysql_database, select)
+
+    if history:
+        check_history(mirror, lambda: as_versions(found()), 31, count=40)
+    else:
+        check_delivery_with_repeats(mirror, lambda: as_rows(found(), False), 32, soft=False, count=40)
+
+
 @pytest.mark.long  # each load takes seconds
 def test_versions_of_changes_in_delta_are_those_of_the_source(spark: SparkSession, tmp_path: Path) -> None:
     mirror = Mirror(lake_target(lake_backend("delta", tmp_path), spark), soft=False, history=True)

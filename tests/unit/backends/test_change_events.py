@@ -11,11 +11,11 @@ import pytest
 
 from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.backends.payloads.change_decoder import ChangeDecoder, infer_change_columns
-from ematix_flow.backends.payloads.change_events import BadChange, read_change
+from ematix_flow.backends.payloads.change_events import BadChange, change_time, read_change
 from ematix_flow.backends.payloads.debezium_values import debezium_value
 from ematix_flow.spec.cdc import CDC
 from ematix_flow.spec.change_positions import is_open_change, is_snapshot_row, just_before
-from ematix_flow.spec.tables import CHANGE_KEPT, CHANGE_OP, CHANGE_POSITION, ColumnSpec
+from ematix_flow.spec.tables import CHANGE_AT, CHANGE_KEPT, CHANGE_OP, CHANGE_POSITION, ColumnSpec
 from ematix_flow.spec.types import DataType
 from tests.property.change_model import message_batch
 
@@ -113,6 +113,7 @@ def test_a_debezium_update_is_read_with_and_without_its_wrapper() -> None:
             CHANGE_OP: "u",
             CHANGE_POSITION: f"{number(20, 24023128)}.{number(20, 24023128)}.{number(20, 42)}",
             CHANGE_KEPT: None,
+            CHANGE_AT: None,
         }
 
 
@@ -274,3 +275,40 @@ def test_new_columns_come_from_the_rows_of_upserts() -> None:
         ("last_name", "text"),
         ("email", "text"),
     ]
+
+
+MOMENT = dt.datetime(2023, 11, 14, 22, 13, 20, 123_000, tzinfo=dt.timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("cdc", "message"),
+    [
+        (CDC(), {"source": {"ts_ms": 1_700_000_000_123}}),
+        (CDC(), {"source": {"ts_ms": 1_700_000_000_000, "ts_us": 1_700_000_000_123_000}}),
+        (CDC(ts_field="ts_ns"), {"ts_ns": 1_700_000_000_123_000_999}),
+        (CDC(ts_field="at"), {"at": "2023-11-14T23:13:20.123+01:00"}),
+        (CDC(envelope="maxwell", ts_field="at"), {"ts": 1, "at": "2023-11-14T22:13:20.123Z"}),
+    ],
+)
+def test_the_time_of_a_change_is_read_in_every_unit(cdc: CDC, message: dict[str, Any]) -> None:
+    assert change_time(cdc, message) == MOMENT
+
+
+def test_maxwell_tells_the_second_of_a_change() -> None:
+    assert change_time(CDC(envelope="maxwell"), {"ts": 1_700_000_000}) == MOMENT.replace(microsecond=0)
+
+
+@pytest.mark.parametrize("value", [None, "soon", "9" * 30, {}, [1], True, -1])
+def test_a_change_without_a_time_is_bad(value: Any) -> None:
+    with pytest.raises(BadChange, match=r"source\.ts_ms"):
+        change_time(CDC(), {"source": {"ts_ms": value}})
+
+
+def test_new_fields_have_the_widest_type_and_names_of_their_own() -> None:
+    decoder = ChangeDecoder(CDC(schema_evolution="evolve"), PayloadSpec(), COLUMNS, ("id",))
+    after = {"id": 1, "EMAIL": "x", "size": 1, "empty": None, "_offset": 5, "_loaded_at": 1, "_ematix_x": 1}
+    rows = [after, {**after, "size": 2.5, "more": {"a": 1}}]
+    messages = [json.dumps({**POSTGRES_UPDATE, "after": row}).encode() for row in rows]
+    found = decoder.new_columns(message_batch([*messages, b"no json", b'{"op": "d"}']))
+    assert {column.name: column.type.kind for column in found} == {"size": "double", "more": "json"}
+    assert decoder.new_columns(message_batch([json.dumps(POSTGRES_UPDATE).encode()])) != ()  # last_name
