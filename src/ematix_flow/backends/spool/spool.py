@@ -108,6 +108,11 @@ class Spool:
         with self._lock:
             return self._index.progress()
 
+    def restore_progress(self, progress: Mapping[str, str]) -> None:
+        """Store the positions of an earlier spool, which this one continues."""
+        with self._lock:
+            self._index.store_positions(progress)
+
     # -------------------------------------------------------------- receiving
 
     def follow(

@@ -232,6 +232,7 @@ class SharedSpool:
             progress = self.spool.progress()
             if not progress and remembered is not None:
                 progress = json.loads(remembered).get("progress") or {}
+                self.spool.restore_progress(progress)  # those of later batches do not repeat them
             rows = MAX_ROWS if self.most is None else min(self.most, MAX_ROWS)
             self.spool.follow(source.receiver(reading, progress), max_rows=rows)
         except BaseException:
