@@ -8,7 +8,9 @@ from typing import Any
 from ematix_flow.backends.base import LoadPlan
 from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.plan.decisions import Decision
-from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
+from ematix_flow.plan.stream_progress import QueryProgress
+from ematix_flow.spec.pipelines import connection_label
+from ematix_flow.spec.streams import LookupSpec, StreamSpec, StreamTargetSpec
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.windows import StateStore, Watermark
 
@@ -67,6 +69,7 @@ class StreamPlan:
     source_columns: tuple[tuple[ColumnSpec, ...] | None, ...] = ()  # of each source of a join, if known
     targets: tuple[StreamTargetPlan, ...] = ()
     expected: tuple[ExpectedTarget, ...] = ()  # instead of targets, until the columns are known
+    progress: tuple[QueryProgress, ...] = ()  # of each query, as it was when the plan was asked for
 
     @property
     def joined_columns(self) -> tuple[tuple[ColumnSpec, ...], tuple[ColumnSpec, ...]]:
@@ -86,6 +89,7 @@ class StreamPlan:
             "columns": [{"name": c.name, "type": str(c.type)} for c in self.columns or ()],
             "columns_by": self.columns_by,
             "transform_sql": spec.transform_sql,
+            "lookups": [_lookup_json(lookup) for lookup in spec.lookups],
             "functions": [function.signature for function in spec.functions],
             "window": spec.window.to_json() if spec.window else None,
             "join": spec.join.to_json() if spec.join else None,
@@ -93,6 +97,7 @@ class StreamPlan:
             "state_store": (spec.state_store or StateStore()).kind if spec.is_stateful else None,
             "cdc": spec.cdc.to_json() if spec.cdc else None,
             "on_error": spec.on_error,
+            "progress": [each.to_json() for each in self.progress],
             "targets": [
                 {
                     "target": plan.target.label,
@@ -115,12 +120,14 @@ class StreamPlan:
             lines.append(
                 f"  follows   {source.label}  ({payload.format if payload else 'rows with columns'})"
             )
+        lines += [line for each in self.progress for line in each.lines()]
         lines.append(f"  columns   {self.columns_by}")
         for column in self.columns or ():
             lines.append(
                 f"              {column.name}  {column.type}{'' if column.nullable else '  not null'}"
             )
         sql = [f"  SQL       {' '.join(spec.transform_sql.split())[:100]}"] if spec.transform_sql else []
+        sql += [f"  lookup    {_describe_lookup(lookup)}" for lookup in spec.lookups]
         sql += [f"  function  {function.signature}" for function in spec.functions]
         state = _describe_state(spec)
         lines += [*state, *sql] if spec.join else [*sql, *state]  # in the order in which they run
@@ -145,6 +152,8 @@ def _describe_state(spec: StreamSpec) -> list[str]:
         return []
     watermark = spec.watermark or Watermark()
     late = f" for {stateful.allowed_lateness_ms} ms" if stateful.late_data == "reopen" else ""
+    idle_ms = watermark.source_idleness_ms
+    idle = "" if idle_ms is None else f"; goes on with the clock after {idle_ms} ms without rows"
     kept = spec.state_store.kind if spec.state_store else "checkpoint"
     lost = "open windows" if spec.window else "rows that wait for a partner"
     where = {
@@ -153,10 +162,23 @@ def _describe_state(spec: StreamSpec) -> list[str]:
     }.get(kept, "next to the checkpoint")
     return [
         f"  {'window' if spec.window else 'join':9} {stateful}",
-        f"  event     {stateful.event_time_column}, watermark {watermark.lateness_ms or 0} ms behind",
+        f"  event     {stateful.event_time_column}, watermark {watermark.lateness_ms or 0} ms behind{idle}",
         f"  late rows {stateful.late_data}{late}",
         f"  state     {where}",
     ]
+
+
+def _lookup_json(lookup: LookupSpec) -> dict[str, Any]:
+    """Without the connection's fields, which may hold secrets."""
+    return {**lookup.to_json(), "connection": connection_label(lookup.connection)}
+
+
+def _describe_lookup(lookup: LookupSpec) -> str:
+    what = lookup.table or "a query"
+    again = "at the start only"
+    if lookup.refresh_interval_ms is not None:
+        again = f"at the start and every {lookup.refresh_interval_ms} ms"
+    return f"{lookup.name}: {what} of {connection_label(lookup.connection)}, read {again}"
 
 
 def _schema(spec: StreamSpec) -> str:
