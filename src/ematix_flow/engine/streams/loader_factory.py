@@ -15,18 +15,22 @@ from ematix_flow.engine.planning.stream_columns import REGISTERED, computed_colu
 from ematix_flow.engine.planning.stream_targets import plan_targets, target_payload
 from ematix_flow.engine.streams.batch_loader import BatchLoader
 from ematix_flow.engine.streams.change_staging import change_decoders
+from ematix_flow.engine.streams.checkpoint import Checkpoint
 from ematix_flow.engine.streams.column_inference import infer_columns, sample_values
+from ematix_flow.engine.streams.declaration_record import declared_record, read_record, write_record
+from ematix_flow.engine.streams.declared_changes import check_state_file
 from ematix_flow.engine.streams.decoding import SourceDecoders
 from ematix_flow.engine.streams.incoming_batch import IncomingBatch
 from ematix_flow.engine.streams.joins.operator import JoinOperator
 from ematix_flow.engine.streams.joins.source_columns import infer_source_columns, keep_source_columns
+from ematix_flow.engine.streams.kept_targets import refuse_target_changes
 from ematix_flow.engine.streams.new_fields import find_new_columns
 from ematix_flow.engine.streams.open_stream import OpenStream
 from ematix_flow.engine.streams.registry_schemas import KnownSchemas
 from ematix_flow.engine.streams.sinks import MessageSink, StreamSink, TableSink
 from ematix_flow.engine.streams.state.operator import StatefulOperator
+from ematix_flow.engine.streams.state.status import read_status
 from ematix_flow.engine.streams.windows.operator import WindowOperator
-from ematix_flow.errors import TargetFailed
 from ematix_flow.plan.spark_types import columns_of_frame
 from ematix_flow.plan.stream_definition import StreamPlan, StreamTargetPlan
 from ematix_flow.spec.streams import StreamTargetSpec
@@ -60,6 +64,7 @@ class LoaderFactory:
         self.mirror: StateMirror | None = None  # of the state, if its store is a database
         self._adds_columns = stream.spec.cdc is not None and stream.spec.cdc.adds_columns
         self._new_names: set[str] = set()  # of columns that the targets get for new fields
+        self.planned_targets: tuple[StreamTargetPlan, ...] = ()
 
     def build(self, incoming: DataFrame) -> BatchLoader:
         """The loader for these messages, which are read only if the columns are not known yet."""
@@ -74,7 +79,7 @@ class LoaderFactory:
     def _with_targets(self, plan: StreamPlan) -> StreamPlan:
         """The plan with the targets of this group."""
         if plan.targets:
-            return self._refuse_missing_tables(plan)
+            return self._checked(plan)
         stream = self.stream
         assert plan.columns is not None
         own = replace(stream.spec, targets=self.targets)
@@ -82,20 +87,13 @@ class LoaderFactory:
         targets = plan_targets(
             own, stream.connections, plan.columns, views, plan.columns_by, frozenset(self._new_names)
         )
-        return self._refuse_missing_tables(replace(plan, targets=targets))
+        return self._checked(replace(plan, targets=targets))
 
-    def _refuse_missing_tables(self, plan: StreamPlan) -> StreamPlan:
-        """Refuse a plan that creates a table again in the middle of the stream."""
-        for target in plan.targets:
-            changes = target.load.table_plan.changes
-            created = next((change.subject for change in changes if change.action == "create_table"), None)
-            if created is not None and self._last_position(target.target) is not None:
-                raise TargetFailed(
-                    f"{created} is gone, and this stream has loaded it before: it would begin in the middle",
-                    state="nothing was loaded",
-                    next_step="bring the table back, or load everything that the source still has by another "
-                    "name= of the stream",
-                )
+    def _checked(self, plan: StreamPlan) -> StreamPlan:
+        """The plan, if the stream can continue with its targets."""
+        stream, checkpoint = self.stream, Checkpoint(self._state_folder.parent)
+        refuse_target_changes(stream.spec, stream.connections, plan.targets, checkpoint, self._last_position)
+        self.planned_targets = plan.targets
         return plan
 
     def renew(self, loader: BatchLoader, incoming: IncomingBatch) -> BatchLoader:
@@ -183,6 +181,7 @@ class LoaderFactory:
         decoders = None if None in plan.payloads else self._build_decoders(plan.payloads, plan)
         operator = self._open_operator(plan)
         if operator is not None:
+            self._check_state(operator)
             operator.mirror = self.mirror
         return BatchLoader(
             plan,
@@ -205,6 +204,19 @@ class LoaderFactory:
         if stream.spec.transform_sql is not None:
             columns = computed_columns(stream.spec, stream.connections, columns, stream.lookups.views(self))
         return WindowOperator(stream.spec, columns, self._state_folder)
+
+    def _check_state(self, operator: StatefulOperator) -> None:
+        """Refuse a state that is not the one of the checkpoint, and record which one it is."""
+        checkpoint, file = self._state_folder.parent, operator.file
+        if file.path is None:
+            return
+        record = read_record(checkpoint) or declared_record(self.stream.spec)
+        try:
+            check_state_file(file, record, read_status(self._state_folder))
+        except BaseException:
+            operator.close()
+            raise
+        write_record(checkpoint, replace(record, state_id=file.id()))
 
     def _build_decoders(self, payloads: Sequence[PayloadSpec | None], plan: StreamPlan) -> SourceDecoders:
         assert plan.columns is not None

@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ematix_flow.backends.messages.base import (
     ReadRequest,
@@ -43,9 +42,6 @@ from ematix_flow.plan.stream_definition import StreamPlan
 from ematix_flow.spec.streams import StreamSourceSpec, StreamSpec, StreamTargetSpec
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import DataType
-
-if TYPE_CHECKING:
-    pass
 
 _log = logging.getLogger(__name__)
 
@@ -86,6 +82,11 @@ class OpenStream:
             open_stream_source(connections, source) for source in spec.sources
         ]
         self.lookups = Lookups(spec, connections, note)
+
+    @property
+    def source_kinds(self) -> list[str]:
+        """The kinds of the sources' connections."""
+        return [self.connections.backend(source.connection).kind for source in self.spec.sources]
 
     # -------------------------------------------------------------- the plan
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from contextvars import copy_context
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ematix_flow.backends.messages.base import (
@@ -16,15 +17,19 @@ from ematix_flow.backends.messages.base import (
 from ematix_flow.backends.state_stores.stream_states import open_stream_states
 from ematix_flow.engine.connections import Connections
 from ematix_flow.engine.streams.batch_loader import BatchLoader
-from ematix_flow.engine.streams.checkpoint import split_positions
+from ematix_flow.engine.streams.checkpoint import Checkpoint, split_positions
+from ematix_flow.engine.streams.declared_changes import ANOTHER_STREAM, refuse_declared_changes
 from ematix_flow.engine.streams.followed_sources import SharedPositions, SharedSpool
+from ematix_flow.engine.streams.kept_targets import loaded_before, new_targets, refuse_target_changes
+from ematix_flow.engine.streams.ledger_positions import LedgerPositions
 from ematix_flow.engine.streams.open_stream import OpenStream
+from ematix_flow.engine.streams.plan_progress import describe_progress
 from ematix_flow.engine.streams.state.mirror import restore_columns
 from ematix_flow.engine.streams.stream_folder import StreamFolder
-from ematix_flow.engine.streams.target_group import TargetGroup
+from ematix_flow.engine.streams.target_group import TargetGroup, group_label, target_groups
 from ematix_flow.errors import CannotConnect, FlowError, Unsupported
 from ematix_flow.plan.stream_definition import StreamPlan
-from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
+from ematix_flow.spec.streams import StreamSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -47,7 +52,7 @@ class StreamRunner(OpenStream):
         plan = self.plan()
         groups = [
             TargetGroup(self, plan, targets, n, (), (), sweep=False)
-            for n, targets in enumerate(self._groups())
+            for n, targets in enumerate(target_groups(self.spec))
         ]
         return [group.loaders.build(incoming) for group in groups]
 
@@ -60,12 +65,14 @@ class StreamRunner(OpenStream):
 
     def _run(self) -> None:
         self.folder.create()
-        groups = self._groups()
+        groups = target_groups(self.spec)
         with ExitStack() as leaving:
             leaving.callback(self.lookups.stop)
             for source in self.sources:
                 leaving.callback(source.close)
             self._restore_columns()
+            if not self._is_mirrored:  # otherwise the folder may be replaced
+                check_declaration(self)
             plan = self._plan(with_targets=len(groups) == 1)
             if self.spec.lookups:
                 self.lookups.start()
@@ -75,16 +82,15 @@ class StreamRunner(OpenStream):
                 [TargetGroup(self, plan, targets, n, spools, positions) for n, targets in enumerate(groups)]
             )
 
+    @property
+    def _is_mirrored(self) -> bool:
+        return self.spec.state_store is not None and self.spec.state_store.kind == "postgres"
+
     def _restore_columns(self) -> None:
         store = self.spec.state_store
-        if store is not None and store.kind == "postgres":
+        if store is not None and self._is_mirrored:
             with closing(open_stream_states(store)) as states:
                 restore_columns(states, self.spec.name, self.folder)
-
-    def _groups(self) -> list[tuple[StreamTargetSpec, ...]]:
-        """The groups of targets that share a query. A target that may fail alone forms its own group."""
-        targets = self.spec.targets
-        return [(target,) for target in targets] if self.spec.continue_on_target_failure else [targets]
 
     def _open_spools(self, groups: int, leaving: ExitStack) -> list[SharedSpool | None]:
         spools: list[SharedSpool | None] = []
@@ -105,11 +111,10 @@ class StreamRunner(OpenStream):
 
     def _ledger_position(self) -> str | None:
         """The lowest position in the ledgers, for a new spool of a received source."""
-        plan = StreamPlan(self.spec, None, "", ())
         found: list[str] = []
         for target in self.spec.targets:
             try:
-                position = TargetGroup(self, plan, (target,), 0, (), (), sweep=False).last_position(target)
+                position = LedgerPositions(self, (target,)).last_position(target)
             except CannotConnect:
                 if not self.spec.continue_on_target_failure:
                     raise
@@ -117,6 +122,13 @@ class StreamRunner(OpenStream):
             own = split_positions(position, 1)[0] if position is not None else None
             if own is None:
                 return None
+            if "segment" not in json.loads(own):
+                raise Unsupported(
+                    f"the ledger of {target.label} has a position of another kind of source: stream "
+                    f"{self.spec.name!r} has read another one before",
+                    state="nothing was read",
+                    next_step=f"declare the source as before, or {ANOTHER_STREAM}",
+                )
             found.append(own)
         return min(found, key=lambda position: int(json.loads(position)["segment"]))
 
@@ -150,6 +162,23 @@ class StreamRunner(OpenStream):
             raise error
 
 
+def check_declaration(stream: OpenStream) -> None:
+    """Refuse a stream whose checkpoints cannot continue as it is declared now."""
+    for targets in target_groups(stream.spec):
+        checkpoint = Checkpoint(stream.folder.checkpoint(group_label(stream.spec, targets)))
+        refuse_declared_changes(stream.spec, checkpoint, stream.source_kinds)
+
+
 def build_stream_plan(spec: StreamSpec, connections: Connections, folder: StreamFolder) -> StreamPlan:
-    """The plan of a stream as of now. Changes nothing."""
-    return OpenStream(spec, connections, folder).plan()
+    """The plan of a stream as of now. Changes nothing. Raises what a start would refuse."""
+    stream = OpenStream(spec, connections, folder)
+    check_declaration(stream)
+    plan = stream.plan()
+    progress = []
+    for targets in target_groups(spec):
+        label = group_label(spec, targets)
+        checkpoint, ledgers = Checkpoint(folder.checkpoint(label)), LedgerPositions(stream, targets)
+        own = [target for target in plan.targets if target.target in targets]
+        refuse_target_changes(spec, connections, own, checkpoint, ledgers.last_position)
+        progress.append(describe_progress(label, checkpoint, new_targets(targets, loaded_before(checkpoint))))
+    return replace(plan, progress=tuple(progress))

@@ -22,15 +22,18 @@ from ematix_flow.engine.streams.checkpoint import (
     split_positions,
     write_checkpoint,
 )
+from ematix_flow.engine.streams.declared_changes import refuse_lost_state
 from ematix_flow.engine.streams.followed_sources import (
     FollowedSource,
     SharedPositions,
     SharedSpool,
     SparkFollowedSource,
 )
+from ematix_flow.engine.streams.ledger_positions import LedgerPositions
 from ematix_flow.engine.streams.loader_factory import LoaderFactory
 from ematix_flow.engine.streams.open_stream import OpenStream
 from ematix_flow.engine.streams.query import StreamQuery
+from ematix_flow.engine.streams.recorded_declaration import RecordedDeclaration
 from ematix_flow.engine.streams.resource_ids import (
     current_ids,
     positions_with_ids,
@@ -40,12 +43,22 @@ from ematix_flow.engine.streams.resource_ids import (
 from ematix_flow.engine.streams.state.mirror import StateMirror
 from ematix_flow.errors import FlowError, Unsupported
 from ematix_flow.plan.stream_definition import StreamPlan
-from ematix_flow.spec.streams import StreamTargetSpec
+from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
 from ematix_flow.state.private_files import make_private_folders
 
 _log = logging.getLogger(__name__)
 _GOOD_SECONDS = 60.0  # a group that ran this long did not fail at the start
 _QUIET_SECONDS = 15.0  # a waiting batch would have begun by then
+
+
+def target_groups(spec: StreamSpec) -> list[tuple[StreamTargetSpec, ...]]:
+    """The groups of targets that share a query. A target that may fail alone forms its own group."""
+    return [(target,) for target in spec.targets] if spec.continue_on_target_failure else [spec.targets]
+
+
+def group_label(spec: StreamSpec, group: tuple[StreamTargetSpec, ...]) -> str:
+    """The name of a group's query, and of its checkpoint."""
+    return group[0].label if len(spec.targets) > 1 and len(group) == 1 else "all"
 
 
 class TargetGroup:
@@ -66,10 +79,16 @@ class TargetGroup:
         self.stream, self.targets, self.number = stream, group, number
         self.spools, self.shared_positions = spools, shared_positions
         self._is_failing, self._started = False, 0.0
-        self.label = group[0].label if len(stream.spec.targets) > 1 and len(group) == 1 else "all"
+        self.label = group_label(stream.spec, group)
         self.checkpoint = Checkpoint(stream.folder.checkpoint(self.label))
+        self.declaration = RecordedDeclaration(
+            stream.spec, self.checkpoint, group, stream.source_kinds, stream.note
+        )
+        self.ledgers = LedgerPositions(stream, group)
         self.loaders = LoaderFactory(
-            stream, plan, group, self.last_position, sweep=sweep, state_folder=self.checkpoint.state_folder
+            *(stream, plan, group, self.ledgers.last_position),
+            sweep=sweep,
+            state_folder=self.checkpoint.state_folder,
         )
         for place, (spool, shared) in enumerate(zip(spools, shared_positions, strict=True)):
             shared.resume(number, self.checkpoint, place)
@@ -111,7 +130,7 @@ class TargetGroup:
         if self.loaders.plan.columns is None:  # the sinks are opened only with the first messages
             self._check_message_targets()
         warm_workers(spark)
-        self._require_state()
+        self.declaration.check()
         sources = self._follow_sources()
         query = StreamQuery(
             f"{stream.spec.name} {self.label}",
@@ -143,6 +162,8 @@ class TargetGroup:
 
     def _report_batch(self, batch: BatchReport) -> None:
         self._report_recovery()
+        if batch.rows_written:
+            self.declaration.record_loaded(self.loaders.planned_targets)
         self.stream.report(replace(batch, lag=self.stream.group_lags.update(self.label, batch.lag)))
 
     def _heartbeat(self, is_idle: bool) -> None:
@@ -236,7 +257,7 @@ class TargetGroup:
         stream = self.stream
         newest = self.checkpoint.last_planned()
         assert newest is not None
-        planned, remembered = self.checkpoint.positions(newest), self._ledger_positions()
+        planned, remembered = self.checkpoint.positions(newest), self.ledgers.lowest()
         if len(planned) != len(stream.sources):
             raise Unsupported(
                 f"stream {stream.spec.name!r} had {len(planned)} sources and has {len(stream.sources)} now: "
@@ -262,27 +283,27 @@ class TargetGroup:
         remembered = positions_with_ids(stream.sources, remembered, ids)
         if replaced:
             return self._restart_replaced_topics(replaced, remembered)
-        if len(set(self._target_positions())) > 1:
+        if len(set(self.ledgers.of_targets())) > 1:
             raise Unsupported(
                 "source_query names other topics than before, and the targets have not read equally far",
                 state="nothing was read",
                 next_step="run it once with the topics as they were, until all targets have the same; "
                 "then change them",
             )
-        self._refuse_lost_state("source_query names other topics than before")
-        self.checkpoint.set_aside()
+        refuse_lost_state(self.stream.spec, "source_query names other topics than before")
+        self.declaration.set_checkpoint_aside()
         stream.note("source_query names other topics than before: each topic continues where it stopped")
         return remembered
 
     def _restart_replaced_topics(
         self, replaced: Sequence[str], remembered: tuple[str | None, ...]
     ) -> tuple[str | None, ...]:
-        self._refuse_lost_state("; ".join(replaced))
-        self.checkpoint.set_aside()
+        refuse_lost_state(self.stream.spec, "; ".join(replaced))
+        self.declaration.set_checkpoint_aside()
         message = f"{'; '.join(replaced)}: it is read from its beginning, as fail_on_data_loss=False allows"
         _log.warning("stream %r: %s", self.stream.spec.name, message)
         self.stream.note(message)
-        if len(set(self._target_positions())) > 1:
+        if len(set(self.ledgers.of_targets())) > 1:
             self.stream.note(
                 "the targets have not read equally far: some of them may get messages of other topics again "
                 "that they already have"
@@ -299,7 +320,7 @@ class TargetGroup:
             return None
         known = [
             split_positions(each, len(self.stream.sources))[place]
-            for each in self._target_positions()
+            for each in self.ledgers.of_targets()
             if each
         ]
         left = [source.dropped_position(position, reading) for position in known if position is not None]
@@ -322,14 +343,18 @@ class TargetGroup:
             return
         own = f"stream:{self.checkpoint.query_id()}:"
         for target in self.targets:
-            newest = self._newest_batch_key(target)
+            newest = self.ledgers.newest_batch_key(target)
             if newest is not None and newest.startswith(own):
                 planned = self.checkpoint.last_planned()
                 if planned is not None and int(newest.removeprefix(own).partition(".")[0]) > planned:
-                    self._refuse_lost_state(f"the checkpoint is older than the ledger of {target.label}")
+                    refuse_lost_state(
+                        self.stream.spec, f"the checkpoint is older than the ledger of {target.label}"
+                    )
             if newest is not None and not newest.startswith(own):
-                self._refuse_lost_state(f"the checkpoint is older than the ledger of {target.label}")
-                self.checkpoint.set_aside()
+                refuse_lost_state(
+                    self.stream.spec, f"the checkpoint is older than the ledger of {target.label}"
+                )
+                self.declaration.set_checkpoint_aside()
                 self.stream.note(
                     f"the checkpoint is older than the ledger of {target.label}: it is put aside"
                 )
@@ -337,74 +362,16 @@ class TargetGroup:
 
     def _resume_from_ledger(self) -> tuple[str | None, ...]:
         """Without a checkpoint, resume from the positions in the ledgers."""
-        found = self._target_positions()
+        found = self.ledgers.of_targets()
         if len(set(found)) > 1:
             self.stream.note(
                 "the checkpoint is missing, and the targets have not read equally far: some of them may get "
                 "messages again that they already have"
             )
-        remembered = self._ledger_positions()
+        remembered = self.ledgers.lowest()
         if any(remembered):
-            self._refuse_lost_state("there is no checkpoint, and the target has rows of this stream")
+            refuse_lost_state(
+                self.stream.spec, "there is no checkpoint, and the target has rows of this stream"
+            )
             self.stream.note("there is no checkpoint: the stream continues from the target's ledger")
         return remembered
-
-    def _require_state(self) -> None:
-        """Refuse a checkpoint without the folder of its state. A new one gets the folder."""
-        if not self.stream.spec.is_stateful:
-            return
-        if self.checkpoint.is_new:
-            make_private_folders(self.checkpoint.state_folder)
-        if self.checkpoint.last_committed() is not None and not self.checkpoint.state_folder.is_dir():
-            self._refuse_lost_state("the stream has a checkpoint and no state")
-
-    def _refuse_lost_state(self, reason: str) -> None:
-        """Refuse to continue without the state, whose messages are already read."""
-        spec = self.stream.spec
-        if spec.is_stateful:
-            lost = (
-                "the windows that were open would miss their first rows"
-                if spec.join is None
-                else "the rows that wait for a partner would be lost"
-            )
-            raise Unsupported(
-                f"{reason}: {lost}",
-                state="nothing was read, and the targets are unchanged",
-                next_step="bring back the stream's folder with its checkpoint, or give the stream another "
-                "name= and target to start from the beginning",
-            )
-
-    def _target_positions(self) -> list[str | None]:
-        """The last position of each target that keeps a ledger."""
-        return [self.last_position(target) for target in self.targets if self._keeps_ledger(target)]
-
-    def _ledger_positions(self) -> tuple[str | None, ...]:
-        """The position of each source in the ledgers of all targets; all None if one ledger is empty."""
-        sources, found = len(self.stream.spec.sources), self._target_positions()
-        positions = [position for position in found if position is not None]
-        if not positions or len(positions) < len(found):
-            return (None,) * sources
-        return split_positions(lowest_position(positions), sources)
-
-    def _keeps_ledger(self, target: StreamTargetSpec) -> bool:
-        sends = self.stream.connections.backend(target.connection).message_target()
-        return sends is None or (sends.transactions and self.stream.spec.delivery == "exactly_once")
-
-    def _newest_batch_key(self, target: StreamTargetSpec) -> str | None:
-        """The key of this stream's newest batch in a target."""
-        found = self._last_batch(target)
-        return found[0] if found is not None else None
-
-    def last_position(self, target: StreamTargetSpec) -> str | None:
-        found = self._last_batch(target)
-        return found[1] if found is not None else None
-
-    def _last_batch(self, target: StreamTargetSpec) -> tuple[str, str | None] | None:
-        connections, name = self.stream.connections, self.stream.spec.name
-        sends = connections.backend(target.connection).message_target()
-        if sends is not None:
-            return sends.last_token(name, target.label) if self._keeps_ledger(target) else None
-        for entry in connections.target(target.connection).ledger(name, target.label, limit=100):
-            if entry.batch_key.startswith("stream:") and entry.source_to:
-                return entry.batch_key, entry.source_to
-        return None

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ematix_flow.engine.streams.checkpoint import Checkpoint
+from ematix_flow.engine.streams.declaration_record import RECORD_FILE
 from ematix_flow.engine.streams.state.state_file import StateFile
 from ematix_flow.engine.streams.state.table_copies import (
     changes,
@@ -185,7 +186,7 @@ def _pack_columns(folder: StreamFolder) -> str:
 
 def pack_checkpoint(folder: Path) -> str:
     """The files of a checkpoint from which Spark resumes, as text."""
-    found = [folder / "metadata", folder / "place-ids.json"]
+    found = [folder / "metadata", folder / "place-ids.json", folder / RECORD_FILE]
     found += [path for path in sorted((folder / "sources").rglob("*")) if not path.name.startswith(".")]
     for log in ("offsets", "commits"):
         numbered = [path for path in (folder / log).glob("*") if path.name.isdigit()]

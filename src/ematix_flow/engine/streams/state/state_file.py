@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ LIFETIME = "since BIGINT NOT NULL, until BIGINT"  # the versions that made and e
 CURRENT = "until IS NULL"
 _FILE = "state.duckdb"
 _DEFINITION = "definition"
+_ID = "id"
 FORMAT = 2  # of the tables in this module
 _KEPT_VERSIONS = 100
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
@@ -53,6 +55,7 @@ class StateFile:
         except duckdb.Error as error:
             raise EngineError(
                 f"the state {self.path} cannot be opened: {str(error).splitlines()[0]}",
+                state="nothing was loaded, and the targets are unchanged",
                 next_step="end the other process that uses it; if the file is damaged, restore the stream's "
                 "folder from a backup",
             ) from error
@@ -116,13 +119,27 @@ class StateFile:
                 next_step="run the stream with that version or a newer one",
             )
         elif found != own:
-            changed = _changed_keys(json.loads(found), json.loads(own))
-            raise Unsupported(
-                f"the stream's state was written with another {', '.join(changed)}: it cannot be continued",
-                state="nothing was loaded, and the state is unchanged",
-                next_step="take the change back, or give the stream another name= and load into it from the "
-                "beginning",
+            before = json.loads(found)
+            changed = _changed_keys(before, json.loads(own))
+            values = "; ".join(
+                f"{key} was {json.dumps(before.get(key))} and is {json.dumps(json.loads(own).get(key))}"
+                for key in changed
             )
+            raise Unsupported(
+                f"the stream's state was written with another {', '.join(changed)}: it cannot be continued "
+                f"({values})",
+                state="nothing was loaded, and the state is unchanged",
+                next_step="take the change back, or give the stream another name= and target: it then reads "
+                "the source from the beginning",
+            )
+
+    def id(self) -> str:
+        """The state's own id, which its copies have too. A state of an earlier version gets one now."""
+        found = self.fact(_ID)
+        if found is None:
+            found = uuid.uuid4().hex
+            self.store_fact(_ID, found)
+        return found
 
     def fact(self, name: str) -> str | None:
         found = self.first_row("SELECT value FROM facts WHERE name = ?", name)

@@ -63,6 +63,14 @@ def remove_status(folder: Path) -> None:
     (folder / _FILE).unlink(missing_ok=True)
 
 
+def read_status(folder: Path) -> StateStatus | None:
+    """The status in the folder of a state; None if it has none that can be read."""
+    try:
+        return StateStatus.from_text((folder / _FILE).read_text())
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
 def read_statuses(stream_folder: Path) -> Iterator[StateStatus]:
     """The states in a stream's folder, one for each of its queries."""
     for path in sorted(stream_folder.glob(f"checkpoints/[!.]*/*/{_FILE}")):

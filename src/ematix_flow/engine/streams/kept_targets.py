@@ -1,0 +1,146 @@
+"""Refuses targets that a running stream would begin in the middle, or match by other rules than before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from ematix_flow.engine.connections import Connections
+from ematix_flow.engine.streams.checkpoint import Checkpoint
+from ematix_flow.engine.streams.declaration_record import LoadedTarget, read_record
+from ematix_flow.engine.streams.declared_changes import ANOTHER_STREAM
+from ematix_flow.errors import TargetFailed, Unsupported
+from ematix_flow.plan.stream_definition import StreamTargetPlan
+from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
+
+_UNCHANGED = "nothing was loaded; checkpoint and targets are unchanged"
+
+
+def loaded_targets(plans: Sequence[StreamTargetPlan]) -> dict[str, LoadedTarget]:
+    """What a record keeps of the targets that a batch was loaded into."""
+    return {plan.target.label: LoadedTarget(plan.load.mode, tuple(plan.load.matching.keys)) for plan in plans}
+
+
+def loaded_before(checkpoint: Checkpoint) -> dict[str, LoadedTarget]:
+    """The targets that the queries of the checkpoint's stream have loaded. Its own come last."""
+    found: dict[str, LoadedTarget] = {}
+    for folder in (*sorted(checkpoint.folder.parent.glob("[!.]*")), checkpoint.folder):
+        record = read_record(folder)
+        if record is not None:
+            found.update(record.targets)
+    return found
+
+
+def refuse_target_changes(
+    spec: StreamSpec,
+    connections: Connections,
+    plans: Sequence[StreamTargetPlan],
+    checkpoint: Checkpoint,
+    last_position: Callable[[StreamTargetSpec], str | None],
+) -> None:
+    """``plans`` are the targets of the query that ``checkpoint`` belongs to.
+
+    ``last_position`` returns a target's position in its ledger.
+    """
+    loaded = loaded_before(checkpoint)
+    for plan in plans:
+        before = loaded.get(plan.target.label)
+        _refuse_created_table(spec, plan, loaded.keys(), last_position)
+        if before is not None:
+            _refuse_other_matching(spec, connections, plan, before)
+        elif spec.continue_on_target_failure:
+            _refuse_renamed_target(spec, plan.target, loaded.keys())
+
+
+def new_targets(targets: Sequence[StreamTargetSpec], loaded: Collection[str]) -> list[str]:
+    """The targets that get only what comes from now on, because others are loaded already."""
+    return [target.label for target in targets if target.label not in loaded] if loaded else []
+
+
+def _refuse_renamed_target(spec: StreamSpec, target: StreamTargetSpec, loaded: Collection[str]) -> None:
+    """A target that fails alone has a position of its own, which is found by its name."""
+    declared = {each.label for each in spec.targets}
+    renamed = [
+        label
+        for label in loaded
+        if label not in declared and label.partition(":")[2] == target.destination and target.destination
+    ]
+    if renamed:
+        raise Unsupported(
+            f"{target.label} is new in stream {spec.name!r}, and {renamed[0]}, which it has loaded, is no "
+            "longer declared: with continue_on_target_failure=True a target's position is stored by its name",
+            where=spec.where,
+            state=_UNCHANGED,
+            next_step=f"keep the connection's name {renamed[0].partition(':')[0]!r}, or {ANOTHER_STREAM}",
+        )
+
+
+def _refuse_created_table(
+    spec: StreamSpec,
+    plan: StreamTargetPlan,
+    loaded: Collection[str],
+    last_position: Callable[[StreamTargetSpec], str | None],
+) -> None:
+    """Refuse a plan that creates a table in the middle of the stream."""
+    changes = plan.load.table_plan.changes
+    created = next((change.subject for change in changes if change.action == "create_table"), None)
+    if created is None:
+        return
+    if plan.target.label in loaded or last_position(plan.target) is not None:
+        raise TargetFailed(
+            f"{created} is gone, and this stream has loaded it before: it would begin in the middle",
+            state="nothing was loaded",
+            next_step="bring the table back, or load everything that the source still has by another "
+            "name= of the stream",
+        )
+    if loaded:
+        raise Unsupported(
+            f"{plan.target.label} is a new target of stream {spec.name!r}, which has loaded "
+            f"{', '.join(sorted(loaded))}: its table would begin in the middle",
+            where=spec.where,
+            state=_UNCHANGED,
+            next_step="create the table, if it is to have the rows from now on; or load it by a stream with "
+            "another name=, which reads the source from the beginning",
+        )
+
+
+def _refuse_other_matching(
+    spec: StreamSpec, connections: Connections, plan: StreamTargetPlan, before: LoadedTarget
+) -> None:
+    target, mode, keys = plan.target, plan.load.mode, tuple(plan.load.matching.keys)
+    if before.mode == "scd2" and mode != "scd2":
+        what = f"mode= of {target.label} was 'scd2' and is {mode!r}"
+        why = "its table has versions of rows, which this mode does not close"
+    elif before.mode == "append" and mode == "merge":
+        what = f"mode= of {target.label} was 'append' and is 'merge'"
+        why = f"several of its rows may have one key ({', '.join(keys)}), and each of them would be updated"
+    elif before.mode == mode and mode in ("merge", "cdc") and set(before.keys) != set(keys):
+        what = f"keys= of {target.label} were {_names(before.keys)} and are {_names(keys)}"
+        why = f"several of its rows may have one key ({', '.join(keys)}), and each of them would be updated"
+    else:
+        return
+    if mode == "merge" and before.mode != "scd2" and _is_unique(connections, plan, keys):
+        return
+    unique = (
+        ""
+        if mode != "merge" or before.mode == "scd2"
+        else f"; or make ({', '.join(keys)}) unique in the table"
+    )
+    raise Unsupported(
+        f"{what}: {why}",
+        where=spec.where,
+        state=_UNCHANGED,
+        next_step=f"take the change back{unique}; or {ANOTHER_STREAM}",
+    )
+
+
+def _is_unique(connections: Connections, plan: StreamTargetPlan, keys: tuple[str, ...]) -> bool:
+    """Whether the table itself has at most one row for each key."""
+    live = connections.target(plan.target.connection).inspect(plan.table)
+    if live is None:
+        return True
+    constraints = [live.primary_key, *live.unique]
+    return any(each and set(each) <= set(keys) for each in constraints)
+
+
+def _names(keys: tuple[str, ...]) -> str:
+    return f"({', '.join(keys)})"
