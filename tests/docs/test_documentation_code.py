@@ -15,7 +15,7 @@ PAGES = [p for p in (REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glo
 NEED_SPARK = {
     *("docs/how-to/files.md", "docs/how-to/iceberg.md", "docs/how-to/lakes.md", "docs/how-to/streams.md"),
     *("docs/how-to/lookups.md", "docs/how-to/windows.md", "docs/how-to/sessions.md"),
-    "docs/how-to/joins.md",
+    *("docs/how-to/joins.md", "docs/how-to/change-a-stream.md"),
     *("docs/how-to/python-functions.md", "docs/learn/getting-started.md", "docs/reference/pipelines.md"),
 }
 DATABASES = ("WAREHOUSE_URL", "SOURCE_URL")

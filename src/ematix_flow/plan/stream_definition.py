@@ -121,6 +121,8 @@ class StreamPlan:
                 f"  follows   {source.label}  ({payload.format if payload else 'rows with columns'})"
             )
         lines += [line for each in self.progress for line in each.lines()]
+        if any(source.starting for source in spec.sources) and any(each.has_begun for each in self.progress):
+            lines.append("              starting= has no effect: only a new stream begins there")
         lines.append(f"  columns   {self.columns_by}")
         for column in self.columns or ():
             lines.append(

@@ -19,6 +19,10 @@ class QueryProgress:
     watermark: dt.datetime | None = None
     new_targets: tuple[str, ...] = ()
 
+    @property
+    def has_begun(self) -> bool:
+        return self.last_batch is not None
+
     def to_json(self) -> dict[str, Any]:
         return {
             "targets": self.label,
@@ -33,14 +37,13 @@ class QueryProgress:
     def lines(self) -> list[str]:
         """The lines of a plan as text."""
         of = "" if self.label == "all" else f"{self.label}: "
-        if self.last_batch is None:
+        if not self.has_begun:
             return [f"  position  {of}new, no batch is loaded yet"]
         lines = [f"  position  {of}continues after batch {self.last_batch} of {self.checkpoint}"]
         if self.state_rows is not None:
             seen = "" if self.watermark is None else f", watermark {self.watermark.isoformat()}"
-            lines.append(
-                f"              the state has {self.state_rows:,} rows and {self.state_bytes:,} bytes{seen}"
-            )
+            rows = "1 row" if self.state_rows == 1 else f"{self.state_rows:,} rows"
+            lines.append(f"              the state has {rows} and {self.state_bytes:,} bytes{seen}")
         lines += [
             f"              {label} is new: it gets what comes from now on" for label in self.new_targets
         ]
