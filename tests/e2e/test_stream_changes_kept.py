@@ -166,7 +166,7 @@ def test_a_table_is_not_matched_by_other_rules_than_it_was_loaded_by(orders: Ord
     versioned = {"name": "versions", "target_table": "versions", "transform_sql": timed}
     orders.load(**versioned, **versions)
     says = "mode= of lite:versions was 'scd2' and is 'append'"
-    orders.refused(Unsupported, says, **versioned, transform_on_error="drop")
+    orders.refused(Unsupported, says, **versioned)
 
 
 def test_a_lost_folder_repeats_no_file_in_any_later_run(orders: Orders) -> None:

@@ -199,6 +199,13 @@ def test_a_change_that_is_refused_with_words(
     assert refused.value.next_step
 
 
+def test_a_table_of_versions_takes_no_other_mode(checkpoint: Checkpoint) -> None:
+    record = DeclarationRecord(targets={"lite:out": LoadedTarget("scd2", ("id",))})
+    write_record(checkpoint.folder, record)
+    with pytest.raises(Unsupported, match="mode= of lite:out was 'scd2' and is 'append'"):
+        refuse_declared_changes(declared(), checkpoint)
+
+
 def test_another_kind_of_source_is_refused(checkpoint: Checkpoint) -> None:
     has_run(declared(), checkpoint, ("object_store_local",))
     refuse_declared_changes(declared(), checkpoint, ("object_store_s3",))

@@ -47,6 +47,7 @@ def refuse_declared_changes(
         now = declared_record(spec, kinds)
         _refuse_change_events(spec, record, now)
         _refuse_sources(spec, record, now)
+        _refuse_versions(spec, record)
     return record
 
 
@@ -214,6 +215,19 @@ def _refuse_sources(spec: StreamSpec, had: DeclarationRecord, now: DeclarationRe
             state=_UNCHANGED,
             next_step=f"declare them in this order:  {', '.join(had.sources)}",
         )
+
+
+def _refuse_versions(spec: StreamSpec, had: DeclarationRecord) -> None:
+    for target in spec.targets:
+        loaded = had.targets.get(target.label)
+        if loaded is not None and loaded.mode == "scd2" and target.mode != "scd2":
+            raise Unsupported(
+                f"mode= of {target.label} was 'scd2' and is {target.mode!r}: its table has versions of rows, "
+                "which this mode does not close",
+                where=spec.where,
+                state=_UNCHANGED,
+                next_step=f"take the change back, or {ANOTHER_STREAM}",
+            )
 
 
 def _operator_location(spec: StreamSpec) -> SourceLocation | None:

@@ -107,10 +107,7 @@ def _refuse_other_matching(
     spec: StreamSpec, connections: Connections, plan: StreamTargetPlan, before: LoadedTarget
 ) -> None:
     target, mode, keys = plan.target, plan.load.mode, tuple(plan.load.matching.keys)
-    if before.mode == "scd2" and mode != "scd2":
-        what = f"mode= of {target.label} was 'scd2' and is {mode!r}"
-        why = "its table has versions of rows, which this mode does not close"
-    elif before.mode == "append" and mode == "merge":
+    if before.mode == "append" and mode == "merge":
         what = f"mode= of {target.label} was 'append' and is 'merge'"
         why = f"several of its rows may have one key ({', '.join(keys)}), and each of them would be updated"
     elif before.mode == mode and mode in ("merge", "cdc") and set(before.keys) != set(keys):
@@ -118,7 +115,7 @@ def _refuse_other_matching(
         why = f"several of its rows may have one key ({', '.join(keys)}), and each of them would be updated"
     else:
         return
-    if mode == "merge" and before.mode != "scd2" and _is_unique(connections, plan, keys):
+    if mode == "merge" and _is_unique(connections, plan, keys):
         return
     unique = (
         ""

@@ -162,7 +162,7 @@ class TargetGroup:
 
     def _report_batch(self, batch: BatchReport) -> None:
         self._report_recovery()
-        if batch.rows_written:
+        if any(batch.rows_written.values()):  # a batch without rows does not create a table
             self.declaration.record_loaded(self.loaders.planned_targets)
         self.stream.report(replace(batch, lag=self.stream.group_lags.update(self.label, batch.lag)))
 
