@@ -16,6 +16,12 @@ SchemaEvolution = Literal["skip", "fail", "evolve"]
 Operation = Literal["upsert", "delete", "truncate", "ignore"]
 ENVELOPES: tuple[Envelope, ...] = get_args(Envelope)
 
+_FIELDS = {
+    "skip": "leaves out new fields",
+    "fail": "refuses new fields",
+    "evolve": "adds columns for new fields",
+}
+
 # what an operation may be called in op_map=
 OPERATIONS: dict[str, Operation] = {
     **dict.fromkeys(("c", "create", "insert", "u", "update", "r", "read", "snapshot", "upsert"), "upsert"),
@@ -86,6 +92,13 @@ class CDC:
                 raise DeclarationError(
                     f"envelope='custom' needs {', '.join(f'{name}=' for name in missing)}", where=where
                 )
+
+    def __str__(self) -> str:
+        """As in ``debezium changes in the order of the source's log; deletes rows; refuses new fields``."""
+        order = f"of {self.ts_field}" if self.ts_field else "of the source's log"
+        soft = self.soft_delete_column
+        deletes = f"marks deleted rows in {soft}" if soft else "deletes rows"
+        return f"{self.envelope} changes in the order {order}; {deletes}; {_FIELDS[self.schema_evolution]}"
 
     @property
     def adds_columns(self) -> bool:

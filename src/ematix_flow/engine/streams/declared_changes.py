@@ -24,6 +24,7 @@ from ematix_flow.spec.streams import StreamSpec
 
 ANOTHER_STREAM = "give the stream another name= and target: it then reads the source from the beginning"
 _UNCHANGED = "nothing was loaded; checkpoint, state and targets are unchanged"
+_VERSIONS = ("scd2", "cdc_scd2")
 
 
 def refuse_declared_changes(
@@ -220,7 +221,7 @@ def _refuse_sources(spec: StreamSpec, had: DeclarationRecord, now: DeclarationRe
 def _refuse_versions(spec: StreamSpec, had: DeclarationRecord) -> None:
     for target in spec.targets:
         loaded = had.targets.get(target.label)
-        if loaded is not None and loaded.mode == "scd2" and target.mode != "scd2":
+        if loaded is not None and loaded.mode in _VERSIONS and target.mode not in _VERSIONS:
             raise Unsupported(
                 f"mode= of {target.label} was 'scd2' and is {target.mode!r}: its table has versions of rows, "
                 "which this mode does not close",

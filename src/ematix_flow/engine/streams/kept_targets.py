@@ -110,7 +110,7 @@ def _refuse_other_matching(
     if before.mode == "append" and mode == "merge":
         what = f"mode= of {target.label} was 'append' and is 'merge'"
         why = f"several of its rows may have one key ({', '.join(keys)}), and each of them would be updated"
-    elif before.mode == mode and mode in ("merge", "cdc") and set(before.keys) != set(keys):
+    elif before.mode == mode and mode in ("merge", "cdc", "cdc_scd2") and set(before.keys) != set(keys):
         what = f"keys= of {target.label} were {_names(before.keys)} and are {_names(keys)}"
         why = f"several of its rows may have one key ({', '.join(keys)}), and each of them would be updated"
     else:
