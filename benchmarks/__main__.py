@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 
-from benchmarks.cases import CASES, CHANGES, CONTESTANTS, FLOW, STREAMS
+from benchmarks.cases import CASES, CHANGES, CONTESTANTS, FLOW, STATEFUL, STREAMS
 from benchmarks.datasets import DATA, DATASETS, ORDERS
 from benchmarks.machine import busy
 from benchmarks.results import FOLDER, Result, save, standing
@@ -47,20 +47,25 @@ def parser() -> argparse.ArgumentParser:
     streams.add_argument("--rate", type=_positive, nargs="+", help="a second; default: 1,000 and 10,000")
     streams.add_argument("--seconds", type=float, help="how long each rate is held; default: 20")
     streams.add_argument("--singles", type=_positive, help="messages that come one by one; default: 50")
+    stateful = commands.add_parser("stateful", help="windows, sessions, joins, change events, against rivals")
+    stateful.add_argument("--case", action="append", choices=STATEFUL, help="only this; may be given again")
+    stateful.add_argument("--rows", type=_positive, help="messages that are there before; default: by case")
+    stateful.add_argument("--rate", type=_positive, help="messages a second; default: 1,000")
+    stateful.add_argument("--seconds", type=float, help="how long the rate is held; default: 40")
     cold = commands.add_parser("cold-start", help="time of a cold  flow run")
     ticks = commands.add_parser("scheduler-tick", help="time of one poll of  flow scheduler")
     ends = commands.add_parser("watched-end", help="how much later  flow run  ends if receivers hang")
     log = commands.add_parser("run-log", help="commands about 1,000 pipelines with a million recorded runs")
     log.add_argument("--store", action="append", choices=STORES, help="only this; may be given again")
     log.add_argument("--rows", type=_positive, default=RUNS, help="recorded runs; default: %(default)s")
-    for command in (copy, changes, streams):
+    for command in (copy, changes, streams, stateful):
         command.add_argument(
             "--contestant", action="append", choices=CONTESTANTS, help="only this; may be given again"
         )
         command.add_argument(
             "--restart", action="store_true", help="ignore what an interrupted run has measured"
         )
-    for command in (copy, changes, streams, cold, ticks, ends, log):
+    for command in (copy, changes, streams, stateful, cold, ticks, ends, log):
         command.add_argument("--repeat", type=_positive, default=REPEAT, help="rounds; default: %(default)s")
         command.add_argument(
             "--limit",
@@ -89,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print("[yellow]Others compute on this machine now: these figures will say little.[/]")
     if given.command is None:
         everything = (
-            *(["copy"], ["copy", "--table", "lineitem"], ["changes"], ["streams"]),
+            *(["copy"], ["copy", "--table", "lineitem"], ["changes"], ["streams"], ["stateful"]),
             *(["cold-start"], ["scheduler-tick"], ["watched-end"], ["run-log"]),
         )
         return max(_measure(console, parser().parse_args(one)) for one in everything)
@@ -145,6 +150,17 @@ def _measure(console: Console, given: argparse.Namespace) -> int:
         settings = Settings(given.rows or MESSAGES, given.repeat, given.limit, seed, contestants, restart)
         followed = run_streams([STREAMS[name] for name in given.case or STREAMS], pace, settings, say)
         return _report(console, followed, full=everyone and published)
+    if given.command == "stateful":
+        from benchmarks.stateful_loads import run_stateful
+        from benchmarks.stateful_runs import RATE, SECONDS, SteadyRate
+
+        steady = SteadyRate(given.rate or RATE, given.seconds or SECONDS)
+        published = steady == SteadyRate() and given.rows is None
+        restart = given.restart or not published
+        settings = Settings(0, given.repeat, given.limit, seed, contestants, restart)
+        cases = [STATEFUL[name] for name in given.case or STATEFUL]
+        found = run_stateful(cases, given.rows, steady, settings, say)
+        return _report(console, found, full=everyone and published)
     from benchmarks.copy_loads import run_cases
 
     dataset = DATASETS[given.table]
@@ -176,6 +192,7 @@ def _report(console: Console, results: Iterable[Result], *, full: bool) -> int:
 def _list(console: Console) -> None:
     listed = [("copy", case) for case in CASES.values()] + [("changes", case) for case in CHANGES.values()]
     listed += [("streams", case) for case in STREAMS.values()]
+    listed += [("stateful", case) for case in STATEFUL.values()]
     for command, case in listed:
         console.print(f"{command} --case {case.name}: {case.title}", highlight=False)
         for name in case.contestants:

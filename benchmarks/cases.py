@@ -25,6 +25,9 @@ CONTESTANTS = {
     "delta-rs": "delta-rs",
     "spark-delta": "Spark JDBC, MERGE INTO",
     "spark-foreachbatch": "Structured Streaming, as written",
+    "flow-postgres-state": "ematix-flow, state in Postgres",
+    "spark-by-hand": "Structured Streaming by hand",
+    "spark-processor": "transformWithState by hand",
     "pika": "pika and psycopg",
     REFERENCE: "ematix-flow 1.0.0 of PyPI",
 }
@@ -70,6 +73,24 @@ class StreamCase:
     contestants: tuple[str, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)
     exactly_once: bool = False
+
+
+@dataclass(frozen=True)
+class StatefulCase:
+    """A stream from Kafka into PostgreSQL that needs state. ``stream`` is what it computes.
+
+    ``rows`` messages are there before; ``latency`` says whether a steady rate follows. A ``restart`` case
+    measures how long a stream needs to continue with the state of these messages, one key each.
+    """
+
+    name: str
+    title: str
+    stream: str
+    rows: int
+    contestants: tuple[str, ...]
+    latency: bool = False
+    restart: bool = False
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 CASES = {
@@ -133,6 +154,26 @@ STREAMS = {
             "postgres",
             (FLOW, "pika", REFERENCE),
             {"spark-foreachbatch": "there is no connector for RabbitMQ"},
+        ),
+    )
+}
+_BY_HAND = (FLOW, "spark-by-hand")
+STATEFUL = {
+    case.name: case
+    for case in (
+        StatefulCase(
+            "window", "windowed count", "window", 300_000, (*_BY_HAND, "spark-processor"), latency=True
+        ),
+        StatefulCase("session", "sessions", "session", 300_000, _BY_HAND),
+        StatefulCase("join", "join of two topics", "join", 300_000, _BY_HAND),
+        StatefulCase("cdc", "change events", "cdc", 300_000, _BY_HAND, latency=True),
+        StatefulCase(
+            "restart",
+            "restart with 1,000,000 keys",
+            "window",
+            1_000_000,
+            (FLOW, "flow-postgres-state", "spark-by-hand"),
+            restart=True,
         ),
     )
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
@@ -11,6 +12,7 @@ from benchmarks.endpoint import Endpoint
 
 # The tests' servers trade safety for speed; here they are as they are shipped.
 POSTGRES_AS_SHIPPED = {"fsync": "on", "full_page_writes": "on", "wal_level": "replica"}
+COMMIT_TIMES = {"track_commit_timestamp": "on"}  # the server notes when each transaction was committed
 MARIADB_AS_SHIPPED = {"innodb-buffer-pool-size": "128M", "innodb-flush-log-at-trx-commit": "1"}
 SERVERS = {"postgres": "PostgreSQL server", "mysql": "MariaDB server"}
 
@@ -18,7 +20,8 @@ SERVERS = {"postgres": "PostgreSQL server", "mysql": "MariaDB server"}
 class Servers:
     """Each starts when it is first needed, and stops at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, commit_times: bool = False) -> None:
+        self._settings = POSTGRES_AS_SHIPPED | (COMMIT_TIMES if commit_times else {})
         self._running: dict[str, Any] = {}  # kind -> server
         self._databases: dict[str, str] = {}  # location -> name
         self._stack = ExitStack()
@@ -33,7 +36,7 @@ class Servers:
 
     def server(self, kind: str) -> Any:
         if kind not in self._running:
-            self._running[kind] = self._stack.enter_context(_started(kind))
+            self._running[kind] = self._stack.enter_context(_started(kind, self._settings))
         return self._running[kind]
 
     def create(self, kind: str, label: str) -> Endpoint:
@@ -81,12 +84,12 @@ class Servers:
         return endpoint
 
 
-def _started(kind: str) -> Any:
+def _started(kind: str, postgres_settings: Mapping[str, str]) -> Any:
     if kind == "postgres":
         from tests.services import postgres
 
         postgres.install()
-        return postgres.running_server(POSTGRES_AS_SHIPPED)
+        return postgres.running_server(postgres_settings)
     if kind == "mysql":
         from tests.services import mariadb
 

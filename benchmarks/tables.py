@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 from rich.table import Table
 
@@ -35,6 +36,30 @@ CHANGE_COLUMNS = (
     "peak MB",
 )
 LAKE_CHANGE_COLUMNS = tuple("× delta-rs" if name == "× SQL" else name for name in CHANGE_COLUMNS)
+STATEFUL_COLUMNS = (
+    "contestant",
+    "events/s",
+    "best s",
+    "median s",
+    "× flow",
+    "start s",
+    "all s",
+    "peak MB",
+    "state MB, most",
+    "state MB, end",
+)
+RESTART_COLUMNS = (
+    "contestant",
+    "restart s",
+    "median s",
+    "× flow",
+    "start s",
+    "all s",
+    "fill s",
+    "close s",
+    "state MB",
+    "peak MB",
+)
 STREAM_COLUMNS = ("contestant", "rows/s", "best s", "median s", "× flow", "start s", "all s", "peak MB")
 RUN_LOG_COLUMNS = ("command", "best s", "median s", "peak MB")
 COLD_START_COLUMNS = ("flow run", "best s", "median s", "peak MB")
@@ -54,14 +79,15 @@ def heading(result: Result) -> str:
 
 
 def columns(result: Result) -> tuple[str, ...]:
-    if result.benchmark == "streams":
+    if result.benchmark in ("streams", "stateful"):
         return (
-            *STREAM_COLUMNS,
+            *(STREAM_COLUMNS if result.benchmark == "streams" else STATEFUL_COLUMNS),
             *(f"ms at {int(rate):,}/s" if rate != "1" else "ms, 1 row" for rate in _rates(result)),
         )
     changes = LAKE_CHANGE_COLUMNS if _into_lake(result) else CHANGE_COLUMNS
     own = {
         "copy": COPY_COLUMNS,
+        "stateful-restart": RESTART_COLUMNS,
         "changes": changes,
         "scheduler-tick": TICK_COLUMNS,
         "run-log": RUN_LOG_COLUMNS,
@@ -81,7 +107,22 @@ def rows(result: Result) -> list[list[str]]:
         return [[s.contestant, *(f"{1000 * (t or 0):.0f}" for t in (s.best, s.median))] for s in found]
     by_name = {s.contestant: s for s in found}
     flow = by_name.get(FLOW)
-    if result.benchmark == "streams":
+    if result.benchmark == "stateful-restart":
+        return [
+            [
+                CONTESTANTS.get(s.contestant, s.contestant),
+                *_times(s, result),
+                _times_as_long(s, flow, result),
+                _seconds(s.start),
+                _seconds(s.total),
+                _seconds(_detail(result, s, "fill seconds")),
+                _seconds(_detail(result, s, "close seconds")),
+                _memory(_detail(result, s, "state bytes")),
+                _memory(s.peak_bytes),
+            ]
+            for s in found
+        ]
+    if result.benchmark in ("streams", "stateful"):
         return [
             [
                 CONTESTANTS.get(s.contestant, s.contestant),
@@ -91,6 +132,7 @@ def rows(result: Result) -> list[list[str]]:
                 _seconds(s.start),
                 _seconds(s.total),
                 _memory(s.peak_bytes),
+                *_state(result, s),
                 *(_latency(result, s, rate) for rate in _rates(result)),
             ]
             for s in found
@@ -163,6 +205,25 @@ def _latency(result: Result, s: Standing, rate: str) -> str:
     )
 
 
+def _state(result: Result, s: Standing) -> list[str]:
+    """The size of the state of a stateful stream: the most that was seen, and at the end."""
+    if result.benchmark != "stateful":
+        return []
+    return [_memory(_detail(result, s, "state bytes", kind), 1) for kind in ("most", "at the end")]
+
+
+def _detail(result: Result, s: Standing, *path: str) -> float | None:
+    """The median of a figure in the details of a contestant's runs; None if it has no result."""
+    found: list[float] = []
+    for run in result.runs:
+        value: Any = run.details if run.contestant == s.contestant else {}
+        for name in path:
+            value = value.get(name, {})
+        if isinstance(value, (int, float)):
+            found.append(value)
+    return None if s.best is None or not found else statistics.median(found)
+
+
 def _one_row(result: Result) -> list[str]:
     """What a batch of one row costs ematix-flow, phase by phase; the ledger is a part of apply."""
     batches, seconds = 0, dict[str, float]()
@@ -203,5 +264,5 @@ def _seconds(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
-def _memory(value: int | None) -> str:
-    return "" if value is None else f"{value / 2**20:,.0f}"
+def _memory(value: float | None, digits: int = 0) -> str:
+    return "" if value is None else f"{value / 2**20:,.{digits}f}"

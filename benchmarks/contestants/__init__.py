@@ -47,12 +47,19 @@ _STREAMS = {
     "pika": "benchmarks.contestants.pika_stream:prepare",
     "reference": "benchmarks.contestants.reference_stream:prepare",
 }
+_STATEFUL = {
+    "flow": "benchmarks.contestants.flow_stateful:prepare",
+    "flow-postgres-state": "benchmarks.contestants.flow_stateful:prepare",
+    "spark-by-hand": "benchmarks.contestants.spark_stateful:prepare",
+    "spark-processor": "benchmarks.contestants.spark_stateful_processor:prepare",
+}
 HOMES = {
     "copy": _COPY,
     "merge": _MERGE,
     "scd2": {name: _MERGE[name] for name in ("flow", "sql", "spark-merge", "dlt")},
     "delta-merge": _DELTA_MERGE,
     "streams": _STREAMS,
+    "stateful": _STATEFUL,
 }
 
 

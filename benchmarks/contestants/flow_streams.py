@@ -24,6 +24,7 @@ from ematix_flow.run.context_setup import spark_starter
 from ematix_flow.spec.connections import Connection, KafkaConnection, RabbitMQConnection
 
 T = TypeVar("T")
+Declare = Callable[[Job, Connection, Connection], StreamingPipeline]
 
 
 class Events(ManagedTable):
@@ -73,8 +74,13 @@ class Phases(StreamMetrics):
 
 
 def prepare(job: Job) -> Load:
+    return prepare_stream(job, declared)
+
+
+def prepare_stream(job: Job, declare: Declare) -> Load:
+    """Get ready for a declared stream, which then runs until the harness stops it."""
     source, target = opened("source", job.source), opened("target", job.targets[0])
-    stream = declared(job, source, target)
+    stream = declare(job, source, target)
     groups = {*open_backend(source).jar_groups, *open_backend(target).jar_groups}
     spark = spark_starter()(sorted(groups))
     spark.range(1).count()
@@ -92,7 +98,7 @@ def prepare(job: Job) -> Load:
                 running.wait(1)
                 raise RuntimeError("the stream has ended")
 
-        told = followed(spark, job, check)
+        told = followed(spark, job, check, lambda: sum(batch["rows"] for batch in phases.batches))
         running.stop()
         running.wait(60)
         return {**told, "phases": phases.batches}

@@ -58,15 +58,25 @@ def _append(target: Endpoint) -> Callable[[DataFrame, int], None]:
     return batch
 
 
-def followed(spark: SparkSession, job: Job, check: Callable[[], None]) -> dict[str, Any]:
-    """Run until the harness stops it; report when the first batch began, and Spark's progress reports."""
+def followed(
+    spark: SparkSession, job: Job, check: Callable[[], None], committed: Callable[[], int] | None = None
+) -> dict[str, Any]:
+    """Run until the harness stops it; report when the first batch began, and Spark's progress reports.
+
+    If the job waits for a number of messages, also report when they are committed. By default these are the
+    messages of the batches that Spark reports.
+    """
     told = job.source.kind == "rabbitmq"  # a contestant that receives by itself has reported it
+    awaited = int(job.options.get("awaited messages", 0))
     while not Path(job.options["stop"]).exists():
         check()
-        batches = [] if told else spark_batches(spark)
-        if batches:
+        batches = [] if told and not awaited else spark_batches(spark)
+        if batches and not told:
             job.mark("first batch", began=batches[0]["began"])
             told = True
+        if awaited and awaited <= (committed() if committed else sum(one["rows"] for one in batches)):
+            job.mark("messages committed")
+            awaited = 0
         time.sleep(0.1)
     return {"batches": spark_batches(spark)}
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from benchmarks.cases import APART, CASES, CHANGES, CONTESTANTS, STREAMS
+from benchmarks.cases import APART, CASES, CHANGES, CONTESTANTS, STATEFUL, STREAMS
 from benchmarks.change_loads import published
 from benchmarks.changing import Size
 from benchmarks.contestants import HOMES
@@ -202,7 +202,9 @@ def test_every_contestant_of_every_case_has_a_name_and_a_program() -> None:
     changing = {name for case in CHANGES.values() for name in case.contestants}
     following = {name for case in STREAMS.values() for name in case.contestants}
     assert following == set(HOMES["streams"])
-    assert copying | changing | following == set(CONTESTANTS)
+    stateful = {name for case in STATEFUL.values() for name in case.contestants}
+    assert stateful == set(HOMES["stateful"])
+    assert copying | changing | following | stateful == set(CONTESTANTS)
     assert set(CONTESTANTS) > APART
 
 
