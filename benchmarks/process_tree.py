@@ -1,4 +1,4 @@
-"""Memory of a process and all that it started, from ``/proc``: Python, the JVM, and Spark's workers."""
+"""Memory and processor time of a process and all that it started, from ``/proc``: Python, Java, workers."""
 
 from __future__ import annotations
 
@@ -37,6 +37,23 @@ def descendants(root: int, parents: Mapping[int, int]) -> set[int]:
 def resident_bytes(statm: str, page_size: int) -> int:
     """Memory in RAM of a line of ``/proc/<pid>/statm``."""
     return int(statm.split()[1]) * page_size
+
+
+def cpu_seconds_of(stat: str, ticks: int) -> float:
+    """The processor time in a line of ``/proc/<pid>/stat``, with that of children that ended."""
+    fields = stat.rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / ticks
+
+
+def cpu_seconds(root: int) -> float:
+    """The processor time of a process and everything below it, so far."""
+    ticks, found = os.sysconf("SC_CLK_TCK"), 0.0
+    for pid in descendants(root, _parents()):
+        try:
+            found += cpu_seconds_of((PROC / str(pid) / "stat").read_text(), ticks)
+        except (OSError, IndexError):  # it has just ended; its parent has its time
+            continue
+    return found
 
 
 class MemoryWatch:

@@ -20,6 +20,7 @@ from typing import Any
 from benchmarks.cases import StatefulCase
 from benchmarks.job import Mark, read_marks
 from benchmarks.machine import REPOSITORY, commit, machine_facts, versions
+from benchmarks.process_tree import cpu_seconds
 from benchmarks.results import Result, Run
 from benchmarks.rivals import rival_jars, rival_versions
 from benchmarks.rounds import Settings, all_rounds, get_ready
@@ -107,7 +108,7 @@ def _run(run: StatefulRun) -> Run:
     try:
         with ThreadPoolExecutor(1) as pool:
             running = start(run, job, pool)
-            course = _Course(run, traffic, topics, table, running.run)
+            course = _Course(run, traffic, topics, table, running.run, marks_file=Path(job.marks))
             over = False
             try:
                 course.go()
@@ -140,9 +141,12 @@ class _Course:
     latencies: list[float] = field(default_factory=list)
     state: list[int] = field(default_factory=list)  # its size in bytes, sampled
     expected: set[Row] = field(default_factory=set)
+    marks_file: Path = Path()
+    processor: list[tuple[float, float]] = field(default_factory=list)  # when, and seconds of it so far
 
     def go(self) -> None:
         self._wait(self.traffic)
+        self._sample_processor(self.traffic)
         self.drained = self.table.last_commit()
         if self.run.case.latency:
             self._steadily()
@@ -177,10 +181,23 @@ class _Course:
             if time.monotonic() > sampled + STATE_EVERY_SECONDS:
                 self.state.append(state_bytes(self.run.folder))
                 sampled = time.monotonic()
+            self._sample_processor(traffic)
             time.sleep(POLL_SECONDS)
 
-    def figures(self) -> dict[str, Any]:
+    def _sample_processor(self, traffic: Traffic) -> None:
+        """While the backlog is drained."""
+        ready = None if traffic.steady else read_marks(self.marks_file).get("ready")
+        if ready is not None:
+            self.processor.append((time.monotonic(), cpu_seconds(ready.details["pid"])))
+
+    def processor_seconds(self, began: float) -> float:
+        """From the last sample before a time until the end of the backlog."""
+        before = [spent for at, spent in self.processor if at <= began]
+        return self.processor[-1][1] - before[-1] if before else 0.0
+
+    def figures(self, began: float) -> dict[str, Any]:
         found: dict[str, Any] = {
+            "processor seconds": self.processor_seconds(began),
             "state bytes": {"most": max(self.state, default=0), "at the end": self.state[-1]},
             "bytes next to the target": self.table.other_bytes(),
         }
@@ -197,10 +214,11 @@ def _judged(run: Run, course: _Course, marks: Mapping[str, Mark]) -> Run:
     if problem is not None:
         return replace(run, problem=problem)
     visible = course.drained - time.time() + time.monotonic()
+    began = marks["first batch"].details["began"]
     process_began = marks["ready"].at - (run.start_seconds or 0.0)
     return replace(
         run,
-        load_seconds=visible - marks["first batch"].details["began"],
+        load_seconds=visible - began,
         total_seconds=visible - process_began,
-        details=course.figures(),
+        details=course.figures(began),
     )

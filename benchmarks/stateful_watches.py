@@ -98,7 +98,7 @@ class ResultTable:
         self._connection.close()
 
     def _fetch(self, sql: str) -> list[tuple[Any, ...]]:
-        return self._connection.execute(sql).fetchall()  # type: ignore[call-overload,no-any-return]
+        return self._connection.execute(sql).fetchall()
 
 
 def state_bytes(folder: Path) -> int:

@@ -44,6 +44,7 @@ STATEFUL_COLUMNS = (
     "× flow",
     "start s",
     "all s",
+    "CPU s",
     "peak MB",
     "state MB, most",
     "state MB, end",
@@ -131,6 +132,7 @@ def rows(result: Result) -> list[list[str]]:
                 _times_as_long(s, flow, result),
                 _seconds(s.start),
                 _seconds(s.total),
+                *_processor(result, s),
                 _memory(s.peak_bytes),
                 *_state(result, s),
                 *(_latency(result, s, rate) for rate in _rates(result)),
@@ -203,6 +205,11 @@ def _latency(result: Result, s: Standing, rate: str) -> str:
     return " / ".join(
         f"{1000 * statistics.median(one[p] for one in found):,.0f}" for p in ("p50", "p95", "p99")
     )
+
+
+def _processor(result: Result, s: Standing) -> list[str]:
+    """The processor time of a stateful stream."""
+    return [] if result.benchmark != "stateful" else [_seconds(_detail(result, s, "processor seconds"))]
 
 
 def _state(result: Result, s: Standing) -> list[str]:

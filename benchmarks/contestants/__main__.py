@@ -5,6 +5,7 @@ If the first load was not too long, a second one follows in the same process: it
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import traceback
@@ -20,7 +21,7 @@ def main(name: str, file: str) -> int:
     job = Job.read(Path(file))
     try:
         load = prepare(name, job)
-        job.mark("ready")
+        job.mark("ready", pid=os.getpid())
         for mark, target in zip(("loaded", "loaded again"), job.targets, strict=False):
             started = time.monotonic()
             details = load(target)

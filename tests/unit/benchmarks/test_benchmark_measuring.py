@@ -13,7 +13,7 @@ from benchmarks import rounds
 from benchmarks.endpoint import Endpoint
 from benchmarks.job import Job, read_marks
 from benchmarks.process import Ended, environment, last_words, measured, readable, within
-from benchmarks.process_tree import descendants, parent_of, resident_bytes
+from benchmarks.process_tree import cpu_seconds_of, descendants, parent_of, resident_bytes
 from benchmarks.results import Result, Run
 from benchmarks.rounds import Settings, all_rounds, finished, order, settled, timed
 
@@ -29,6 +29,11 @@ def test_a_tree_is_the_process_and_everything_below_it() -> None:
 
 def test_resident_memory_is_counted_in_pages() -> None:
     assert resident_bytes("1000 25 10 1 0 5 0", 4096) == 25 * 4096
+
+
+def test_processor_time_includes_that_of_ended_children() -> None:
+    stat = "7 (a (b) c) S 1 7 7 0 -1 0 0 0 0 0 150 50 20 30 20 0 1 0 100 0 0"
+    assert cpu_seconds_of(stat, 100) == 2.5
 
 
 def test_every_round_has_every_contestant_once_in_an_order_that_the_seed_decides() -> None:

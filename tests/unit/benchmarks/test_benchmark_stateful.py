@@ -121,6 +121,7 @@ def result(benchmark: str, *runs: Run) -> Result:
 
 def test_a_stateful_stream_has_events_a_second_its_state_and_its_latency() -> None:
     details = {
+        "processor seconds": 3.25,
         "state bytes": {"most": 3 << 20, "at the end": 1 << 19},
         "latency": {"1000": {"p50": 0.5, "p95": 1.0, "p99": 2.0}},
     }
@@ -130,6 +131,7 @@ def test_a_stateful_stream_has_events_a_second_its_state_and_its_latency() -> No
     assert columns(found)[-3:] == ("state MB, most", "state MB, end", "ms at 1,000/s")
     assert rows(found)[0][:4] == ["ematix-flow", "500", "2.00", "2.00"]
     assert rows(found)[0][-3:] == ["3.0", "0.5", "500 / 1,000 / 2,000"]
+    assert dict(zip(columns(found), rows(found)[0], strict=True))["CPU s"] == "3.25"
     assert rows(found)[1][4] == "2.00"
     assert all(len(row) == len(columns(found)) for row in rows(found))
 
