@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 from ematix_flow.errors import DeclarationError, did_you_mean
@@ -105,7 +106,7 @@ class CDC:
         """Whether a table gets columns for new fields."""
         return self.schema_evolution == "evolve"
 
-    @property
+    @cached_property  # every message asks for it
     def paths(self) -> EnvelopePaths:
         """The paths of the envelope, with those that are declared."""
         found = _PATHS[self.envelope]

@@ -17,7 +17,7 @@ from ematix_flow.backends.payloads import json_decoding
 from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.backends.payloads.codecs import decoder_for, encoder_for
 from ematix_flow.backends.payloads.json_block import read_block
-from ematix_flow.backends.payloads.json_decoding import JsonDecoder
+from ematix_flow.backends.payloads.json_decoding import JsonDecoder, parse_fields
 from ematix_flow.spec.tables import ColumnSpec
 from tests.unit.backends.payload_messages import ALL_KINDS, column, covers, messages, numeric, utc
 
@@ -29,6 +29,24 @@ def read(value: bytes, wanted: ColumnSpec) -> Any:
     decoded = JsonDecoder((wanted,)).read(pa.array([value], pa.binary()))
     covers(decoded, 1)
     return decoded.bad[0].reason if decoded.bad else decoded.rows.column(0)[0].as_py()
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        *("1767225600000000000", "9223372036854775807", "9999999999999999999", "99999999999999999999"),
+        *("-9223372036854775808", "-9999999999999999999", "-999999999999999999", "18446744073709551616"),
+        *("0.1234567890123456789", "12345678901234567.5", "-1234567890123456789.5", "1234567890123456e3"),
+        *("12345678901234567E-3", "1e400", "-1.5e-400", "1.5"),
+    ],
+)
+def test_a_long_number_is_read_exactly(number: str) -> None:
+    """Debezium writes nanoseconds of 19 digits into every message, which are not a reason to read slowly."""
+    payload = f'{{"a": {{"at": {number}}}, "b": "text {number}"}}'.encode()
+    found = parse_fields(payload)
+    assert found["b"] == f"text {number}"
+    assert Decimal(str(found["a"]["at"])) == Decimal(number)
+    assert type(found["a"]["at"]) is int if number.lstrip("-").isdigit() else True
 
 
 TAKEN = [

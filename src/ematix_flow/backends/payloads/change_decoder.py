@@ -11,6 +11,7 @@ import base64
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.messages.base import POSITION, VALUE
@@ -79,6 +80,16 @@ class ChangeDecoder:
     timed: bool = False
     warned_fields: set[str] = field(default_factory=set, compare=False)
 
+    @cached_property
+    def _types(self) -> dict[str, DataType]:
+        return {column.name: column.type for column in self.columns}
+
+    @cached_property
+    def _key_paths_outside(self) -> dict[str, tuple[str, ...]]:
+        """The paths of key columns that are not in the row."""
+        after = self.cdc.paths.after
+        return {path[-1]: path for path in self.cdc.key_paths if self.cdc.key_field and path[:-1] != after}
+
     def decode(self, messages: pa.RecordBatch) -> DecodedBatch:
         import pyarrow as pa
 
@@ -144,18 +155,14 @@ class ChangeDecoder:
     def _key_values(self, change: ChangeEvent, row: Mapping[str, Any]) -> dict[str, Any]:
         """The key's values by column. Raises BadChange with the path of one that is missing."""
         found: dict[str, Any] = {}
-        after = self.cdc.paths.after
-        outside = {path[-1]: path for path in self.cdc.key_paths if self.cdc.key_field and path[:-1] != after}
         for name in self.keys:
-            path = outside.get(name)
+            path = self._key_paths_outside.get(name)
             value = value_at(change.envelope, path) if path else row.get(name)
             if value is None:
-                of_row = (
-                    after
-                    if change.op == "upsert" or self.cdc.envelope == "maxwell"
-                    else self.cdc.paths.before
-                )
-                place = path or (*(of_row or after), name)
+                paths = self.cdc.paths
+                is_after = change.op == "upsert" or self.cdc.envelope == "maxwell"
+                of_row = paths.after if is_after else paths.before
+                place = path or (*(of_row or paths.after), name)
                 raise BadChange(
                     f"the message has no {'.'.join(place)!r}, which is the key of the row: "
                     "keys= or key_field= names the key"
@@ -166,8 +173,7 @@ class ChangeDecoder:
     def _value(self, change: ChangeEvent, name: str, value: Any) -> Any:
         if self.cdc.envelope != "debezium":
             return value
-        kind = next((c.type for c in self.columns if c.name == name), _TEXT)
-        return debezium_value(value, kind, change.schemas.get(name))
+        return debezium_value(value, self._types.get(name, _TEXT), change.schemas.get(name))
 
     def new_columns(self, messages: pa.RecordBatch) -> tuple[ColumnSpec, ...]:
         """Columns for the fields of these messages that have none. A field of which only nulls are known, and
@@ -200,8 +206,8 @@ class ChangeDecoder:
 
     def _check_fields(self, row: Mapping[str, Any]) -> None:
         """Refuse or report fields that have no column, by ``schema_evolution=``."""
-        known = {c.name for c in self.columns}
-        if known.issuperset(row):
+        known = self._types
+        if row.keys() <= known.keys():
             return
         more = sorted(str(name) for name in row if name not in known)
         if self.cdc.schema_evolution == "fail":

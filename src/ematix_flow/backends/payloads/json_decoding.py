@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 _BLOCK_BYTES = 4 * 1024 * 1024
 _SMALL_ROWS = 1_000
-# numbers that a double may not hold exactly, or at all
-_LONG_NUMBER = re.compile(rb"[0-9.]{16}|[0-9][eE][+-]?[0-9]{3}")
+_LONG_NUMBER = re.compile(rb"[0-9](?:[0-9.]{15}[0-9.eE]*|[eE][+-]?[0-9]{3})")
+_WHOLE_DIGITS = 19  # orjson reads whole numbers of so many digits exactly, negative ones of one less
 _NEGATIVE_ZERO = re.compile(rb"-0(?![.0-9eE])")  # as an int it would lose its sign
 _EXACT = json.JSONDecoder(parse_float=JsonNumber, parse_constant=JsonNumber)
 _AS_WRITTEN = json.JSONDecoder(parse_int=JsonNumber, parse_float=JsonNumber, parse_constant=JsonNumber)
@@ -117,7 +117,7 @@ def parse_fields(value: bytes, texts: Sequence[str] = ()) -> dict[str, Any]:
     payload: Any
     if _NEGATIVE_ZERO.search(value):
         return parse_exact_fields(value)
-    if _LONG_NUMBER.search(value):
+    if _has_inexact_number(value):
         payload = parse_exact_fields(value, _EXACT)
     else:
         try:
@@ -131,6 +131,15 @@ def parse_fields(value: bytes, texts: Sequence[str] = ()) -> dict[str, Any]:
         if type(field) is float or field == 0:  # a text column gets 1.50 and -0 as written
             return parse_exact_fields(value)
     return payload  # type: ignore[no-any-return]
+
+
+def _has_inexact_number(value: bytes) -> bool:
+    """Whether a double may not hold a number of the payload exactly, or at all, and orjson would use one."""
+    for found in _LONG_NUMBER.finditer(value):
+        is_negative = value[found.start() - 1 : found.start()] == b"-"
+        if not found[0].isdigit() or len(found[0]) > _WHOLE_DIGITS - is_negative:
+            return True
+    return False
 
 
 def parse_exact_fields(value: bytes, decoder: json.JSONDecoder = _AS_WRITTEN) -> dict[str, Any]:
