@@ -30,7 +30,7 @@ from benchmarks.stateful_restarts import run_restart
 from benchmarks.stateful_runs import StatefulRun, SteadyRate, start, wrong_rows
 from benchmarks.stateful_sending import send
 from benchmarks.stateful_watches import POLL_SECONDS, ResultTable, state_bytes
-from benchmarks.stream_loads import percentile
+from benchmarks.stream_loads import percentile, summed
 from benchmarks.stream_messages import PARTITIONS
 
 SENDER_START_SECONDS = 4
@@ -195,8 +195,14 @@ class _Course:
         before = [spent for at, spent in self.processor if at <= began]
         return self.processor[-1][1] - before[-1] if before else 0.0
 
-    def figures(self, began: float) -> dict[str, Any]:
+    def figures(self, began: float, visible: float, told: Mapping[str, Any]) -> dict[str, Any]:
+        """What was measured. ``told`` are the contestant's reports of its batches."""
         found: dict[str, Any] = {
+            "backlog": {
+                kind: summed([batch for batch in told[kind] if batch["began"] <= visible])
+                for kind in ("batches", "phases")
+                if told.get(kind)
+            },
             "processor seconds": self.processor_seconds(began),
             "state bytes": {"most": max(self.state, default=0), "at the end": self.state[-1]},
             "bytes next to the target": self.table.other_bytes(),
@@ -220,5 +226,5 @@ def _judged(run: Run, course: _Course, marks: Mapping[str, Mark]) -> Run:
         run,
         load_seconds=visible - began,
         total_seconds=visible - process_began,
-        details=course.figures(began),
+        details=course.figures(began, visible, run.details["first"]),
     )

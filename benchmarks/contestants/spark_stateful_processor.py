@@ -48,16 +48,17 @@ class WindowCount(StatefulProcessor):
     def handleInputRows(
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
     ) -> Iterator[pd.DataFrame]:
-        known = self.views.get()
         views = sum(len(each) for each in rows)
-        if known is None:
+        if self.views.exists():  # get() logs a warning for each group without a value
+            views += self.known_views()
+        else:
             self.handle.registerTimer(key[1] + self.length)
-        self.views.update((views + (known[0] if known is not None else 0),))
+        self.views.update((views,))
         return iter(())
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
         page, start = key
-        views = self.views.get()
+        views = self.known_views()
         self.views.clear()
         times = pd.to_datetime([start, start + self.length], unit="ms", utc=True)
         yield pd.DataFrame(
@@ -65,9 +66,13 @@ class WindowCount(StatefulProcessor):
                 "page": [page],
                 "window_start": [times[0]],
                 "window_end": [times[1]],
-                "views": [views[0] if views is not None else 0],
+                "views": [views],
             }
         )
+
+    def known_views(self) -> int:
+        found = self.views.get()
+        return int(found[0]) if found is not None else 0
 
     def close(self) -> None:
         return
