@@ -151,6 +151,17 @@ class _Course:
         if self.run.case.latency:
             self._steadily()
         self.state.append(state_bytes(self.run.folder))
+        self._wait_for_report()
+
+    def _wait_for_report(self) -> None:
+        """Spark reports a batch some time after its rows are visible."""
+        began = time.monotonic()
+        while "first batch" not in read_marks(self.marks_file):
+            if self.running.done():
+                raise _Ended
+            if time.monotonic() > began + self.run.settings.limit:
+                raise _OverLimit
+            time.sleep(POLL_SECONDS)
 
     def _steadily(self) -> None:
         steady = self.run.steady
