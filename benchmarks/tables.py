@@ -169,6 +169,9 @@ def remarks(result: Result) -> list[str]:
         elif s.best is not None and s.runs < max(run.round for run in result.runs):
             told.append(f"{name}: {s.runs} round only, as it takes so long")
         told += [f"{name}: {note}" for note in s.notes]
+        kept = _detail(result, s, "bytes next to the target") or 0
+        if kept >= 2**20:
+            told.append(f"{name}: {_memory(kept, 1)} MB of tables next to the target")
     if result.benchmark == "streams" and FLOW in result.contestants:
         told += _one_row(result)
     return told

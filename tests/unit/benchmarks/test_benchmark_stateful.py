@@ -23,7 +23,7 @@ from benchmarks.stateful_messages import (
 )
 from benchmarks.stateful_runs import wrong_rows
 from benchmarks.stateful_watches import state_bytes
-from benchmarks.tables import columns, rows
+from benchmarks.tables import columns, remarks, rows
 
 
 def sent(traffic, count: int) -> list[tuple[int, dict]]:
@@ -121,6 +121,7 @@ def result(benchmark: str, *runs: Run) -> Result:
 
 def test_a_stateful_stream_has_events_a_second_its_state_and_its_latency() -> None:
     details = {
+        "bytes next to the target": 3 << 19,
         "processor seconds": 3.25,
         "state bytes": {"most": 3 << 20, "at the end": 1 << 19},
         "latency": {"1000": {"p50": 0.5, "p95": 1.0, "p99": 2.0}},
@@ -133,6 +134,7 @@ def test_a_stateful_stream_has_events_a_second_its_state_and_its_latency() -> No
     assert rows(found)[0][-3:] == ["3.0", "0.5", "500 / 1,000 / 2,000"]
     assert dict(zip(columns(found), rows(found)[0], strict=True))["CPU s"] == "3.25"
     assert rows(found)[1][4] == "2.00"
+    assert remarks(found) == ["ematix-flow: 1.5 MB of tables next to the target"]
     assert all(len(row) == len(columns(found)) for row in rows(found))
 
 
