@@ -25,7 +25,7 @@ from ematix_flow.backends.payloads.change_events import (
     value_at,
 )
 from ematix_flow.backends.payloads.codecs import registry_decoder
-from ematix_flow.backends.payloads.debezium_values import column_type, debezium_value
+from ematix_flow.backends.payloads.debezium_values import CONVERTED_KINDS, column_type, debezium_value
 from ematix_flow.backends.payloads.json_decoding import NotJsonObject, parse_fields
 from ematix_flow.backends.payloads.json_inference import infer_json_columns
 from ematix_flow.backends.payloads.json_values import json_bytes
@@ -64,7 +64,9 @@ CHANGE_COLUMNS = (
     ColumnSpec(CHANGE_AT, DataType("timestamp_tz"), nullable=True),
 )
 _log = logging.getLogger(__name__)
-_UNTOLD_VALUES = (UNAVAILABLE, UNAVAILABLE.encode(), base64.b64encode(UNAVAILABLE.encode()).decode())
+_ENCODED = base64.b64encode(UNAVAILABLE.encode()).decode()
+_UNTOLD_VALUES = (UNAVAILABLE, UNAVAILABLE.encode(), _ENCODED)
+_SCALARS = frozenset({int, float, bool, type(None)})
 _NO_FIELD = object()
 _TAKEN_NAMES = {*META_COLUMNS, LOADED_AT, BATCH_ID, VALID_FROM, VALID_TO, IS_CURRENT, ROW_HASH}
 
@@ -83,6 +85,16 @@ class ChangeDecoder:
     @cached_property
     def _types(self) -> dict[str, DataType]:
         return {column.name: column.type for column in self.columns}
+
+    @cached_property
+    def _value_columns(self) -> tuple[tuple[int, str, bool], ...]:
+        """Number and name of each column but the key, and whether Debezium's values of its type differ."""
+        is_debezium = self.cdc.envelope == "debezium"
+        return tuple(
+            (number, column.name, is_debezium and column.type.kind in CONVERTED_KINDS)
+            for number, column in enumerate(self.columns)
+            if column.name not in self.keys
+        )
 
     @cached_property
     def _key_paths_outside(self) -> dict[str, tuple[str, ...]]:
@@ -140,17 +152,28 @@ class ChangeDecoder:
             was = {name: self._value(change, name, value) for name, value in old.items()}
             if was != key:
                 yield {**was, CHANGE_OP: DELETE_ROW, CHANGE_POSITION: change.position}
-        values: dict[str, Any] = {}
-        marks: list[str] = []
-        for column in self.columns:
-            value = key[column.name] if column.name in key else change.row.get(column.name, _NO_FIELD)
-            if value is _NO_FIELD or _is_untold(value):
-                marks.append(ABSENT if value is _NO_FIELD else UNTOLD)
-                continue
-            marks.append(GIVEN)
-            values[column.name] = value if column.name in key else self._value(change, column.name, value)
-        kept = "".join(marks) if marks.count(GIVEN) < len(marks) else None
-        yield {**values, CHANGE_OP: UPSERT_ROW, CHANGE_POSITION: change.position, CHANGE_KEPT: kept}
+        row = {**key, CHANGE_OP: UPSERT_ROW, CHANGE_POSITION: change.position, CHANGE_KEPT: None}
+        marks = self._read_values(change, row)
+        if marks:
+            row[CHANGE_KEPT] = "".join(marks.get(number, GIVEN) for number in range(len(self.columns)))
+        yield row
+
+    def _read_values(self, change: ChangeEvent, into: dict[str, Any]) -> dict[int, str]:
+        """Read the values of all columns but the key. Returns the marks of those without one, by number."""
+        marks: dict[int, str] = {}
+        has_schemas, value_of = bool(change.schemas), change.row.get
+        for number, name, is_converted in self._value_columns:
+            value = value_of(name, _NO_FIELD)
+            kind = type(value)
+            if kind in _SCALARS or (kind is str and value != UNAVAILABLE and value != _ENCODED):
+                into[name] = self._value(change, name, value) if is_converted or has_schemas else value
+            elif value is _NO_FIELD:
+                marks[number] = ABSENT
+            elif _is_untold(value):
+                marks[number] = UNTOLD
+            else:
+                into[name] = self._value(change, name, value)
+        return marks
 
     def _key_values(self, change: ChangeEvent, row: Mapping[str, Any]) -> dict[str, Any]:
         """The key's values by column. Raises BadChange with the path of one that is missing."""

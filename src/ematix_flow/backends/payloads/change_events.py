@@ -8,11 +8,12 @@ place in the log.
 from __future__ import annotations
 
 import datetime as dt
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import orjson
 
 from ematix_flow.backends.payloads.json_values import JsonNumber
 from ematix_flow.backends.payloads.value_conversion import display_value
@@ -21,7 +22,9 @@ from ematix_flow.spec.change_positions import WIDTH, ZERO, open_position, snapsh
 
 UNAVAILABLE = "__debezium_unavailable_value"
 _SNAPSHOT_OPERATIONS = ("r", "bootstrap-insert")  # never replace a change
-_DEBEZIUM_OPERATIONS = {name: OPERATIONS[name] for name in ("c", "u", "d", "r", "t")} | {"m": "ignore"}
+_DEBEZIUM_OPERATIONS: dict[str, Operation] = {
+    name: OPERATIONS[name] for name in ("c", "u", "d", "r", "t")
+} | {"m": "ignore"}
 _MAXWELL_OPERATIONS: dict[str, Operation] = {
     "insert": "upsert",
     "update": "upsert",
@@ -32,7 +35,12 @@ _MAXWELL_OPERATIONS: dict[str, Operation] = {
         (f"{what}-{how}" for what in ("table", "database") for how in ("create", "alter", "drop")), "ignore"
     ),
 }
-_LONG_WIDTH = 80
+_KNOWN_OPERATIONS: dict[str, dict[str, Operation]] = {
+    "debezium": _DEBEZIUM_OPERATIONS,
+    "maxwell": _MAXWELL_OPERATIONS,
+    "custom": {},
+}
+_LONG_WIDTH, _MOST = 80, 10**WIDTH
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _BEFORE_ALL = ZERO  # the position of rows that were read before any change of the log
 _FILE_NUMBER = re.compile(r"(\d+)$", re.ASCII)
@@ -134,12 +142,9 @@ def _operation(cdc: CDC, envelope: Mapping[str, Any], paths: EnvelopePaths) -> O
     name = ("true" if found else "false") if isinstance(found, bool) else str(found)
     if name in cdc.op_map:
         return OPERATIONS[cdc.op_map[name]]
-    known: Mapping[str, Any] = {"debezium": _DEBEZIUM_OPERATIONS, "maxwell": _MAXWELL_OPERATIONS}.get(
-        cdc.envelope, {}
-    )
-    if name not in known:
+    operation = _KNOWN_OPERATIONS[cdc.envelope].get(name)
+    if operation is None:
         raise BadChange(f"{'.'.join(paths.op)!r} is {display_value(name)}, which is not a known operation")
-    operation: Operation = known[name]
     return operation
 
 
@@ -202,7 +207,7 @@ def _postgres_position(source: Mapping[str, Any], *, is_read: bool) -> str:
     place = _padded(source["lsn"])
     has_commit, commit = False, None
     try:
-        found = json.loads(source["sequence"])
+        found = orjson.loads(source["sequence"])
         has_commit, commit = len(found) == 2, found[0]
     except (KeyError, TypeError, ValueError):
         pass  # an older Debezium has no sequence
@@ -241,7 +246,9 @@ def _sql_server_lsn(text: str) -> str:
 
 
 def _whole(value: Any) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
+    if type(value) is int:
+        return value if 0 <= value < _MOST else None
+    if not isinstance(value, str):
         return None
     text = str(value)
     return int(text) if text.isascii() and text.isdigit() and len(text) <= WIDTH else None

@@ -41,6 +41,7 @@ _KINDS = {
     "bytes": "bytes",
     "string": "text",
 }
+CONVERTED_KINDS = ("date", "timestamp", "timestamp_tz", "json", "jsonb")  # also of values without a schema
 _MICROS, _NANOS = 10**14, 10**17  # from these sizes on, a number is in microseconds or nanoseconds
 
 
