@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import ematix_flow
+from ematix_flow import Annotated, BigInt, ManagedTable, Text, pk
 from ematix_flow.spec.connections import ObjectStoreS3Connection
 from tests.e2e.test_documents import documents
 from tests.services.kafka import KafkaServer
@@ -33,14 +34,19 @@ SNAPSHOTS = (
 )
 
 
-def run_sample(
-    documents: Path, stream_name: str, names: dict[str, Any], patch: pytest.MonkeyPatch, **options: Any
-) -> None:
-    """Run the sample that starts this stream, with these names defined and these options added."""
+def sample_of(documents: Path, stream_name: str) -> str:
     text = (documents / "seed-001-readme-v0.3.md").read_text()
     (sample,) = [
         block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if f'"{stream_name}"' in block
     ]
+    return sample
+
+
+def run_sample(
+    documents: Path, stream_name: str, names: dict[str, Any], patch: pytest.MonkeyPatch, **options: Any
+) -> None:
+    """Run the sample that starts this stream, with these names defined and these options added."""
+    sample = sample_of(documents, stream_name)
     run_streaming_pipeline = ematix_flow.run_streaming_pipeline
 
     def run_bounded(**declared: Any) -> None:
@@ -139,3 +145,28 @@ def test_the_sample_of_a_join_runs(
         kafka.drop_topic(payments)
     found = query(pg_database, "SELECT left_order_id, left_amount, right_method FROM orders_with_payments")
     assert found == [(1, 5.5, "card")]
+
+
+class CustomerMirror(ManagedTable):
+    id: Annotated[BigInt, pk()]
+    email: Text
+
+
+def test_the_sample_of_change_events_runs(documents: Path, kafka: KafkaServer, pg_database: str) -> None:
+    def change(op: str, lsn: int, before: Any, after: Any) -> dict[str, Any]:
+        source = {"connector": "postgresql", "lsn": lsn, "ts_ms": 1_700_000_000_000}
+        return {"op": op, "before": before, "after": after, "source": source}
+
+    topic = kafka.create_topic(name="dbserver1.public.customers")
+    names: dict[str, Any] = {"kafka_prod": kafka_connection(kafka), "warehouse": warehouse(pg_database)}
+    names |= {"ematix": ematix_flow.ematix, "customer_mirror": CustomerMirror}
+    try:
+        produce(kafka, topic, [change("c", 1, None, {"id": n, "email": "a"}) for n in (1, 2)])
+        produce(
+            kafka, topic, [change("u", 2, None, {"id": 1, "email": "b"}), change("d", 3, {"id": 2}, None)]
+        )
+        exec(compile(sample_of(documents, "mirror_customers"), "sample.py", "exec"), names)
+        names["mirror_customers"].run(once=True)
+    finally:
+        kafka.drop_topic(topic)
+    assert query(pg_database, "SELECT id, email FROM customer_mirror") == [(1, "b")]
