@@ -22,11 +22,12 @@ from ematix_flow.engine.streams.declaration_record import (
     write_record,
 )
 from ematix_flow.engine.streams.declared_changes import check_state_file, refuse_declared_changes
-from ematix_flow.engine.streams.kept_targets import loaded_before, new_targets
+from ematix_flow.engine.streams.kept_targets import known_targets
 from ematix_flow.engine.streams.recorded_declaration import RecordedDeclaration
 from ematix_flow.engine.streams.state.progress import Progress
 from ematix_flow.engine.streams.state.state_file import StateFile
 from ematix_flow.engine.streams.state.status import StateStatus
+from ematix_flow.engine.streams.stream_folder import StreamFolder
 from ematix_flow.errors import EngineError, Unsupported
 from ematix_flow.spec.connections import KafkaConnection, SQLiteConnection
 from ematix_flow.spec.streams import StreamSpec
@@ -265,12 +266,26 @@ def test_a_record_is_read_as_it_was_written_and_a_damaged_one_is_refused(checkpo
         read_record(checkpoint.folder)
 
 
-def test_a_target_that_is_new_is_named_when_the_stream_starts(checkpoint: Checkpoint) -> None:
-    targets = [Target(LITE, table=name) for name in ("out", "more")]
-    spec, notes = declared(targets=targets), list[str]()
-    other = Checkpoint(checkpoint.folder.with_name("other"))
-    other.folder.mkdir()
+def test_a_target_that_is_new_is_named_when_the_stream_starts(tmp_path: Path) -> None:
+    folder, notes = StreamFolder(tmp_path), list[str]()
+    spec = declared(targets=[Target(LITE, table=name) for name in ("out", "more")])
+    own, other = (Checkpoint(folder.checkpoint(name)) for name in ("all", "other"))
+    other.folder.mkdir(parents=True)
     write_record(other.folder, DeclarationRecord(targets={"lite:out": LoadedTarget("append")}))
-    assert new_targets(spec.targets, loaded_before(checkpoint)) == ["lite:more"]
-    RecordedDeclaration(spec, checkpoint, spec.targets, ("kafka",), notes.append).check()
+    known = known_targets(folder)
+    RecordedDeclaration(spec, own, spec.targets, known, ("kafka",), notes.append).check()
     assert notes == ["lite:more is a new target: it gets what the stream reads from now on"]
+    assert known_targets(folder).new_among(spec.targets) == ["lite:more"]  # until it is loaded
+
+
+def test_a_target_that_was_never_reached_is_not_new(tmp_path: Path) -> None:
+    """Both were declared at the first start, and only one of them could be loaded."""
+    folder, notes = StreamFolder(tmp_path), list[str]()
+    spec = declared(targets=[Target(LITE, table=name) for name in ("out", "more")])
+    first = Checkpoint(folder.checkpoint("lite:out"))
+    kept = RecordedDeclaration(spec, first, spec.targets[:1], known_targets(folder), (), notes.append)
+    kept.check()
+    record = read_record(first.folder)
+    assert record is not None
+    write_record(first.folder, replace(record, targets={"lite:out": LoadedTarget("append")}))
+    assert known_targets(folder).new_among(spec.targets) == [] == notes

@@ -34,7 +34,7 @@ class DeclarationRecord:
     """``operator`` are the options of the window or join that its state depends on; None without either.
 
     ``store`` is the kind of the state store, and ``state_id`` the id in the state's file. ``targets`` are
-    those that have been loaded, by their labels.
+    those that have been loaded, by their labels; ``declared`` are all that the stream may create.
     """
 
     operator: Mapping[str, Any] | None = None
@@ -44,6 +44,7 @@ class DeclarationRecord:
     sources: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()  # of the sources' positions
     targets: Mapping[str, LoadedTarget] = field(default_factory=dict)
+    declared: tuple[str, ...] = ()
 
     def to_text(self) -> str:
         return json.dumps({"format": _FORMAT, **asdict(self)}, indent=1)
@@ -58,6 +59,7 @@ class DeclarationRecord:
             cdc=found["cdc"],
             sources=tuple(found["sources"]),
             kinds=tuple(found["kinds"]),
+            declared=tuple(found["declared"]),
             targets={
                 label: LoadedTarget(each["mode"], tuple(each["keys"]))
                 for label, each in found["targets"].items()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ematix_flow.engine.connections import Connections
-from ematix_flow.engine.streams.checkpoint import Checkpoint
 from ematix_flow.engine.streams.declaration_record import LoadedTarget, read_record
 from ematix_flow.engine.streams.declared_changes import ANOTHER_STREAM
+from ematix_flow.engine.streams.stream_folder import StreamFolder
 from ematix_flow.errors import TargetFailed, Unsupported
 from ematix_flow.plan.stream_definition import StreamTargetPlan
 from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
@@ -20,40 +21,48 @@ def loaded_targets(plans: Sequence[StreamTargetPlan]) -> dict[str, LoadedTarget]
     return {plan.target.label: LoadedTarget(plan.load.mode, tuple(plan.load.matching.keys)) for plan in plans}
 
 
-def loaded_before(checkpoint: Checkpoint) -> dict[str, LoadedTarget]:
-    """The targets that the queries of the checkpoint's stream have loaded. Its own come last."""
-    found: dict[str, LoadedTarget] = {}
-    for folder in (*sorted(checkpoint.folder.parent.glob("[!.]*")), checkpoint.folder):
-        record = read_record(folder)
+@dataclass(frozen=True)
+class KnownTargets:
+    """What the queries of a stream knew of its targets when the stream was opened."""
+
+    loaded: Mapping[str, LoadedTarget] = field(default_factory=dict)
+    declared: frozenset[str] = frozenset()  # also those that failed before they were loaded
+
+    def is_new(self, label: str) -> bool:
+        """Whether other targets are loaded, and this one was not there yet."""
+        return bool(self.loaded) and label not in self.loaded and label not in self.declared
+
+    def new_among(self, targets: Sequence[StreamTargetSpec]) -> list[str]:
+        return [target.label for target in targets if self.is_new(target.label)]
+
+
+def known_targets(folder: StreamFolder) -> KnownTargets:
+    """The targets in the records of all queries of a stream."""
+    loaded: dict[str, LoadedTarget] = {}
+    declared: set[str] = set()
+    for checkpoint in sorted(folder.checkpoint("all").parent.glob("[!.]*")):
+        record = read_record(checkpoint)
         if record is not None:
-            found.update(record.targets)
-    return found
+            loaded.update(record.targets)
+            declared.update(record.declared)
+    return KnownTargets(loaded, frozenset(declared))
 
 
 def refuse_target_changes(
     spec: StreamSpec,
     connections: Connections,
     plans: Sequence[StreamTargetPlan],
-    checkpoint: Checkpoint,
+    known: KnownTargets,
     last_position: Callable[[StreamTargetSpec], str | None],
 ) -> None:
-    """``plans`` are the targets of the query that ``checkpoint`` belongs to.
-
-    ``last_position`` returns a target's position in its ledger.
-    """
-    loaded = loaded_before(checkpoint)
+    """``last_position`` returns a target's position in its ledger."""
     for plan in plans:
-        before = loaded.get(plan.target.label)
-        _refuse_created_table(spec, plan, loaded.keys(), last_position)
+        before = known.loaded.get(plan.target.label)
+        _refuse_created_table(spec, plan, known, last_position)
         if before is not None:
             _refuse_other_matching(spec, connections, plan, before)
-        elif spec.continue_on_target_failure:
-            _refuse_renamed_target(spec, plan.target, loaded.keys())
-
-
-def new_targets(targets: Sequence[StreamTargetSpec], loaded: Collection[str]) -> list[str]:
-    """The targets that get only what comes from now on, because others are loaded already."""
-    return [target.label for target in targets if target.label not in loaded] if loaded else []
+        elif spec.continue_on_target_failure and known.is_new(plan.target.label):
+            _refuse_renamed_target(spec, plan.target, known.loaded)
 
 
 def _refuse_renamed_target(spec: StreamSpec, target: StreamTargetSpec, loaded: Collection[str]) -> None:
@@ -77,7 +86,7 @@ def _refuse_renamed_target(spec: StreamSpec, target: StreamTargetSpec, loaded: C
 def _refuse_created_table(
     spec: StreamSpec,
     plan: StreamTargetPlan,
-    loaded: Collection[str],
+    known: KnownTargets,
     last_position: Callable[[StreamTargetSpec], str | None],
 ) -> None:
     """Refuse a plan that creates a table in the middle of the stream."""
@@ -85,17 +94,17 @@ def _refuse_created_table(
     created = next((change.subject for change in changes if change.action == "create_table"), None)
     if created is None:
         return
-    if plan.target.label in loaded or last_position(plan.target) is not None:
+    if plan.target.label in known.loaded or last_position(plan.target) is not None:
         raise TargetFailed(
             f"{created} is gone, and this stream has loaded it before: it would begin in the middle",
             state="nothing was loaded",
             next_step="bring the table back, or load everything that the source still has by another "
             "name= of the stream",
         )
-    if loaded:
+    if known.is_new(plan.target.label):
         raise Unsupported(
             f"{plan.target.label} is a new target of stream {spec.name!r}, which has loaded "
-            f"{', '.join(sorted(loaded))}: its table would begin in the middle",
+            f"{', '.join(sorted(known.loaded))}: its table would begin in the middle",
             where=spec.where,
             state=_UNCHANGED,
             next_step="create the table, if it is to have the rows from now on; or load it by a stream with "
@@ -117,11 +126,7 @@ def _refuse_other_matching(
         return
     if mode == "merge" and _is_unique(connections, plan, keys):
         return
-    unique = (
-        ""
-        if mode != "merge" or before.mode == "scd2"
-        else f"; or make ({', '.join(keys)}) unique in the table"
-    )
+    unique = f"; or make ({', '.join(keys)}) unique in the table" if mode == "merge" else ""
     raise Unsupported(
         f"{what}: {why}",
         where=spec.where,

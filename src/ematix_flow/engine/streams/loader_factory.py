@@ -15,7 +15,6 @@ from ematix_flow.engine.planning.stream_columns import REGISTERED, computed_colu
 from ematix_flow.engine.planning.stream_targets import plan_targets, target_payload
 from ematix_flow.engine.streams.batch_loader import BatchLoader
 from ematix_flow.engine.streams.change_staging import change_decoders
-from ematix_flow.engine.streams.checkpoint import Checkpoint
 from ematix_flow.engine.streams.column_inference import infer_columns, sample_values
 from ematix_flow.engine.streams.declaration_record import declared_record, read_record, write_record
 from ematix_flow.engine.streams.declared_changes import check_state_file
@@ -91,8 +90,10 @@ class LoaderFactory:
 
     def _checked(self, plan: StreamPlan) -> StreamPlan:
         """The plan, if the stream can continue with its targets."""
-        stream, checkpoint = self.stream, Checkpoint(self._state_folder.parent)
-        refuse_target_changes(stream.spec, stream.connections, plan.targets, checkpoint, self._last_position)
+        stream = self.stream
+        refuse_target_changes(
+            stream.spec, stream.connections, plan.targets, stream.known_targets, self._last_position
+        )
         self.planned_targets = plan.targets
         return plan
 

@@ -31,6 +31,7 @@ from ematix_flow.engine.planning.stream_targets import (
     source_payload,
 )
 from ematix_flow.engine.streams.batch_report import BatchReport, DeadLetters
+from ematix_flow.engine.streams.kept_targets import known_targets
 from ematix_flow.engine.streams.lag import ReportLag, StreamLag
 from ematix_flow.engine.streams.lookups import Lookups
 from ematix_flow.engine.streams.sinks import lock_on_this_machine
@@ -82,6 +83,7 @@ class OpenStream:
             open_stream_source(connections, source) for source in spec.sources
         ]
         self.lookups = Lookups(spec, connections, note)
+        self.known_targets = known_targets(folder)  # before this process loads any
 
     @property
     def source_kinds(self) -> list[str]:

@@ -13,7 +13,7 @@ from ematix_flow.engine.streams.declaration_record import (
     write_record,
 )
 from ematix_flow.engine.streams.declared_changes import refuse_declared_changes, refuse_lost_state
-from ematix_flow.engine.streams.kept_targets import loaded_before, loaded_targets, new_targets
+from ematix_flow.engine.streams.kept_targets import KnownTargets, loaded_targets
 from ematix_flow.plan.stream_definition import StreamTargetPlan
 from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
 from ematix_flow.state.private_files import make_private_folders
@@ -27,11 +27,12 @@ class RecordedDeclaration:
         spec: StreamSpec,
         checkpoint: Checkpoint,
         targets: Sequence[StreamTargetSpec],
+        known: KnownTargets,
         kinds: Sequence[str],
         note: Callable[[str], None],
     ) -> None:
-        """``kinds`` are those of the sources' connections."""
-        self._spec, self._checkpoint, self._targets = spec, checkpoint, targets
+        """``known`` are the targets as of the start; ``kinds`` are those of the sources' connections."""
+        self._spec, self._checkpoint, self._targets, self._known = spec, checkpoint, targets, known
         self._kinds, self._note = tuple(kinds), note
         self._has_targets = False
 
@@ -45,10 +46,11 @@ class RecordedDeclaration:
             if checkpoint.last_committed() is not None and not checkpoint.state_folder.is_dir():
                 refuse_lost_state(spec, "the stream has a checkpoint and no state")
         before = record or DeclarationRecord()
-        for label in new_targets(self._targets, loaded_before(checkpoint)):
+        for label in self._known.new_among(self._targets):
             self._note(f"{label} is a new target: it gets what the stream reads from now on")
         make_private_folders(checkpoint.folder)
-        now = declared_record(spec, self._kinds)
+        labels = tuple(each.label for each in spec.targets if not self._known.is_new(each.label))
+        now = replace(declared_record(spec, self._kinds), declared=labels)
         write_record(checkpoint.folder, replace(now, targets=before.targets, state_id=before.state_id))
 
     def record_loaded(self, plans: Sequence[StreamTargetPlan]) -> None:

@@ -20,7 +20,7 @@ from ematix_flow.engine.streams.batch_loader import BatchLoader
 from ematix_flow.engine.streams.checkpoint import Checkpoint, split_positions
 from ematix_flow.engine.streams.declared_changes import ANOTHER_STREAM, refuse_declared_changes
 from ematix_flow.engine.streams.followed_sources import SharedPositions, SharedSpool
-from ematix_flow.engine.streams.kept_targets import loaded_before, new_targets, refuse_target_changes
+from ematix_flow.engine.streams.kept_targets import refuse_target_changes
 from ematix_flow.engine.streams.ledger_positions import LedgerPositions
 from ematix_flow.engine.streams.open_stream import OpenStream
 from ematix_flow.engine.streams.plan_progress import describe_progress
@@ -179,6 +179,6 @@ def build_stream_plan(spec: StreamSpec, connections: Connections, folder: Stream
         label = group_label(spec, targets)
         checkpoint, ledgers = Checkpoint(folder.checkpoint(label)), LedgerPositions(stream, targets)
         own = [target for target in plan.targets if target.target in targets]
-        refuse_target_changes(spec, connections, own, checkpoint, ledgers.last_position)
-        progress.append(describe_progress(label, checkpoint, new_targets(targets, loaded_before(checkpoint))))
+        refuse_target_changes(spec, connections, own, stream.known_targets, ledgers.last_position)
+        progress.append(describe_progress(label, checkpoint, stream.known_targets.new_among(targets)))
     return replace(plan, progress=tuple(progress))

@@ -82,7 +82,7 @@ class TargetGroup:
         self.label = group_label(stream.spec, group)
         self.checkpoint = Checkpoint(stream.folder.checkpoint(self.label))
         self.declaration = RecordedDeclaration(
-            stream.spec, self.checkpoint, group, stream.source_kinds, stream.note
+            stream.spec, self.checkpoint, group, stream.known_targets, stream.source_kinds, stream.note
         )
         self.ledgers = LedgerPositions(stream, group)
         self.loaders = LoaderFactory(
