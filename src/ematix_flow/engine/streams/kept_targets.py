@@ -66,7 +66,7 @@ def refuse_target_changes(
 
 
 def _refuse_renamed_target(spec: StreamSpec, target: StreamTargetSpec, loaded: Collection[str]) -> None:
-    """A target that fails alone has a position of its own, which is found by its name."""
+    """The position of a target that fails alone is stored by the name of the target."""
     declared = {each.label for each in spec.targets}
     renamed = [
         label
