@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.endpoint import Endpoint
 from benchmarks.job import Job, Mark, read_marks
+from benchmarks.process_tree import cpu_seconds
 from benchmarks.results import Run
 from benchmarks.stateful_messages import BEGIN, HOUR, Views
 from benchmarks.stateful_runs import StatefulRun, start, wrong_rows
@@ -43,7 +45,7 @@ def run_restart(run: StatefulRun) -> Run:
         send(bootstrap, topics, traffic.messages(0, 1))  # the first view comes again
         run.servers.settle()
         again = run.job(topics, target, "restart", **options, **{"awaited messages": "1"})
-        ended, closing, problem = _restarted(run, again, traffic, topics, target)
+        ended, figures, problem = _restarted(run, again, traffic, topics, target)
         if problem is not None:
             return replace(ended, problem=problem)
         if ended.problem is not None or ended.over_limit:
@@ -56,7 +58,7 @@ def run_restart(run: StatefulRun) -> Run:
             total_seconds=taken + (ended.start_seconds or 0.0),
             details={
                 "fill seconds": _times(read_marks(Path(fill.marks))),
-                "close seconds": closing,
+                **figures,
                 "state bytes": held,
             },
         )
@@ -75,31 +77,38 @@ def _until_committed(run: StatefulRun, job: Job) -> Run:
     """Run a job until it has committed its messages, and stop it."""
     with ThreadPoolExecutor(1) as pool:
         running = start(run, job, pool)
-        is_over = not _wait_for_commit(run, job, running.run.done)
+        is_over = _wait_for_commit(run, job, running.run.done) is None
         ended = running.stop()
     return replace(ended, over_limit=True, problem=None) if is_over else ended
 
 
-def _wait_for_commit(run: StatefulRun, job: Job, has_ended: object) -> bool:
-    """Whether the job committed its messages within the limit; also true if its process ended."""
-    assert callable(has_ended)
-    began = time.monotonic()
-    while "messages committed" not in read_marks(Path(job.marks)) and not has_ended():
+def _wait_for_commit(run: StatefulRun, job: Job, has_ended: Callable[[], bool]) -> float | None:
+    """The processor time from when the process was ready until its messages were committed, or it ended.
+
+    None if that takes longer than the limit.
+    """
+    began, marks = time.monotonic(), dict[str, Mark]()
+    spent: list[float] = []
+    while "messages committed" not in marks and not has_ended():
         if time.monotonic() > began + run.settings.limit:
-            return False
+            return None
         time.sleep(POLL_SECONDS)
-    return True
+        marks = read_marks(Path(job.marks))
+        if "ready" in marks:
+            spent.append(cpu_seconds(marks["ready"].details["pid"]))
+    return spent[-1] - spent[0] if spent else 0.0
 
 
 def _restarted(
     run: StatefulRun, job: Job, traffic: Views, topics: list[str], target: Endpoint
-) -> tuple[Run, float, str | None]:
-    """The second process, the seconds to close the window, and what is wrong with the rows."""
+) -> tuple[Run, dict[str, float], str | None]:
+    """The second process, what was measured, and what is wrong with the rows."""
     table = ResultTable(target.location, run.case.stream)
     try:
         with ThreadPoolExecutor(1) as pool:
             running = start(run, job, pool)
-            is_over = not _wait_for_commit(run, job, running.run.done)
+            spent = _wait_for_commit(run, job, running.run.done)
+            is_over = spent is None
             closed_at, began = 0.0, time.time()
             send(job.source.location, topics, traffic.closing(BEGIN + 3 * HOUR), hurried=True)
             while not is_over and table.count() < traffic.rows and not running.run.done():
@@ -109,10 +118,11 @@ def _restarted(
                 closed_at = table.last_commit()
             ended = running.stop()
         if is_over:
-            return replace(ended, over_limit=True, problem=None), 0.0, None
+            return replace(ended, over_limit=True, problem=None), {}, None
         if ended.problem is not None:
-            return ended, 0.0, None
+            return ended, {}, None
         counted = {(key, BEGIN, 2 if key == 0 else 1) for key in range(traffic.rows)}
-        return ended, closed_at - began, wrong_rows(table.rows(), counted)
+        figures = {"close seconds": closed_at - began, "processor seconds": spent or 0.0}
+        return ended, figures, wrong_rows(table.rows(), counted)
     finally:
         table.close()
