@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks.contestants import Load
 from benchmarks.contestants.flow_streams import prepare_stream
 from benchmarks.job import Job
-from benchmarks.stateful_messages import LATENESS, SESSION_GAP
+from benchmarks.stateful_messages import HOUR, LATENESS, SESSION_GAP
 from benchmarks.stateful_watches import TABLE
 from ematix_flow import (
     CDC,
@@ -109,6 +109,7 @@ def sessions(job: Job, source: Connection, target: Connection) -> StreamingPipel
         window=Window(
             kind="session",
             gap_ms=SESSION_GAP,
+            max_session_duration_ms=HOUR,
             event_time_column="at",
             group_by=("page",),
             aggregations=VIEWS,
