@@ -187,6 +187,8 @@ class _Course:
         while self.table.count() < awaited:
             if self.running.done():
                 raise _Ended
+            if "ready" not in read_marks(self.marks_file):  # the limit is for the load
+                began = time.monotonic()
             if time.monotonic() > began + self.run.settings.limit:
                 raise _OverLimit
             if time.monotonic() > sampled + STATE_EVERY_SECONDS:
