@@ -304,7 +304,7 @@ def test_a_change_without_a_time_is_bad(value: Any) -> None:
         change_time(CDC(), {"source": {"ts_ms": value}})
 
 
-def test_new_fields_have_the_widest_type_and_names_of_their_own() -> None:
+def test_new_fields_have_the_widest_type_and_no_reserved_name() -> None:
     decoder = ChangeDecoder(CDC(schema_evolution="evolve"), PayloadSpec(), COLUMNS, ("id",))
     after = {"id": 1, "EMAIL": "x", "size": 1, "empty": None, "_offset": 5, "_loaded_at": 1, "_ematix_x": 1}
     rows = [after, {**after, "size": 2.5, "more": {"a": 1}}]

@@ -7,7 +7,6 @@ one character for each column: the event does not tell the column's value (`UNTO
 
 from __future__ import annotations
 
-import base64
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.messages.base import POSITION, VALUE
 from ematix_flow.backends.payloads.base import META_COLUMNS, BadMessage, DecodedBatch, PayloadSpec
+from ematix_flow.backends.payloads.change_blocks import BLOCK_ROWS, BlockReader, join_blocks
 from ematix_flow.backends.payloads.change_events import (
     UNAVAILABLE,
+    UNAVAILABLE_TEXTS,
     BadChange,
     ChangeEvent,
     change_time,
@@ -64,8 +65,7 @@ CHANGE_COLUMNS = (
     ColumnSpec(CHANGE_AT, DataType("timestamp_tz"), nullable=True),
 )
 _log = logging.getLogger(__name__)
-_ENCODED = base64.b64encode(UNAVAILABLE.encode()).decode()
-_UNTOLD_VALUES = (UNAVAILABLE, UNAVAILABLE.encode(), _ENCODED)
+_UNTOLD_VALUES = (*UNAVAILABLE_TEXTS, UNAVAILABLE.encode())
 _SCALARS = frozenset({int, float, bool, type(None)})
 _NO_FIELD = object()
 _TAKEN_NAMES = {*META_COLUMNS, LOADED_AT, BATCH_ID, VALID_FROM, VALID_TO, IS_CURRENT, ROW_HASH}
@@ -103,6 +103,23 @@ class ChangeDecoder:
         return {path[-1]: path for path in self.cdc.key_paths if self.cdc.key_field and path[:-1] != after}
 
     def decode(self, messages: pa.RecordBatch) -> DecodedBatch:
+        """Regular blocks are read column by column, other messages one by one."""
+        blocks = BlockReader(self.cdc, self.columns, self._wanted, self.keys, self.timed, self._check_fields)
+        if self.payload.format != "json" or not blocks.is_possible:
+            return self._decode_each(messages)
+        found = [
+            blocks.read(block) or self._decode_each(block)
+            for block in (
+                messages.slice(start, BLOCK_ROWS) for start in range(0, messages.num_rows, BLOCK_ROWS)
+            )
+        ]
+        return join_blocks(found) if found else self._decode_each(messages)
+
+    @cached_property
+    def _wanted(self) -> tuple[ColumnSpec, ...]:
+        return (*(ColumnSpec(c.name, c.type, nullable=True) for c in self.columns), *CHANGE_COLUMNS)
+
+    def _decode_each(self, messages: pa.RecordBatch) -> DecodedBatch:
         import pyarrow as pa
 
         fields, indexes, bad, empty = read_payload_fields(self.payload, messages.column(VALUE))
@@ -121,8 +138,7 @@ class ChangeDecoder:
                 continue
             rows += found
             of_message += [index] * len(found)
-        wanted = (*(ColumnSpec(c.name, c.type, nullable=True) for c in self.columns), *CHANGE_COLUMNS)
-        batch, of_message, unfit = assemble_rows(wanted, rows, of_message)
+        batch, of_message, unfit = assemble_rows(self._wanted, rows, of_message)
         refused = {each.index for each in unfit}
         if refused:  # a message with one bad row is bad as a whole
             good = [at for at, index in enumerate(of_message) if index not in refused]
@@ -165,7 +181,7 @@ class ChangeDecoder:
         for number, name, is_converted in self._value_columns:
             value = value_of(name, _NO_FIELD)
             kind = type(value)
-            if kind in _SCALARS or (kind is str and value != UNAVAILABLE and value != _ENCODED):
+            if kind in _SCALARS or (kind is str and value not in UNAVAILABLE_TEXTS):
                 into[name] = self._value(change, name, value) if is_converted or has_schemas else value
             elif value is _NO_FIELD:
                 marks[number] = ABSENT

@@ -7,6 +7,7 @@ place in the log.
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import re
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from ematix_flow.spec.cdc import CDC, OPERATIONS, EnvelopePaths, Operation
 from ematix_flow.spec.change_positions import WIDTH, ZERO, open_position, snapshot_position
 
 UNAVAILABLE = "__debezium_unavailable_value"
+UNAVAILABLE_TEXTS = (UNAVAILABLE, base64.b64encode(UNAVAILABLE.encode()).decode())
 _SNAPSHOT_OPERATIONS = ("r", "bootstrap-insert")  # never replace a change
 _DEBEZIUM_OPERATIONS: dict[str, Operation] = {
     name: OPERATIONS[name] for name in ("c", "u", "d", "r", "t")
@@ -81,14 +83,7 @@ def read_change(cdc: CDC, message: Mapping[str, Any], arrival: str) -> ChangeEve
     if op == "ignore":
         return None
     after, before = _row(envelope, paths.after), _row(envelope, paths.before)
-    log_position = _log_position(cdc, envelope, paths)
-    is_snapshot = value_at(envelope, paths.op) in _SNAPSHOT_OPERATIONS
-    if log_position == _BEFORE_ALL and not arrival.isdigit() and not is_snapshot:
-        raise BadChange(
-            "neither the message nor the broker has a position that orders the changes: name a field of the "
-            "message that does with ts_field="
-        )
-    position = f"{log_position}.{pad_position(arrival)}"
+    position = change_position(cdc, envelope, arrival)
     if op == "truncate":
         return ChangeEvent(op, {}, {}, position, envelope)
     if cdc.envelope == "maxwell":
@@ -119,6 +114,19 @@ def change_time(cdc: CDC, envelope: Mapping[str, Any]) -> dt.datetime:
     except OverflowError:
         pass  # the error below says it
     raise BadChange(f"{'.'.join(path)!r} is {display_value(found)}, which is no time")
+
+
+def change_position(cdc: CDC, envelope: Mapping[str, Any], arrival: str) -> str:
+    """Where the change is in the source's log. ``arrival`` is the message's position at the broker."""
+    paths = cdc.paths
+    log_position = _log_position(cdc, envelope, paths)
+    is_snapshot = value_at(envelope, paths.op) in _SNAPSHOT_OPERATIONS
+    if log_position == _BEFORE_ALL and not arrival.isdigit() and not is_snapshot:
+        raise BadChange(
+            "neither the message nor the broker has a position that orders the changes: name a field of the "
+            "message that does with ts_field="
+        )
+    return f"{log_position}.{pad_position(arrival)}"
 
 
 def value_at(message: Mapping[str, Any], path: Sequence[str]) -> Any:

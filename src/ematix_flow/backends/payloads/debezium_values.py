@@ -63,16 +63,24 @@ def debezium_value(value: Any, column: DataType, schema: Mapping[str, Any] | Non
             up, down = _TICKS[str(name)]
             return _moment(number * up // down)
         if name is None and column.kind in ("timestamp", "timestamp_tz"):
-            size = abs(number)
-            return _moment(
-                number // 1_000 if size >= _NANOS else number if size >= _MICROS else number * 1_000
-            )
+            return _moment(_micros(number))
     if column.kind in ("json", "jsonb") and isinstance(value, str) and not isinstance(value, JsonNumber):
         try:
             return json.loads(value, parse_float=JsonNumber)
         except (ValueError, RecursionError):
             return value
     return value
+
+
+def moment_of_number(number: int, zone: dt.timezone | None) -> dt.datetime:
+    """The time of a number without a schema. Raises OverflowError if there is none."""
+    return _EPOCH.replace(tzinfo=zone) + dt.timedelta(microseconds=_micros(number))
+
+
+def _micros(number: int) -> int:
+    """Milli-, micro- or nanoseconds, by the size of the number."""
+    size = abs(number)
+    return number // 1_000 if size >= _NANOS else number if size >= _MICROS else number * 1_000
 
 
 def column_type(schema: Mapping[str, Any]) -> DataType:

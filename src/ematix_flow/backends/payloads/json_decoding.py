@@ -115,9 +115,9 @@ class JsonDecoder:
 def parse_fields(value: bytes, texts: Sequence[str] = ()) -> dict[str, Any]:
     """The object's fields; a number is an int, an exact double, or a JsonNumber."""
     payload: Any
-    if _NEGATIVE_ZERO.search(value):
+    if has_negative_zero(value):
         return parse_exact_fields(value)
-    if _has_inexact_number(value):
+    if has_inexact_number(value):
         payload = parse_exact_fields(value, _EXACT)
     else:
         try:
@@ -133,7 +133,12 @@ def parse_fields(value: bytes, texts: Sequence[str] = ()) -> dict[str, Any]:
     return payload  # type: ignore[no-any-return]
 
 
-def _has_inexact_number(value: bytes) -> bool:
+def has_negative_zero(value: bytes) -> bool:
+    """Whether a whole number of the payload, or of several ones, may lose its sign."""
+    return _NEGATIVE_ZERO.search(value) is not None
+
+
+def has_inexact_number(value: bytes) -> bool:
     """Whether a double may not hold a number of the payload exactly, or at all, and orjson would use one."""
     for found in _LONG_NUMBER.finditer(value):
         is_negative = value[found.start() - 1 : found.start()] == b"-"

@@ -26,7 +26,7 @@ def assemble_rows(
 ) -> tuple[pa.RecordBatch, list[int], list[BadMessage]]:
     """The good rows, their indexes, and the bad rows with a reason. ``indexes`` has one index per row."""
     bad: dict[int, str] = {}
-    arrays = [_build_column(column, rows, bad) for column in columns]
+    arrays = [array_of_values(c, [row.get(c.name) for row in rows], bad, rows) for c in columns]
     good = [at for at in range(len(rows)) if at not in bad] if bad else None
     if good is not None:
         arrays = [array.take(_index_array(good)) for array in arrays]
@@ -39,11 +39,15 @@ def empty_batch(columns: Sequence[ColumnSpec]) -> pa.RecordBatch:
     return build_batch(columns, [_array([], c) for c in columns], 0)
 
 
-def _build_column(column: ColumnSpec, rows: DecodedRows, bad: dict[int, str]) -> pa.Array:
-    """An array with a null instead of each bad value."""
+def array_of_values(
+    column: ColumnSpec, values: list[Any], bad: dict[int, str], rows: DecodedRows = ()
+) -> pa.Array:
+    """An array with a null instead of each bad value, whose reason goes into ``bad``.
+
+    ``rows`` are the values' rows, for hints in the reasons.
+    """
     import pyarrow as pa
 
-    values = [row.get(column.name) for row in rows]
     found = set(map(type, values))
     if found <= plain_types(column.type.kind) and (column.nullable or type(None) not in found):
         try:
@@ -56,7 +60,7 @@ def _build_column(column: ColumnSpec, rows: DecodedRows, bad: dict[int, str]) ->
         try:
             out[at] = convert(value)
         except MissingField as missing:
-            bad.setdefault(at, f"{missing}{_case_hint(column.name, rows[at])}")
+            bad.setdefault(at, f"{missing}{_case_hint(column.name, rows[at]) if rows else ''}")
         except UnfitField as unfit:
             bad.setdefault(at, str(unfit))
     return _array(out, column)
