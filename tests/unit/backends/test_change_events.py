@@ -205,6 +205,14 @@ def test_bootstrapped_rows_never_replace_a_change() -> None:
     assert change is not None and row[CHANGE_POSITION] < change.position and decoded.empty_count == 2
 
 
+def test_rows_of_maxwells_own_table_of_bootstraps_are_no_rows_of_the_table() -> None:
+    row = {"id": 1, "database_name": "d", "table_name": "t", "is_complete": 0, "inserted_rows": 0}
+    request = {**MAXWELL_UPDATE, "database": "maxwell", "table": "bootstrap"}
+    own, another = {**request, "data": {**row, "client_id": "maxwell"}}, {**request, "data": row}
+    decoded = decode(CDC(envelope="maxwell"), own, another)
+    assert decoded.empty_count == 1 and decoded.rows.num_rows == 1
+
+
 def test_what_an_event_does_not_tell_is_marked_by_column() -> None:
     after = {"id": 1, "first_name": "__debezium_unavailable_value"}
     (row,) = decode(CDC(), {**POSTGRES_UPDATE, "after": after}).rows.to_pylist()

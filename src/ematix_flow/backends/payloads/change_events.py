@@ -42,6 +42,7 @@ _KNOWN_OPERATIONS: dict[str, dict[str, Operation]] = {
     "maxwell": _MAXWELL_OPERATIONS,
     "custom": {},
 }
+_BOOTSTRAP_COLUMNS = ("database_name", "table_name", "is_complete", "inserted_rows", "client_id")
 _LONG_WIDTH, _MOST = 80, 10**WIDTH
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _BEFORE_ALL = ZERO  # the position of rows that were read before any change of the log
@@ -83,6 +84,8 @@ def read_change(cdc: CDC, message: Mapping[str, Any], arrival: str) -> ChangeEve
     if op == "ignore":
         return None
     after, before = _row(envelope, paths.after), _row(envelope, paths.before)
+    if cdc.envelope == "maxwell" and _is_bootstrap_request(envelope, after):
+        return None
     position = change_position(cdc, envelope, arrival)
     if op == "truncate":
         return ChangeEvent(op, {}, {}, position, envelope)
@@ -161,6 +164,11 @@ def _row(envelope: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any] 
     if found is not None and not isinstance(found, dict):
         raise BadChange(f"{'.'.join(path)!r} is {display_value(found)}, not an object")
     return found
+
+
+def _is_bootstrap_request(envelope: Mapping[str, Any], row: Mapping[str, Any] | None) -> bool:
+    """Whether the row is of Maxwell's own table ``bootstrap``, which some versions send to the same topic."""
+    return envelope.get("table") == "bootstrap" and all(name in (row or {}) for name in _BOOTSTRAP_COLUMNS)
 
 
 def _row_schemas(schema: Any, paths: EnvelopePaths) -> dict[str, Mapping[str, Any]]:
