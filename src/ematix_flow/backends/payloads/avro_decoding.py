@@ -31,7 +31,11 @@ from ematix_flow.backends.payloads.registry import (
     UnusableSchema,
 )
 from ematix_flow.backends.payloads.registry_clients import subject_of
-from ematix_flow.backends.payloads.registry_decoding import RegistryDecoder, UnreadablePayload
+from ematix_flow.backends.payloads.registry_decoding import (
+    PayloadReader,
+    RegistryDecoder,
+    UnreadablePayload,
+)
 
 _CACHE_SIZE = 500
 _EPOCH = dt.datetime(1970, 1, 1)
@@ -45,7 +49,7 @@ class AvroDecoder(RegistryDecoder):
 
     schema_type = AVRO
 
-    def _open_reader(self, registry: SchemaRegistry, schema: RegisteredSchema) -> _AvroReader:
+    def _open_reader(self, registry: SchemaRegistry, schema: RegisteredSchema) -> PayloadReader:
         writer = load_schema(registry, schema)
         names = {field["name"] for field in fields_of(writer)}
         if not names and not (isinstance(writer, dict) and writer.get("type") == "record"):

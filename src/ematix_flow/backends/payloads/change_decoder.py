@@ -122,7 +122,7 @@ class ChangeDecoder:
     def _decode_each(self, messages: pa.RecordBatch) -> DecodedBatch:
         import pyarrow as pa
 
-        fields, indexes, bad, empty = read_payload_fields(self.payload, messages.column(VALUE))
+        fields, indexes, bad, empty = read_payload_fields(self.cdc, self.payload, messages.column(VALUE))
         arrivals = messages.column(POSITION).to_pylist()
         rows: list[Mapping[str, Any]] = []
         of_message: list[int] = []
@@ -221,7 +221,7 @@ class ChangeDecoder:
         import pyarrow as pa
 
         values = messages.column(VALUE)
-        fields, indexes, _, _ = read_payload_fields(self.payload, values)
+        fields, indexes, _, _ = read_payload_fields(self.cdc, self.payload, values)
         known = {column.name.casefold() for column in self.columns}
         typed: set[str] = set()
         having: list[int] = []
@@ -275,9 +275,14 @@ def _is_untold(value: Any) -> bool:
 
 
 def read_payload_fields(
-    payload: PayloadSpec, values: pa.Array
+    cdc: CDC, payload: PayloadSpec, values: pa.Array
 ) -> tuple[list[Mapping[str, Any]], list[int], list[BadMessage], int]:
     """The fields of each readable payload, their indexes, the bad messages, and how many are empty."""
+    is_envelope = cdc.envelope == "debezium" and cdc.paths.op[0] not in ("schema", "payload")
+    if payload.format == "avro" and payload.registry is not None and is_envelope:
+        from ematix_flow.backends.payloads.avro_envelopes import AvroEnvelopeDecoder
+
+        return AvroEnvelopeDecoder(payload, ()).read_fields(values)
     if payload.format != "json":
         return registry_decoder(payload, ()).read_fields(values)
     rows: list[Mapping[str, Any]] = []
@@ -303,7 +308,7 @@ def infer_change_columns(cdc: CDC, payload: PayloadSpec, values: Sequence[bytes]
     samples: list[bytes] = []
     schemas: dict[str, DataType] = {}
     array = pa.array(list(values), pa.binary())
-    messages = read_payload_fields(payload, array)[0]
+    messages = read_payload_fields(cdc, payload, array)[0]
     for message in messages:
         try:
             change = read_change(cdc, message, "0")

@@ -27,7 +27,15 @@ _TICKS = {  # microseconds as a fraction: how many units a microsecond has
     f"{_TIME}MicroTimestamp": (1, 1),
     f"{_TIME}NanoTimestamp": (1, 1_000),
 }
-_DECIMAL, _VARIABLE_DECIMAL = f"{_CONNECT}Decimal", "io.debezium.data.VariableScaleDecimal"
+DECIMAL, _VARIABLE_DECIMAL = f"{_CONNECT}Decimal", "io.debezium.data.VariableScaleDecimal"
+_ZONED, _UUID = f"{_TIME}ZonedTimestamp", "io.debezium.data.Uuid"
+LOGICAL_TYPES = {  # the type that means what a logical type of Avro means
+    "decimal": DECIMAL,
+    "date": f"{_TIME}Date",
+    "uuid": _UUID,
+    **{f"timestamp-{unit}": _ZONED for unit in ("millis", "micros", "nanos")},
+    **{f"local-timestamp-{unit}": f"{_TIME}MicroTimestamp" for unit in ("millis", "micros", "nanos")},
+}
 _KINDS = {
     "boolean": "boolean",
     "int8": "small_int",
@@ -50,7 +58,7 @@ def debezium_value(value: Any, column: DataType, schema: Mapping[str, Any] | Non
     if value is None:
         return None
     name = schema.get("name") if schema else None
-    if name == _DECIMAL and isinstance(value, str) and schema is not None:
+    if name == DECIMAL and isinstance(value, str) and schema is not None:
         scale = (schema.get("parameters") or {}).get("scale")
         return _decimal(value, scale)
     if isinstance(value, dict) and set(value) == {"scale", "value"} and column.kind not in ("json", "jsonb"):
@@ -90,13 +98,13 @@ def column_type(schema: Mapping[str, Any]) -> DataType:
         return DataType("date")
     if name in _TICKS:
         return DataType("timestamp")
-    if name == f"{_TIME}ZonedTimestamp":
+    if name == _ZONED:
         return DataType("timestamp_tz")
     if name == "io.debezium.data.Json":
         return DataType("json")
-    if name == "io.debezium.data.Uuid":
+    if name == _UUID:
         return DataType("uuid")
-    if name == _DECIMAL:
+    if name == DECIMAL:
         found = schema.get("parameters") or {}
         try:
             scale = int(found.get("scale", 0))
@@ -111,9 +119,10 @@ def column_type(schema: Mapping[str, Any]) -> DataType:
 
 
 def _decimal(text: Any, scale: Any) -> Any:
-    """An unscaled number in base64; the text itself if it is none."""
+    """An unscaled number, in JSON in base64; the text itself if it is none."""
     try:
-        raw, places = base64.b64decode(text, validate=True), int(scale)
+        raw = text if isinstance(text, bytes) else base64.b64decode(text, validate=True)
+        places = int(scale)
     except (binascii.Error, ValueError, TypeError):
         return text
     return Decimal(f"{int.from_bytes(raw, 'big', signed=True)}E{-places}") if raw else text
