@@ -18,6 +18,7 @@ from ematix_flow import (
     Integer,
     ManagedTable,
     String,
+    Target,
     Text,
     fault_points,
     nullable,
@@ -322,6 +323,25 @@ def test_new_fields_become_columns_of_a_declared_table(
     load(mirror(kafka, kafka_topic, warehouse(pg_database), cdc=CDC(schema_evolution="evolve")))
     select = "SELECT id, tier, since IS NULL FROM customers ORDER BY id"
     assert query(pg_database, select) == [(1, 5, True), (2, 3, False)]
+
+
+def test_a_target_gets_the_columns_that_another_one_has_already(
+    kafka: KafkaServer, kafka_topic: str, tmp_path: Path
+) -> None:
+    """As after a crash between the commits of two targets."""
+    lite = SQLiteConnection(name="lite", path=str(tmp_path / "lite.db"))
+    with closing(sqlite3.connect(lite.path)) as database:
+        database.execute("CREATE TABLE ahead (id INTEGER PRIMARY KEY, name TEXT, size INTEGER)")
+        database.execute("CREATE TABLE behind (id INTEGER PRIMARY KEY, name TEXT)")
+    targets = [Target(connection=lite, table=name) for name in ("ahead", "behind")]
+    cdc = CDC(schema_evolution="evolve")
+    followed = stream(source=kafka_connection(kafka), source_query=kafka_topic, targets=targets, cdc=cdc)
+    long_name = "n" * 100
+    produce(kafka, kafka_topic, [change("c", 1, None, {"id": 1, "name": "a", "size": 7, long_name: 1})])
+    load(followed)
+    with closing(sqlite3.connect(lite.path)) as database:
+        for table in ("ahead", "behind"):
+            assert database.execute(f"SELECT id, name, size FROM {table}").fetchall() == [(1, "a", 7)]
 
 
 @pytest.mark.parametrize("mode", ["merge", "scd2"])

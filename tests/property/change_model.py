@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ematix_flow.backends.arrow.batch_casts import cast_batch
 from ematix_flow.backends.base import BatchTarget, LoadResult, StagedRows
@@ -22,7 +23,14 @@ from ematix_flow.backends.payloads.change_events import UNAVAILABLE
 from ematix_flow.engine.streams.change_folding import ChangeFolder
 from ematix_flow.engine.streams.change_listing import ChangeLister
 from ematix_flow.spec.cdc import CDC
-from ematix_flow.spec.tables import CHANGE_OP, TRUNCATE_ROWS, ColumnSpec, TableContents, TableSpec
+from ematix_flow.spec.tables import (
+    CHANGE_OP,
+    CHANGE_POSITION,
+    TRUNCATE_ROWS,
+    ColumnSpec,
+    TableContents,
+    TableSpec,
+)
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.matching import ChangeOptions, Matching
 from ematix_flow.testing.loads import new_load, prepare
@@ -78,9 +86,12 @@ class SourceTable:
                 self._send("t", None, None, dict.fromkeys(self.known))
         elif key not in self.rows:
             row = self._new_row(key)
+            has_note = not self.partial or chance.random() < 0.7
+            if not has_note:  # a row that is marked as deleted keeps what the new one does not have
+                row["note"] = self.mirror[key][0] if self.soft and key in self.mirror else None
             self.rows[key] = row
             self._put(key, row)
-            self._send(chance.choice("cr"), None, row, {key: row})
+            self._send(chance.choice("cr"), None, row if has_note else without_note(row), {key: row})
         elif kind == "delete":
             del self.rows[key]
             self._delete(key)
@@ -100,7 +111,9 @@ class SourceTable:
                 row["note"] = old["note"]
             self.rows[key] = row
             self._put(key, row)
-            sent = {**row, "note": UNAVAILABLE} if left_out and row["note"] is not None else row
+            sent = row
+            if left_out:
+                sent = {**row, "note": UNAVAILABLE} if row["note"] is not None else without_note(row)
             self._send("u", None, sent, {key: row})
 
     def _new_row(self, key: Key) -> Row:
@@ -132,6 +145,10 @@ class SourceTable:
             envelope = {"schema": None, "payload": envelope}
         self.messages.append(json.dumps(envelope).encode())
         self.states.append(dict(self.mirror))
+
+
+def without_note(row: Row) -> Row:
+    return {name: value for name, value in row.items() if name != "note"}
 
 
 def versions_of(made: Sequence[tuple[int, Mapping[Key, Row | None]]]) -> set[tuple[Any, ...]]:
@@ -190,9 +207,12 @@ class Mirror:
         decoded = decoder.decode(message_batch(values, self.offset))
         assert not decoded.bad, decoded.bad
         self.offset += len(values)
-        folder = (ChangeLister if self.history else ChangeFolder)(
-            self.table, KEYS, self.table.column_names, self.soft
-        )
+        names = self.table.column_names
+        folder = ChangeFolder(self.table, KEYS, names, self.soft)
+        if self.history:
+            found = decoded.rows.filter(pc.equal(decoded.rows[CHANGE_OP], TRUNCATE_ROWS))
+            cuts = tuple(sorted(found[CHANGE_POSITION].to_pylist()))
+            folder = ChangeLister(self.table, KEYS, names, self.soft, truncates=cuts)
         if sorted_parts:
             rows = decoded.rows.to_pylist()
             rows.sort(key=lambda r: (r["region"] or "", r["id"] or 0, r["_ematix_change_position"]))

@@ -4,6 +4,7 @@ source was at the last change that arrived."""
 from __future__ import annotations
 
 import datetime as dt
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ematix_flow.backends.payloads.change_events import UNAVAILABLE
+from ematix_flow.errors import RowRejected
 from tests.contract import mysql_setup, postgres_setup
 from tests.contract.embedded_setup import backend_at, run_sql, target_of
 from tests.lakes import lake_backend, lake_target
@@ -212,3 +215,66 @@ def test_a_mirror_in_delta_is_the_source(spark: SparkSession, tmp_path: Path, so
         return as_rows([tuple(row) for row in found], soft)
 
     check_delivery_with_repeats(mirror, rows, 9, soft=soft, count=16)
+
+
+# ------------------------------------------------------------------ cases that random histories seldom have
+
+
+def event(op: str, lsn: int, after: dict[str, Any] | None, id: int = 1) -> bytes:
+    row = None if after is None else {"region": "a", "id": id, "amount": lsn, **after}
+    before = {"region": "a", "id": id} if op == "d" else None
+    source = {"connector": "postgresql", "lsn": lsn, "ts_ms": 1_700_000_000_000 + lsn * 1_000}
+    return json.dumps({"op": op, "before": before, "after": row, "source": source}).encode()
+
+
+def embedded(path: Path, *, soft: bool = False, history: bool = False) -> tuple[Mirror, Versions]:
+    mirror = Mirror(target_of(backend_at("sqlite", path)), soft=soft, history=history)
+    current = " WHERE is_current" if history else ""
+    gone = ", gone_at" if soft else ""
+    select = f"SELECT id, note{gone} FROM shop__mirror{current} ORDER BY id"
+    return mirror, lambda: run_sql("sqlite", path, select)
+
+
+@pytest.mark.parametrize("history", [False, True])
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_late_change_tells_no_value_of_a_newer_one(history: bool, size: int, tmp_path: Path) -> None:
+    mirror, rows = embedded(tmp_path / "mirror.db", history=history)
+    mirror.deliver([event("c", 5, {"note": "new"})])
+    late = [event("c", 3, {"note": "old"}), event("u", 9, {"note": UNAVAILABLE})]
+    for start in range(0, 2, size):
+        mirror.deliver(late[start : start + size])
+    assert rows() == [(1, "new")]
+
+
+@pytest.mark.parametrize(("soft", "history"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_row_with_the_key_of_a_deleted_one_does_not_take_its_values(
+    soft: bool, history: bool, size: int, tmp_path: Path
+) -> None:
+    mirror, _ = embedded(tmp_path / "mirror.db", soft=soft, history=history)
+    mirror.deliver([event("c", 5, {"note": "mine"}), event("c", 6, {"note": "of another row"}, id=2)])
+    moved = [event("d", 7, None, id=2), event("d", 8, None), event("c", 9, {"note": UNAVAILABLE}, id=2)]
+    with pytest.raises(RowRejected, match="leave out long values"):
+        for start in range(0, 3, size):
+            mirror.deliver(moved[start : start + size])
+
+
+@pytest.mark.parametrize("op", ["t", "d"])
+def test_a_deleted_row_keeps_the_time_of_its_delete(op: str, tmp_path: Path) -> None:
+    mirror, rows = embedded(tmp_path / "mirror.db", soft=True)
+    mirror.deliver([event("c", 5, {"note": "x"}), event("d", 6, None)])
+    ((_, _, deleted_at),) = rows()
+    mirror.deliver([event(op, 8, None)])
+    assert rows() == [(1, "x", deleted_at)]
+
+
+@pytest.mark.parametrize("history", [False, True])
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_value_that_an_insert_does_not_have_is_null_for_later_changes(
+    history: bool, size: int, tmp_path: Path
+) -> None:
+    mirror, rows = embedded(tmp_path / "mirror.db", history=history)
+    changes = [event("c", 5, {}), event("u", 9, {"note": UNAVAILABLE})]
+    for start in range(0, 2, size):
+        mirror.deliver(changes[start : start + size])
+    assert rows() == [(1, None)]

@@ -37,7 +37,9 @@ UPSERT_ROW, DELETE_ROW, MARK_ROW, TRUNCATE_ROWS = (
     "m",
     "t",
 )  # MARK_ROW: an upsert, then a soft delete
-GIVEN, UNTOLD, ABSENT = "0", "1", "2"  # of a column in CHANGE_KEPT
+# Of a column in CHANGE_KEPT: it has its value; the value did not change and is left out; the change has no
+# such field; the value is left out, and the row that had it is deleted.
+GIVEN, UNTOLD, ABSENT, LOST = "0", "1", "2", "3"
 LAST_POSITION = "_position"  # of the last applied change of a key, in the companion table
 
 # What a table contains: plain rows; rows with the time of their deletion; versions by the time of the load;
@@ -234,9 +236,7 @@ class TableSpec:
         """The table of staged rows: the declared columns, and for changes what each one says."""
         if not self.keeps_changes:
             return self
-        names: tuple[str, ...] = (CHANGE_OP, CHANGE_POSITION, CHANGE_KEPT, CHANGE_OPEN)
-        if self.keeps == "changes":
-            names = (*names, CHANGE_FROM, CHANGE_UNTIL)
+        names = (CHANGE_OP, CHANGE_POSITION, CHANGE_KEPT, CHANGE_FROM, CHANGE_UNTIL, CHANGE_OPEN)
         text = DataType("text")
         columns = tuple(replace(c, nullable=True, primary_key=False) for c in self.columns)
         added = tuple(ColumnSpec(name, text, nullable=True) for name in names)

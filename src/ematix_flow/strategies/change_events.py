@@ -29,6 +29,7 @@ from ematix_flow.spec.tables import (
     GIVEN,
     LAST_POSITION,
     LOADED_AT,
+    LOST,
     MARK_ROW,
     TRUNCATE_ROWS,
     UNTOLD,
@@ -87,7 +88,10 @@ def steps(
         out.append(StrategyStep("delete", dialect.delete_from(target, due, {k: k for k in keys}, is_gone)))
     else:
         condition = exp.and_(is_op(dialect, DELETE_ROW), _stored(dialect, True), *by_key)
-        marked = {soft: _mark(dialect, table, incoming, soft), **load_columns_of(dialect, table, incoming)}
+        mark = _mark(dialect, table, incoming, soft)
+        if table.column(soft).type.kind != "boolean":  # the time of the first delete stays
+            mark = exp.Coalesce(this=column(soft, "s"), expressions=[mark])
+        marked = {soft: mark, **load_columns_of(dialect, table, incoming)}
         out.append(StrategyStep("delete", dialect.update_from(target, due, marked, condition)))
     has_row = exp.paren(exp.or_(is_op(dialect, UPSERT_ROW), is_op(dialect, MARK_ROW)))
     sets: dict[str, exp.Expr] = {n: column(n, "s") for n in table.column_names if n not in keys}
@@ -110,6 +114,18 @@ def steps(
     columns = [*keys, LAST_POSITION, LOADED_AT, BATCH_ID]
     out.append(StrategyStep("work", insert_into(positions, columns, applied)))
     return out
+
+
+def _has_mark(mark: str) -> exp.Expr:
+    return exp.Like(this=column(CHANGE_KEPT, "s"), expression=exp.Literal.string(f"%{mark}%"))
+
+
+def _is_marked(dialect: StrategyDialect, soft: ColumnSpec) -> exp.Expr:
+    """Whether the stored row of a due change is marked as deleted."""
+    mark = column(soft.name, "s")
+    if soft.type.kind == "boolean":
+        return exp.EQ(this=mark, expression=dialect.literal(True, _BOOLEAN))
+    return exp.not_(exp.Is(this=mark, expression=exp.Null()))
 
 
 def _text(dialect: StrategyDialect, value: str) -> exp.Expr:
@@ -146,6 +162,8 @@ def _due_changes(dialect: StrategyDialect, table: TableSpec, incoming: IncomingR
     for number, name in enumerate(table.column_names, 1):
         if name in keys:
             values.append(column(name, "s"))
+        elif name == options.soft_delete_column:
+            values.append(column(name, "t"))
         else:
             values.append(given_or_stored(dialect, number, table.column(name), survives))
     due = (
@@ -229,8 +247,8 @@ def _truncated_rows(dialect: StrategyDialect, table: TableSpec, incoming: Incomi
 
     Keys without a stored row are known too: a change from before the truncate may come again.
     """
-    keys, companion = incoming.matching.keys, table.companion()
-    assert companion is not None
+    options, keys, companion = incoming.matching.changes, incoming.matching.keys, table.companion()
+    assert options is not None and companion is not None
     target = dialect.table(table.schema, table.name)
     positions = dialect.table(companion.schema, companion.name)
 
@@ -245,7 +263,11 @@ def _truncated_rows(dialect: StrategyDialect, table: TableSpec, incoming: Incomi
         distinct=True,
     )
     values = [
-        column(n, "a") if n in keys else dialect.literal(None, table.column(n).type)
+        column(n, "a")
+        if n in keys
+        else column(n, "t")
+        if n == options.soft_delete_column
+        else dialect.literal(None, table.column(n).type)
         for n in table.column_names
     ]
     joins = [(positions, "p"), (target, "t"), (incoming.work[DUE], "d")]
@@ -282,15 +304,18 @@ def _mark_of_row(dialect: StrategyDialect, table: TableSpec, incoming: IncomingR
 
 
 def untold_values(dialect: StrategyDialect, table: TableSpec, incoming: IncomingRows) -> LoadGuard:
-    """Refuse a new row for which the source leaves out a value: nothing has ever told it."""
-    keys = incoming.matching.keys
+    """Refuse a new row for which the source leaves out a value: nothing has ever told it.
+
+    A row that is marked as deleted is another row, which had the key before.
+    """
+    keys, options = incoming.matching.keys, incoming.matching.changes
+    unknown: list[exp.Expr] = [_stored(dialect, False)]
+    if options is not None and options.soft_delete_column is not None:
+        unknown.append(_is_marked(dialect, table.column(options.soft_delete_column)))
     query = (
         exp.select(*[column(k, "s") for k in keys])
         .from_(table_as(incoming.work[DUE], "s"))
-        .where(
-            exp.Like(this=column(CHANGE_KEPT, "s"), expression=exp.Literal.string(f"%{UNTOLD}%")),
-            _stored(dialect, False),
-        )
+        .where(exp.or_(_has_mark(LOST), exp.and_(_has_mark(UNTOLD), exp.paren(exp.or_(*unknown)))))
         .limit(_MAX_SHOWN)
     )
 

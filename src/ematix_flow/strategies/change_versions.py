@@ -13,9 +13,11 @@ from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.tables import (
     BATCH_ID,
     CHANGE_AT,
+    CHANGE_FROM,
     CHANGE_KEPT,
     CHANGE_OP,
     CHANGE_POSITION,
+    CHANGE_UNTIL,
     DELETE_ROW,
     EVENT_AT,
     IS_CURRENT,
@@ -109,7 +111,8 @@ def _due_changes(dialect: StrategyDialect, table: TableSpec, incoming: IncomingR
     ).from_(subquery(incoming.select, "s"))
     return _with_stored(dialect, table, incoming, selected, "s").where(
         exp.not_(is_op(dialect, TRUNCATE_ROWS)),
-        exp.GT(this=column(CHANGE_POSITION, "s"), expression=last_or_opened(dialect)),
+        exp.LTE(this=column(CHANGE_FROM, "s"), expression=last_or_opened(dialect)),
+        exp.GT(this=column(CHANGE_UNTIL, "s"), expression=last_or_opened(dialect)),
     )
 
 

@@ -314,9 +314,10 @@ def test_a_change_without_a_time_is_bad(value: Any) -> None:
 
 def test_new_fields_have_the_widest_type_and_no_reserved_name() -> None:
     decoder = ChangeDecoder(CDC(schema_evolution="evolve"), PayloadSpec(), COLUMNS, ("id",))
-    after = {"id": 1, "EMAIL": "x", "size": 1, "empty": None, "_offset": 5, "_loaded_at": 1, "_ematix_x": 1}
+    after = {"id": 1, "EMAIL": "x", "size": 1, "empty": None, "_offset": 5, "_LOADED_at": 1, "_ematix_x": 1}
     rows = [after, {**after, "size": 2.5, "more": {"a": 1}}]
     messages = [json.dumps({**POSTGRES_UPDATE, "after": row}).encode() for row in rows]
-    found = decoder.new_columns(message_batch([*messages, b"no json", b'{"op": "d"}']))
+    no_key = json.dumps({**POSTGRES_UPDATE, "after": {"id": None, "other": 1}}).encode()
+    found = decoder.new_columns(message_batch([*messages, no_key, b"no json", b'{"op": "d"}']))
     assert {column.name: column.type.kind for column in found} == {"size": "double", "more": "json"}
     assert decoder.new_columns(message_batch([json.dumps(POSTGRES_UPDATE).encode()])) != ()  # last_name

@@ -68,7 +68,8 @@ _log = logging.getLogger(__name__)
 _UNTOLD_VALUES = (*UNAVAILABLE_TEXTS, UNAVAILABLE.encode())
 _SCALARS = frozenset({int, float, bool, type(None)})
 _NO_FIELD = object()
-_TAKEN_NAMES = {*META_COLUMNS, LOADED_AT, BATCH_ID, VALID_FROM, VALID_TO, IS_CURRENT, ROW_HASH}
+_TAKEN_NAMES = {*META_COLUMNS, LOADED_AT, BATCH_ID}
+_VERSION_NAMES = {VALID_FROM, VALID_TO, IS_CURRENT, ROW_HASH}
 
 
 @dataclass(frozen=True)
@@ -232,6 +233,10 @@ class ChangeDecoder:
                 continue
             if change is None or change.op != "upsert":
                 continue
+            try:
+                self._key_values(change, change.row)
+            except BadChange:  # the message is bad, and brings nothing
+                continue
             told = {name for name, value in change.row.items() if value is not None and not _is_untold(value)}
             new = {name for name in told | set(change.schemas) if name.casefold() not in known}
             if new:
@@ -241,7 +246,12 @@ class ChangeDecoder:
             return ()
         samples = values.take(pa.array(having, pa.int64())).to_pylist()
         found = infer_change_columns(self.cdc, self.payload, samples)
-        return tuple(column for column in found if column.name in typed and not _is_taken(column.name))
+        return tuple(column for column in found if column.name in typed and not self._is_taken(column.name))
+
+    def _is_taken(self, name: str) -> bool:
+        """Whether loads use this name themselves, so that no field can have a column of this name."""
+        taken = _TAKEN_NAMES | _VERSION_NAMES if self.timed else _TAKEN_NAMES
+        return name.lower() in taken or first_reserved_name((name,)) is not None
 
     def _check_fields(self, row: Mapping[str, Any]) -> None:
         """Refuse or report fields that have no column, by ``schema_evolution=``."""
@@ -260,11 +270,6 @@ class ChangeDecoder:
             _log.warning(
                 "changes have fields without a column in the table, which are left out: %s", ", ".join(unseen)
             )
-
-
-def _is_taken(name: str) -> bool:
-    """Whether loads use this name themselves, so that no field can have a column of this name."""
-    return name in _TAKEN_NAMES or first_reserved_name((name,)) is not None
 
 
 def _is_untold(value: Any) -> bool:

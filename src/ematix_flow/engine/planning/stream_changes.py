@@ -60,11 +60,8 @@ def plan_change_target(
     connections: Connections,
     columns: tuple[ColumnSpec, ...],
     are_declared: bool,
-    new_columns: frozenset[str],
 ) -> StreamTargetPlan:
-    """``are_declared``: ``source_columns=`` or a registry declares the columns. ``new_columns`` are for new
-    fields: the table gets them.
-    """
+    """``are_declared``: ``source_columns=`` or a registry declares the columns."""
     cdc = spec.cdc
     assert cdc is not None
     backend = connections.backend(target.connection)
@@ -76,7 +73,7 @@ def plan_change_target(
     existing = existing_table(target, connections) if target.table is None and target.table_name else None
     table = target.table or existing or new_table(target, columns)
     require_columns(target, table, available)
-    grown, drift = None, tuple[str, ...]()
+    grown, drift, added = None, tuple[str, ...](), frozenset[str]()
     if existing is not None:
         table = replace(table, columns=tuple(c for c in table.columns if c.name in available))
         if are_declared and not cdc.adds_columns:
@@ -85,7 +82,9 @@ def plan_change_target(
     if cdc.adds_columns:
         live = sink.inspect(table)
         table = with_added_columns(table, live, target.mode, available)
-        table = _with_new_columns(table, live, [c for c in columns if c.name in new_columns])
+        declared = set(table.column_names)
+        table = _with_new_columns(table, live, columns)
+        added = frozenset(table.column_names) - declared
     if target.keys and target.table is None:
         table = with_required_keys(table, target.keys)
     table, matching = resolve_matching(as_batch_pipeline(spec), as_batch_target(target, table), table)
@@ -97,7 +96,7 @@ def plan_change_target(
         changes = replace(changes, changes=(*_companion_changes(table, found), *changes.changes))
     else:
         adopted = existing is not None and target.mode != "scd2"
-        changes, warnings = _judge_changes(spec, table, found, new_columns, adopted=adopted)
+        changes, warnings = _judge_changes(spec, table, found, added, adopted=adopted)
         drift = (*drift, *warnings)
     load = LoadPlan(
         table,
@@ -117,20 +116,22 @@ def _with_new_columns(table: TableSpec, live: LiveTable | None, new: Sequence[Co
 
 
 def _judge_changes(
-    spec: StreamSpec, table: TableSpec, found: TablePlan, new_columns: frozenset[str], *, adopted: bool
+    spec: StreamSpec, table: TableSpec, found: TablePlan, added: frozenset[str], *, adopted: bool
 ) -> tuple[TablePlan, tuple[str, ...]]:
-    """The changes that the load makes, and warnings. Columns for new fields are added in any case; an
+    """The changes that the load makes, and warnings. Columns for new fields are ``added`` in any case; an
     ``adopted`` table, which no declaration describes, is not changed otherwise.
     """
-    added = {f"{table.label}.{name}" for name in new_columns}
-    adding = tuple(change for change in found.changes if change.subject in added)
+    subjects = {f"{table.label}.{name}" for name in added}
+    adding = tuple(change for change in found.changes if change.subject in subjects)
     rest = replace(
         found,
         changes=tuple(change for change in found.changes if change not in adding),
-        diff=tuple(line for line in found.diff if line.subject not in new_columns),
+        diff=tuple(line for line in found.diff if line.subject not in added),
     )
     if adopted:
-        return TablePlan((*_companion_changes(table, rest), *adding)), ()
+        wanted = (*_companion_changes(table, rest), *adding)
+        declined = tuple(change for change in found.changes if change not in wanted)
+        return TablePlan(wanted, found.differences, found.diff, declined=declined), ()
     judged, warnings = judge_drift(spec.on_drift, table, rest, spec.where)
     return replace(judged, changes=(*judged.changes, *adding)), warnings
 

@@ -94,12 +94,8 @@ def plan_targets(
     columns: tuple[ColumnSpec, ...],
     lookups: Mapping[str, str],
     columns_by: str,
-    new_columns: frozenset[str] = frozenset(),
 ) -> tuple[StreamTargetPlan, ...]:
-    """Plan every target for these columns. Spark checks the SQL on no rows.
-
-    ``new_columns`` are those of change events that tables without them get.
-    """
+    """Plan every target for these columns. Spark checks the SQL on no rows."""
     outgoing = with_soft_delete_column(spec.cdc, columns)
     # columns found in a table or in messages do not declare what a table should hold
     is_computed = spec.transform_sql is not None or spec.is_stateful
@@ -111,7 +107,7 @@ def plan_targets(
     return tuple(
         _plan_target(spec, target, connections, outgoing, are_declared)
         if spec.cdc is None
-        else plan_change_target(spec, target, connections, outgoing, are_declared, new_columns)
+        else plan_change_target(spec, target, connections, outgoing, are_declared)
         for target in spec.targets
     )
 

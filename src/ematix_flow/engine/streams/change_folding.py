@@ -26,6 +26,7 @@ from ematix_flow.spec.tables import (
     CHANGE_UNTIL,
     DELETE_ROW,
     GIVEN,
+    LOST,
     MARK_ROW,
     TRUNCATE_ROWS,
     UNTOLD,
@@ -37,6 +38,9 @@ from ematix_flow.spec.types import DataType
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+
+
+_OPEN = (UNTOLD, ABSENT)  # an earlier change may tell the value
 
 
 @dataclass
@@ -171,23 +175,26 @@ class ChangeFolder:
         for number in range(len(rows) - 1, -1, -1):
             row = rows[number]
             if ops[row] == DELETE_ROW:
+                if not self.soft and not has_row:
+                    yield result, "", high
+                    return
+                marks = after_delete(result.marks, keeps_row=self.soft)
+                if marks != result.marks and result.op == UPSERT_ROW:
+                    if positions[row] < high:
+                        yield result, positions[row], high
+                        high = positions[row]
+                    result = _Result(result.op, result.sources, marks)
                 if not self.soft:
-                    if not has_row:
-                        yield result, "", high
-                        return
-                    if ABSENT in result.marks:  # the new row after this delete has no such value
-                        if positions[row] < high:
-                            yield result, positions[row], high
-                            high = positions[row]
-                        marks = [GIVEN if mark == ABSENT else mark for mark in result.marks]
-                        result = _Result(result.op, result.sources, marks)
                     break
                 continue
             known = kept[row] or GIVEN * width
-            if has_row and not any(
-                mark != GIVEN and new == GIVEN for mark, new in zip(result.marks, known, strict=True)
-            ):
-                continue
+            told = [m in _OPEN and new == GIVEN for m, new in zip(result.marks, known, strict=False)]
+            if has_row:  # a value that an earlier change has no field for is the stored one, or null
+                pairs = zip(result.marks, known, strict=True)
+                marks = [ABSENT if (mark, new) == (UNTOLD, ABSENT) else mark for mark, new in pairs]
+                result = _Result(result.op, result.sources, marks)
+                if not any(told):
+                    continue
             if number < len(rows) - 1 and positions[row] < high:
                 yield result, positions[row], high
                 high = positions[row]
@@ -198,20 +205,25 @@ class ChangeFolder:
             else:
                 result = _Result(
                     result.op,
-                    [
-                        row if mark != GIVEN and new == GIVEN else old
-                        for old, mark, new in zip(result.sources, result.marks, known, strict=True)
-                    ],
-                    [GIVEN if new == GIVEN else mark for mark, new in zip(result.marks, known, strict=True)],
+                    [row if is_told else old for old, is_told in zip(result.sources, told, strict=True)],
+                    [GIVEN if is_told else mark for mark, is_told in zip(result.marks, told, strict=True)],
                 )
         yield result, "", high
 
     def table_marks(self, marks: Sequence[str]) -> str | None:
         """The marks for the columns of the table; None if all values are given."""
-        if UNTOLD not in marks and ABSENT not in marks:
+        if all(mark == GIVEN for mark in marks):
             return None
         by_name = dict(zip(self.columns, marks, strict=True))
         return "".join(by_name.get(name, GIVEN) for name in self.table.column_names)
+
+
+def after_delete(marks: Sequence[str], *, keeps_row: bool = False) -> list[str]:
+    """The marks of a row that was inserted after a delete of its key. ``keeps_row``: deleted rows are marked,
+    and a field that the new row does not have stays as it is.
+    """
+    absent = ABSENT if keeps_row else GIVEN
+    return [LOST if mark == UNTOLD else absent if mark == ABSENT else mark for mark in marks]
 
 
 def in_source_order(rows: Sequence[int], positions: list[str]) -> tuple[Sequence[int], str | None]:

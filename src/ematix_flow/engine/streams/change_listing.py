@@ -1,22 +1,26 @@
 """Lists the changes of each key in a batch in the order of the source, for a target that keeps every version.
 
-A value that a change leaves out is that of the change before it. If no change of the batch tells it, the
-load takes it from the stored version.
+A value that a change leaves out is that of the change before it. Which changes count is known only in the
+target's transaction: those after the last applied change of the key. If the change that tells a value does
+not count, the value is that of the stored version. So a change is staged once for each range of that last
+position in which its values come from the same places.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ematix_flow.engine.streams.change_folding import ChangeFolder, in_source_order
+from ematix_flow.engine.streams.change_folding import ChangeFolder, after_delete, in_source_order
 from ematix_flow.spec.tables import (
-    ABSENT,
     CHANGE_AT,
+    CHANGE_FROM,
     CHANGE_KEPT,
     CHANGE_OP,
     CHANGE_OPEN,
     CHANGE_POSITION,
+    CHANGE_UNTIL,
     DELETE_ROW,
     GIVEN,
     TRUNCATE_ROWS,
@@ -26,8 +30,38 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+@dataclass(frozen=True)
+class _Value:
+    """Where the value of a column comes from: a row of the batch, or none; ``mark`` says what is known of it.
+
+    It holds if the last applied change of the key is before ``place``. Otherwise, and without a place, the
+    stored version has the value.
+    """
+
+    row: int | None
+    mark: str
+    place: str
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """A change for a range of last positions."""
+
+    row: int
+    sources: Sequence[int | None]
+    marks: str | None
+    low: str
+    high: str
+
+
+@dataclass(frozen=True)
 class ChangeLister(ChangeFolder):
-    """A staged row for each change. Takes the place of a `ChangeFolder`, which has one for each key."""
+    """Stages every change. Takes the place of a `ChangeFolder`, which stages the results for each key.
+
+    ``truncates`` are the positions of the batch's truncates, in order.
+    """
+
+    truncates: tuple[str, ...] = ()
 
     def fold_groups(self, batch: pa.RecordBatch, groups: Iterable[Sequence[int]]) -> pa.RecordBatch:
         import pyarrow as pa
@@ -35,57 +69,71 @@ class ChangeLister(ChangeFolder):
         ops = batch.column(CHANGE_OP).to_pylist()
         positions = batch.column(CHANGE_POSITION).to_pylist()
         kept = batch.column(CHANGE_KEPT).to_pylist()
-        rows: list[int] = []
-        sources: list[list[int | None]] = []
-        marks: list[str | None] = []
+        listed: list[_Listed] = []
         opens: list[str | None] = []
         for group in groups:
             if ops[group[0]] == TRUNCATE_ROWS:
-                ordered, open_from = group, None
-                told: Iterable[tuple[list[int | None], str | None]] = (
-                    ([None] * len(self.columns), None) for _ in group
-                )
-            else:
-                ordered, open_from = in_source_order(group, positions)
-                told = self._told_values(ordered, ops, kept)
-            for row, (own_sources, own_marks) in zip(ordered, told, strict=True):
-                rows.append(row)
-                sources.append(own_sources)
-                marks.append(own_marks)
-                opens.append(open_from)
-        taken = pa.array(rows, pa.int64())
+                listed += [_Listed(row, [None] * len(self.columns), None, "", "") for row in group]
+                opens += [None] * len(group)
+                continue
+            ordered, open_from = in_source_order(group, positions)
+            before = len(listed)
+            listed += self._changes(ordered, ops, positions, kept)
+            opens += [open_from] * (len(listed) - before)
+        taken = pa.array([each.row for each in listed], pa.int64())
         arrays: dict[str, pa.Array] = {
             CHANGE_OP: batch.column(CHANGE_OP).take(taken),
-            CHANGE_POSITION: pa.array([positions[row] for row in rows], pa.string()),
+            CHANGE_POSITION: pa.array([positions[each.row] for each in listed], pa.string()),
             CHANGE_AT: batch.column(CHANGE_AT).take(taken),
-            CHANGE_KEPT: pa.array(marks, pa.string()),
+            CHANGE_KEPT: pa.array([each.marks for each in listed], pa.string()),
+            CHANGE_FROM: pa.array([each.low for each in listed], pa.string()),
+            CHANGE_UNTIL: pa.array([each.high for each in listed], pa.string()),
             CHANGE_OPEN: pa.array(opens, pa.string()),
         }
         for number, name in enumerate(self.columns):
-            source = taken if name in self.keys else pa.array([each[number] for each in sources], pa.int64())
+            of_column = [each.sources[number] for each in listed]
+            source = taken if name in self.keys else pa.array(of_column, pa.int64())
             arrays[name] = batch.column(name).take(source)
         return self.staged_batch(arrays)
 
-    def _told_values(
-        self, rows: Sequence[int], ops: Sequence[str], kept: Sequence[str | None]
-    ) -> Iterator[tuple[list[int | None], str | None]]:
-        """For each change of a key the row with the value of each column, and the marks of unknown ones."""
+    def _changes(
+        self, rows: Sequence[int], ops: Sequence[str], positions: Sequence[str], kept: Sequence[str | None]
+    ) -> Iterator[_Listed]:
+        """The changes of a key, in the order of the source."""
         width = len(self.columns)
-        sources: list[int | None] = [None] * width
-        marks = ""  # of the row before; empty if this batch has none
-        after_delete = False
+        known: list[_Value] = []  # of the row before; empty if this batch has none, or it was deleted
+        deleted = previous = ""  # the positions of the last delete or truncate, and of the change before
         for row in rows:
+            here = positions[row]
+            cuts = [cut for cut in self.truncates if previous < cut < here]
+            if cuts:
+                known, deleted = [], cuts[-1]
+            previous = here
             if ops[row] == DELETE_ROW:
-                sources, marks, after_delete = [None] * width, "", True
-                yield [None] * width, None
+                known, deleted = [], here
+                yield _Listed(row, [None] * width, None, "", here)
                 continue
             own = kept[row] or GIVEN * width
-            if marks:
-                own_sources = [row if new == GIVEN else old for new, old in zip(own, sources, strict=True)]
-                own = "".join(GIVEN if GIVEN in pair else pair[0] for pair in zip(own, marks, strict=True))
-            else:
-                own_sources = [row if new == GIVEN else None for new in own]
-                if after_delete:  # the new row has no such value
-                    own = own.replace(ABSENT, GIVEN)
-            sources, marks = own_sources, own
-            yield list(sources), self.table_marks(own)
+            marks = after_delete(own) if deleted else own
+            known = [
+                _Value(row, GIVEN, here)
+                if own[number] == GIVEN
+                else known[number]
+                if known
+                else _Value(None, marks[number], deleted)
+                for number in range(width)
+            ]
+            yield from self._ranges(row, here, own, known)
+
+    def _ranges(self, row: int, here: str, own: str, values: Sequence[_Value]) -> Iterator[_Listed]:
+        """The change for each range of last positions in which its values come from the same places."""
+        places = {value.place for value in values if value.place and value.place < here}
+        low = ""
+        for high in [*sorted(places), here]:
+            found = [
+                value if not value.place or high <= value.place else _Value(None, mark, "")
+                for value, mark in zip(values, own, strict=True)
+            ]
+            marks = self.table_marks([value.mark for value in found])
+            yield _Listed(row, [value.row for value in found], marks, low, high)
+            low = high

@@ -20,7 +20,7 @@ from ematix_flow.engine.streams.decoding import (
 from ematix_flow.engine.streams.incoming_batch import IncomingBatch
 from ematix_flow.engine.streams.sinks import BatchName, StreamSink, TableSink
 from ematix_flow.spec.streams import StreamSpec
-from ematix_flow.spec.tables import CHANGE_OP, TRUNCATE_ROWS, ColumnSpec
+from ematix_flow.spec.tables import CHANGE_OP, CHANGE_POSITION, TRUNCATE_ROWS, ColumnSpec
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,9 +63,13 @@ def stage_changes(
             for own, decoded in decoders.decode(part):
                 counts += count_messages(own, decoded)
                 changes.append(decoded.rows)
-        truncates = sum(pc.sum(pc.equal(part[CHANGE_OP], TRUNCATE_ROWS)).as_py() or 0 for part in changes)
+        truncates = [
+            position
+            for part in changes
+            for position in part.filter(pc.equal(part[CHANGE_OP], TRUNCATE_ROWS))[CHANGE_POSITION].to_pylist()
+        ]
         for sink in tables:
-            sink.stage_batches(batch, _folder(spec, sink, columns).fold_batch(changes))
+            sink.stage_batches(batch, _folder(spec, sink, columns, truncates).fold_batch(changes))
             if not truncates:
                 sink.expect_no_truncates()
         return lambda: counts
@@ -73,19 +77,27 @@ def stage_changes(
         incoming, decoders, (*columns, *CHANGE_COLUMNS), strict=spec.on_error == "fail"
     )
     decoded_frame, seen = count_rows(decoded_frame, REASON)
-    rows, truncates = decoded_frame.where(F.col(REASON).isNull()).drop(REASON), Observation()
-    is_truncate = F.when(F.col(CHANGE_OP) == TRUNCATE_ROWS, 1)
-    rows = rows.observe(truncates, F.count(is_truncate).alias("count"))
+    rows, counted = decoded_frame.where(F.col(REASON).isNull()).drop(REASON), Observation()
+    is_truncate = F.col(CHANGE_OP) == TRUNCATE_ROWS
+    observed = rows.observe(counted, F.count(F.when(is_truncate, 1)).alias("count"))
     for sink in tables:
-        sink.stage_rows(batch, _folder(spec, sink, columns).fold_frame(rows))
-        if not truncates.get["count"]:
+        sink.stage_rows(batch, _folder(spec, sink, columns).fold_frame(observed))
+        if not counted.get["count"]:
             sink.expect_no_truncates()
+        elif sink.table.keeps_versions:  # rare: staged once more, because versions depend on the truncates
+            found = [row[0] for row in rows.where(is_truncate).select(CHANGE_POSITION).collect()]
+            sink.stage_rows(batch, _folder(spec, sink, columns, found).fold_frame(rows))
     return seen
 
 
-def _folder(spec: StreamSpec, sink: TableSink, columns: Sequence[ColumnSpec]) -> ChangeFolder:
+def _folder(
+    spec: StreamSpec, sink: TableSink, columns: Sequence[ColumnSpec], truncates: Sequence[str] = ()
+) -> ChangeFolder:
+    """``truncates`` are the positions of the batch's truncates."""
     assert spec.cdc is not None
     names = tuple(column.name for column in columns)
     types = tuple(column.type for column in columns)
-    folder = ChangeLister if sink.table.keeps_versions else ChangeFolder
-    return folder(sink.table, sink.plan.target.keys, names, spec.cdc.delete_mode == "soft", types)
+    keys, soft = sink.plan.target.keys, spec.cdc.delete_mode == "soft"
+    if sink.table.keeps_versions:
+        return ChangeLister(sink.table, keys, names, soft, types, tuple(sorted(truncates)))
+    return ChangeFolder(sink.table, keys, names, soft, types)

@@ -62,7 +62,6 @@ class LoaderFactory:
         self._last_position, self._sweep, self._state_folder = last_position, sweep, state_folder
         self.mirror: StateMirror | None = None  # of the state, if its store is a database
         self._adds_columns = stream.spec.cdc is not None and stream.spec.cdc.adds_columns
-        self._new_names: set[str] = set()  # of columns that the targets get for new fields
         self.planned_targets: tuple[StreamTargetPlan, ...] = ()
 
     def build(self, incoming: DataFrame) -> BatchLoader:
@@ -83,9 +82,7 @@ class LoaderFactory:
         assert plan.columns is not None
         own = replace(stream.spec, targets=self.targets)
         views = stream.lookups.views(self)
-        targets = plan_targets(
-            own, stream.connections, plan.columns, views, plan.columns_by, frozenset(self._new_names)
-        )
+        targets = plan_targets(own, stream.connections, plan.columns, views, plan.columns_by)
         return self._checked(replace(plan, targets=targets))
 
     def _checked(self, plan: StreamPlan) -> StreamPlan:
@@ -100,7 +97,7 @@ class LoaderFactory:
     def renew(self, loader: BatchLoader, incoming: IncomingBatch) -> BatchLoader:
         """A new loader if the batch has messages of a newer registered schema, or changes with new fields."""
         if self._adds_columns and loader.sinks and loader.decoders is not None:
-            new = find_new_columns(incoming, loader.decoders)
+            new = tuple(filter(self._fits, find_new_columns(incoming, loader.decoders)))
             return self._with_new_columns(loader, new) if new else loader
         if loader.schemas is None or not loader.schemas.has_new_fields(incoming):
             return loader
@@ -114,11 +111,16 @@ class LoaderFactory:
         self.plan = replace(plan, targets=())
         return renewed
 
+    def _fits(self, column: ColumnSpec) -> bool:
+        """Whether every target takes a column of this name; if not, its field is left out with a warning."""
+        backends = [self.stream.connections.backend(target.connection) for target in self.targets]
+        limits = [backend.capabilities.max_identifier_bytes for backend in backends]
+        return all(limit is None or len(column.name.encode()) <= limit for limit in limits)
+
     def _with_new_columns(self, loader: BatchLoader, new: tuple[ColumnSpec, ...]) -> BatchLoader:
         assert loader.plan.columns is not None
         names = ", ".join(f"{column.name} {column.type}" for column in new)
         self.stream.note(f"changes have fields that the table does not have, and it gets columns: {names}")
-        self._new_names |= {column.name for column in new}
         plan = self._with_targets(replace(loader.plan, columns=(*loader.plan.columns, *new), targets=()))
         loader.close()
         renewed = self._from_plan(plan)
