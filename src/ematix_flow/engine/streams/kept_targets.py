@@ -89,19 +89,20 @@ def _refuse_created_table(
     known: KnownTargets,
     last_position: Callable[[StreamTargetSpec], str | None],
 ) -> None:
-    """Refuse a plan that creates a table in the middle of the stream."""
-    changes = plan.load.table_plan.changes
-    created = next((change.subject for change in changes if change.action == "create_table"), None)
+    """Refuse a plan that creates a table in the middle of the stream, or the positions of a loaded one."""
+    new = [change.subject for change in plan.load.table_plan.changes if change.action == "create_table"]
+    positions = plan.table.companion() if plan.table.keeps_changes else None
+    created = next((each for each in (plan.table, positions) if each is not None and each.label in new), None)
     if created is None:
         return
     if plan.target.label in known.loaded or last_position(plan.target) is not None:
         raise TargetFailed(
-            f"{created} is gone, and this stream has loaded it before: it would begin in the middle",
+            f"{created.label} is gone, and this stream has loaded it before: it would begin in the middle",
             state="nothing was loaded",
             next_step="bring the table back, or load everything that the source still has by another "
             "name= of the stream",
         )
-    if known.is_new(plan.target.label):
+    if created is plan.table and known.is_new(plan.target.label):
         raise Unsupported(
             f"{plan.target.label} is a new target of stream {spec.name!r}, which has loaded "
             f"{', '.join(sorted(known.loaded))}: its table would begin in the middle",
