@@ -91,7 +91,8 @@ class SqlDatabase(ABC):
         if companion is None:
             return found
         extra = self._plan_one_table(session, companion, self.read_live_table(session, companion), matching)
-        if live is None or not found.converts_to_scd2 or not marks_deleted_rows(table, live):
+        has_events = table.keeps == "events"  # the companion of changes has positions only
+        if live is None or not (has_events and found.converts_to_scd2 and marks_deleted_rows(table, live)):
             return join_plans(found, extra, companion.name)
         ends = first_version_values(self.dialect, table.with_load_columns(), live, matching)[VALID_TO]
         marks = companion_deletes_sql(self.dialect, table, companion, matching.keys, ends)
