@@ -89,6 +89,7 @@ def has_run(spec: StreamSpec, checkpoint: Checkpoint, kinds: tuple[str, ...] = (
 
 
 TWO = topics("left", "right")
+MARKED = CDC(delete_mode="soft", soft_delete_column="gone")
 SUM = Aggregation(agg="sum", column="amount", as_="total")
 POSTGRES = StateStore(kind="postgres", url="postgres://state")
 
@@ -123,7 +124,7 @@ KEPT = [
     ("the start", {}, {"starting": "latest"}),
     ("the topic", {}, {"source_query": "others"}),
     ("one of two topics", TWO, topics("left", "third")),
-    ("deletes of changes", {"cdc": CDC()}, {"cdc": CDC(delete_mode="soft", soft_delete_column="gone")}),
+    ("new fields of changes", {"cdc": CDC()}, {"cdc": CDC(schema_evolution="evolve")}),
 ]
 
 
@@ -186,6 +187,17 @@ REFUSED = [
     ({"cdc": CDC()}, {}, "has run with cdc= and is declared without"),
     ({"cdc": CDC()}, {"cdc": CDC(envelope="maxwell")}, "envelope was debezium and is maxwell"),
     ({"cdc": CDC()}, {"cdc": CDC(ts_field="ts_ms")}, r"ts_field is new \(ts_ms\)"),
+    (
+        {"cdc": MARKED},
+        {"cdc": CDC()},
+        r"delete_mode was soft and is hard; soft_delete_column \(gone\) is gone; rows that are marked",
+    ),
+    ({"cdc": CDC()}, {"cdc": MARKED}, "delete_mode was hard and is soft; .*rows that were deleted so far"),
+    (
+        {"cdc": MARKED},
+        {"cdc": CDC(delete_mode="soft", soft_delete_column="left")},
+        "soft_delete_column was gone and is left",
+    ),
 ]
 
 
@@ -198,6 +210,15 @@ def test_a_change_that_is_refused_with_words(
         refuse_declared_changes(declared(**after), checkpoint)
     assert "nothing was loaded" in (refused.value.state or "")
     assert refused.value.next_step
+
+
+def test_a_record_of_changes_without_deletes_takes_those_that_are_declared(checkpoint: Checkpoint) -> None:
+    """As an earlier version has written it."""
+    before = {"envelope": "debezium", "ts_field": None}
+    write_record(checkpoint.folder, DeclarationRecord(cdc=before))
+    refuse_declared_changes(declared(cdc=MARKED), checkpoint)
+    with pytest.raises(Unsupported, match="envelope was debezium and is maxwell"):
+        refuse_declared_changes(declared(cdc=CDC(envelope="maxwell")), checkpoint)
 
 
 def test_a_table_of_versions_takes_no_other_mode(checkpoint: Checkpoint) -> None:

@@ -18,6 +18,8 @@ from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.state.private_files import write_private
 
 RECORD_FILE = "declaration.json"
+CHANGE_ORDER = ("envelope", "ts_field")
+DELETE_OPTIONS = ("delete_mode", "soft_delete_column")
 _FORMAT = 1
 
 
@@ -40,7 +42,7 @@ class DeclarationRecord:
     operator: Mapping[str, Any] | None = None
     store: str | None = None
     state_id: str | None = None
-    cdc: Mapping[str, Any] | None = None  # what orders the changes of a key
+    cdc: Mapping[str, Any] | None = None  # what orders the changes of a key, and what a delete does
     sources: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()  # of the sources' positions
     targets: Mapping[str, LoadedTarget] = field(default_factory=dict)
@@ -72,7 +74,8 @@ def declared_record(spec: StreamSpec, kinds: Sequence[str] = ()) -> DeclarationR
 
     ``kinds`` are those of the sources' connections.
     """
-    cdc = None if spec.cdc is None else {"envelope": spec.cdc.envelope, "ts_field": spec.cdc.ts_field}
+    names = (*CHANGE_ORDER, *DELETE_OPTIONS)
+    cdc = None if spec.cdc is None else {name: getattr(spec.cdc, name) for name in names}
     return DeclarationRecord(
         operator=operator_options(spec),
         store=(spec.state_store.kind if spec.state_store else "checkpoint") if spec.is_stateful else None,

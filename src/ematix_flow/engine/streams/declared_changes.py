@@ -11,6 +11,8 @@ from typing import Any
 
 from ematix_flow.engine.streams.checkpoint import Checkpoint
 from ematix_flow.engine.streams.declaration_record import (
+    CHANGE_ORDER,
+    DELETE_OPTIONS,
     DeclarationRecord,
     declared_record,
     operator_options,
@@ -171,24 +173,39 @@ def _lost_rows(spec: StreamSpec) -> str:
 
 
 def _refuse_change_events(spec: StreamSpec, had: DeclarationRecord, now: DeclarationRecord) -> None:
-    if had.cdc == now.cdc:
+    if had.cdc is None and now.cdc is None:
         return
     if had.cdc is None or now.cdc is None:
         before, after = ("with cdc=", "without") if now.cdc is None else ("without cdc=", "with it")
         what = f"has run {before} and is declared {after}"
         why = "its table would have rows of two kinds, messages and rows that change events made"
-    else:
-        what = "cannot order the changes of a key: " + "; ".join(
-            describe_change(name, had.cdc.get(name), value)
-            for name, value in now.cdc.items()
-            if had.cdc.get(name) != value
-        )
+    elif order := _changed_options(CHANGE_ORDER, had.cdc, now.cdc):
+        what = f"cannot order the changes of a key: {order}"
         why = "positions of the new kind mean nothing next to those that the table has"
+    elif deletes := _changed_options(DELETE_OPTIONS, had.cdc, now.cdc):
+        what = f"cannot continue its table with other deletes: {deletes}"
+        why = (
+            "rows that are marked as deleted would stay in the table, with their mark even when the source "
+            "has them again"
+            if had.cdc["delete_mode"] == "soft"
+            else "rows that were deleted so far are gone, and would have no mark"
+        )
+    else:
+        return
     raise Unsupported(
         f"stream {spec.name!r} {what}; {why}",
         where=spec.where,
         state=_UNCHANGED,
         next_step=f"take the change back, or {ANOTHER_STREAM}",
+    )
+
+
+def _changed_options(names: Sequence[str], had: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """The options that changed. Those that an earlier version has not recorded count as unchanged."""
+    return "; ".join(
+        describe_change(name, had[name], now[name])
+        for name in names
+        if name in had and had[name] != now[name]
     )
 
 
