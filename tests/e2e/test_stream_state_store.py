@@ -40,7 +40,7 @@ def counts(
         source=kafka_connection(kafka),
         source_query=topic,
         target=SQLiteConnection(name="lite", path=str(file)),
-        target_table="counts",
+        target_table=options.pop("target_table", "counts"),
         window=Window(
             kind="tumbling",
             duration_ms=10_000,
@@ -84,6 +84,19 @@ def test_a_machine_without_the_folder_continues(
     load(resumed)
     assert loaded(tmp_path / "resumed.db") == loaded(tmp_path / "whole.db")
     assert len(loaded(tmp_path / "whole.db")) > 8
+
+
+def test_a_machine_without_the_folder_begins_no_table_in_the_middle(
+    kafka: KafkaServer, kafka_topic: str, pg_database: str, tmp_path: Path
+) -> None:
+    followed = counts(kafka, kafka_topic, tmp_path / "lite.db", pg_database)
+    produce(kafka, kafka_topic, ROUNDS[0])
+    load(followed)
+    lose_the_machine(followed)
+    changed = counts(kafka, kafka_topic, tmp_path / "lite.db", pg_database, target_table="another")
+    produce(kafka, kafka_topic, ROUNDS[1])
+    with pytest.raises(Unsupported, match="lite:another is a new target of stream 'events'"):
+        load(changed)
 
 
 def test_the_last_batch_is_not_repeated_after_its_commit(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ematix_flow.engine.connections import Connections
-from ematix_flow.engine.streams.declaration_record import LoadedTarget, read_record
+from ematix_flow.engine.streams.declaration_record import (
+    DeclarationRecord,
+    LoadedTarget,
+    read_record,
+)
 from ematix_flow.engine.streams.declared_changes import ANOTHER_STREAM
 from ematix_flow.engine.streams.stream_folder import StreamFolder
 from ematix_flow.errors import TargetFailed, Unsupported
@@ -32,20 +36,23 @@ class KnownTargets:
         """Whether other targets are loaded, and this one was not there yet."""
         return bool(self.loaded) and label not in self.loaded and label not in self.declared
 
+    def with_records(self, records: Iterable[DeclarationRecord]) -> KnownTargets:
+        """Also the targets in these records, which replace what is known of the same targets."""
+        loaded, declared = dict(self.loaded), set(self.declared)
+        for record in records:
+            loaded.update(record.targets)
+            declared.update(record.declared)
+        return KnownTargets(loaded, frozenset(declared))
+
     def new_among(self, targets: Sequence[StreamTargetSpec]) -> list[str]:
         return [target.label for target in targets if self.is_new(target.label)]
 
 
 def known_targets(folder: StreamFolder) -> KnownTargets:
     """The targets in the records of all queries of a stream."""
-    loaded: dict[str, LoadedTarget] = {}
-    declared: set[str] = set()
-    for checkpoint in sorted(folder.checkpoint("all").parent.glob("[!.]*")):
-        record = read_record(checkpoint)
-        if record is not None:
-            loaded.update(record.targets)
-            declared.update(record.declared)
-    return KnownTargets(loaded, frozenset(declared))
+    checkpoints = sorted(folder.checkpoint("all").parent.glob("[!.]*"))
+    records = [read_record(checkpoint) for checkpoint in checkpoints]
+    return KnownTargets().with_records(record for record in records if record is not None)
 
 
 def refuse_target_changes(

@@ -53,14 +53,15 @@ class RecordedDeclaration:
         now = replace(declared_record(spec, self._kinds), declared=labels)
         write_record(checkpoint.folder, replace(now, targets=before.targets, state_id=before.state_id))
 
-    def record_loaded(self, plans: Sequence[StreamTargetPlan]) -> None:
-        """Record the targets that a batch was loaded into, once in a run."""
+    def record_loaded(self, plans: Sequence[StreamTargetPlan]) -> bool:
+        """Record the targets that a batch was loaded into, once in a run. Returns whether that is new."""
         if self._has_targets or not plans:
-            return
+            return False
         record = read_record(self._checkpoint.folder) or declared_record(self._spec, self._kinds)
         targets = {**record.targets, **loaded_targets(plans)}
         write_record(self._checkpoint.folder, replace(record, targets=targets))
         self._has_targets = True
+        return targets != record.targets
 
     def set_checkpoint_aside(self) -> None:
         """Set the checkpoint aside. The next one begins with what is known of the targets."""

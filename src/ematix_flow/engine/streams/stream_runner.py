@@ -24,7 +24,7 @@ from ematix_flow.engine.streams.kept_targets import refuse_target_changes
 from ematix_flow.engine.streams.ledger_positions import LedgerPositions
 from ematix_flow.engine.streams.open_stream import OpenStream
 from ematix_flow.engine.streams.plan_progress import describe_progress
-from ematix_flow.engine.streams.state.mirror import restore_columns
+from ematix_flow.engine.streams.state.mirror import restore_columns, stored_records
 from ematix_flow.engine.streams.stream_folder import StreamFolder
 from ematix_flow.engine.streams.target_group import TargetGroup, group_label, target_groups
 from ematix_flow.errors import CannotConnect, FlowError, Unsupported
@@ -70,7 +70,7 @@ class StreamRunner(OpenStream):
             leaving.callback(self.lookups.stop)
             for source in self.sources:
                 leaving.callback(source.close)
-            self._restore_columns()
+            self._read_stored_state()
             if not self._is_mirrored:  # otherwise the folder may be replaced
                 check_declaration(self)
             plan = self._plan(with_targets=len(groups) == 1)
@@ -86,11 +86,14 @@ class StreamRunner(OpenStream):
     def _is_mirrored(self) -> bool:
         return self.spec.state_store is not None and self.spec.state_store.kind == "postgres"
 
-    def _restore_columns(self) -> None:
+    def _read_stored_state(self) -> None:
+        """Read what the plan needs of a state in a database. The queries restore the rest of it."""
         store = self.spec.state_store
         if store is not None and self._is_mirrored:
             with closing(open_stream_states(store)) as states:
                 restore_columns(states, self.spec.name, self.folder)
+                records = stored_records(states, self.spec.name)
+            self.known_targets = self.known_targets.with_records(records)
 
     def _open_spools(self, groups: int, leaving: ExitStack) -> list[SharedSpool | None]:
         spools: list[SharedSpool | None] = []

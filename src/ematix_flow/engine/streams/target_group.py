@@ -162,9 +162,21 @@ class TargetGroup:
 
     def _report_batch(self, batch: BatchReport) -> None:
         self._report_recovery()
-        if any(batch.rows_written.values()):  # a batch without rows does not create a table
-            self.declaration.record_loaded(self.loaders.planned_targets)
+        is_loaded = any(batch.rows_written.values())  # a batch without rows does not create a table
+        if is_loaded and self.declaration.record_loaded(self.loaders.planned_targets):
+            self._mirror_record()
         self.stream.report(replace(batch, lag=self.stream.group_lags.update(self.label, batch.lag)))
+
+    def _mirror_record(self) -> None:
+        """Let a state in a database have the record now: the next batch may be loaded by another machine."""
+        if self.loaders.mirror is None:
+            return
+        try:
+            self.loaders.mirror.seal()
+        except FlowError as error:  # the next batch stores it
+            _log.warning(
+                "the state store lacks the loaded targets of %s: %s", self.stream.spec.name, error.what
+            )
 
     def _heartbeat(self, is_idle: bool) -> None:
         """Send a heartbeat. A group that failed and then idles for a while has recovered."""

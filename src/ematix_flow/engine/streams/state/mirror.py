@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ematix_flow.engine.streams.checkpoint import Checkpoint
-from ematix_flow.engine.streams.declaration_record import RECORD_FILE
+from ematix_flow.engine.streams.declaration_record import RECORD_FILE, DeclarationRecord
 from ematix_flow.engine.streams.state.state_file import StateFile
 from ematix_flow.engine.streams.state.table_copies import (
     changes,
@@ -101,7 +101,7 @@ class StateMirror:
             self._copied_at = self._clock()
 
     def seal(self) -> None:
-        """Store the checkpoint after the last batch of a run, so that this batch does not come again."""
+        """Store the checkpoint as it is now: after a batch is committed, it does not come again."""
         if self._published is not None:
             file, status = self._published
             version = file.last_version()
@@ -177,6 +177,23 @@ def restore_columns(states: PostgresStreamStates, stream: str, folder: StreamFol
                     raise EngineError(f"the state in Postgres is damaged: {name!r} is no file of columns")
                 _replace_file(folder.folder / name, text)
             return
+
+
+def stored_records(states: PostgresStreamStates, stream: str) -> list[DeclarationRecord]:
+    """What the queries of a stream were declared as when they last ran, on whichever machine."""
+    found = []
+    for entry in states.read_all(stream).values():
+        files = json.loads(entry.checkpoint) if entry.checkpoint is not None else {}
+        if RECORD_FILE in files:
+            try:
+                found.append(DeclarationRecord.from_text(base64.b64decode(files[RECORD_FILE]).decode()))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise EngineError(
+                    f"the state in Postgres is damaged: {RECORD_FILE} of stream {stream!r}: {error}",
+                    state="nothing was loaded",
+                    next_step="bring the tables of the state store back from a backup",
+                ) from error
+    return found
 
 
 def _pack_columns(folder: StreamFolder) -> str:
