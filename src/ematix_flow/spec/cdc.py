@@ -166,6 +166,16 @@ def _read_paths(given: Any, where: SourceLocation | None) -> tuple[str, ...] | N
             raise DeclarationError(
                 f"key_field= of CDC takes paths such as 'after.id', not {path!r}", where=where
             )
+    columns = [path.rpartition(".")[2] for path in listed]
+    repeated = next((name for name in columns if columns.count(name) > 1), None)
+    if repeated is not None:
+        paths = ", ".join(repr(path) for path in listed if path.rpartition(".")[2] == repeated)
+        raise DeclarationError(
+            f"key_field= of CDC has several paths of the name {repeated!r} ({paths}), and a path is the "
+            "column of its last name",
+            where=where,
+            next_step="name each part of the key once; parts of one name need other names in the messages",
+        )
     return tuple(listed)
 
 

@@ -37,6 +37,11 @@ def test_the_key_is_that_of_the_table_of_keys_or_of_the_envelope() -> None:
     assert declared(target_table="customers", cdc=named).targets[0].keys == ("region", "no")
 
 
+def test_two_parts_of_a_key_are_not_one_column() -> None:
+    with pytest.raises(DeclarationError, match=r"several paths of the name 'id' \('org.id', 'row.id'\)"):
+        CDC(key_field=["org.id", "row.id"])
+
+
 def test_a_declaration_survives_json_and_toml() -> None:
     cdc = CDC(
         envelope="custom",
