@@ -90,21 +90,26 @@ class ChangeFolder:
 
     def _fold_sorted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Fold changes that are sorted by key and position. A key may span several batches."""
-        import pyarrow as pa
-
-        waiting: pa.RecordBatch | None = None
+        waiting: list[pa.RecordBatch] = []  # all of one key, combined once when it ends
+        waiting_key: tuple[Any, ...] | None = None
         for batch in batches:
-            if waiting is not None:
-                (batch,) = pa.Table.from_batches([waiting, batch]).combine_chunks().to_batches()
             if not batch.num_rows:
                 continue
-            groups = list(_neighbours(self._key_values(batch)))
+            key_values = self._key_values(batch)
+            if waiting and key_values[-1] == waiting_key:
+                waiting.append(batch)
+                continue
+            if waiting:
+                batch = _combined([*waiting, batch])
+                key_values = self._key_values(batch)
+            groups = list(_neighbours(key_values))
             last = groups.pop()
-            waiting = batch.slice(last[0])
+            waiting, waiting_key = [batch.slice(last[0])], key_values[-1]
             if groups:
                 yield self.fold_groups(batch, groups)
-        if waiting is not None and waiting.num_rows:
-            yield self.fold_groups(waiting, [list(range(waiting.num_rows))])
+        if waiting:
+            whole = _combined(waiting)
+            yield self.fold_groups(whole, [list(range(whole.num_rows))])
 
     def staged_table(self) -> TableSpec:
         """The staged table with the types that the changes have; staging converts them."""
@@ -239,6 +244,13 @@ def in_source_order(rows: Sequence[int], positions: list[str]) -> tuple[Sequence
             if later and min(later) < positions[row]:
                 positions[row] = just_before(min(later), positions[row])
     return sorted(rows, key=positions.__getitem__), just_before(min(positions[o] for o in opened))
+
+
+def _combined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    (whole,) = pa.Table.from_batches(list(batches)).combine_chunks().to_batches()
+    return whole
 
 
 def _neighbours(keys: Sequence[Any]) -> Iterator[list[int]]:
