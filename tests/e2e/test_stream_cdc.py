@@ -412,6 +412,18 @@ def test_new_fields_become_columns_of_a_delta_table(
     assert [tuple(row) for row in table.select("id", "name", "size").collect()] == [(1, "b", 7)]
 
 
+def test_fields_with_names_of_load_columns_get_no_column(
+    kafka: KafkaServer, kafka_topic: str, tmp_path: Path
+) -> None:
+    lite = SQLiteConnection(name="lite", path=str(tmp_path / "lite.db"))
+    row = {"id": 1, "name": "a", "_loaded_at": "never", "_offset": 5}
+    produce(kafka, kafka_topic, [change("c", 1, None, row)])
+    load(mirror(kafka, kafka_topic, lite, target_table="people"))
+    with closing(sqlite3.connect(lite.path)) as database:
+        (found,) = database.execute("SELECT * FROM people").fetchall()
+    assert found[:2] == (1, "a") and len(found) == 4 and found[2] != "never"
+
+
 # ------------------------------------------------------------------ versions
 
 T0 = 1_700_000_000_000
@@ -478,6 +490,20 @@ def test_a_delta_table_keeps_the_versions_of_changes_after_a_crash(
     seconds = [f"cast({name} as long) - {T0 // 1000}" for name in ("valid_from", "valid_to")]
     found = table.selectExpr("id", "email", "score", *seconds, "is_current").collect()
     assert sorted(map(tuple, found), key=lambda row: row[:3]) == VERSIONS
+
+
+def test_rows_and_versions_are_not_mixed_in_one_table(
+    kafka: KafkaServer, kafka_topic: str, tmp_path: Path
+) -> None:
+    lite = SQLiteConnection(name="lite", path=str(tmp_path / "lite.db"))
+    produce(kafka, kafka_topic, HISTORY)
+    given: dict[str, Any] = {"keys": ["region", "id"], "on_drift": "evolve"}
+    load(mirror(kafka, kafka_topic, lite, name="versions", target_table="kept", mode="scd2", **given))
+    with pytest.raises(FlowError, match="has versions of rows"):
+        load(mirror(kafka, kafka_topic, lite, name="rows", target_table="kept", **given))
+    load(mirror(kafka, kafka_topic, lite, name="mirror", target_table="mirrored", **given))
+    with pytest.raises(FlowError, match="has rows without the times of their changes"):
+        load(mirror(kafka, kafka_topic, lite, name="history", target_table="mirrored", mode="scd2", **given))
 
 
 @pytest.mark.parametrize(

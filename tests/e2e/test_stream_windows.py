@@ -8,6 +8,7 @@ import os
 import shutil
 import sqlite3
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from ematix_flow.api.streaming import StreamingPipeline
 from ematix_flow.backends.state_stores.dead_letters import open_stream_dead_letters
 from ematix_flow.engine.streams.stream_folder import stream_folder_for
 from ematix_flow.errors import FlowError, LoadError, Unsupported
-from ematix_flow.spec.connections import SQLiteConnection
+from ematix_flow.spec.connections import ObjectStoreLocalConnection, SQLiteConnection
 from tests.services.kafka import KafkaServer
 from tests.stream_runs import kafka_connection, load, produce, query, stream, until, warehouse
 
@@ -221,6 +222,76 @@ def test_a_row_without_an_event_time_is_refused_or_becomes_a_dead_letter(
     result = load(followed)
     assert (result.dead_letters, result.late) == (2, 0)
     assert loaded(tmp_path / "lite.db") == [(0.0, "a", 1, 0), (10.0, "a", 1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("first", "options"),
+    [
+        ({"user_id": "a", "amount": 5, "ts": "2026-05-01T00:00:01Z"}, {}),
+        ({"user_id": "a", "amount": 500}, {"transform_on_error": "drop"}),
+        ({"user_id": None, "amount": 500, "ts": "2026-05-01T00:00:01Z"}, {"transform_on_error": "dlq"}),
+        ({"amount": "many"}, {"transform_on_error": "drop"}),
+    ],
+    ids=["filtered", "without a time", "without a key", "unreadable"],
+)
+def test_a_batch_of_which_no_row_is_left_is_loaded(
+    kafka: KafkaServer, kafka_topic: str, tmp_path: Path, first: dict[str, Any], options: dict[str, Any]
+) -> None:
+    followed = counts(
+        kafka,
+        kafka_topic,
+        tmp_path / "lite.db",
+        transform_sql="SELECT user_id, ts, CAST(amount AS INT) AS amount FROM source WHERE amount > 100",
+        mode="merge",
+        keys=["user_id", "window_start"],
+        **options,
+    )
+    produce(kafka, kafka_topic, [{"user_id": "a", "amount": 200, "ts": "2026-05-01T00:00:00Z"}])
+    load(followed)
+    produce(kafka, kafka_topic, [first])
+    load(followed)
+    produce(kafka, kafka_topic, [{"user_id": "a", "amount": 300, "ts": "2026-05-01T00:00:02Z"}])
+    load(followed)
+    assert [row[1:] for row in loaded(tmp_path / "lite.db")] == [("a", 2, 1)]
+
+
+@pytest.mark.parametrize("kind", ["tumbling", "session"])
+def test_files_of_which_no_row_is_left_or_that_are_gone_are_passed(kind: str, tmp_path: Path) -> None:
+    folder = tmp_path / "in" / "orders"
+    folder.mkdir(parents=True)
+
+    def write(number: int, amount: Any, at: str) -> None:
+        text = json.dumps({"user_id": "a", "amount": amount, "ts": at})
+        (folder / f"{number}.json").write_text(text + "\n")
+
+    lengths: dict[str, Any] = {"gap_ms": 60_000, "max_session_duration_ms": 600_000}
+    window = Window(
+        kind=kind,  # type: ignore[arg-type]
+        event_time_column="ts",
+        group_by=("user_id",),
+        aggregations=[Aggregation(agg="count", as_="n")],
+        **(lengths if kind == "session" else {"duration_ms": 60_000}),
+    )
+    followed = partial(
+        stream,
+        source=ObjectStoreLocalConnection(name="files", path=str(tmp_path / "in"), format="json_lines"),
+        source_query="orders",
+        target=SQLiteConnection(name="lite", path=str(tmp_path / "lite.db")),
+        target_table="counts",
+        transform_sql="SELECT user_id, ts FROM source WHERE amount > 100",
+        window=window,
+    )
+    write(1, 5, "2026-05-01T00:00:00Z")
+    load(followed())
+    write(2, 500, "soon")
+    with pytest.raises(FlowError, match="no event time"):
+        load(followed())
+    (folder / "2.json").unlink()
+    load(followed(fail_on_data_loss=False))
+    write(3, 500, "2026-05-01T00:00:05Z")
+    load(followed(fail_on_data_loss=False))
+    with closing(sqlite3.connect(tmp_path / "lite.db")) as database:
+        assert database.execute("SELECT user_id, n FROM counts").fetchall() == [("a", 1)]
 
 
 def test_a_state_is_not_continued_with_another_window_or_without_its_checkpoint(

@@ -246,12 +246,11 @@ class ChangeDecoder:
             return ()
         samples = values.take(pa.array(having, pa.int64())).to_pylist()
         found = infer_change_columns(self.cdc, self.payload, samples)
-        return tuple(column for column in found if column.name in typed and not self._is_taken(column.name))
-
-    def _is_taken(self, name: str) -> bool:
-        """Whether loads use this name themselves, so that no field can have a column of this name."""
-        taken = _TAKEN_NAMES | _VERSION_NAMES if self.timed else _TAKEN_NAMES
-        return name.lower() in taken or first_reserved_name((name,)) is not None
+        return tuple(
+            column
+            for column in found
+            if column.name in typed and not (self.timed and column.name.lower() in _VERSION_NAMES)
+        )
 
     def _check_fields(self, row: Mapping[str, Any]) -> None:
         """Refuse or report fields that have no column, by ``schema_evolution=``."""
@@ -306,6 +305,11 @@ def read_payload_fields(
     return rows, indexes, bad, empty
 
 
+def is_taken_name(name: str) -> bool:
+    """Whether loads use this name themselves, so that no field can have a column of this name."""
+    return name.lower() in _TAKEN_NAMES or first_reserved_name((name,)) is not None
+
+
 def infer_change_columns(cdc: CDC, payload: PayloadSpec, values: Sequence[bytes]) -> tuple[ColumnSpec, ...]:
     """The columns of the rows in these messages: by Debezium's schemas if they have them, else by values."""
     import pyarrow as pa
@@ -327,5 +331,7 @@ def infer_change_columns(cdc: CDC, payload: PayloadSpec, values: Sequence[bytes]
         samples.append(json_bytes({**dict.fromkeys(change.row), **told}))
     found = infer_json_columns(samples)
     return tuple(
-        ColumnSpec(c.name, schemas[c.name], nullable=True) if c.name in schemas else c for c in found
+        ColumnSpec(c.name, schemas[c.name], nullable=True) if c.name in schemas else c
+        for c in found
+        if not is_taken_name(c.name)
     )

@@ -91,6 +91,13 @@ def plan_change_target(
     table, matching = _as_change_target(cdc, target, table, matching)
     require_table_names(table, backend.capabilities.max_identifier_bytes)
     found = sink.plan_table(table, sink.inspect(table), matching)
+    if found.converts_to_scd2:
+        raise SchemaMismatch(
+            f"{table.label} has rows without the times of their changes, from which versions cannot go on",
+            where=table.where or spec.where,
+            state=f"{table.label} is unchanged",
+            next_step="let a stream with another name= load the versions into another table",
+        )
     if grown is not None and existing is not None:
         changes, _ = judge_new_columns(spec.on_drift, sink, existing, table, matching, spec.where)
         changes = replace(changes, changes=(*_companion_changes(table, found), *changes.changes))

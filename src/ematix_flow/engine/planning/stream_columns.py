@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.backends.base import LiveTable
 from ematix_flow.backends.payloads.base import META_COLUMNS, PayloadSpec
+from ematix_flow.backends.sql.scd2_conversion import VERSION_COLUMNS
 from ematix_flow.backends.sql.target import RelationalTarget
 from ematix_flow.engine.connections import Connections
 from ematix_flow.engine.planning.sql_dialects import is_translated, to_spark_sql
@@ -183,6 +184,12 @@ def existing_table(target: StreamTargetSpec, connections: Connections) -> TableS
     live = sink.inspect(stub)
     if live is None:
         return None
+    if target.mode == "merge" and set(VERSION_COLUMNS) <= {column.name for column in live.columns}:
+        raise SchemaMismatch(
+            f"{target.destination} has versions of rows (mode='scd2'), which mode='merge' would overwrite",
+            state=f"{target.destination} is unchanged",
+            next_step="load another table, or declare mode='scd2'",
+        )
     known = tuple(column for column in live.columns if column.name not in _managed_columns(live, target.mode))
     if not known:
         raise SchemaMismatch(f"{target.destination} has no column that a stream could fill", where=None)

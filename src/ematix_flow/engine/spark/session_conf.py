@@ -34,6 +34,10 @@ SQL_CONF = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # It would remove the metrics of a query together with a part of its plan that yields no rows
+    "spark.sql.adaptive.optimizer.excludedRules": (
+        "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
+    ),
     # Spark's default, INT96, is read as another time by others where it is far from today
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }

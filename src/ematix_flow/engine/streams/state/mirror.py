@@ -180,7 +180,7 @@ def restore_columns(states: PostgresStreamStates, stream: str, folder: StreamFol
 
 
 def stored_records(states: PostgresStreamStates, stream: str) -> list[DeclarationRecord]:
-    """What the queries of a stream were declared as when they last ran, on whichever machine."""
+    """What the queries of a stream were declared as when they last ran, on any machine."""
     found = []
     for entry in states.read_all(stream).values():
         files = json.loads(entry.checkpoint) if entry.checkpoint is not None else {}
