@@ -62,7 +62,7 @@ def event_micros(column: str, data_type: DataType, shown_as: str | None = None) 
     refused = raise_error_sql(
         text_literal(message),
         shown,
-        next_step="filter such rows in transform_sql, or set transform_on_error=",
+        next_step="filter such rows in transform_sql; a stream of messages can also set transform_on_error=",
     )
     return f"coalesce({_micros(column, data_type)}, CAST({refused} AS BIGINT))"
 
@@ -71,7 +71,7 @@ def required(column: str) -> str:
     """Spark SQL: the value of a column, which fails if it is null."""
     refused = raise_error_sql(
         text_literal(f"column {column!r} is null, and it is a key of the target"),
-        next_step="filter such rows in transform_sql, or set transform_on_error=",
+        next_step="filter such rows in transform_sql; a stream of messages can also set transform_on_error=",
     )
     return f"coalesce({quote(column)}, {refused})"
 
