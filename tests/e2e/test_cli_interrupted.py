@@ -227,6 +227,7 @@ IMPORTS = {
     "consume-list": ["consume-list"],
     "transform list": ["transform", "list"],
     "dlq list": ["dlq", "list"],
+    "state show": ["state", "show"],
     "connections list": ["connections", "list"],
     "secrets list": ["secrets", "list"],
 }
