@@ -492,6 +492,28 @@ def test_a_delta_table_keeps_the_versions_of_changes_after_a_crash(
     assert sorted(map(tuple, found), key=lambda row: row[:3]) == VERSIONS
 
 
+def test_versions_of_a_large_batch_end_at_a_truncate(
+    kafka: KafkaServer, kafka_topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A field that the new row does not have is null, as the row before the truncate is another one."""
+    monkeypatch.setattr(incoming_batch, "MAX_ROWS", 0)
+    monkeypatch.setattr(small_batches, "MAX_ROWS", 0)
+    lite = SQLiteConnection(name="lite", path=str(tmp_path / "lite.db"))
+    new_row = {"region": "eu", "id": 1, "score": 2}
+    changes = [
+        timed("c", 5, 0, None, customer(1, "old")),
+        timed("t", 6, 3, None, None),
+        timed("c", 9, 5, None, new_row),
+    ]
+    produce(kafka, kafka_topic, changes)
+    load(mirror(kafka, kafka_topic, lite, mode="scd2"))
+    with closing(sqlite3.connect(lite.path)) as database:
+        names = [row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        (table,) = [name for name in names if name.endswith("customers")]
+        select = f"SELECT email, score, valid_to IS NULL FROM {table} ORDER BY valid_from"
+        assert database.execute(select).fetchall() == [("old", 0, 0), (None, 2, 1)]
+
+
 def test_rows_and_versions_are_not_mixed_in_one_table(
     kafka: KafkaServer, kafka_topic: str, tmp_path: Path
 ) -> None:
