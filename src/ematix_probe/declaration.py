@@ -1,0 +1,128 @@
+"""``@probe.data``: turns a function into a data probe."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ematix_probe.assertions import Assertion
+from ematix_probe.errors import DeclarationError
+from ematix_probe.location import caller_location
+from ematix_probe.report import RunReport
+from ematix_probe.sources.base import Source, Subject
+from ematix_probe.tester import Tester
+
+if TYPE_CHECKING:
+    from ematix_probe.history.store import RunHistory
+
+
+@dataclass(frozen=True)
+class DataPlan:
+    """What a data probe will check: its source, its subject and its assertions."""
+
+    name: str
+    source: Source
+    subject: Subject
+    assertions: tuple[Assertion, ...]
+    where: str | None = dataclasses.field(default=None, compare=False)
+    description: str | None = None
+
+
+class DataProbe:
+    """A declared data probe. ``run()`` checks it; nothing is read before."""
+
+    def __init__(self, plan: DataPlan) -> None:
+        self._plan = plan
+        self.__name__ = plan.name
+        self.__doc__ = plan.description
+
+    @property
+    def name(self) -> str:
+        return self._plan.name
+
+    @property
+    def source(self) -> Source:
+        return self._plan.source
+
+    @property
+    def table(self) -> str:
+        return self._plan.subject.table
+
+    @property
+    def schema(self) -> str | None:
+        return self._plan.subject.schema
+
+    def plan(self) -> DataPlan:
+        return self._plan
+
+    def assertion_names(self) -> list[str]:
+        return [assertion.label for assertion in self._plan.assertions]
+
+    def run(self, *, history: RunHistory | None = None) -> RunReport:
+        """Check all assertions. ``history`` gives change and drift assertions their past, and records the run."""
+        from ematix_probe.running import run_data_probe
+
+        return run_data_probe(self._plan, history=history)
+
+    def __repr__(self) -> str:
+        return f"<data probe {self.name}: {len(self._plan.assertions)} assertions on {self._plan.subject.label}>"
+
+
+def data(
+    *,
+    source: Any,
+    table: str | None = None,
+    query: str | None = None,
+    schema: str | None = None,
+    name: str | None = None,
+) -> Callable[[Callable[[Tester], object]], DataProbe]:
+    """Declare a data probe over a table or a query. The function gets a `Tester` and adds assertions.
+
+    ``source`` is one of `ematix_probe.source`, a data frame, or the name of a connection of ``ematix_flow``.
+    """
+    from ematix_probe.sources.resolving import resolve_source
+
+    where = caller_location()
+    opened = resolve_source(source, where)
+    subject = build_subject(opened, table, query, schema, where)
+
+    def declare(function: Callable[[Tester], object]) -> DataProbe:
+        tester = Tester()
+        function(tester)
+        if not tester.assertions:
+            raise DeclarationError(
+                f"the probe {function.__name__!r} has no assertion",
+                where=where,
+                next_step='add one in its body, as in  t.column("id").not_null()',
+            )
+        return DataProbe(
+            DataPlan(
+                name or function.__name__,
+                opened,
+                subject,
+                tester.assertions,
+                where,
+                (function.__doc__ or "").strip() or None,
+            )
+        )
+
+    return declare
+
+
+def build_subject(
+    source: Source, table: str | None, query: str | None, schema: str | None, where: str | None
+) -> Subject:
+    """The subject of a probe; DeclarationError unless it is a table or a query, exactly one of them."""
+    given: Mapping[str, Any] = {"table": table, "query": query, "schema": schema}
+    for option, value in given.items():
+        if value is not None and (not isinstance(value, str) or not value.strip()):
+            raise DeclarationError(f"{option}= takes a text, not {value!r}", where=where)
+    if table is None and query is None and source.default_subject is not None:
+        return source.default_subject
+    if (table is None) == (query is None):
+        raise DeclarationError("a data probe takes table= or query=, exactly one of them", where=where)
+    if query is not None and schema is not None:
+        raise DeclarationError("schema= belongs to table=, and this probe has query=", where=where)
+    return Subject(table or "", schema, query)
