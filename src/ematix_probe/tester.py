@@ -62,9 +62,7 @@ class Tester:
         """No two rows have the same values in these columns."""
         return self.add(Unique(_names("unique()", columns), options=_options(options)))
 
-    def row_count(
-        self, *, at_least: int | None = None, at_most: int | None = None, **options: Any
-    ) -> Tester:
+    def row_count(self, *, at_least: int | None = None, at_most: int | None = None, **options: Any) -> Tester:
         if at_least is None and at_most is None:
             raise _wrong("row_count() needs at_least= or at_most=")
         low, high = _count("at_least", at_least), _count("at_most", at_most)
@@ -161,8 +159,8 @@ class ColumnTester:
         """A part of the text matches; write ``^…$`` for the whole text."""
         try:
             portable_regex.check_pattern(_text("regex() takes a pattern", pattern))
-        except ValueError as error:
-            raise _wrong(str(error)) from None
+        except portable_regex.PatternError as error:
+            raise DeclarationError(error.what, where=caller_location(), next_step=error.next_step) from None
         return self._add(Regex(self._name, pattern, options=_options(options)))
 
     def is_in(self, values: Iterable[Any], **options: Any) -> ColumnTester:
@@ -207,7 +205,9 @@ class ColumnTester:
     def cardinality_between(self, low: int | None, high: int | None, **options: Any) -> ColumnTester:
         least, most = _count("low", low), _count("high", high)
         _range("cardinality_between()", least, most)
-        return self._add(CardinalityBetween(self._name, least, most, options=_options(options, tolerate=False)))
+        return self._add(
+            CardinalityBetween(self._name, least, most, options=_options(options, tolerate=False))
+        )
 
     def sum_between(self, low: Bound | None, high: Bound | None, **options: Any) -> ColumnTester:
         _range("sum_between()", low, high)
