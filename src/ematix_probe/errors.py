@@ -8,8 +8,11 @@
     ├── MissingDependency            1   an optional library is not installed; tells what to install
     ├── CannotConnect                1   a source, a target or the history cannot be reached
     ├── SourceFailed                 1   the source refused a query or a file cannot be read
+    ├── AssertionRefused             1   the source has no such column, or its type does not fit
     ├── HostNotAllowed               2   a load probe would send to a host that nobody allowed
-    └── HistoryError                 1   the history cannot be read or written
+    ├── HistoryError                 1   the history cannot be read or written
+    ├── ReportNotWritten             1   the file of a report cannot be written
+    └── UsageError                   2   the command line is wrong
 
 The number is the exit code of the command line. An error says what happened, where in the user's file, what
 state remains and what to run next. Passwords in URLs are masked in all parts.
@@ -59,9 +62,21 @@ class SourceFailed(ProbeError):
     pass
 
 
+class AssertionRefused(ProbeError):
+    pass
+
+
 class HostNotAllowed(ProbeError):
     exit_code = 2
 
 
 class HistoryError(ProbeError):
     pass
+
+
+class ReportNotWritten(ProbeError):
+    pass
+
+
+class UsageError(ProbeError):
+    exit_code = 2

@@ -22,8 +22,8 @@ def worst(verdicts: Sequence[Verdict]) -> Verdict:
 class AssertionResult:
     """The result of one assertion.
 
-    ``failing`` and ``checked`` count rows, where the assertion looks at rows. ``measures`` are the figures that
-    the verdict rests on, by name (``row_count``, ``null_share``, ``p99`` …): history and drift use them.
+    ``failing`` and ``checked`` count rows, where the assertion looks at rows. ``measures`` are the figures
+    that the verdict rests on, by name (``row_count``, ``null_share``, ``p99`` …): history and drift use them.
     ``samples`` are up to ten failing rows: their key and the columns that the assertion looks at.
     """
 
@@ -89,14 +89,46 @@ class RunReport:
         }
 
     def write_json(self, path: str | Path) -> None:
-        from ematix_probe.reports.json_report import write_json
+        """Write this report as one JSON object."""
+        from ematix_probe.reports.json_report import write_report
 
-        write_json([self], path)
+        write_report(self, path)
 
     def write_junit(self, path: str | Path) -> None:
-        from ematix_probe.reports.junit import write_junit
-
         write_junit([self], path)
+
+
+def write_json(reports: Sequence[RunReport], path: str | Path) -> None:
+    """Write a JSON list of the reports."""
+    from ematix_probe.reports import json_report
+
+    json_report.write_json(reports, path)
+
+
+def write_junit(reports: Sequence[RunReport], path: str | Path) -> None:
+    """Write the reports as JUnit's XML, which CI servers read: a test suite for each, a case an assertion."""
+    from ematix_probe.reports import junit
+
+    junit.write_junit(reports, path)
+
+
+def report_from_dict(value: Mapping[str, Any]) -> RunReport:
+    """The report that `RunReport.to_dict` wrote; values of samples stay as JSON holds them."""
+    known = {each.name for each in dataclasses.fields(AssertionResult)}
+    results = [
+        AssertionResult(**{name: each[name] for name in each if name in known})
+        for each in value["assertions"]
+    ]
+    return RunReport(
+        value["probe_name"],
+        value["table"],
+        value["schema"],
+        value["verdict"],
+        results,
+        dt.datetime.fromisoformat(value["started_at"]),
+        dt.datetime.fromisoformat(value["finished_at"]),
+        value["metadata"],
+    )
 
 
 def as_json(value: Any) -> Any:

@@ -1,0 +1,85 @@
+"""The words of a report for people: one line a probe, the assertions that did not pass, and their samples."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ematix_probe.duration import format_duration
+from ematix_probe.redaction import mask
+from ematix_probe.report import AssertionResult, RunReport, as_json
+
+TAGS = {"pass": "[PASS]", "warn": "[WARN]", "fail": "[FAIL]", "error": "[ ERR]"}
+STYLES = {"pass": "green", "warn": "yellow", "fail": "bold red", "error": "bold red"}
+_LONGEST_VALUE = 80
+_WORDS = {"pass": "passed", "warn": "warned", "fail": "failed", "error": "with errors"}
+
+
+def sample_lines(result: AssertionResult) -> list[str]:
+    """The sample rows: ``id=7, email=NULL``."""
+    return [
+        ", ".join(f"{mask(str(name))}={_value(value)}" for name, value in row.items())
+        for row in result.samples
+    ]
+
+
+def failing_lines(result: AssertionResult, indent: str = "  ") -> Iterator[str]:
+    """Name and message of an assertion, and its samples below."""
+    first, *more = mask(result.message).splitlines() or [""]
+    yield f"{indent}{result.name}: {first}"
+    yield from (f"{indent}    {line}" for line in more)
+    lines = sample_lines(result)
+    if lines:
+        rest = (result.failing or 0) - len(lines)
+        yield from (f"{indent}    {line}" for line in lines)
+        if rest > 0:
+            yield f"{indent}    … and {rest:,} more"
+
+
+def head_line(report: RunReport) -> str:
+    """The line of a probe, without its tag: ``orders (shop.orders)``."""
+    return f"{report.probe_name} ({mask(_one_line(report.subject))})"
+
+
+def tail_of(report: RunReport) -> str:
+    number = len(report.assertions)
+    return f"{number} assertion{'' if number == 1 else 's'} in {format_duration(report.duration_seconds)}"
+
+
+def summary(reports: Sequence[RunReport]) -> str:
+    """``3 probes: 1 passed, 2 failed``."""
+    counts = Counter[str](report.verdict for report in reports)
+    said = ", ".join(f"{counts[verdict]} {word}" for verdict, word in _WORDS.items() if counts[verdict])
+    return f"{len(reports)} probe{'' if len(reports) == 1 else 's'}: {said}"
+
+
+def report_text(report: RunReport) -> str:
+    """The whole report as plain text."""
+    lines = [f"{TAGS[report.verdict]} {head_line(report)}  {tail_of(report)}"]
+    for result in report.assertions:
+        if result.verdict != "pass":
+            lines += failing_lines(result)
+    return "\n".join(lines)
+
+
+def figures(measures: Mapping[str, Any]) -> str:
+    """``row_count=12, null_share=0.25``."""
+    return ", ".join(f"{name}={_value(value)}" for name, value in measures.items())
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    shown = as_json(value)
+    text = mask(_one_line(shown if isinstance(shown, str) else str(shown)))
+    if isinstance(value, str) and (not text or text != text.strip() or "," in text):
+        text = f"'{text}'"
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"
+
+
+def _one_line(text: str) -> str:
+    """Control characters as their codes: a value must not move the terminal's cursor."""
+    return "".join(
+        c if c.isprintable() or c == " " else c.encode("unicode_escape", "replace").decode() for c in text
+    )
