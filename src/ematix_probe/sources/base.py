@@ -6,12 +6,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from sqlglot import exp
+if TYPE_CHECKING:
+    from sqlglot import exp
 
 ValueFamily = Literal[
-    "boolean", "integer", "decimal", "float", "text", "bytes", "date", "timestamp", "timestamp_tz", "time", "other"
+    "boolean",
+    "integer",
+    "decimal",
+    "float",
+    "text",
+    "bytes",
+    "date",
+    "timestamp",
+    "timestamp_tz",
+    "time",
+    "other",
 ]
 
 
@@ -60,6 +71,10 @@ class OpenSubject(ABC):
     @abstractmethod
     def fetch(self, query: exp.Query) -> list[tuple[Any, ...]]:
         """The rows of a query. SourceFailed when the source refuses it; later queries still work."""
+
+    def reference_columns(self, table: str) -> Sequence[ColumnInfo] | None:
+        """The columns of that other table; None when the source cannot tell without reading it."""
+        return None
 
     def key(self) -> Sequence[str]:
         """The columns that identify a row in samples: the primary key, or nothing."""
