@@ -1,0 +1,312 @@
+"""Opens scans in a DuckDB database in memory: what files, lakes and data frames have in common.
+
+The database takes at most half of the free memory and spills into a folder that is removed at the end. Each
+table of a probe is a view there. Of Arrow batches a statement reads only the columns that it names.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from ematix_probe.errors import ProbeError, SourceFailed
+from ematix_probe.sources.base import ColumnInfo, OpenSubject, Source, Subject
+from ematix_probe.sources.machine_limits import processors, scan_memory
+from ematix_probe.sources.scans import BatchScan, Scan, SpooledScan, SqlScan
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+_TAIL = re.compile(r"\n\s*\nLINE \d+:.*\Z|\n\s*LINE \d+:.*\Z", re.DOTALL)
+_KIND = re.compile(r"\A[A-Z][A-Za-z ]* Error: ")
+_STREAM = re.compile(r"\Areading the stream registered as '\w+' failed: (?:[A-Z]\w+(?: \w+)?: )?")
+_TRACEBACK = re.compile(r"\.? Detail: Python exception:.*\Z", re.DOTALL)
+
+
+class Workspace:
+    """A DuckDB database in memory and a folder for what does not fit; both end together."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, folder: Path, stack: ExitStack) -> None:
+        self.connection, self.folder = connection, folder
+        self._stack = stack
+
+    def keep(self, closing: Any) -> Any:
+        """Enter a context that ends with the workspace."""
+        return self._stack.enter_context(closing)
+
+
+@contextmanager
+def open_workspace() -> Iterator[Workspace]:
+    import duckdb
+
+    with ExitStack() as stack:
+        folder = stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="ematix-probe-", ignore_cleanup_errors=True)
+        )
+        settings: dict[str, Any] = {
+            "memory_limit": scan_memory(),
+            "threads": processors(),
+            "temp_directory": str(Path(folder) / "spill"),
+            "preserve_insertion_order": False,
+            "python_enable_replacements": False,  # a name in SQL is never a variable of the program
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+        }
+        connection = duckdb.connect(":memory:", config=settings)
+        stack.callback(connection.close)
+        connection.execute("SET TimeZone = 'UTC'")
+        yield Workspace(connection, Path(folder), stack)
+
+
+class ScanSource(Source):
+    """A source whose tables are scans."""
+
+    @abstractmethod
+    def scan(self, subject: Subject, workspace: Workspace) -> Scan:
+        """The rows of a table of this source. SourceFailed when there is none of that name."""
+
+    @contextmanager
+    def open(self, subject: Subject) -> Iterator[OpenSubject]:
+        with open_workspace() as workspace:
+            yield ScannedSubject(workspace, lambda wanted: self.scan(wanted, workspace), subject, self.label)
+
+
+class ScannedSubject(OpenSubject):
+    """The OpenSubject over scans. ``find`` returns the scan of a table."""
+
+    dialect = "duckdb"
+
+    def __init__(
+        self, workspace: Workspace, find: Callable[[Subject], Scan], subject: Subject, label: str
+    ) -> None:
+        self._connection = workspace.connection
+        self._find, self._label = find, label
+        self._views: dict[Subject, exp.Table] = {}
+        self._scans: dict[str, Scan] = {}  # by the name of the view
+        self._readers: dict[str, _Batches] = {}
+        if subject.query is None:
+            self._rows: exp.Query | exp.Table = self._view(subject)
+        else:
+            self._rows = self._rewritten(subject.query)
+        self._columns = self._described(self._rows)
+
+    # ------------------------------------------------------------------ the contract
+
+    def columns(self) -> Sequence[ColumnInfo]:
+        return self._columns
+
+    def rows(self) -> exp.Query | exp.Table:
+        return self._rows.copy()
+
+    def reference(self, table: str) -> exp.Query | exp.Table:
+        schema, _, name = table.rpartition(".")
+        try:
+            return self._view(Subject(name, schema or None)).copy()
+        except ProbeError:
+            if not schema:
+                raise
+            return self._view(Subject(table)).copy()  # a file's name with its extension
+
+    def reference_columns(self, table: str) -> Sequence[ColumnInfo]:
+        return self._described(self.reference(table))
+
+    def fetch(self, query: exp.Query) -> list[tuple[Any, ...]]:
+        if self._readers:
+            self._narrow(query)
+        return self._execute(query.sql(dialect="duckdb"))
+
+    # ------------------------------------------------------------------ views
+
+    def _view(self, subject: Subject) -> exp.Table:
+        if subject not in self._views:
+            name = f"ematix_probe_{len(self._views)}"
+            self._add(name, self._find(subject))
+            self._views[subject] = exp.Table(this=exp.to_identifier(name, quoted=True))
+        return self._views[subject]
+
+    def _add(self, name: str, scan: Scan) -> None:
+        import duckdb
+
+        self._scans[name] = scan
+        try:
+            if isinstance(scan, SqlScan):
+                self._connection.execute(f'CREATE TEMP VIEW "{name}" AS {scan.query.sql(dialect="duckdb")}')
+            elif isinstance(scan, SpooledScan):
+                self._connection.register(f"{name}_once", as_readable(scan.reader))
+                self._connection.execute(f'CREATE TEMP TABLE "{name}" AS SELECT * FROM "{name}_once"')
+                self._connection.unregister(f"{name}_once")
+            elif isinstance(scan, BatchScan):
+                self._readers[name] = _Batches(scan, readable_columns(scan.schema()))
+                self._connection.register(name, self._readers[name])
+            else:
+                raise TypeError(f"unknown scan {scan!r}")
+        except duckdb.Error as error:
+            raise self._failure(error) from error
+
+    def _rewritten(self, query: str) -> exp.Query:
+        """The query with the views in the place of its tables."""
+        from sqlglot.optimizer.scope import traverse_scope
+
+        from ematix_probe.compiling.user_sql import read_query
+
+        tree = read_query(query, "duckdb").copy()
+        scopes = traverse_scope(tree)
+        tables = [table for scope in scopes for table in scope.tables if _is_name(table, scope)]
+        for table in tables:
+            view = self._view(Subject(table.name, table.db or None)).copy()
+            alias = table.args.get("alias") or exp.TableAlias(this=exp.to_identifier(table.name, quoted=True))
+            view.set("alias", alias.copy())
+            table.replace(view)
+        return tree
+
+    def _described(self, rows: exp.Query | exp.Table) -> list[ColumnInfo]:
+        from ematix_probe.sources.duckdb_types import column_info
+
+        not_null: frozenset[str] = frozenset()
+        if isinstance(rows, exp.Table):
+            not_null = self._scans[rows.name].not_null
+            rows = exp.select("*").from_(rows.copy())
+        self._narrow(rows)
+        described = self._execute(f"DESCRIBE {rows.sql(dialect='duckdb')}")
+        return [
+            column_info(name, native, nullable=False if name in not_null else None)
+            for name, native, *_ in described
+            if name != NO_COLUMN
+        ]
+
+    # ------------------------------------------------------------------ statements
+
+    def _narrow(self, query: exp.Query) -> None:
+        """Let each stream of batches give only the columns that the statement names."""
+        wanted = named_columns(query)
+        for name, batches in self._readers.items():
+            if batches.narrow(wanted):
+                self._connection.unregister(name)
+                self._connection.register(name, batches)
+
+    def _execute(self, sql: str) -> list[tuple[Any, ...]]:
+        import duckdb
+        import pyarrow as pa
+
+        try:
+            return fetch_rows(self._connection, sql)
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: Exception) -> SourceFailed:
+        message = plain_message(str(error))
+        for scan in self._scans.values():
+            message = scan.explain(message)
+        return SourceFailed(message, where=self._label)
+
+
+NO_COLUMN = "ematix_probe_no_column"  # the column of a table without columns
+
+
+class _Batches:
+    """Batches as DuckDB takes them: it asks for a new stream for each use in a statement."""
+
+    def __init__(self, scan: BatchScan, names: Sequence[str]) -> None:
+        self._scan, self.names = scan, tuple(names)
+        self._wanted: tuple[str, ...] = self.names
+
+    def narrow(self, wanted: frozenset[str] | None) -> bool:
+        """Give only these columns from now on (None: all). Returns whether that is a change."""
+        chosen = self.names
+        if wanted is not None:
+            chosen = tuple(name for name in self.names if name.lower() in wanted) or self.names[:1]
+        changed = chosen != self._wanted
+        self._wanted = chosen
+        return changed
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
+        import pyarrow as pa
+
+        if not self.names:
+            empty = pa.schema([pa.field(NO_COLUMN, pa.bool_())]).empty_table()
+            return empty.__arrow_c_stream__()
+        return as_readable(self._scan.read(self._wanted)).__arrow_c_stream__()
+
+
+def named_columns(query: exp.Query) -> frozenset[str] | None:
+    """The names of all columns in a statement, in lower case; None when it takes all with ``*``."""
+    for star in query.find_all(exp.Star):
+        if not isinstance(star.parent, exp.Count):
+            return None
+    parts = (part for column in query.find_all(exp.Column) for part in column.parts)
+    return frozenset(part.name.lower() for part in parts)  # a.b may also be the field b of the column a
+
+
+def fetch_rows(connection: duckdb.DuckDBPyConnection, sql: str) -> list[tuple[Any, ...]]:
+    """The rows of a statement. Times with a zone come through Arrow: DuckDB would need pytz for them."""
+    found = connection.sql(sql)
+    kinds = [str(kind) for kind in found.types]
+    if not any("TIME ZONE" in kind or "TZ" in kind for kind in kinds):
+        return [tuple(row) for row in found.fetchall()]
+    table = found.to_arrow_table()
+    columns = [_values(table.column(i), kind) for i, kind in enumerate(kinds)]
+    return list(zip(*columns, strict=True))
+
+
+def _values(column: pa.ChunkedArray, kind: str) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    if kind in ("HUGEINT", "UHUGEINT"):
+        return [None if value is None else int(value) for value in values]
+    return values
+
+
+def plain_message(message: str) -> str:
+    """DuckDB's message without the statement, which the user did not write."""
+    text = _KIND.sub("", _TAIL.sub("", message.strip()), count=1)
+    return _TRACEBACK.sub("", _STREAM.sub("", text)).strip()
+
+
+def _is_name(table: exp.Table, scope: Any) -> bool:
+    """Whether it is a name to look up: no function, and no common table expression."""
+    return isinstance(table.this, exp.Identifier) and scope.sources.get(table.alias_or_name) is table
+
+
+# ------------------------------------------------------------------ Arrow types that DuckDB does not read
+
+
+def readable_columns(schema: pa.Schema) -> list[str]:
+    """The columns that DuckDB can read, if need be as another type (`as_readable`)."""
+    return [field.name for field in schema if _readable_type(field.type) is not None]
+
+
+def as_readable(reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
+    """The batches with the types that DuckDB lacks replaced by wider ones."""
+    import pyarrow as pa
+
+    fields = [field.with_type(_readable_type(field.type) or field.type) for field in reader.schema]
+    wanted = pa.schema(fields)
+    if wanted.equals(reader.schema):
+        return reader
+    batches = (
+        pa.RecordBatch.from_arrays(
+            [array.cast(field.type) for array, field in zip(batch.columns, wanted, strict=True)],
+            schema=wanted,
+        )
+        for batch in reader
+    )
+    return pa.RecordBatchReader.from_batches(wanted, batches)
+
+
+def _readable_type(kind: pa.DataType) -> pa.DataType | None:
+    import pyarrow as pa
+
+    if pa.types.is_float16(kind):
+        return pa.float32()
+    if pa.types.is_decimal256(kind):
+        return pa.decimal128(kind.precision, kind.scale) if kind.precision <= 38 else pa.string()
+    if pa.types.is_union(kind):
+        return None
+    return kind
