@@ -1,4 +1,4 @@
-"""Turns the measures of an assertion into its verdict and its message. Pure; `compiling` says what is measured."""
+"""Turns the measures of an assertion into its verdict and its message. `compiling` says what is measured."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def judge(
 ) -> AssertionResult:
     """The result of one assertion.
 
-    ``past`` is the measures of its recorded runs, newest first; None without a history. Measures that have ``error``, the reason why nothing was measured, make an ``error`` verdict.
+    ``past`` is the measures of its recorded runs, newest first; None without a history. Measures that have
+    ``error``, the reason why nothing was measured, make an ``error`` verdict.
     """
     if "error" in measures:
         return error_result(assertion, index, str(measures["error"]))

@@ -20,6 +20,7 @@ from typing import Any
 
 from ematix_probe.column_types import precision_and_scale
 from ematix_probe.errors import AssertionRefused
+from ematix_probe.iso_times import microseconds, parse_time, utc_time
 from ematix_probe.sources.base import ColumnInfo
 
 Typed = int | float | Decimal | str | bool | dt.date | dt.datetime
@@ -94,7 +95,7 @@ def compared_as(column: ColumnInfo, values: Sequence[Any], loose: bool) -> str:
     family: str = column.family
     if family not in _EXAMPLES:
         raise AssertionRefused(
-            f"the column {column.name!r} is of type {_shown_type(column)}, which is compared with no value",
+            f"the column {column.name!r} is of type {column.type}, which is compared with no value",
             next_step="use expression() with a condition in the SQL of the source",
         )
     for value in given:
@@ -112,7 +113,7 @@ def _compared_loosely(column: ColumnInfo, given: Sequence[Any]) -> str:
         return kinds.pop() if kinds else "number"
     if family not in _EXAMPLES:
         raise AssertionRefused(
-            f"the column {column.name!r} is of type {_shown_type(column)}, which is compared with no value"
+            f"the column {column.name!r} is of type {column.type}, which is compared with no value"
         )
     for value in given:
         if not _fits(family, value):
@@ -144,23 +145,18 @@ def _fits(family: str, value: Any) -> bool:
 
 def _refused(column: ColumnInfo, family: str, value: Any) -> AssertionRefused:
     return AssertionRefused(
-        f"the column {column.name!r} is of type {_shown_type(column)} and is compared with "
+        f"the column {column.name!r} is of type {column.type} and is compared with "
         f"{_EXAMPLES[family]}, not with {value!r}"
     )
-
-
-def _shown_type(column: ColumnInfo) -> str:
-    native = column.native.lower()
-    return f"{column.type} ({column.native})" if native and native != column.type else column.type
 
 
 def _bound(value: Any, column: ColumnInfo, kind: str, rounding: str) -> Typed:
     if kind in ("text", "boolean"):
         return value  # type: ignore[no-any-return]
     if kind == "date":
-        return _day(_utc(value), rounding)
+        return _day(_time(value), rounding)
     if kind == "timestamp":
-        return _utc(value)
+        return _time(value)
     if kind == "number":
         return value if isinstance(value, int) and abs(value) < 2**63 else nearest_double(value)
     if kind == "float":
@@ -201,17 +197,9 @@ def nearest_real(value: int | float | Decimal) -> float:
         return math.inf if double > 0 else -math.inf
 
 
-def _utc(value: Any) -> dt.datetime:
-    """The time in UTC, without zone."""
+def _time(value: Any) -> dt.datetime:
     found: Any = parse_time(value) if isinstance(value, str) else value
-    if not isinstance(found, dt.datetime):
-        return dt.datetime(found.year, found.month, found.day)
-    if found.tzinfo is None:
-        return found
-    try:
-        return found.astimezone(dt.timezone.utc).replace(tzinfo=None)
-    except OverflowError:
-        return dt.datetime.max if found.year > 5000 else dt.datetime.min
+    return utc_time(found)
 
 
 def _day(time: dt.datetime, rounding: str) -> dt.date:
@@ -219,28 +207,6 @@ def _day(time: dt.datetime, rounding: str) -> dt.date:
     if rounding == ROUND_FLOOR or time.time() == dt.time() or day == dt.date.max:
         return day
     return day + dt.timedelta(days=1)
-
-
-def parse_time(value: str) -> dt.date | None:
-    """The date or time of a text in ISO form; None for any other text."""
-    written = value.strip()
-    if written[-1:] in ("Z", "z"):
-        written = written[:-1] + "+00:00"
-    for reader in (dt.date.fromisoformat, dt.datetime.fromisoformat):
-        try:
-            return reader(written)
-        except ValueError:
-            continue
-    return None
-
-
-EPOCH = dt.datetime(1970, 1, 1)
-
-
-def microseconds(value: dt.date) -> int:
-    """Since 1970 in UTC, of a time without zone or a date."""
-    time = value if isinstance(value, dt.datetime) else dt.datetime(value.year, value.month, value.day)
-    return (time - EPOCH) // dt.timedelta(microseconds=1)
 
 
 def as_microseconds(found: Limits) -> Limits:

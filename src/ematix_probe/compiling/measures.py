@@ -78,13 +78,21 @@ def compile_assertions(
     readers = tuple(compiler.reader(assertion) for assertion in assertions)
     query = compiler.statement()
     if evaluate_once:
-        uses = [each for each in query.find_all(exp.Table) if each.name == _SHARED_ROWS]
-        if len(uses) == 1:
-            uses[0].replace(exp.Subquery(this=rows.copy(), alias=uses[0].args["alias"]))
-        else:
-            name = exp.to_identifier(_SHARED_ROWS, quoted=True)
-            query = query.with_(name, as_=rows.copy(), copy=False)
+        _share_rows(query, rows)
     return CompiledMeasures(query, readers)
+
+
+def _share_rows(query: exp.Select, rows: Rows) -> None:
+    """Let the rows be a common table expression, unless the statement reads them only once."""
+    uses = [each for each in query.find_all(exp.Table) if each.name == _SHARED_ROWS]
+    if len(uses) == 1:
+        single = rows.copy()
+        single.set("alias", uses[0].args["alias"])
+        uses[0].replace(single)
+        return
+    inner = rows.this.this if isinstance(rows, exp.Table) else rows.copy()
+    name = exp.TableAlias(this=exp.to_identifier(_SHARED_ROWS, quoted=True))
+    query.set("with_", exp.With(expressions=[exp.CTE(this=inner.copy(), alias=name)]))
 
 
 class _MeasureCompiler(ConditionCompiler):

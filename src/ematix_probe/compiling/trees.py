@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import Any
 
 from sqlglot import exp
 
@@ -72,10 +73,10 @@ def _joined(
     given = [condition for condition in conditions if condition is not None]
     if not given:
         return None
-    tree: exp.Expression = _paren(given[0]) if len(given) > 1 else given[0].copy()
+    tree: Any = given[0].copy()
     for condition in given[1:]:
-        tree = joiner(this=tree, expression=_paren(condition))
-    return tree
+        tree = joiner(this=_paren(tree), expression=_paren(condition))
+    return tree  # type: ignore[no-any-return]
 
 
 def always(truth: bool) -> exp.Expression:

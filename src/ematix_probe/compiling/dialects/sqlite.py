@@ -14,9 +14,10 @@ from typing import Any
 from sqlglot import exp
 
 from ematix_probe.column_types import precision_and_scale
-from ematix_probe.compiling.bounds import Typed, microseconds
+from ematix_probe.compiling.bounds import Typed
 from ematix_probe.compiling.dialects.base import PercentileTree, ProbeDialect, Scan
 from ematix_probe.compiling.trees import all_of, call, case, cast, is_not_null, is_null, number, scalar, text
+from ematix_probe.iso_times import microseconds
 from ematix_probe.portable_regex import translate
 from ematix_probe.sources.base import ColumnInfo
 
@@ -135,14 +136,14 @@ def _exact_double(value: float) -> exp.Expression:
     if len(digits) <= 15 and 1e-7 < value < 1e22:
         return exp.Literal.number(written)
     above, below = value.as_integer_ratio()
-    tree: exp.Expression = cast(number(above if above < 2**53 else 0), "REAL")
+    tree: exp.Expression = cast(number(above if above < 2**53 else 0), "DOUBLE")
     if above >= 2**53:
         shift = above.bit_length() - 53
-        tree = cast(number(above >> shift), "REAL")
+        tree = cast(number(above >> shift), "DOUBLE")
         for part in _powers(shift):
-            tree = exp.Mul(this=tree, expression=cast(number(part), "REAL"))
+            tree = exp.Mul(this=tree, expression=cast(number(part), "DOUBLE"))
     for part in _powers(below.bit_length() - 1):
-        tree = exp.Div(this=tree, expression=cast(number(part), "REAL"))
+        tree = exp.Div(this=tree, expression=cast(number(part), "DOUBLE"))
     return exp.Paren(this=tree)
 
 
