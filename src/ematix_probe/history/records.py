@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import hashlib
+import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -85,7 +86,7 @@ def recorded_run(report: RunReport, *, with_samples: bool) -> RecordedRun:
         report.verdict,
         aware_utc(report.started_at),
         aware_utc(report.finished_at),
-        _masked(as_json(dict(report.metadata))),
+        _masked(_small(as_json(dict(report.metadata)))),
         tuple(
             RecordedAssertion(
                 each.assertion_index,
@@ -133,6 +134,15 @@ def bounded_text(text: str) -> str:
 def _storable(text: str) -> str:
     """Without what databases refuse: NUL and lone surrogates."""
     return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _small(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Without the large parts, such as the histogram of a load: its figures are measures too."""
+    return {
+        name: value
+        for name, value in metadata.items()
+        if len(json.dumps(value, default=str)) <= _LONGEST_TEXT
+    }
 
 
 def _masked(value: Any) -> Any:

@@ -1,0 +1,1 @@
+"""The command line of probes: ``ematix-probe``, and ``flow probe``."""

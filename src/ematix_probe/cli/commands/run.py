@@ -1,0 +1,145 @@
+"""``ematix-probe run``: runs probes, prints their verdicts, and writes reports."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from ematix_probe.calling import call_probe, shows_progress
+from ematix_probe.cli.error_report import show_error
+from ematix_probe.cli.history_option import HistoryOption, optional_history
+from ematix_probe.cli.output import OutputOption, write_json
+from ematix_probe.cli.terminal import say, style_text, write
+from ematix_probe.errors import ProbeError
+from ematix_probe.history.forgiving import ForgivingHistory
+from ematix_probe.loading import FoundProbe, load_probes, select_probes
+from ematix_probe.report import RunReport, write_junit
+
+HELP = """Run the probes of files, folders or modules.
+
+PATH is a .py file, a folder of them, or a module; PATH::NAME is one probe of it. Exit code 0 when all
+assertions hold, 1 when one does not, 2 when a file cannot be imported.
+"""
+FailOn = Literal["fail", "warn"]
+
+
+def run(
+    paths: Annotated[list[str], typer.Argument(metavar="PATH…", help="Files, folders or modules.")],
+    select: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--select", "-s", metavar="NAME", help="Only these probes: a name or orders_*. May be repeated."
+        ),
+    ] = None,
+    history: HistoryOption = None,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit's XML, which CI servers read.")
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the reports as JSON.")
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write the reports as one HTML page with charts."),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-host", metavar="HOST", help="Let load probes send to this host. May be repeated."
+        ),
+    ] = None,
+    fail_on: Annotated[
+        FailOn,
+        typer.Option("--fail-on", help="With warn, warnings too make the exit code 1.", show_default=False),
+    ] = "fail",
+    output: OutputOption = "text",
+) -> int:
+    chosen = select_probes(load_probes(paths), select or ())
+    opened = optional_history(history)
+    recording = None if opened is None else ForgivingHistory(opened)
+    reports: list[RunReport] = []
+    errors: list[ProbeError] = []
+    for each in chosen:
+        try:
+            report = run_probe(each, recording, allow_host or ())
+        except ProbeError as error:
+            errors.append(error)
+            show_error(error, each.name)
+            continue
+        reports.append(report)
+        if output == "text":
+            print_report(report)
+    if output == "json":
+        write_json([report.to_dict() for report in reports])
+    elif len(chosen) > 1:
+        from ematix_probe.reports.text import summary
+
+        say(summary(reports) if reports else "no probe could be run")
+    _write_files(reports, junit, json_file, html, fail_on)
+    if recording is not None:
+        for name, unrecorded in recording.errors:
+            show_error(unrecorded, name)
+            errors.append(unrecorded)
+        if recording.run_ids and not recording.errors and output == "text":
+            say(f"recorded in {recording.location}", "dim")
+    return exit_code(reports, errors, fail_on)
+
+
+def run_probe(found: FoundProbe, history: Any, allowed_hosts: Sequence[str]) -> RunReport:
+    """Run one probe; a load probe shows its progress."""
+    if not shows_progress(found.probe):
+        return call_probe(found.probe, history=history, allow_hosts=allowed_hosts)
+    from ematix_probe.load.progress import progress_for
+
+    with progress_for(found.name) as progress:
+        return call_probe(found.probe, history=history, allow_hosts=allowed_hosts, progress=progress)
+
+
+def print_report(report: RunReport) -> None:
+    """``[FAIL] orders (shop.orders)``, and below it the assertions that do not hold."""
+    from ematix_probe.reports.text import STYLES, TAGS, failing_lines, head_line, tail_of
+
+    tag = style_text(TAGS[report.verdict], STYLES[report.verdict], sys.stdout)
+    lines = [f"{tag} {head_line(report)}  {style_text(tail_of(report), 'dim', sys.stdout)}"]
+    for result in report.assertions:
+        if result.verdict != "pass":
+            first, *rest = failing_lines(result, " " * 9)
+            mark = style_text(f"{result.verdict:>5}:", STYLES[result.verdict], sys.stdout)
+            lines += [f"  {mark} {first.lstrip()}", *rest]
+    write("\n".join(lines))
+
+
+def exit_code(reports: Sequence[RunReport], errors: Sequence[ProbeError], fail_on: FailOn) -> int:
+    """2 when a probe is declared wrongly, 1 when something does not hold, else 0."""
+    if any(error.exit_code == 2 for error in errors):
+        return 2
+    bad = {"fail", "error", "warn"} if fail_on == "warn" else {"fail", "error"}
+    return 1 if errors or any(report.verdict in bad for report in reports) else 0
+
+
+def _write_files(
+    reports: Sequence[RunReport],
+    junit: Path | None,
+    json_file: Path | None,
+    html: Path | None,
+    fail_on: FailOn,
+) -> None:
+    if junit is not None:
+        if fail_on == "warn":
+            from ematix_probe.reports import junit as junit_report
+
+            junit_report.write_junit(reports, junit, fail_on_warn=True)
+        else:
+            write_junit(reports, junit)
+    if json_file is not None:
+        from ematix_probe.reports.json_report import write_json as write_json_file
+
+        write_json_file(reports, json_file)
+    if html is not None:
+        from ematix_probe.reports.html import write_html
+
+        write_html(reports, html)

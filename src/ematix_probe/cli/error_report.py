@@ -1,0 +1,112 @@
+"""Reports errors: a ProbeError in its four parts, any other error in one line; with --debug the traceback."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import textwrap
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from ematix_probe.cli.terminal import say, style_text, terminal_width, write
+from ematix_probe.errors import ProbeError, UsageError
+from ematix_probe.redaction import mask
+
+INTERRUPTED = 130
+
+
+def report_error(error: BaseException, *, arguments: Sequence[str], debug: bool = False) -> int:
+    """Write the error to stderr, or to stdout with ``--output json``; returns the exit code."""
+    import typer
+
+    trace = mask("".join(traceback.format_exception(error))) if debug else None
+    code = None
+    if isinstance(error, (KeyboardInterrupt, typer.Abort)):
+        error, code, trace = ProbeError("interrupted", state="no further probe was run"), INTERRUPTED, None
+    known = error if isinstance(error, ProbeError) else _as_probe_error(error, debug)
+    if trace and not isinstance(known, UsageError):
+        say(trace, "dim")
+    code = known.exit_code if code is None else code
+    if wants_json(arguments):
+        from ematix_probe.cli.output import write_json
+
+        write_json({"error": error_json(known, code)})
+    else:
+        show_error(known)
+    return code
+
+
+def error_json(error: ProbeError, code: int) -> dict[str, Any]:
+    return {
+        "type": type(error).__name__,
+        "what": error.what,
+        "where": error.where,
+        "state": error.state,
+        "next": error.next_step,
+        "exit_code": code,
+    }
+
+
+def show_error(error: ProbeError, probe: str | None = None) -> None:
+    """Write the parts of an error to stderr, with the probe's name if it is given."""
+    head = f"error in {probe}: " if probe else "error: "
+    width = terminal_width(sys.stderr)
+    what = error.what.replace("\n", "\n  ")
+    if width is not None and "\n" not in what:
+        what = textwrap.fill(what, max(width - len(head), 20), subsequent_indent=" " * len(head))
+    lines = [style_text(head, "bold red", sys.stderr) + style_text(what, "bold", sys.stderr)]
+    for label, text in (("where", error.where), ("state", error.state), ("next", error.next_step)):
+        if text:
+            indented = text.replace("\n", "\n         ")
+            lines.append(f"  {style_text((label + ':').ljust(7), 'dim', sys.stderr)}{indented}")
+    write("\n".join(lines), sys.stderr)
+
+
+def wants_json(arguments: Sequence[str]) -> bool:
+    """Whether the output is JSON, read from the raw arguments because they may fail to parse."""
+    given = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
+    return bool({"--output=json", "-ojson", "-o=json"} & set(given)) or any(
+        name in ("--output", "-o") and value == "json" for name, value in itertools.pairwise(given)
+    )
+
+
+def _as_probe_error(error: BaseException, debug: bool) -> ProbeError:
+    import typer
+
+    if isinstance(error, typer.TyperException):
+        return _usage_error(error)
+    return ProbeError(
+        f"unexpected {type(error).__name__}: {error}",
+        next_step="this is a bug in ematix-probe: please report it with this traceback"
+        if debug
+        else "run it again with --debug to see the traceback",
+    )
+
+
+def _usage_error(error: Any) -> UsageError:
+    """Typer's error about an option or argument."""
+    context = getattr(error, "ctx", None)
+    possible = getattr(error, "possibilities", None)
+    message = _number_text(error) or (error.message if possible else error.format_message())
+    if possible:
+        message = f"{message.rstrip('.')}. Did you mean {' or '.join(sorted(possible))}?"
+    message = message.replace("Value error, ", "")  # added by pydantic, which typer uses
+    path = context.command_path if context is not None else "ematix-probe"
+    return UsageError(message[:1].lower() + message[1:], next_step=f"{path} --help")
+
+
+def _number_text(error: Any) -> str | None:
+    """A plain text for pydantic's error about a number; None for other errors."""
+    found: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
+    option = getattr(error, "param", None)
+    if not found or option is None:
+        return None
+    limits = found[0].get("ctx", {})
+    wanted = {
+        "int_parsing": "a whole number",
+        "greater_than_equal": f"a number from {limits.get('ge')} up",
+    }.get(found[0]["type"])
+    return (
+        None if wanted is None else f"{max(option.opts, key=len)} takes {wanted}, not {found[0]['input']!r}"
+    )
