@@ -1,0 +1,348 @@
+"""Runs one process's share of a load on a database: drivers block, so threads share a pool of connections.
+
+In the open model each thread takes the next arrival and waits for its time: when all are busy, arrivals wait,
+and the wait is part of their latency. In the closed model each virtual user is a thread.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ematix_probe.load.answers import NOT_STARTED, TIMEOUT, Answer
+from ematix_probe.load.checks import Rows
+from ematix_probe.load.feeders import OutOfRows
+from ematix_probe.load.http_load import judge
+from ematix_probe.load.recording import SECOND
+from ematix_probe.load.shares import (
+    FAREWELL,
+    PAUSE_AFTER_REFUSAL,
+    Publish,
+    Ready,
+    Share,
+    ShareResult,
+    StopSignal,
+    take_snapshot,
+)
+from ematix_probe.load.sql_connections import (
+    DuckDBConnection,
+    DuckDBDatabase,
+    MySQLConnection,
+    PostgresConnection,
+    SqlConnection,
+    SQLiteConnection,
+)
+from ematix_probe.load.sql_target import SqlTarget
+from ematix_probe.load.timer import clock
+
+POOL = 10
+CANNOT_CONNECT = "cannot connect"
+
+
+def run_sql_share(share: Share, ready: Ready, publish: Publish, stop: StopSignal) -> ShareResult:
+    """Prepare the share, ask ``ready`` for the time of `clock` at which the load begins, and carry it out."""
+    kind = _OpenLoad if share.profile.model == "open" else _ClosedLoad
+    load = kind(share, publish, stop)
+    load.start_at = ready()
+    return load.run()
+
+
+class _Pool:
+    """Connections that are opened when they are needed, and again when they break."""
+
+    def __init__(self, share: Share, size: int) -> None:
+        self._share = share
+        self._free: queue.SimpleQueue[SqlConnection | None] = queue.SimpleQueue()
+        for _ in range(size):
+            self._free.put(None)
+        self._all: set[SqlConnection] = set()
+        self._lock = threading.Lock()
+        self._database: DuckDBDatabase | None = None
+        self.opened = 0
+
+    def take(self) -> SqlConnection | None:
+        """A free connection, or None for the right to open one. Waits for it."""
+        return self._free.get()
+
+    def give_back(self, connection: SqlConnection | None) -> None:
+        if connection is not None and connection.is_broken:
+            self._discard(connection)
+            connection = None
+        self._free.put(connection)
+
+    def open(self) -> SqlConnection:
+        target, endpoints, timeout = self._share.target, self._share.endpoints, self._share.timeout
+        opened: SqlConnection
+        if target.dialect == "postgres":
+            opened = PostgresConnection(target, endpoints, timeout)
+        elif target.dialect == "mysql":
+            opened = MySQLConnection(target, endpoints, timeout)
+        elif target.dialect == "sqlite":
+            opened = SQLiteConnection(target, endpoints, timeout)
+        else:
+            with self._lock:
+                if self._database is None:
+                    self._database = DuckDBDatabase(target)
+            opened = DuckDBConnection(self._database)
+        with self._lock:
+            self._all.add(opened)
+            self.opened += 1
+        return opened
+
+    def _discard(self, connection: SqlConnection) -> None:
+        with self._lock:
+            self._all.discard(connection)
+        connection.close()
+
+    def close(self) -> None:
+        with self._lock:
+            everything, self._all = self._all, set()
+        for connection in everything:
+            connection.close()
+        if self._database is not None:
+            self._database.connection.close()
+
+
+class _SqlLoad:
+    def __init__(self, share: Share, publish: Publish, stop: StopSignal) -> None:
+        self.share, self.start_at, self.publish = share, 0, publish
+        self.target: SqlTarget = share.target
+        self.recorder = share.recorder
+        self.end = self.recorder.end
+        self.lock = threading.Lock()
+        self.statement = self.target.statement.for_driver(self.target.dialect)
+        self.names = frozenset(self.target.statement.names)
+        feeder = self.target.feeder
+        self.row_of = None if feeder is None else feeder.open(share.share, share.shares)
+        self.keeps_rows = self.target.needs_rows
+        self.stopping = threading.Event()
+        self.stopped_at: int | None = None
+        self.interrupted = False
+        self.ended_early: str | None = None
+        self.running: dict[int, tuple[int, SqlConnection]] = {}  # thread: deadline and connection
+        self.in_flight = 0
+        self.failure: BaseException | None = None
+        stop.call(self.interrupt)
+        self.pool = _Pool(share, self.connections())
+
+    def now(self) -> int:
+        return clock() - self.start_at
+
+    def connections(self) -> int:
+        raise NotImplementedError
+
+    def threads(self) -> list[Callable[[], None]]:
+        raise NotImplementedError
+
+    def run(self) -> ShareResult:
+        workers = [
+            threading.Thread(target=self._guarded, args=(work,), name=f"load-{number}", daemon=True)
+            for number, work in enumerate(self.threads())
+        ]
+        for worker in workers:
+            worker.start()
+        abandoned = self._watch(workers)
+        self.pool.close()
+        if self.failure is not None:
+            raise self.failure
+        self.recorder.connections = self.pool.opened
+        elapsed = self.end if self.stopped_at is None else max(min(self.stopped_at, self.end), 0)
+        with self.lock:
+            return ShareResult(self.recorder, elapsed, self.interrupted, self.ended_early, abandoned)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except OutOfRows as error:
+            self.ended_early = str(error)
+            self.stop_starting()
+        except BaseException as error:  # a fault of this program must end the load, not hang it
+            self.failure = self.failure or error
+            self.stop_starting()
+
+    def _watch(self, workers: list[threading.Thread]) -> int:
+        """Report each second and cancel what takes too long, until all threads are done."""
+        following = 1
+        while any(worker.is_alive() for worker in workers):
+            next(worker for worker in workers if worker.is_alive()).join(0.05)
+            now = self.now()
+            self._cancel_late(now)
+            if now >= following * SECOND:
+                with self.lock:
+                    snapshot = take_snapshot(self.recorder, now, self.in_flight, self.waiting(now))
+                self.publish(snapshot)
+                following = now // SECOND + 1
+            if self.interrupted and self.stopped_at is not None and now > self.stopped_at + FAREWELL:
+                with self.lock:
+                    left = list(self.running.values())
+                for _, connection in left:
+                    connection.cancel()
+                return len(left)
+        return 0
+
+    def _cancel_late(self, now: int) -> None:
+        with self.lock:
+            late = [connection for deadline, connection in self.running.values() if now > deadline]
+        for connection in late:
+            connection.cancel()
+
+    def waiting(self, now: int) -> int:
+        return 0
+
+    def interrupt(self) -> None:
+        self.interrupted = True
+        self.stop_starting()
+
+    def stop_starting(self) -> None:
+        if self.stopped_at is None:
+            self.stopped_at = self.now()
+        self.stopping.set()
+
+    def wait_until(self, time: int) -> bool:
+        """Sleep until a time of the load; False when the load stops before."""
+        wait = time - self.now()
+        return not (self.stopping.wait(wait / SECOND) if wait > 0 else self.stopping.is_set())
+
+    def values(self, n: int) -> Mapping[str, Any] | None:
+        """The values of arrival ``n``: those that the statement names."""
+        if self.row_of is None:
+            return None
+        with self.lock:  # a file or an iterator is read by one thread at a time
+            row = self.row_of(n)
+        return {name: row.get(name) for name in self.names} if self.names else None
+
+    def attempt(
+        self, intended: int, values: Mapping[str, Any] | None, connection: SqlConnection | None
+    ) -> Answer:
+        """Run the statement over a connection, which is opened when there is none, and count it."""
+        started = self.now()
+        with self.lock:
+            self.in_flight += 1
+            self.recorder.most_in_flight = max(self.recorder.most_in_flight, self.in_flight)
+        answer = self._execute(started, values, connection)
+        finished = self.now()
+        error, detail = answer.error, answer.detail
+        if error is None and self.target.checks:
+            error, detail = judge(self.target.checks, Rows(answer.size, answer.rows))
+        with self.lock:
+            self.in_flight -= 1
+            self.recorder.record(intended, started, finished, 0, error, detail, answer.size)
+        return answer
+
+    def _execute(
+        self, started: int, values: Mapping[str, Any] | None, connection: SqlConnection | None
+    ) -> Answer:
+        opened = connection
+        try:
+            if opened is None:
+                opened = self.pool.open()
+        except Exception as error:
+            self.pool.give_back(None)
+            return Answer(error=CANNOT_CONNECT, detail=f"{type(error).__name__}: {error}")
+        me = threading.get_ident()
+        deadline = started + round(self.share.timeout * SECOND)
+        with self.lock:
+            self.running[me] = (deadline, opened)
+        try:
+            count, rows = opened.execute(self.statement, values, self.keeps_rows)
+        except Exception as error:
+            late = self.now() >= deadline
+            kind = TIMEOUT if late or is_timeout(error) else error_kind(error)
+            return Answer(error=kind, detail=str(error))
+        else:
+            return Answer(size=count, rows=rows)
+        finally:
+            with self.lock:
+                self.running.pop(me, None)
+            self.pool.give_back(opened)
+
+
+class _OpenLoad(_SqlLoad):
+    def connections(self) -> int:
+        return min(self.target.pool or POOL, self.share.max_in_flight)
+
+    def threads(self) -> list[Callable[[], None]]:
+        self.numbers = itertools.count(self.share.share, self.share.shares)
+        self.taken = 0
+        self.idle = self.connections()
+        return [self._work] * self.connections()
+
+    def _work(self) -> None:
+        total, profile = self.share.profile.arrivals, self.share.profile
+        last_start = self.end + round(self.share.timeout * SECOND)
+        while not self.stopping.is_set():
+            with self.lock:
+                number = next(self.numbers)
+                self.taken = max(self.taken, number)
+            if number >= total:
+                return
+            intended = min(round(profile.arrival_time(number) * SECOND), self.end - 1)
+            now = self.now()
+            if now > last_start:
+                with self.lock:
+                    self.recorder.record_not_started(
+                        intended, now, NOT_STARTED, "no connection was free: see pool="
+                    )
+                continue
+            if intended < now:
+                with self.lock:
+                    self.recorder.late += 1
+            elif not self.wait_until(intended):
+                return
+            self.attempt(intended, self.values(number), self.pool.take())
+
+    def waiting(self, now: int) -> int:
+        due = self.share.profile.arrivals_until(now / SECOND)
+        return max(-((self.taken + 1 - due) // self.share.shares), 0)
+
+
+class _ClosedLoad(_SqlLoad):
+    def connections(self) -> int:
+        users = len(self._users())
+        return min(self.target.pool or users, users)
+
+    def _users(self) -> range:
+        return range(self.share.share, int(self.share.profile.peak + 0.5), self.share.shares)
+
+    def threads(self) -> list[Callable[[], None]]:
+        self.numbers = itertools.count(self.share.share, self.share.shares)
+        return [lambda user=user: self._live(user) for user in self._users()]  # type: ignore[misc]
+
+    def _live(self, user: int) -> None:
+        profile = self.share.profile
+        if not self.wait_until(0):
+            return
+        while (now := self.now()) < self.end:
+            active = profile.next_activity(user, now / SECOND)
+            if active is None or not self.wait_until(min(round(active * SECOND), self.end)):
+                return
+            intended = self.now()
+            if intended >= self.end:
+                return
+            with self.lock:
+                number = next(self.numbers)
+            answer = self.attempt(intended, self.values(number), self.pool.take())
+            pause = self.share.thinking_seconds(number)
+            if answer.error == CANNOT_CONNECT:
+                pause = max(pause, PAUSE_AFTER_REFUSAL)
+            if pause > 0 and not self.wait_until(min(self.now() + round(pause * SECOND), self.end)):
+                return
+
+
+def is_timeout(error: BaseException) -> bool:
+    """A statement that the database or the socket ended because it took too long."""
+    if isinstance(error, TimeoutError) or getattr(error, "sqlstate", None) == "57014":
+        return True
+    return error.args[:1] in ((2013,), (1969,), (3024,)) and "timed out" in str(error).lower()
+
+
+def error_kind(error: BaseException) -> str:
+    """The class of the error, with the code that the database gives it."""
+    state = getattr(error, "sqlstate", None)
+    if state is None and error.args and isinstance(error.args[0], int):
+        state = error.args[0]  # of MySQL and MariaDB
+    name = type(error).__name__
+    return f"{name} {state}" if state else name
