@@ -1,4 +1,4 @@
-"""Types of columns in plain words: how they are written, what family they belong to, when two of them agree."""
+"""Types of columns in plain words: how they are written, their families, and when two of them agree."""
 
 from __future__ import annotations
 

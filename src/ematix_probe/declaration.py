@@ -61,13 +61,15 @@ class DataProbe:
         return [assertion.label for assertion in self._plan.assertions]
 
     def run(self, *, history: RunHistory | None = None) -> RunReport:
-        """Check all assertions. ``history`` gives change and drift assertions their past, and records the run."""
+        """Check all assertions. ``history`` gives assertions about change their past, and records the run."""
         from ematix_probe.running import run_data_probe
 
         return run_data_probe(self._plan, history=history)
 
     def __repr__(self) -> str:
-        return f"<data probe {self.name}: {len(self._plan.assertions)} assertions on {self._plan.subject.label}>"
+        return (
+            f"<data probe {self.name}: {len(self._plan.assertions)} assertions on {self._plan.subject.label}>"
+        )
 
 
 def data(

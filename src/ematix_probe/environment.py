@@ -1,4 +1,4 @@
-"""Replaces ``${NAME}``, ``${env:NAME}`` and ``${NAME:-default}`` by variables of the environment, when used."""
+"""Replaces ``${NAME}``, ``${env:NAME}`` and ``${NAME:-default}`` by variables of the environment."""
 
 from __future__ import annotations
 

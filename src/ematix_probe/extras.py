@@ -45,7 +45,10 @@ LIBRARIES = (
     Library("polars", "polars", "frames", "frames of polars"),
     Library("pandas", "pandas", "frames", "frames of pandas"),
     Library("pyspark", "pyspark", "spark", "frames and tables of Spark"),
+    Library("httptools", "httptools", "load", "load over HTTP"),
     Library("h2", "h2", "load", "load over HTTP/2"),
+    Library("uvloop", "uvloop", "load", "load over HTTP, twice as fast"),
+    Library("cloudpickle", "cloudpickle", "load", "load in several processes with functions as checks"),
 )
 
 

@@ -83,7 +83,7 @@ def load_probes(paths: Sequence[str]) -> list[FoundProbe]:
 
 
 def select_probes(found: Sequence[FoundProbe], names: Sequence[str]) -> list[FoundProbe]:
-    """The probes with these names, which may have wildcards: ``orders_*``. UsageError for one that is unknown."""
+    """The probes with these names, which may have wildcards: ``orders_*``. UsageError for an unknown one."""
     if not names:
         return list(found)
     chosen: dict[str, FoundProbe] = {}
@@ -92,7 +92,7 @@ def select_probes(found: Sequence[FoundProbe], names: Sequence[str]) -> list[Fou
         if not matching:
             known = [each.name for each in found]
             raise UsageError(
-                f"there is no probe {name!r}.{did_you_mean(name, known)}",
+                f"there is no probe {name!r}{did_you_mean(name, known)}",
                 next_step=f"the probes are {', '.join(known[:12])}{', …' if len(known) > 12 else ''}",
             )
         chosen |= {each.name: each for each in matching}
@@ -181,7 +181,7 @@ def _existing(path: Path) -> Path:
     folder = path.parent
     here = sorted(each.name for each in folder.glob("*.py")) if folder.is_dir() else []
     raise UsageError(
-        f"there is no file {path}.{did_you_mean(path.name, here)}",
+        f"there is no file {path}{did_you_mean(path.name, here)}",
         next_step=f"the Python files there are {', '.join(here[:8])}" if here else "give the path of a file",
     )
 
@@ -210,7 +210,8 @@ def _import_file(path: Path) -> ModuleType:
     if found is not None and found.origin and Path(found.origin).resolve() == path:
         with _user_errors(str(path)):
             return importlib.import_module(name)
-    name = f"_probes_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}_{re.sub(r'[^0-9A-Za-z]', '_', path.stem)}"
+    digest = hashlib.sha256(str(path).encode()).hexdigest()[:12]
+    name = f"_probes_{digest}_{re.sub(r'[^0-9A-Za-z]', '_', path.stem)}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
@@ -248,7 +249,7 @@ def _import_module(name: str) -> ModuleType:
         ):
             near = [path.name for path in Path(here).glob("*.py")]
             raise UsageError(
-                f"there is no file, folder or module {name!r} in {here}.{did_you_mean(f'{name}.py', near)}",
+                f"there is no file, folder or module {name!r} in {here}{did_you_mean(f'{name}.py', near)}",
                 next_step="give the path of a .py file",
             ) from None
         raise

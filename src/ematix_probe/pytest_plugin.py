@@ -162,9 +162,8 @@ class AssertionItem(pytest.Item):
         if result.verdict == "warn" and not self._fails_on_warn():
             self.warn(ProbeWarning(f"{run.report.probe_name}: {text}"))
             return
-        raise AssertionDoesNotHold(
-            f"{result.verdict}: {run.report.probe_name} ({run.report.subject})\n{text}"
-        )
+        of = f"{run.report.probe_name} ({run.report.subject})"
+        raise AssertionDoesNotHold(f"{text.removeprefix(f'{result.name}: ')}\n{result.verdict} in {of}")
 
     def _fails_on_warn(self) -> bool:
         return bool(self.config.getoption("--probe-fail-on-warn") or self.config.getini("probe_fail_on_warn"))

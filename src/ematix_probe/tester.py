@@ -297,7 +297,7 @@ def _share(name: str, value: Any) -> None:
 
 
 def _bound(what: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, Bound):  # type: ignore[arg-type]
+    if isinstance(value, bool) or not isinstance(value, Bound):
         raise _wrong(f"{what} takes numbers, texts, dates or times, not {value!r}")
     if value != value:
         raise _wrong(f"{what} takes no NaN")

@@ -60,7 +60,7 @@ def open_store(given: str) -> HistoryStore:
 
         return ObjectHistory(given, OBJECTS[scheme])
     raise HistoryError(
-        f"a history at {mask(given)!r}: {scheme!r} is not a kind of history.{did_you_mean(scheme, _KINDS)}",
+        f"a history at {mask(given)!r}: {scheme!r} is not a kind of history{did_you_mean(scheme, _KINDS)}",
         next_step="give the path of an SQLite file, or postgresql://…, mysql://…, duckdb://…, s3://…, gs://… "
         "or az://…",
     )
@@ -78,7 +78,7 @@ def split_options(url: str, own: Collection[str], *, only: bool = False) -> tupl
             found[name] = unquote(value)
         elif only:
             raise HistoryError(
-                f"the history {mask(place)} has no option {name!r}.{did_you_mean(name, own)}",
+                f"the history {mask(place)} has no option {name!r}{did_you_mean(name, own)}",
                 next_step=f"its options are {', '.join(own)}",
             )
         else:

@@ -152,7 +152,7 @@ def _unknown_probe(history: RunHistory, probe: str) -> HistoryError:
     names = history.probes()
     step = f"it has runs of {', '.join(names[:8])}{', …' if len(names) > 8 else ''}" if names else None
     return HistoryError(
-        f"the history {history.location} has no run of {probe!r}.{did_you_mean(probe, names)}",
+        f"the history {history.location} has no run of {probe!r}{did_you_mean(probe, names)}",
         next_step=step or "record one:  ematix-probe run PATH --history …",
     )
 

@@ -140,7 +140,7 @@ def check_metric(name: object) -> str:
         or found["distribution"] not in DISTRIBUTIONS
         or (found["figure"] and found["figure"] not in FIGURES)
     ):
-        raise ValueError(f"there is no metric {name!r}.{did_you_mean(name, known)}")
+        raise ValueError(f"there is no metric {name!r}{did_you_mean(name, known)}")
     if found["p"] is not None and not 0 <= float(found["p"]) <= 100:
         raise ValueError(f"the percentile of {name!r} is not from 0 to 100")
     return name

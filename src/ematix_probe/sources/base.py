@@ -92,6 +92,11 @@ class Source(ABC):
         return None
 
     @property
+    def is_single(self) -> bool:
+        """Whether the source is one table and has no others by name: a file, a frame."""
+        return False
+
+    @property
     @abstractmethod
     def label(self) -> str:
         """The source for people, secrets masked."""

@@ -18,6 +18,7 @@ from ematix_probe.extras import require
 from ematix_probe.location import caller_location
 from ematix_probe.sources.base import OpenSubject, Subject
 from ematix_probe.sources.duckdb_scan import ScanSource, Workspace
+from ematix_probe.sources.file_paths import is_own_name
 from ematix_probe.sources.s3 import S3Access, is_s3, s3_access
 from ematix_probe.sources.scans import BatchScan, Scan
 
@@ -48,6 +49,10 @@ class DeltaSource(ScanSource):
     def default_subject(self) -> Subject:
         return Subject(self.path)
 
+    @property
+    def is_single(self) -> bool:
+        return not is_s3(self.path) and (Path(self.path).expanduser() / "_delta_log").is_dir()
+
     def scan(self, subject: Subject, workspace: Workspace) -> Scan:
         return _scan_of(self._table(subject))
 
@@ -62,8 +67,7 @@ class DeltaSource(ScanSource):
             yield opened
 
     def _place(self, subject: Subject) -> str:
-        name = Path(self.path.rstrip("/")).name
-        if subject == self.default_subject or (subject.schema is None and subject.table == name):
+        if subject == self.default_subject or is_own_name(self.path, subject):
             return self.path
         return "/".join(part for part in (self.path.rstrip("/"), subject.schema, subject.table) if part)
 

@@ -119,9 +119,8 @@ class ScannedSubject(OpenSubject):
         return self._described(self.reference(table))
 
     def fetch(self, query: exp.Query) -> list[tuple[Any, ...]]:
-        if self._readers:
-            self._narrow(query)
-        return self._execute(query.sql(dialect="duckdb"))
+        with self._narrowed(query) as narrow:
+            return self._execute(narrow.sql(dialect="duckdb"))
 
     # ------------------------------------------------------------------ views
 
@@ -133,23 +132,20 @@ class ScannedSubject(OpenSubject):
         return self._views[subject]
 
     def _add(self, name: str, scan: Scan) -> None:
-        import duckdb
-
         self._scans[name] = scan
-        try:
-            if isinstance(scan, SqlScan):
-                self._connection.execute(f'CREATE TEMP VIEW "{name}" AS {scan.query.sql(dialect="duckdb")}')
-            elif isinstance(scan, SpooledScan):
+        if isinstance(scan, SqlScan):
+            self._run(f'CREATE TEMP VIEW "{name}" AS {scan.query.sql(dialect="duckdb")}')
+        elif isinstance(scan, SpooledScan):
+            with self._errors():
                 self._connection.register(f"{name}_once", as_readable(scan.reader))
-                self._connection.execute(f'CREATE TEMP TABLE "{name}" AS SELECT * FROM "{name}_once"')
-                self._connection.unregister(f"{name}_once")
-            elif isinstance(scan, BatchScan):
-                self._readers[name] = _Batches(scan, readable_columns(scan.schema()))
+            self._run(f'CREATE TEMP TABLE "{name}" AS SELECT * FROM "{name}_once"')
+            self._connection.unregister(f"{name}_once")
+        elif isinstance(scan, BatchScan):
+            self._readers[name] = _Batches(scan, tuple(readable_columns(scan.schema())))
+            with self._errors():
                 self._connection.register(name, self._readers[name])
-            else:
-                raise TypeError(f"unknown scan {scan!r}")
-        except duckdb.Error as error:
-            raise self._failure(error) from error
+        else:
+            raise TypeError(f"unknown scan {scan!r}")
 
     def _rewritten(self, query: str) -> exp.Query:
         """The query with the views in the place of its tables."""
@@ -174,7 +170,6 @@ class ScannedSubject(OpenSubject):
         if isinstance(rows, exp.Table):
             not_null = self._scans[rows.name].not_null
             rows = exp.select("*").from_(rows.copy())
-        self._narrow(rows)
         described = self._execute(f"DESCRIBE {rows.sql(dialect='duckdb')}")
         return [
             column_info(name, native, nullable=False if name in not_null else None)
@@ -184,20 +179,68 @@ class ScannedSubject(OpenSubject):
 
     # ------------------------------------------------------------------ statements
 
-    def _narrow(self, query: exp.Query) -> None:
-        """Let each stream of batches give only the columns that the statement names."""
-        wanted = named_columns(query)
-        for name, batches in self._readers.items():
-            if batches.narrow(wanted):
-                self._connection.unregister(name)
-                self._connection.register(name, batches)
+    @contextmanager
+    def _narrowed(self, query: exp.Query) -> Iterator[exp.Query]:
+        """The statement with a stream of its own for each use of a table, which gives only the columns that
+        this use names. What is costly to read and used several times is copied first."""
+        narrow = query.copy()
+        uses: dict[str, list[exp.Table]] = {}
+        for table in narrow.find_all(exp.Table):
+            if table.name in self._scans and not table.db:
+                uses.setdefault(table.name, []).append(table)
+        registered: list[str] = []
+        copied: list[str] = []
+        try:
+            for name, tables in uses.items():
+                if len(tables) > 1 and self._scans[name].costly:
+                    copied.append(self._copy(name, tables, narrow))
+                elif name in self._readers:
+                    registered += [self._stream(name, table, i) for i, table in enumerate(tables)]
+            yield narrow
+        finally:
+            for each in registered:
+                self._connection.unregister(each)
+            for each in copied:
+                self._connection.execute(f'DROP TABLE IF EXISTS "{each}"')
+
+    def _stream(self, name: str, table: exp.Table, number: int) -> str:
+        stream, batches = f"{name}_{number}", self._readers[name]
+        select = table.find_ancestor(exp.Select)
+        self._connection.register(stream, batches.only(named_columns(select) if select else None))
+        _replace(table, stream)
+        return stream
+
+    def _copy(self, name: str, tables: Sequence[exp.Table], statement: exp.Query) -> str:
+        copy = f"{name}_copy"
+        wanted = named_columns(statement)
+        columns = [
+            each.name for each in self._described(exp.Table(this=exp.to_identifier(name, quoted=True)))
+        ]
+        chosen = [each for each in columns if wanted is None or each.lower() in wanted] or columns[:1]
+        select = exp.select(*(exp.column(each, quoted=True) for each in chosen) if chosen else ("*",)).from_(
+            exp.Table(this=exp.to_identifier(name, quoted=True))
+        )
+        with self._narrowed(select) as narrow:
+            self._run(f'CREATE TEMP TABLE "{copy}" AS {narrow.sql(dialect="duckdb")}')
+        for table in tables:
+            _replace(table, copy)
+        return copy
 
     def _execute(self, sql: str) -> list[tuple[Any, ...]]:
+        with self._errors():
+            return fetch_rows(self._connection, sql)
+
+    def _run(self, sql: str) -> None:
+        with self._errors():
+            self._connection.execute(sql)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
         import duckdb
         import pyarrow as pa
 
         try:
-            return fetch_rows(self._connection, sql)
+            yield
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             raise self._failure(error) from error
 
@@ -214,18 +257,16 @@ NO_COLUMN = "ematix_probe_no_column"  # the column of a table without columns
 class _Batches:
     """Batches as DuckDB takes them: it asks for a new stream for each use in a statement."""
 
-    def __init__(self, scan: BatchScan, names: Sequence[str]) -> None:
-        self._scan, self.names = scan, tuple(names)
-        self._wanted: tuple[str, ...] = self.names
+    def __init__(self, scan: BatchScan, names: tuple[str, ...]) -> None:
+        self._scan, self.names = scan, names
 
-    def narrow(self, wanted: frozenset[str] | None) -> bool:
-        """Give only these columns from now on (None: all). Returns whether that is a change."""
-        chosen = self.names
-        if wanted is not None:
-            chosen = tuple(name for name in self.names if name.lower() in wanted) or self.names[:1]
-        changed = chosen != self._wanted
-        self._wanted = chosen
-        return changed
+    def only(self, wanted: frozenset[str] | None) -> _Batches:
+        """The batches with these columns (in lower case); None: all. There is at least one column."""
+        if wanted is None:
+            return self
+        return _Batches(
+            self._scan, tuple(name for name in self.names if name.lower() in wanted) or self.names[:1]
+        )
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
         import pyarrow as pa
@@ -233,16 +274,32 @@ class _Batches:
         if not self.names:
             empty = pa.schema([pa.field(NO_COLUMN, pa.bool_())]).empty_table()
             return empty.__arrow_c_stream__()
-        return as_readable(self._scan.read(self._wanted)).__arrow_c_stream__()
+        return as_readable(self._scan.read(self.names)).__arrow_c_stream__()
 
 
-def named_columns(query: exp.Query) -> frozenset[str] | None:
-    """The names of all columns in a statement, in lower case; None when it takes all with ``*``."""
-    for star in query.find_all(exp.Star):
-        if not isinstance(star.parent, exp.Count):
+def _replace(table: exp.Table, name: str) -> None:
+    """Let a use of a table be one of another name, under the same alias."""
+    if not table.alias:
+        table.set("alias", exp.TableAlias(this=exp.to_identifier(table.name, quoted=True)))
+    table.set("this", exp.to_identifier(name, quoted=True))
+
+
+def named_columns(query: exp.Query | exp.Expression) -> frozenset[str] | None:
+    """The names of all columns in a statement, in lower case; None when it may take all of them."""
+    if query.find(exp.Columns, exp.Pivot) or any(
+        not isinstance(star.parent, exp.Count) for star in query.find_all(exp.Star)
+    ):
+        return None
+    # a.b may also be the field b of the column a
+    names = {part.name.lower() for each in query.find_all(exp.Column) for part in each.parts}
+    for join in query.find_all(exp.Join):
+        if join.method == "NATURAL":
             return None
-    parts = (part for column in query.find_all(exp.Column) for part in column.parts)
-    return frozenset(part.name.lower() for part in parts)  # a.b may also be the field b of the column a
+        names |= {each.name.lower() for each in join.args.get("using") or ()}
+    firsts = {each.name.lower() for each in query.find_all(exp.Column) if not each.table}
+    if firsts & {each.alias_or_name.lower() for each in query.find_all(exp.Table)}:
+        return None  # the name of a table as a value: all of its row
+    return frozenset(names)
 
 
 def fetch_rows(connection: duckdb.DuckDBPyConnection, sql: str) -> list[tuple[Any, ...]]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ematix_probe.errors import CannotConnect, SourceFailed
+from ematix_probe.sources.base import Subject
 from ematix_probe.sources.s3 import S3Access, is_s3, split_s3
 from ematix_probe.suggestions import did_you_mean
 
@@ -111,6 +112,22 @@ def inner_path(folder: str, schema: str | None, table: str, extensions: tuple[st
     return [f"{base}/{name}", *(f"{base}/{name}{extension}" for extension in extensions)]
 
 
+def table_name(path: str) -> str:
+    """The name under which a query finds the files: that of the file or folder, without its extension."""
+    names = [
+        part for part in path.replace("\\", "/").split("/") if part not in ("", ".") and not has_glob(part)
+    ]
+    return (names[-1].partition(".")[0] or names[-1]) if names else "files"
+
+
+def is_own_name(path: str, subject: Subject) -> bool:
+    """Whether a table is the path itself: it has the path's last name, and its schema is the folder above."""
+    if subject.table.lower() != table_name(path).lower():
+        return False
+    above = [part for part in path.split("/") if not has_glob(part)][-2:-1]
+    return subject.schema is None or [subject.schema] == above
+
+
 # ------------------------------------------------------------------ folders
 
 
@@ -178,7 +195,7 @@ def _missing_local(path: str, expanded: str) -> SourceFailed:
         near = [entry.name for entry in parent.iterdir()][:10_000]
     except OSError:
         return SourceFailed(f"there is no file {path}", state=f"the folder {parent} cannot be read either")
-    return SourceFailed(f"there is no file {path}.{did_you_mean(Path(expanded).name, near)}")
+    return SourceFailed(f"there is no file {path}{did_you_mean(Path(expanded).name, near)}")
 
 
 def _nothing_there(path: str, extensions: tuple[str, ...], why: str) -> SourceFailed:

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Literal
 
 from sqlglot import exp
@@ -20,7 +20,15 @@ from ematix_probe.errors import DeclarationError, SourceFailed
 from ematix_probe.location import caller_location
 from ematix_probe.sources.base import Subject
 from ematix_probe.sources.duckdb_scan import ScanSource, Workspace
-from ematix_probe.sources.file_paths import DataFile, FoundFiles, find_files, has_glob, inner_path
+from ematix_probe.sources.file_paths import (
+    DataFile,
+    FoundFiles,
+    find_files,
+    has_glob,
+    inner_path,
+    is_own_name,
+    table_name,
+)
 from ematix_probe.sources.partitions import hive_partitioning, partition_types
 from ematix_probe.sources.s3 import S3Access, is_s3, s3_access
 from ematix_probe.sources.scans import DatasetScan, Scan, SqlScan
@@ -58,20 +66,21 @@ class FileSource(ScanSource):
     def default_subject(self) -> Subject:
         return Subject(self.path)
 
+    @property
+    def is_single(self) -> bool:
+        return has_glob(self.path) or self.path.lower().endswith(EXTENSIONS[self.format])
+
     def scan(self, subject: Subject, workspace: Workspace) -> Scan:
         found, filesystem = self._find(subject)
         return scan_files(found, self.format, self.options, filesystem, workspace)
 
     def _find(self, subject: Subject) -> tuple[FoundFiles, Any]:
         extensions = EXTENSIONS[self.format]
-        own = subject == self.default_subject or (
-            subject.schema is None and subject.table.lower() == self._own_name().lower()
-        )
-        if own:
+        if subject == self.default_subject or is_own_name(self.path, subject):
             return find_files(self.path, extensions, self.access)
-        if has_glob(self.path) or self.path.lower().endswith(extensions):
+        if self.is_single:
             raise SourceFailed(
-                f"{self.path} is one table, {self._own_name()!r}; {subject.label!r} is none of it",
+                f"{self.path} is one table, {table_name(self.path)!r}; {subject.label!r} is another one",
                 next_step="give the source a folder, and name its tables",
             )
         failure: SourceFailed | None = None
@@ -81,12 +90,6 @@ class FileSource(ScanSource):
             except SourceFailed as error:
                 failure = failure or error
         raise failure or SourceFailed(f"there is no table {subject.label!r} in {self.path}")
-
-    def _own_name(self) -> str:
-        """The name under which a query finds the files: that of the file or folder, without its extension."""
-        parts = [part for part in PurePosixPath(self.path.replace("\\", "/")).parts if not has_glob(part)]
-        name = parts[-1] if parts else ""
-        return name.partition(".")[0] or name
 
 
 def scan_files(
@@ -134,6 +137,7 @@ def _dataset_scan(found: FoundFiles, format: str, filesystem: Any, partitions: d
     import pyarrow.dataset as ds
     from pyarrow.fs import LocalFileSystem
 
+    costly = filesystem is not None
     filesystem = filesystem or LocalFileSystem()
     reader = ds.ParquetFileFormat() if format == "parquet" else ds.OrcFileFormat()
     with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as pool:
@@ -155,7 +159,7 @@ def _dataset_scan(found: FoundFiles, format: str, filesystem: Any, partitions: d
         partitioning=parts,
         partition_base_dir=found.root,
     )
-    return DatasetScan(dataset)
+    return DatasetScan(dataset, costly=costly)
 
 
 def _file_schema(reader: Any, file: DataFile, filesystem: Any) -> Any:

@@ -84,6 +84,10 @@ class FrameSource(ScanSource):
     def default_subject(self) -> Subject:
         return Subject(self.name)
 
+    @property
+    def is_single(self) -> bool:
+        return True
+
     def scan(self, subject: Subject, workspace: Workspace) -> Scan:
         if subject.schema is not None or subject.table.lower() != self.name.lower():
             raise SourceFailed(

@@ -17,6 +17,7 @@ from ematix_probe.extras import require
 from ematix_probe.location import caller_location
 from ematix_probe.sources.base import Subject
 from ematix_probe.sources.duckdb_scan import ScanSource, Workspace
+from ematix_probe.sources.file_paths import is_own_name
 from ematix_probe.sources.s3 import S3Access, is_s3, s3_access, split_s3
 from ematix_probe.sources.scans import BatchScan, Scan
 
@@ -44,6 +45,11 @@ class IcebergSource(ScanSource):
     @property
     def default_subject(self) -> Subject | None:
         return Subject(self.table) if self.table else None
+
+    @property
+    def is_single(self) -> bool:
+        named = self.catalog is not None or bool(self.properties)
+        return bool(self.table) if named else self.table.endswith(".metadata.json")
 
     def scan(self, subject: Subject, workspace: Workspace) -> Scan:
         require("pyiceberg", "iceberg", "an Iceberg table")
@@ -73,7 +79,7 @@ class IcebergSource(ScanSource):
 
     def _place(self, subject: Subject) -> str:
         own = self.table.rstrip("/")
-        if subject == self.default_subject or (subject.schema is None and subject.table == Path(own).name):
+        if subject == self.default_subject or is_own_name(own, subject):
             return own
         return "/".join(part for part in (own, subject.schema, subject.table) if part)
 
@@ -159,8 +165,8 @@ def iceberg(
 ) -> IcebergSource:
     """An Iceberg table.
 
-    ``source.iceberg("sales.orders", catalog="prod")`` loads it from a catalog of pyiceberg, ``properties`` are
-    the catalog's (``{"type": "rest", "uri": …}``). ``source.iceberg("/lake/orders")`` reads the newest
+    ``source.iceberg("sales.orders", catalog="prod")`` loads it from a catalog of pyiceberg, ``properties``
+    are the catalog's (``{"type": "rest", "uri": …}``). ``source.iceberg("/lake/orders")`` reads the newest
     metadata in a folder or in ``s3://``. The path may also be that of one metadata file.
     """
     text = str(table) if isinstance(table, Path) else table

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from ematix_probe.environment import resolve
 from ematix_probe.errors import CannotConnect, DeclarationError
 from ematix_probe.location import caller_location
+from ematix_probe.redaction import remember_secret
 
 _OPTIONS = (
     "region",
@@ -54,10 +55,10 @@ class S3Access:
         """The same with ``${NAME}`` replaced by variables of the environment."""
         given = {name: getattr(self, name) for name in _TEXTS}
         found: dict[str, Any] = {name: resolve(value) for name, value in given.items() if value}
-        return replace(self, **found)
-
-    def secrets(self) -> tuple[str, ...]:
-        return tuple(each for each in (self.secret_key, self.session_token) if each)
+        whole = replace(self, **found)
+        for secret in (whole.access_key, whole.secret_key, whole.session_token):
+            remember_secret(secret or "")
+        return whole
 
     def filesystem(self) -> Any:
         """pyarrow's file system of the buckets."""

@@ -22,6 +22,7 @@ class Scan:
     """The rows of one table."""
 
     not_null: frozenset[str] = frozenset()  # the columns that the source itself says hold no NULL
+    costly: bool = False  # a second reading costs more than a copy: text, and what is in a bucket
 
     def explain(self, message: str) -> str:
         """DuckDB's message in the words of the source, such as the name of the object in a bucket."""
@@ -34,6 +35,7 @@ class SqlScan(Scan):
 
     query: exp.Query
     not_null: frozenset[str] = frozenset()
+    costly: bool = False
     rename: Callable[[str], str] = field(default=str)
 
     def explain(self, message: str) -> str:
@@ -64,6 +66,7 @@ class DatasetScan(BatchScan):
 
     dataset: Any
     not_null: frozenset[str] = frozenset()
+    costly: bool = False
     rename: Callable[[str], str] = field(default=str)
 
     def schema(self) -> pa.Schema:

@@ -49,6 +49,10 @@ class SparkSource(Source):
             return Subject(self.table)
         return Subject(query=self.query) if self.query is not None else None
 
+    @property
+    def is_single(self) -> bool:
+        return self.default_subject is not None
+
     @contextmanager
     def open(self, subject: Subject) -> Iterator[OpenSubject]:
         session = self.session or active_session() or _new_session()

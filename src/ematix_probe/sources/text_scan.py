@@ -63,7 +63,7 @@ def csv_scan(
         arguments["names"] = list(given)
     if given:
         arguments["types"] = given
-    scan = SqlScan(_select("read_csv", filled, arguments), rename=_csv_message)
+    scan = SqlScan(_select("read_csv", filled, arguments), costly=True, rename=_csv_message)
     try:
         connection.execute(f"DESCRIBE {scan.query.sql(dialect='duckdb')}")
     except duckdb.Error as error:
@@ -90,7 +90,7 @@ def json_scan(
     given = {name: duckdb_type(kind) for name, kind in options.columns if name not in partitions}
     if given:
         arguments["columns"] = given
-    scan = SqlScan(_select("read_json", filled, arguments), rename=_json_message)
+    scan = SqlScan(_select("read_json", filled, arguments), costly=True, rename=_json_message)
     try:
         described = connection.execute(f"DESCRIBE {scan.query.sql(dialect='duckdb')}").fetchall()
     except duckdb.Error as error:
@@ -98,7 +98,7 @@ def json_scan(
         raise SourceFailed(found or _json_message(str(error))) from error
     if not given:  # the types are found once, and not again for each statement
         arguments["columns"] = {name: kind for name, kind, *_ in described if name not in partitions}
-        scan = SqlScan(_select("read_json", filled, arguments), rename=_json_message)
+        scan = SqlScan(_select("read_json", filled, arguments), costly=True, rename=_json_message)
     return scan
 
 
