@@ -22,6 +22,10 @@ from ematix_probe._version import __version__
 if TYPE_CHECKING:
     from ematix_probe import probe, source
     from ematix_probe.flow import probe_from_table
+    from ematix_probe.load.checks import check
+    from ematix_probe.load.feeders import feed
+    from ematix_probe.load.http_target import basic, bearer, http
+    from ematix_probe.load.sql_target import sql
     from ematix_probe.report import AssertionResult, RunReport
     from ematix_probe.run_history import RunHistory
 
@@ -29,7 +33,13 @@ _HOMES = {
     "AssertionResult": "ematix_probe.report",
     "RunHistory": "ematix_probe.run_history",
     "RunReport": "ematix_probe.report",
+    "basic": "ematix_probe.load.http_target",
+    "bearer": "ematix_probe.load.http_target",
+    "check": "ematix_probe.load.checks",
+    "feed": "ematix_probe.load.feeders",
+    "http": "ematix_probe.load.http_target",
     "probe_from_table": "ematix_probe.flow",
+    "sql": "ematix_probe.load.sql_target",
 }
 _MODULES = ("probe", "source")
 
@@ -38,9 +48,15 @@ __all__ = [
     "RunHistory",
     "RunReport",
     "__version__",
+    "basic",
+    "bearer",
+    "check",
+    "feed",
+    "http",
     "probe",
     "probe_from_table",
     "source",
+    "sql",
 ]
 
 

@@ -17,6 +17,7 @@ COMMANDS = {
         "preview": "Show the plan and the first rows of the source.",
         "validate": "Check pipelines against their source and target.",
         "dry-run": "Do everything except the commit, and count the rows.",
+        "probe": "Run data quality and load tests, and look at their history.",
     },
     "Run": {
         "run": "Run pipelines now, upstreams first.",

@@ -25,7 +25,7 @@ class ProbeGroup(TyperGroup):
         known = self.list_commands(ctx)
         if args and args[0] not in known and not args[0].startswith("-"):
             raise UsageError(
-                f"there is no command {args[0]!r}.{did_you_mean(args[0], known)}",
+                f"there is no command {args[0]!r}{did_you_mean(args[0], known)}",
                 next_step=f"{ctx.command_path} --help  lists the commands",
             )
         return super().resolve_command(ctx, args)
