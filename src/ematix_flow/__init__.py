@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from ematix_flow.api.connection import get_connection as get_connection
     from ematix_flow.api.connection import register_connection as register_connection
     from ematix_flow.api.connection import registered_connections as registered_connections
+    from ematix_flow.api.expectations import expect as expect
+    from ematix_flow.api.expectations import expect_all as expect_all
+    from ematix_flow.api.expectations import expect_all_or_drop as expect_all_or_drop
+    from ematix_flow.api.expectations import expect_all_or_fail as expect_all_or_fail
+    from ematix_flow.api.expectations import expect_or_drop as expect_or_drop
+    from ematix_flow.api.expectations import expect_or_fail as expect_or_fail
     from ematix_flow.api.markers import natural_key as natural_key
     from ematix_flow.api.markers import nullable as nullable
     from ematix_flow.api.markers import pk as pk
@@ -87,6 +93,9 @@ if TYPE_CHECKING:
 _MODULES = ("config", "connections", "errors", "streaming")
 _NAMES_BY_MODULE = {
     "ematix_flow.api.connection": "get_connection register_connection registered_connections",
+    "ematix_flow.api.expectations": (
+        "expect expect_all expect_all_or_drop expect_all_or_fail expect_or_drop expect_or_fail"
+    ),
     "ematix_flow.api.markers": "natural_key nullable pk",
     "ematix_flow.api.namespace": "ematix",
     "ematix_flow.api.pipeline": "Pipeline",

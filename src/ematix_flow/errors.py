@@ -33,7 +33,8 @@
     │   ├── TargetFailed
     │   │   └── TargetMissing              no such topic, queue, exchange or stream to send to
     │   ├── PostTransformFailed            the load itself is committed
-    │   └── ShrinkRefused                  a refresh would lose more rows than allowed
+    │   ├── ShrinkRefused                  a refresh would lose more rows than allowed
+    │   └── ExpectationFailed              rows fail an expectation, or a probe before the load fails
     ├── PipelineLocked                 4   the same pipeline is running
     ├── CannotConnect                  5
     │   └── DatabaseMissing                no database file at the path
@@ -46,7 +47,8 @@ what state remains and what to run next. Secrets are masked in all parts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ematix_flow.spec.location import SourceLocation, TableLocation
 from ematix_flow.spec.redaction import mask
@@ -252,6 +254,15 @@ class PostTransformFailed(LoadError):
 
 class ShrinkRefused(LoadError):
     pass
+
+
+class ExpectationFailed(LoadError):
+    """Nothing was loaded. ``results`` holds what each expectation found, as values with ``to_json``."""
+
+    results: Sequence[Any] = ()
+
+    def to_json(self) -> dict[str, object]:
+        return {**super().to_json(), "expectations": [each.to_json() for each in self.results]}
 
 
 class PipelineLocked(FlowError):

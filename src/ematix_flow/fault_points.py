@@ -158,6 +158,13 @@ declare_point(
 declare_point(
     "apply.table_changed", "one change of the table is made, durable where a change commits by itself"
 )
+declare_point("gate.checked", "the gate has let the rows pass; nothing in the open transaction is durable")
+declare_point(
+    "gate.quarantined", "failing rows are in the quarantine table, in the open transaction; none is durable"
+)
+declare_point(
+    "gate.replay_removed", "replayed rows have left the quarantine table, within the open transaction"
+)
 declare_point("apply.ledger_written", "the ledger row is in the open transaction; nothing in it is durable")
 declare_point(
     "apply.rows_written", "rows and ledger row are in the open transaction; nothing in it is durable"

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
+from ematix_flow.api import expectations
 from ematix_flow.api.connection import connection
 from ematix_flow.api.option_checks import TransformRef
 from ematix_flow.api.pipeline import pipeline
@@ -58,6 +59,12 @@ class Ematix:
     workflow = staticmethod(_with_argument_errors(workflow))
     transform = staticmethod(_with_argument_errors(transform))
     transform_ref = staticmethod(TransformRef)
+    expect = staticmethod(expectations.expect)
+    expect_or_drop = staticmethod(expectations.expect_or_drop)
+    expect_or_fail = staticmethod(expectations.expect_or_fail)
+    expect_all = staticmethod(expectations.expect_all)
+    expect_all_or_drop = staticmethod(expectations.expect_all_or_drop)
+    expect_all_or_fail = staticmethod(expectations.expect_all_or_fail)
 
     def __repr__(self) -> str:
         names = sorted(name for name in vars(type(self)) if not name.startswith("_"))

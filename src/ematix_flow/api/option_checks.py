@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from ematix_flow.api.expectations import is_probe
 from ematix_flow.errors import DeclarationError, did_you_mean
 from ematix_flow.spec.durations import try_parse_duration
 from ematix_flow.spec.location import SourceLocation
@@ -229,7 +230,7 @@ def read_pre_transforms(
     for item in value or ():
         if not is_pre_transform(item):
             raise DeclarationError(
-                f"transforms_pre= takes transforms, not {item!r}",
+                f"transforms_pre= takes transforms, data probes and expectations, not {item!r}",
                 where=where,
                 next_step="from ematix_flow.transforms import deduplicate_by, filter_where, …",
             )
@@ -238,16 +239,19 @@ def read_pre_transforms(
 
 def read_post_transforms(
     value: Sequence[Any] | None, where: SourceLocation | None
-) -> tuple[tuple[PostTransform, ...], dict[int, Callable[..., Any]]]:
-    """The steps as values, and the functions among the steps by step number."""
+) -> tuple[tuple[PostTransform, ...], dict[int, Any]]:
+    """The steps as values, and the functions and probes among the steps by step number."""
     check_list("transforms_post", value, where)
     steps: list[PostTransform] = []
-    functions: dict[int, Callable[..., Any]] = {}
+    functions: dict[int, Any] = {}
     for index, item in enumerate(value or ()):
         if isinstance(item, str):
             steps.append(PostTransform("sql", item))
         elif isinstance(item, TransformRef):
             steps.append(PostTransform("reference", item.name))
+        elif is_probe(item):
+            functions[index] = item
+            steps.append(PostTransform("probe", item.name))
         elif callable(item):
             count = len(function_parameters(item, where))
             if count not in (1, 2):
@@ -259,7 +263,8 @@ def read_post_transforms(
             steps.append(PostTransform("function", getattr(item, "__qualname__", repr(item))))
         else:
             raise DeclarationError(
-                f"transforms_post= takes SQL, functions and ematix.transform_ref(…), not {item!r}",
+                "transforms_post= takes SQL, functions, data probes and ematix.transform_ref(…), "
+                f"not {item!r}",
                 where=where,
             )
     return tuple(steps), functions

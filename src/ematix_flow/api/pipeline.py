@@ -8,6 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.api import option_checks, unused_options
+from ematix_flow.api.expectations import (
+    expectations_of_function,
+    read_expectations,
+    split_pre_transforms,
+)
 from ematix_flow.api.function_options import build_functions
 from ematix_flow.api.target import (
     DeclaredTable,
@@ -20,6 +25,7 @@ from ematix_flow.api.target import (
 )
 from ematix_flow.errors import DeclarationError
 from ematix_flow.graph.registry import DeclaredPipeline, Registry, current_registry
+from ematix_flow.spec.expectations import OnFail
 from ematix_flow.spec.location import SourceLocation, caller_location
 from ematix_flow.spec.pipelines import (
     DRIFT_POLICIES,
@@ -270,6 +276,11 @@ def pipeline(
     transforms_pre: Sequence[Any] | None = None,
     transforms_post: Sequence[Any] | None = None,
     continue_on_failure_post: bool = False,
+    expectations: Any = None,
+    on_fail: OnFail | None = None,
+    on_quality_failure: OnFail | None = None,
+    alert_on_quality_warn: bool = False,
+    quarantine: str | None = None,
     ttl_seconds: float | None = None,
     ttl: dt.timedelta | None = None,
     tags: Sequence[str] | None = None,
@@ -363,6 +374,7 @@ def pipeline(
     unused_options.check_column_map(source.column_map, specs, where)
     for spec in specs:
         unused_options.check_column_map(spec.column_map, [spec], where)
+    pre, pre_rules, probes = split_pre_transforms(transforms_pre, where)
     steps, functions = option_checks.read_post_transforms(transforms_post, where)
     called = build_functions(
         udfs,
@@ -395,7 +407,17 @@ def pipeline(
             freshness_seconds=option_checks.read_duration("freshness_sla", freshness_sla, where),
             freshness_column=freshness_column,
             retry=policy,
-            transforms_pre=option_checks.read_pre_transforms(transforms_pre, where),
+            transforms_pre=option_checks.read_pre_transforms(pre, where),
+            probes_pre=tuple(probe.name for probe in probes),
+            expectations=read_expectations(
+                expectations,
+                others=(*pre_rules, *expectations_of_function(function)),
+                on_fail=on_fail,
+                on_quality_failure=on_quality_failure,
+                alert_on_quality_warn=alert_on_quality_warn,
+                quarantine=quarantine,
+                where=where,
+            ),
             transforms_post=steps,
             continue_on_failure_post=continue_on_failure_post,
             continue_on_target_failure=continue_on_target_failure or continue_on_failure,
@@ -407,7 +429,7 @@ def pipeline(
             where=where,
         )
         registry = current_registry()
-        handle = Pipeline(DeclaredPipeline(spec, function, None, functions), registry)
+        handle = Pipeline(DeclaredPipeline(spec, function, None, functions, probes), registry)
         registry.add_pipeline(handle._declared)
         return handle
 

@@ -14,6 +14,7 @@ from ematix_flow.api.target import DeclaredTable, Target
 from ematix_flow.errors import DeclarationError
 from ematix_flow.spec.cdc import CDC
 from ematix_flow.spec.declared_fields import check_location
+from ematix_flow.spec.expectations import OnFail
 from ematix_flow.spec.joins import Join
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.pipelines import ConnectionRef, DriftPolicy
@@ -120,6 +121,11 @@ class StreamOptions:
     watermark: Watermark | None = None
     state_store: StateStore | None = None
     cdc: CDC | None = None
+    expectations: Any = None
+    on_fail: OnFail | None = None
+    on_quality_failure: OnFail | None = None
+    alert_on_quality_warn: bool = False
+    quarantine: str | None = None
     dead_letter_topic: str | None = None
     dead_letter_table: str | None = None
     dead_letter_connection: ConnectionRef | None = None

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from ematix_flow.api import option_checks
+from ematix_flow.api.expectations import read_expectations
 from ematix_flow.api.function_options import build_functions
 from ematix_flow.api.stream_cdc import for_change_events
 from ematix_flow.api.stream_dead_letters import build_dead_letters, resolve_error_policy
@@ -34,6 +35,7 @@ from ematix_flow.plan.stream_capabilities import (
     check_source_message_parts,
     check_target_message_parts,
 )
+from ematix_flow.spec.expectations import ExpectationsSpec
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.pipelines import DRIFT_POLICIES, ConnectionRef, FileOptions
 from ematix_flow.spec.streams import (
@@ -137,6 +139,7 @@ def build_stream(options: StreamOptions, where: SourceLocation | None) -> Stream
         watermark=options.watermark,
         state_store=options.state_store,
         cdc=options.cdc,
+        expectations=_read_expectations(options, where),
         on_error=resolve_error_policy(options),
         dead_letters=letters,
         columns=None if options.source_columns is None else _declared_table(options.source_columns, where),
@@ -158,6 +161,25 @@ def build_stream(options: StreamOptions, where: SourceLocation | None) -> Stream
     check_error_policy(spec, kinds)
     check_dead_letters(spec, kinds, _connection_kind(letters.connection))
     options.refuse_single_options(where)
+    return spec
+
+
+def _read_expectations(options: StreamOptions, where: SourceLocation | None) -> ExpectationsSpec:
+    spec = read_expectations(
+        options.expectations,
+        on_fail=options.on_fail,
+        on_quality_failure=options.on_quality_failure,
+        alert_on_quality_warn=options.alert_on_quality_warn,
+        quarantine=options.quarantine,
+        where=where,
+    )
+    if spec and options.cdc is not None:
+        raise DeclarationError(
+            "expectations= are about rows, and with cdc= a batch holds change events, of which some have "
+            "only a part of their columns",
+            where=where,
+            next_step="check the target with a data probe, as a pipeline of its own or in the DAG",
+        )
     return spec
 
 

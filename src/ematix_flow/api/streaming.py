@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow.api.expectations import with_decorated_expectations
 from ematix_flow.api.option_checks import name_or_default
 from ematix_flow.api.stream_declaration import StreamOptions
 from ematix_flow.api.stream_options import build_stream
@@ -203,7 +204,9 @@ def streaming_pipeline(
         own = name_or_default("streaming pipeline", name, str(getattr(function, "__name__", "stream")), where)
         documented = (getattr(function, "__doc__", None) or "").strip() or None
         described = options.get("description") or documented
-        spec = stream_spec(where, **{**options, "name": own, "description": described})
+        spec = stream_spec(
+            where, **{**with_decorated_expectations(options, function), "name": own, "description": described}
+        )
         registry = current_registry()
         handle = StreamingPipeline(spec, registry)
         registry.add_stream(DeclaredStream(spec, handle))

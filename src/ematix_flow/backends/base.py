@@ -13,13 +13,14 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ematix_flow.backends.capabilities import Capabilities
 from ematix_flow.backends.messages.base import MessageTarget, StreamSource
 from ematix_flow.backends.split import Split
 from ematix_flow.spec.connections import Connection
+from ematix_flow.spec.expectations import ExpectationResult, Gate
 from ematix_flow.spec.pipelines import FileOptions, Mode
 from ematix_flow.spec.row_counts import NO_ROWS, RowCounts
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
@@ -254,6 +255,26 @@ class StagedRows:
 
 
 @dataclass(frozen=True)
+class QuarantineFilter:
+    """Rows of a quarantine table: those of one pipeline, or of these those of one rule or one batch."""
+
+    pipeline: str
+    rule: str | None = None
+    batch: str | None = None  # the run that set them aside
+
+
+@dataclass(frozen=True)
+class QuarantinedRows:
+    """Rows of a quarantine table, loaded again by the transaction that removes them from it."""
+
+    table: TableSpec
+    chosen: QuarantineFilter
+
+
+LoadRows = SameDatabaseRows | StagedRows | QuarantinedRows
+
+
+@dataclass(frozen=True)
 class LoadPlan:
     """How one target is loaded, as the planner decided: its table, the strategy and its options."""
 
@@ -266,6 +287,18 @@ class LoadPlan:
     files: FileOptions = field(default_factory=FileOptions)
     partition_by: tuple[str, ...] = ()
     table_plan: TablePlan = field(default_factory=TablePlan)  # the table's changes; they commit with the rows
+    gate: Gate | None = None  # what is checked in the rows before they become visible
+    quarantine_plan: TablePlan = field(default_factory=TablePlan)  # the changes of the quarantine table
+
+    @property
+    def staged(self) -> TableSpec:
+        """The table of staged rows. NULL may be staged in columns whose NULLs the gate keeps out."""
+        table = self.table.staged()
+        checked = self.gate.checked_columns if self.gate is not None else frozenset()
+        if not checked.intersection(table.column_names):
+            return table
+        columns = tuple(replace(c, nullable=True) if c.name in checked else c for c in table.columns)
+        return replace(table, columns=columns)
 
 
 @dataclass(frozen=True)
@@ -300,6 +333,12 @@ class LoadResult:
     rows: RowCounts = NO_ROWS
     watermark: Watermark | None = None
     duplicate: bool = False
+    expectations: tuple[ExpectationResult, ...] = ()  # what the gate found
+
+    @property
+    def quarantined(self) -> int:
+        """The rows that were set aside."""
+        return sum(each.quarantined for each in self.expectations)
 
 
 @dataclass(frozen=True)
@@ -373,7 +412,7 @@ class BatchTarget(ABC):
         return None
 
     @abstractmethod
-    def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> LoadResult:
+    def apply(self, load: Load, rows: LoadRows) -> LoadResult:
         """One transaction: table changes, strategy, ledger row, watermark. All or nothing."""
 
     @abstractmethod

@@ -20,7 +20,10 @@ from ematix_flow.cli.output import write_json
 from ematix_flow.cli.signals import was_signalled
 from ematix_flow.cli.terminal import say, style_text, terminal_width, write
 from ematix_flow.errors import FlowError, Interrupted, OutputFailed, UsageError
+from ematix_flow.spec.location import NamedLocation
 from ematix_flow.spec.redaction import mask
+from ematix_probe.errors import ProbeError
+from ematix_probe.errors import UsageError as ProbeUsageError
 
 _with_tracebacks = False  # --debug, for the whole command
 
@@ -38,7 +41,9 @@ def show_tracebacks(wanted: bool) -> Iterator[None]:
 
 def debug_traceback(error: BaseException) -> str | None:
     """The traceback of an error and its causes with --debug, else None."""
-    if not _with_tracebacks or isinstance(error, (typer.TyperException, UsageError, Interrupted)):
+    if not _with_tracebacks or isinstance(
+        error, (typer.TyperException, UsageError, Interrupted, ProbeUsageError)
+    ):
         return None
     if error.__traceback__ is None and error.__cause__ is None:
         return None
@@ -117,9 +122,23 @@ def _fold(what: str, width: int | None) -> str:
     return what if width is None else textwrap.fill(what, width - 7, subsequent_indent=" " * 7)
 
 
+class _ProbeFailed(FlowError):
+    """An error of a probe with its own name and exit code."""
+
+    def __init__(self, error: ProbeError) -> None:
+        where = NamedLocation.of(error.where) if error.where else None
+        super().__init__(error.what, where=where, state=error.state, next_step=error.next_step)
+        self.exit_code, self._name = error.exit_code, type(error).__name__
+
+    def to_json(self) -> dict[str, object]:
+        return {**super().to_json(), "type": self._name}
+
+
 def _as_flow_error(error: BaseException) -> FlowError:
     if isinstance(error, typer.TyperException):
         return _as_usage_error(error)
+    if isinstance(error, ProbeError):
+        return _ProbeFailed(error)
     saved = _save_traceback(error)
     return FlowError(
         f"unexpected {type(error).__name__}: {error}",

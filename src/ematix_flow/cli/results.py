@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ematix_flow.cli.expectation_tables import expectations_text, probes_text
 from ematix_flow.cli.output import (
     OutputColumn,
     format_count,
@@ -16,6 +17,7 @@ from ematix_flow.cli.output import (
     write_json,
 )
 from ematix_flow.cli.terminal import are_same_output, terminal_width, write
+from ematix_flow.errors import ExpectationFailed
 
 if TYPE_CHECKING:
     from ematix_flow.graph.registry import Registry
@@ -43,6 +45,23 @@ def write_outcomes(outcomes: Sequence[PipelineOutcome], registry: Registry, *, a
         write_json([outcome_json(outcome) for outcome in outcomes])
     else:
         write(outcome_table(outcomes, registry, stream=sys.stdout), sys.stdout)
+        for text in _checks_texts(outcomes):
+            write("\n" + text, sys.stdout)
+
+
+def _checks_texts(outcomes: Sequence[PipelineOutcome]) -> list[str]:
+    """What expectations and data probes of the pipelines found."""
+    texts = []
+    for outcome in outcomes:
+        targets: list[dict[str, Any]] = []
+        if outcome.result is not None:
+            found = outcome.result.to_json()
+            targets = found["targets"]
+            texts.append(probes_text(found["probes"]))
+        elif isinstance(outcome.error, ExpectationFailed):
+            targets = [{"target": outcome.pipeline, **outcome.error.to_json()}]
+        texts.append(expectations_text(targets, stream=sys.stdout))
+    return [text for text in texts if text]
 
 
 def outcome_table(outcomes: Sequence[PipelineOutcome], registry: Registry, *, stream: TextIO) -> str:

@@ -49,7 +49,8 @@ class DeclaredPipeline:
     spec: PipelineSpec
     function: Callable[..., Any]
     handle: Any  # the Pipeline object of the user's module; graph does not import api
-    post_functions: Mapping[int, Callable[..., Any]] = field(default_factory=dict)  # by step number
+    post_functions: Mapping[int, Any] = field(default_factory=dict)  # and probes, by step number
+    pre_probes: tuple[Any, ...] = ()  # the data probes that run before anything is staged
 
 
 @dataclass(frozen=True)

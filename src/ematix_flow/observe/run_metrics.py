@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 MOST_PIPELINES = 2_000
 MOST_STAGES = 50
+MOST_RULES = 2_000
+VERDICTS = ("pass", "warn", "fail", "error")
 KINDS = ("read", "inserted", "updated", "deleted", "unchanged")
 OUTCOMES = {  # by the status in the run log
     "succeeded": "success",
@@ -44,6 +46,7 @@ class RunMetrics:
         self.registry = CollectorRegistry(auto_describe=True)
         self._pipelines: set[str] = set()
         self._stages: set[str] = set()
+        self._rules: set[str] = set()
         self._runs = self._counter("pipeline_runs", "Attempts, by how they ended.", "pipeline", "outcome")
         self._duration = self._histogram(
             "pipeline_duration_seconds", "How long an attempt took.", _RUN_SECONDS, "pipeline"
@@ -54,6 +57,16 @@ class RunMetrics:
         self._rows = self._counter("pipeline_rows", "Rows, by what was done with them.", "pipeline", "kind")
         self._stage_seconds = self._counter(
             "pipeline_stage_seconds", "Time spent in a stage, of all targets.", "pipeline", "stage"
+        )
+        self._expectations = self._counter(
+            "pipeline_expectations",
+            "Expectations that were checked, by what they found.",
+            "pipeline",
+            "rule",
+            "verdict",
+        )
+        self._quarantined = self._counter(
+            "pipeline_quarantined_rows", "Rows that failed an expectation and were set aside.", "pipeline"
         )
         self._last_run = self._gauge(
             "pipeline_last_run_timestamp_seconds", "When the last attempt ended.", "pipeline"
@@ -135,6 +148,10 @@ class RunMetrics:
             self._rows.labels(name, kind).inc(max(getattr(record.rows, kind) or 0, 0))
         for stage, seconds in _stages(record.metrics):
             self._stage_seconds.labels(name, self._bounded(self._stages, stage, MOST_STAGES)).inc(seconds)
+        for rule, verdict, quarantined in _expectations(record.metrics):
+            shown = verdict if verdict in VERDICTS else OTHER
+            self._expectations.labels(name, self._bounded(self._rules, rule, MOST_RULES), shown).inc()
+            self._quarantined.labels(name).inc(quarantined)
         ended = (
             well and record.error_message is None
         )  # with a message, another process recorded the end, and its slot is counted separately
@@ -256,6 +273,13 @@ def _gave_up(record: RunRecord, ending: RunEnd) -> bool:
 
 def _unit(name: str) -> str:
     return "seconds" if name.endswith("_seconds") else ""
+
+
+def _expectations(metrics: dict[str, Any]) -> Iterable[tuple[str, str, int]]:
+    """Yield rule, verdict and quarantined rows of what the gates of a run checked."""
+    for target in metrics.get("targets", ()):
+        for each in target.get("expectations", ()):
+            yield str(each["rule"]), str(each["verdict"]), max(int(each["quarantined"] or 0), 0)
 
 
 def _stages(metrics: dict[str, Any]) -> Iterable[tuple[str, float]]:

@@ -13,6 +13,7 @@ from typing import Any
 from ematix_flow.backends.base import SourceColumn
 from ematix_flow.plan.explain import describe_range, describe_read, plan_steps
 from ematix_flow.plan.stages import RunPostTransform, SharedRead, TargetPlan
+from ematix_flow.spec.expectations import Expectation
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.spec.redaction import mask
 
@@ -33,7 +34,9 @@ class Plan:
     @property
     def has_changes(self) -> bool:
         """Whether a run would change a table's definition."""
-        return any(target.load.table_plan.changes for target in self.targets)
+        return any(
+            target.load.table_plan.changes or target.load.quarantine_plan.changes for target in self.targets
+        )
 
     def to_text(self, *, verbose: bool = False) -> str:
         """The plan for a person. ``verbose`` adds the SQL of each stage."""
@@ -42,6 +45,7 @@ class Plan:
         lines.append(f"source    {self.source_connection} ({self.source_kind})")
         lines += [f"          {line}" for line in _sql_lines(self.source_sql, 12 if not verbose else None)]
         lines += [f"function  {function.signature}" for function in spec.functions]
+        lines += [f"first     probe: {name}" for name in spec.probes_pre]
         if self.shared is not None:
             lines.append(f"read      {describe_read(self.shared, len(self.targets))}")
         for target in self.targets:
@@ -78,6 +82,7 @@ class Plan:
             "read": describe_read(self.shared, len(self.targets)) if self.shared else None,
             "targets": [_target_json(target) for target in self.targets],
             "functions": [function.signature for function in self.pipeline.functions],
+            "probes_pre": list(self.pipeline.probes_pre),
             "post": [{"kind": p.step.kind, "text": mask(p.step.text)} for p in self.post],
             "has_changes": self.has_changes,
         }
@@ -106,9 +111,19 @@ def _target_json(target: TargetPlan) -> dict[str, Any]:
             {"mark": line.mark, "subject": line.subject, "was": line.was or None, "now": line.now or None}
             for line in target.load.table_plan.diff
         ],
+        "expectations": [_expectation_json(rule) for rule in target.load.gate.rules]
+        if target.load.gate
+        else [],
+        "quarantine": target.load.gate.quarantine.label
+        if target.load.gate and target.load.gate.quarantine
+        else None,
         "stages": [{"stage": step.name, "does": list(step.lines)} for step in plan_steps(target)],
         "warnings": list(target.warnings),
     }
+
+
+def _expectation_json(rule: Expectation) -> dict[str, Any]:
+    return {"rule": rule.label, "action": rule.action, **rule.assertion.to_json()}
 
 
 def _sql_lines(sql: str, limit: int | None) -> list[str]:

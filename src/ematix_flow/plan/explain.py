@@ -22,7 +22,11 @@ def describe_stage(stage: Stage, plan: TargetPlan) -> list[str]:
     if isinstance(stage, PrepareControlTables):
         return []
     if isinstance(stage, ApplyRows):
-        return [*_describe_table_changes(plan), _describe_transaction(stage, plan)]
+        return [
+            *_describe_table_changes(plan),
+            *_describe_gate_step(plan),
+            _describe_transaction(stage, plan),
+        ]
     if isinstance(stage, CopyRows):
         return [f"copy rows to staging with {_tasks_text(stage.tasks)}"]
     if isinstance(stage, TransformRows):
@@ -87,6 +91,10 @@ def plan_steps(plan: TargetPlan) -> Iterator[PlanStep]:
         if isinstance(stage, ApplyRows):
             changes = [line for c in plan.load.table_plan.changes for line in c.sql.splitlines()]
             yield PlanStep("PrepareTable", _describe_table_changes(plan), [*describe_diff(plan), *changes])
+            checks = _describe_gate_step(plan)
+            if checks:
+                made = [line for c in plan.load.quarantine_plan.changes for line in c.sql.splitlines()]
+                yield PlanStep("CheckRows", checks, describe_gate(plan), made)
             yield PlanStep(
                 "ApplyRows", [_describe_transaction(stage, plan)], sql=(stage.sql or "").splitlines()
             )
@@ -95,6 +103,25 @@ def plan_steps(plan: TargetPlan) -> Iterator[PlanStep]:
             yield PlanStep("TransformRows", describe_stage(stage, plan), sql=sql)
         elif isinstance(stage, CopyRows):
             yield PlanStep("CopyRows", describe_stage(stage, plan))
+
+
+def describe_gate(plan: TargetPlan) -> list[str]:
+    """The rules that the rows must pass, and what happens to those that do not."""
+    gate = plan.load.gate
+    if gate is None:
+        return []
+    aside = f" into {gate.quarantine.label}" if gate.quarantine is not None else ""
+    does = {"fail": "fail", "warn": "warn", "quarantine": f"quarantine{aside}"}
+    return [f"{rule.label}: else {does[rule.action]}" for rule in gate.rules]
+
+
+def _describe_gate_step(plan: TargetPlan) -> list[str]:
+    rules = describe_gate(plan)
+    if not rules:
+        return []
+    count = "1 expectation" if len(rules) == 1 else f"{len(rules)} expectations"
+    made = [f"{c.action.replace('_', ' ')} {c.subject}" for c in plan.load.quarantine_plan.changes]
+    return [*made, f"check {count} on the rows, before they become visible"]
 
 
 def describe_range(source_range: SourceRange | None) -> str | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ematix_flow.errors import FlowError, LoadError
+from ematix_flow.errors import ExpectationFailed, FlowError, LoadError
+from ematix_flow.spec.expectations import ExpectationResult
 from ematix_flow.spec.pipelines import Mode
 from ematix_flow.spec.row_counts import NO_ROWS, RowCountProperties, RowCounts
 
@@ -26,6 +28,11 @@ class TargetResult(RowCountProperties):
     source_to: str | None = None
     seconds: tuple[tuple[str, float], ...] = ()
     error: dict[str, Any] | None = field(default=None, compare=False)
+    expectations: tuple[ExpectationResult, ...] = ()  # what the gate found in the rows
+
+    @property
+    def rows_quarantined(self) -> int:
+        return sum(each.quarantined for each in self.expectations)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -39,6 +46,8 @@ class TargetResult(RowCountProperties):
             "source_to": self.source_to,
             "seconds": {name: round(value, 3) for name, value in self.seconds},
             "error": self.error,
+            "rows_quarantined": self.rows_quarantined,
+            "expectations": [each.to_json() for each in self.expectations],
         }
 
 
@@ -54,6 +63,7 @@ class RunResult(RowCountProperties):
     attempts: int = 1
     post: tuple[tuple[str, str], ...] = ()  # label and outcome of each post-load transform
     notes: tuple[str, ...] = ()
+    probes: tuple[Mapping[str, Any], ...] = ()  # the reports of data probes before and after the load
     failure: FlowError | None = field(
         default=None, compare=False
     )  # the error of some targets, if the others continue
@@ -61,6 +71,15 @@ class RunResult(RowCountProperties):
     @property
     def rows(self) -> RowCounts:
         return sum((t.rows for t in self.targets), NO_ROWS)
+
+    @property
+    def expectations(self) -> tuple[ExpectationResult, ...]:
+        """What the gates of all targets found."""
+        return tuple(each for target in self.targets for each in target.expectations)
+
+    @property
+    def rows_quarantined(self) -> int:
+        return sum(target.rows_quarantined for target in self.targets)
 
     @property
     def path(self) -> str:
@@ -81,6 +100,8 @@ class RunResult(RowCountProperties):
             "targets": [t.to_json() for t in self.targets],
             "post": [{"step": label, "outcome": outcome} for label, outcome in self.post],
             "notes": list(self.notes),
+            "rows_quarantined": self.rows_quarantined,
+            "probes": [dict(report) for report in self.probes],
         }
 
     def _repr_html_(self) -> str:
@@ -99,7 +120,8 @@ class RunResult(RowCountProperties):
 def failed_result(target: str, mode: Mode, path: str, error: Exception) -> TargetResult:
     """The result of a target whose load failed with this error."""
     known = error if isinstance(error, FlowError) else unexpected_error(error)
-    return TargetResult(target, mode, path, "failed", known.what, error=known.to_json())
+    found = tuple(known.results) if isinstance(known, ExpectationFailed) else ()
+    return TargetResult(target, mode, path, "failed", known.what, error=known.to_json(), expectations=found)
 
 
 def unexpected_error(error: Exception) -> LoadError:

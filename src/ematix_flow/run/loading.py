@@ -13,6 +13,7 @@ from ematix_flow.engine.execution.fanout import execute_targets
 from ematix_flow.errors import (
     CannotConnect,
     EngineError,
+    ExpectationFailed,
     FlowError,
     Interrupted,
     RowRejected,
@@ -27,7 +28,7 @@ from ematix_flow.run.run_context import RunContext
 from ematix_flow.spec.pipelines import PipelineSpec, TargetSpec
 
 # errors that can only occur before anything is committed
-BEFORE_COMMIT = (SourceFailed, RowRejected, ShrinkRefused, EngineError)
+BEFORE_COMMIT = (SourceFailed, RowRejected, ShrinkRefused, ExpectationFailed, EngineError)
 
 
 def results_if_loaded(

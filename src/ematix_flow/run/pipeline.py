@@ -25,6 +25,7 @@ from ematix_flow.errors import (
     CannotConnect,
     ConfigError,
     DeclarationError,
+    ExpectationFailed,
     FlowError,
     Interrupted,
     LoadError,
@@ -42,6 +43,7 @@ from ematix_flow.plan.results import ResultStatus, RunResult, TargetResult
 from ematix_flow.run.batches import RunBatch, choose_batch
 from ematix_flow.run.loading import BEFORE_COMMIT, lock_targets, results_if_loaded, run_targets
 from ematix_flow.run.post_transforms import run_post_transforms
+from ematix_flow.run.probes import run_pre_probes
 from ematix_flow.run.recording import RunRecording
 from ematix_flow.run.recovery import committed_targets, settle_interrupted_runs, slot_batch_key
 from ematix_flow.run.retries import retry_delay
@@ -58,6 +60,7 @@ _NOT_RETRIED = (
     Interrupted,
     RowRejected,
     ShrinkRefused,
+    ExpectationFailed,
     PostTransformFailed,  # the load is committed; only a transform failed
 )
 
@@ -174,7 +177,8 @@ class _AttemptRecording(RunRecording):
         if result is not None and spec.continue_on_target_failure and not context.retried_by_scheduler:
             will_retry = False  # the run goes on without the failed targets
         ending = RunEnd(spec.retry.max_attempts, will_retry, error)
-        self.finish(status, error, ending, **({} if result is None else _record_values(result)))
+        values = _record_values(result) if result is not None else _failed_values(error, self.record.target)
+        self.finish(status, error, ending, **values)
 
 
 def _record_cancelled(spec: PipelineSpec, context: RunContext, recorded: _AttemptRecording) -> Interrupted:
@@ -256,16 +260,25 @@ def _run_with_locks(
                     note,
                 )
             results = [] if unreachable else results_if_loaded(spec, connections, context, attempt)
+        reports: list[Mapping[str, Any]] = []
         if not results:
-            results = _plan_and_load(declared, connections, context, attempt, batch, unreachable, note)
+            results = _plan_and_load(
+                declared, connections, context, attempt, batch, unreachable, note, reports
+            )
         for each in results:
             if each.rows_outranked:
                 note(_outranked_note(each))
+            for text in expectation_notes(each):
+                note(text)
         seconds = time.monotonic() - attempt.started
         loaded = RunResult(spec.name, str(run_id), _status(results), tuple(results), seconds, attempt.number)
-        post = run_post_transforms(declared, connections, loaded, context, run_declared_pipeline)
+        post = run_post_transforms(
+            declared, connections, loaded, context, run_declared_pipeline, note, reports
+        )
     seconds = time.monotonic() - attempt.started
-    return replace(loaded, seconds=seconds, post=tuple(post), notes=tuple(notes)), batch
+    return replace(
+        loaded, seconds=seconds, post=tuple(post), notes=tuple(notes), probes=tuple(reports)
+    ), batch
 
 
 @contextmanager
@@ -287,7 +300,9 @@ def _plan_and_load(
     batch: RunBatch,
     unreachable: Mapping[str, FlowError],
     note: Callable[[str], None],
+    reports: list[Mapping[str, Any]],
 ) -> list[TargetResult]:
+    """``reports`` gets those of the data probes that run before the load."""
     spec, listener = declared.spec, context.listener
     with _before_loading(attempt):
         plan, unplanned = _plan_available_targets(declared, connections, unreachable)
@@ -296,6 +311,7 @@ def _plan_and_load(
     listener.planned(plan)
     for warning in dict.fromkeys(text for target in plan.targets for text in target.warnings):
         note(warning)
+    reports += run_pre_probes(declared, note)
     return run_targets(plan, connections, context, attempt, batch.key, unplanned)
 
 
@@ -327,6 +343,17 @@ def _outranked_note(result: TargetResult) -> str:
     )
 
 
+def expectation_notes(result: TargetResult) -> list[str]:
+    """One note for each rule that rows failed although they were loaded or set aside."""
+    notes = []
+    for each in result.expectations:
+        if each.verdict == "pass":
+            continue
+        aside = f"; {each.quarantined:,} rows went to the quarantine table" if each.quarantined else ""
+        notes.append(f"{result.target}: {each}{aside}")
+    return notes
+
+
 def _status(results: list[TargetResult]) -> ResultStatus:
     statuses = {r.status for r in results}
     if "failed" in statuses:
@@ -347,6 +374,14 @@ def _new_record(spec: PipelineSpec, context: RunContext, attempt: Attempt) -> Ru
         batch=attempt.batch_key if len(spec.targets) == 1 else None,
         pid=os.getpid(),
     )
+
+
+def _failed_values(error: BaseException | None, target: str) -> dict[str, Any]:
+    """Return what the record of a run holds that failed: which expectations its rows did not meet."""
+    if not isinstance(error, ExpectationFailed) or not error.results:
+        return {}
+    found = [each.to_json() for each in error.results]
+    return {"metrics": {"targets": [{"target": target, "status": "failed", "expectations": found}]}}
 
 
 def _record_values(result: RunResult) -> dict[str, Any]:

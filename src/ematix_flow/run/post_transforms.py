@@ -1,18 +1,20 @@
-"""Runs post-load transforms: SQL, named transforms and functions, each in its own transaction."""
+"""Runs post-load transforms: SQL, named transforms, functions and data probes, each by itself."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ematix_flow.engine.connections import Connections
 from ematix_flow.engine.live_connection import LiveConnection
-from ematix_flow.errors import FlowError, PostTransformFailed
+from ematix_flow.engine.planning.gates import SKIP_VARIABLE, are_checks_skipped
+from ematix_flow.errors import ExpectationFailed, FlowError, PostTransformFailed
 from ematix_flow.graph.registry import DeclaredPipeline, current_registry
 from ematix_flow.plan.results import RunResult
 from ematix_flow.plan.stages import RunPostTransform
+from ematix_flow.run.probes import Note, describe_problems, report_json
 from ematix_flow.run.run_context import RunContext
 
 PipelineRunner = Callable[[DeclaredPipeline, RunContext], RunResult]
@@ -35,8 +37,13 @@ def run_post_transforms(
     result: RunResult,
     context: RunContext,
     run_declared_pipeline: PipelineRunner,
+    note: Note,
+    reports: list[Mapping[str, Any]],
 ) -> list[tuple[str, str]]:
-    """Return label and outcome of each step. No step runs if the load did nothing or failed."""
+    """Return label and outcome of each step. No step runs if the load did nothing or failed.
+
+    ``reports`` gets those of data probes among the steps.
+    """
     if result.status != "succeeded":
         return []
     spec = declared.spec
@@ -53,7 +60,10 @@ def run_post_transforms(
     for post in steps:
         context.listener.stage_started(spec.targets[0].label, f"then {post.step.label}")
         try:
-            _run_step(declared, post, connection, parent, context, run_declared_pipeline)
+            if post.step.kind == "probe":
+                _run_probe(declared, post, note, reports)
+            else:
+                _run_step(declared, post, connection, parent, context, run_declared_pipeline)
             outcomes.append((post.step.label, "ok"))
         except (Exception, SystemExit, GeneratorExit) as error:
             what = error.what if isinstance(error, FlowError) else f"{type(error).__name__}: {error}"
@@ -68,6 +78,21 @@ def run_post_transforms(
             context.listener.note(failed.what)
             outcomes.append((post.step.label, failed.what))
     return outcomes
+
+
+def _run_probe(
+    declared: DeclaredPipeline, post: RunPostTransform, note: Note, reports: list[Mapping[str, Any]]
+) -> None:
+    if are_checks_skipped():
+        note(f"{SKIP_VARIABLE} is set: the probe {post.step.text} does NOT run")
+        return
+    report = declared.post_functions[post.index].run()
+    reports.append(report_json(report))
+    problems = describe_problems(report)
+    if report.verdict in ("fail", "error"):
+        raise ExpectationFailed(problems)
+    if problems:
+        note(f"the probe {report.probe_name!r} warns: {problems}")
 
 
 def _run_step(

@@ -19,6 +19,7 @@ from ematix_flow.observe.listener import Attempt, Listener
 from ematix_flow.plan.definition import Plan
 from ematix_flow.plan.results import RunResult
 from ematix_flow.run.pipeline import open_connections
+from ematix_flow.run.probes import run_pre_probes
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,7 @@ def _dry_run(
     started = time.monotonic()
     connections = open_connections(spark)
     plan = build_plan(declared, connections)
+    reports = tuple(run_pre_probes(declared, listener.note))
     results = tuple(
         execute_target(
             plan,
@@ -130,4 +132,5 @@ def _dry_run(
         )
         for t in plan.targets
     )
-    return RunResult(declared.spec.name, str(run_id), "succeeded", results, time.monotonic() - started)
+    seconds = time.monotonic() - started
+    return RunResult(declared.spec.name, str(run_id), "succeeded", results, seconds, probes=reports)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from ematix_flow.errors import DeclarationError, did_you_mean
 from ematix_flow.spec.connections import Connection, connection_from_json
+from ematix_flow.spec.expectations import NO_EXPECTATIONS, ExpectationsSpec
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.transforms import PreTransform, pre_transform_from_json
@@ -313,9 +314,9 @@ class TargetSpec:
 
 @dataclass(frozen=True)
 class PostTransform:
-    """A step after the load: SQL on the target, a named transform, or a function of the module."""
+    """A step after the load: SQL on the target, a named transform, a function of the module, or a probe."""
 
-    kind: Literal["sql", "reference", "function"]
+    kind: Literal["sql", "reference", "function", "probe"]
     text: str
 
     @property
@@ -343,6 +344,8 @@ class PipelineSpec:
     freshness_column: str | None = None  # its newest value in the target replaces the last success
     retry: RetryPolicy = RetryPolicy()
     transforms_pre: tuple[PreTransform, ...] = ()
+    probes_pre: tuple[str, ...] = ()  # names of the data probes that run before anything is staged
+    expectations: ExpectationsSpec = NO_EXPECTATIONS
     transforms_post: tuple[PostTransform, ...] = ()
     continue_on_failure_post: bool = False
     continue_on_target_failure: bool = False
@@ -380,6 +383,8 @@ class PipelineSpec:
             "freshness_column": self.freshness_column,
             "retry": asdict(self.retry),
             "transforms_pre": [t.to_json() for t in self.transforms_pre],
+            "probes_pre": list(self.probes_pre),
+            "expectations": self.expectations.to_json(),
             "transforms_post": [asdict(t) for t in self.transforms_post],
             "continue_on_failure_post": self.continue_on_failure_post,
             "continue_on_target_failure": self.continue_on_target_failure,
@@ -401,6 +406,8 @@ class PipelineSpec:
                 "depends_on": tuple(value["depends_on"]),
                 "retry": RetryPolicy(**value["retry"]),
                 "transforms_pre": tuple(pre_transform_from_json(t) for t in value["transforms_pre"]),
+                "probes_pre": tuple(value.get("probes_pre", ())),
+                "expectations": ExpectationsSpec.from_json(value.get("expectations")),
                 "transforms_post": tuple(PostTransform(**t) for t in value["transforms_post"]),
                 "functions": tuple(load_function(reference) for reference in value.get("functions", ())),
             }

@@ -1,4 +1,4 @@
-"""The portable regular expressions of `ematix_probe.portable_regex`, whose refusals are DeclarationErrors here."""
+"""The portable regular expressions of `ematix_probe.portable_regex`; refusals are DeclarationErrors here."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 from ematix_flow.errors import DeclarationError, did_you_mean
 from ematix_flow.spec.cdc import CDC
+from ematix_flow.spec.expectations import NO_EXPECTATIONS, ExpectationsSpec
 from ematix_flow.spec.joins import Join
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.pipelines import (
@@ -258,6 +259,7 @@ class StreamSpec:
     watermark: Watermark | None = None
     state_store: StateStore | None = None
     cdc: CDC | None = None  # the messages are change events of a table
+    expectations: ExpectationsSpec = NO_EXPECTATIONS
     on_error: ErrorPolicy = "fail"
     dead_letters: DeadLetterSpec = DeadLetterSpec()
     columns: TableSpec | None = None  # the columns of a payload, if declared
@@ -319,6 +321,7 @@ class StreamSpec:
             "watermark": asdict(self.watermark) if self.watermark else None,
             "state_store": self.state_store.to_json() if self.state_store else None,
             "cdc": self.cdc.to_json() if self.cdc else None,
+            "expectations": self.expectations.to_json(),
             "dead_letters": self.dead_letters.to_json(),
             "columns": self.columns.to_json() if self.columns else None,
         }
@@ -337,6 +340,7 @@ class StreamSpec:
                 "watermark": Watermark(**value["watermark"]) if value.get("watermark") else None,
                 "state_store": StateStore(**value["state_store"]) if value.get("state_store") else None,
                 "cdc": CDC.from_json(value["cdc"]) if value.get("cdc") else None,
+                "expectations": ExpectationsSpec.from_json(value.get("expectations")),
                 "dead_letters": DeadLetterSpec.from_json(value["dead_letters"]),
                 "columns": TableSpec.from_json(value["columns"]) if value["columns"] else None,
             }

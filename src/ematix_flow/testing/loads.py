@@ -58,13 +58,15 @@ def load_rows(
         prepare(target, load.table, load.plan.matching if load.plan.matching.keys else None)
     else:
         target.change_table(load.table, TablePlan())
-    staging = target.create_staging(load, load.table.arrow_schema())
+    staging = target.create_staging(load, load.plan.staged.arrow_schema())
     in_task = pickle.loads(pickle.dumps(staging))
     staged = []
     for number in range(parts):
         share = list(rows[number::parts])
         batch = pa.RecordBatch.from_pylist(share, schema=_nullable_table(load.table))
-        staged.append(in_task.write(f"part{number}", iter([cast_batch(batch, load.table)] if share else [])))
+        staged.append(
+            in_task.write(f"part{number}", iter([cast_batch(batch, load.plan.staged)] if share else []))
+        )
     try:
         return target.apply(load, StagedRows(staging, tuple(staged)))
     finally:

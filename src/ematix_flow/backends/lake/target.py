@@ -18,7 +18,7 @@ from ematix_flow.backends.base import (
     LiveTable,
     Load,
     LoadResult,
-    SameDatabaseRows,
+    LoadRows,
     SparkTarget,
     StagedRows,
     Staging,
@@ -288,8 +288,8 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
     def staged_select(self, session: SqlSession, rows: StagedRows, table: TableSpec) -> exp.Expr:
         raise NotImplementedError("a lake reads its staging as a frame")
 
-    def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> LoadResult:
-        if isinstance(rows, SameDatabaseRows):
+    def apply(self, load: Load, rows: LoadRows) -> LoadResult:
+        if not isinstance(rows, StagedRows):
             raise Unsupported("a lake computes rows with Spark only", state="nothing was touched")
         self.name_table(load.table)
         with self._explain_errors(f"loading {load.target}"):

@@ -16,6 +16,7 @@ from ematix_flow.backends.base import (
     LiveTable,
     Load,
     LoadResult,
+    LoadRows,
     RowCheck,
     SameDatabaseRows,
     StagedRows,
@@ -236,7 +237,7 @@ class MySQLTarget(SqlServerTarget[MySQLSession]):
 
     # -------------------------------------------------------------- the one transaction
 
-    def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> LoadResult:
+    def apply(self, load: Load, rows: LoadRows) -> LoadResult:
         """Apply the load; a transaction that conflicts with another session is rolled back and retried."""
         known = replace(load, target=self.ledger_name(load.target))
         try:

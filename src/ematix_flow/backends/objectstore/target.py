@@ -16,7 +16,7 @@ from ematix_flow.backends.base import (
     LiveTable,
     Load,
     LoadResult,
-    SameDatabaseRows,
+    LoadRows,
     StagedRows,
     Staging,
     TablePlan,
@@ -102,8 +102,8 @@ class FilesTarget(BatchTarget):
                 self._root.remember_target(home, load.pipeline, load.target)
         return staging
 
-    def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> LoadResult:
-        if isinstance(rows, SameDatabaseRows):
+    def apply(self, load: Load, rows: LoadRows) -> LoadResult:
+        if not isinstance(rows, StagedRows):
             raise Unsupported("a folder of files cannot compute rows itself", state="nothing was touched")
         staging, home = rows.staging, self._root.table_storage(load.table)
         assert isinstance(staging, FilesStaging)

@@ -12,6 +12,7 @@ from ematix_flow.backends.base import (
     LiveTable,
     Load,
     LoadResult,
+    LoadRows,
     RowCheck,
     SameDatabaseRows,
     StagedRows,
@@ -133,12 +134,12 @@ class PostgresTarget(SqlServerTarget[PostgresSession]):
 
     # -------------------------------------------------------------- the one transaction
 
-    def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> LoadResult:
+    def apply(self, load: Load, rows: LoadRows) -> LoadResult:
         """Apply the load; a transaction that conflicts with another session is rolled back and retried."""
         try:
             if isinstance(rows, SameDatabaseRows):
                 rows = self.with_exact_casts(load, rows)
-            elif load.plan.mode in _MATCHING_MODES or load.plan.range is not None:
+            elif isinstance(rows, StagedRows) and _reads_staging_often(load):
                 self._analyze_staging(load, rows)
             return self.retry_conflicts(lambda _: super(PostgresTarget, self).apply(load, rows))
         except FlowError as error:
@@ -161,3 +162,8 @@ class PostgresTarget(SqlServerTarget[PostgresSession]):
         assert isinstance(rows.staging, PostgresStaging)
         with self.apply_session(load) as session:
             session.execute(f"ANALYZE {staging_name(rows.staging.table, self.dialect)}")
+
+
+def _reads_staging_often(load: Load) -> bool:
+    """Whether statements of the load join the staged rows with the table."""
+    return load.plan.mode in _MATCHING_MODES or load.plan.range is not None

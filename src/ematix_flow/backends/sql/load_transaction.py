@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from ematix_flow import fault_points
-from ematix_flow.backends.base import Load, LoadResult, SameDatabaseRows, StagedRows
+from ematix_flow.backends.base import Load, LoadResult, LoadRows, QuarantinedRows, SameDatabaseRows
 from ematix_flow.backends.incremental_loads import batch_key, made_no_progress, require_unmoved_watermark
 from ematix_flow.backends.sql.control_tables import (
     LEDGER,
@@ -19,6 +19,8 @@ from ematix_flow.backends.sql.control_tables import (
     select_control_sql,
 )
 from ematix_flow.backends.sql.database import SqlDatabase
+from ematix_flow.backends.sql.gate import CheckedRows
+from ematix_flow.backends.sql.gate_checks import GateChecks, RulesRefused
 from ematix_flow.backends.sql.load_steps import (
     STRATEGIES,
     WORK_TABLES,
@@ -29,13 +31,22 @@ from ematix_flow.backends.sql.load_steps import (
     refuse_shrink,
     require_all_staged_rows,
 )
+from ematix_flow.backends.sql.quarantine import (
+    BATCH_TABLE,
+    GATED_TABLE,
+    batch_table,
+    delete_quarantined,
+    gated_table,
+    select_quarantined,
+)
 from ematix_flow.backends.sql.session import SqlDialect, SqlSession, transaction
 from ematix_flow.backends.sql.table_plans import remaining_changes
 from ematix_flow.backends.stores.ledger_records import entry_to_columns, new_ledger_entry
-from ematix_flow.errors import FlowError, PlanError
+from ematix_flow.errors import FlowError, PlanError, TargetFailed
+from ematix_flow.spec.expectations import POSITION
 from ematix_flow.spec.row_counts import RowCounts
-from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.watermarks import Watermark
+from ematix_flow.strategies.matching import Matching
 from ematix_flow.strategies.sql import (
     LoadGuard,
     RowTally,
@@ -44,12 +55,10 @@ from ematix_flow.strategies.sql import (
     insert_into,
 )
 
-BATCH_TABLE = "batch"
-
 
 @contextmanager
 def create_work_tables(
-    database: SqlDatabase, session: SqlSession, load: Load, *, computed: bool
+    database: SqlDatabase, session: SqlSession, load: Load, computed: bool, replayed: bool
 ) -> Iterator[Mapping[str, exp.Table]]:
     """The empty tables that the strategy works with, created before the transaction and dropped after it.
 
@@ -61,9 +70,11 @@ def create_work_tables(
         if load.plan.mode in WORK_TABLES
         else {}
     )
-    if computed and (wanted or load.plan.range is not None):
-        columns = tuple(replace(c, nullable=True, primary_key=False) for c in load.table.columns)
-        wanted[BATCH_TABLE] = TableSpec(None, BATCH_TABLE, columns)
+    gate = load.plan.gate
+    if computed and (wanted or load.plan.range is not None or gate is not None or replayed):
+        wanted[BATCH_TABLE] = batch_table(load.table, replayed)
+    if gate is not None and gate.quarantine is not None:
+        wanted[GATED_TABLE] = gated_table(load.table, replayed)
     made: dict[str, exp.Table] = {}
     try:
         for name, spec in wanted.items():
@@ -75,30 +86,50 @@ def create_work_tables(
                 database.drop_work_table(session, table)
 
 
-def apply_load(
-    database: SqlDatabase, session: SqlSession, load: Load, rows: SameDatabaseRows | StagedRows
-) -> LoadResult:
+def apply_load(database: SqlDatabase, session: SqlSession, load: Load, rows: LoadRows) -> LoadResult:
     """Apply the load in one transaction: table changes, rows, ledger row and watermark."""
+    staged, replayed = None, None
     if isinstance(rows, SameDatabaseRows):
-        staged = None
         select = database.computed_select(session, rows.sql, load.table)
+    elif isinstance(rows, QuarantinedRows):
+        replayed, select = rows, select_quarantined(rows, load.table, database.dialect)
     else:
         staged = sum(part.rows for part in rows.parts)
-        select = database.staged_select(session, rows, load.table.staged())
-    with create_work_tables(database, session, load, computed=staged is None) as work:
-        load_transaction = LoadTransaction(database, session, load, select, staged, work)
-        if load.dry_run:
-            return load_transaction.dry_run()
-        if not database.transactional_ddl:
-            database.make_planned_changes(session, load)
-        with transaction(session):
-            fault_points.point("apply.began")
-            if database.transactional_ddl:
-                database.make_planned_changes(session, load)
-            result = load_transaction.run()
-            if is_committed(load, result):
-                fault_points.point("apply.before_commit")
+        select = database.staged_select(session, rows, load.plan.staged)
+    with create_work_tables(database, session, load, staged is None, replayed is not None) as work:
+        load_transaction = LoadTransaction(database, session, load, select, staged, work, replayed)
+        try:
+            if load.dry_run:
+                return load_transaction.dry_run()
+            return _run_transaction(database, session, load, load_transaction)
+        except RulesRefused as refused:
+            raise load_transaction.gate_checks.diagnose(refused.error) from refused.error
+
+
+def _run_transaction(
+    database: SqlDatabase, session: SqlSession, load: Load, load_transaction: LoadTransaction
+) -> LoadResult:
+    if not database.transactional_ddl:
+        _make_changes(database, session, load)
+    with transaction(session):
+        fault_points.point("apply.began")
+        if database.transactional_ddl:
+            _make_changes(database, session, load)
+        result = load_transaction.run()
+        if is_committed(load, result):
+            fault_points.point("apply.before_commit")
     return result
+
+
+def _make_changes(database: SqlDatabase, session: SqlSession, load: Load) -> None:
+    """Change the table and the quarantine table as planned."""
+    database.make_planned_changes(session, load)
+    gate = load.plan.gate
+    if gate is not None and gate.quarantine is not None and load.plan.quarantine_plan.changes:
+        plan = load.plan.quarantine_plan
+        own = replace(load.plan, table=gate.quarantine, matching=Matching(), table_plan=plan)
+        # under another name, because a new table makes the database forget the watermarks of its target
+        database.make_planned_changes(session, replace(load, target=f"{load.target}#quarantine", plan=own))
 
 
 def is_committed(load: Load, result: LoadResult) -> bool:
@@ -116,6 +147,7 @@ class LoadTransaction:
     select: exp.Expr
     staged: int | None
     work: Mapping[str, exp.Table]
+    replayed: QuarantinedRows | None = None
 
     @property
     def dialect(self) -> SqlDialect:
@@ -132,16 +164,20 @@ class LoadTransaction:
             if database.control_table_exists(session, LEDGER) and self._ledger_holds(batch_key(load, high)):
                 # the table holds the rows already, which must not fail the dry run
                 return LoadResult(RowCounts(read=rows_in), duplicate=True)
+            checked = self.gate_checks.check(select)
             if database.transactional_ddl and load.plan.table_plan.changes:
                 database.make_planned_changes(session, load)
             elif not self._table_is_as_planned():
-                return LoadResult(RowCounts(read=rows_in, inserted=rows_in), high)
-            counts = self._run_steps(self._strategy_steps(select), rows_in)
+                inserted = rows_in - checked.quarantined
+                return LoadResult(
+                    RowCounts(read=rows_in, inserted=inserted), high, expectations=checked.results
+                )
+            counts = self._run_steps(self._strategy_steps(checked.select), rows_in - checked.quarantined)
             refuse_shrink(load, counts)
             session.check_deferred_constraints()
         finally:
             session.rollback()
-        return load_result(load, rows_in, counts, high)
+        return self._result(checked, rows_in, counts, high)
 
     def _table_is_as_planned(self) -> bool:
         """Whether the table exists with all planned changes."""
@@ -157,9 +193,23 @@ class LoadTransaction:
         if BATCH_TABLE not in self.work:
             return self.select
         names, batch = self.load.table.column_names, self.work[BATCH_TABLE]
-        self.session.execute(self.dialect.render(insert_into(batch, names, self.select)))
+        filled = [*names, POSITION] if self.replayed is not None else names
+        copied = self.session.execute(self.dialect.render(insert_into(batch, filled, self.select)))
+        if self.replayed is not None:
+            self._remove_from_quarantine(self.replayed, copied)
         self._analyze(batch)
         return exp.select(*[column(n) for n in names]).from_(batch.copy())
+
+    def _remove_from_quarantine(self, rows: QuarantinedRows, copied: int) -> None:
+        """Delete the rows that are loaded again. They come back, in this transaction, if they fail again."""
+        removed = self.session.execute(self.dialect.render(delete_quarantined(rows, self.dialect)))
+        if removed != copied:
+            raise TargetFailed(
+                f"{rows.table.label} changed while its rows were read: {removed:,} of {copied:,} are left",
+                state="nothing was changed",
+                next_step="replay them again",
+            )
+        fault_points.point("gate.replay_removed")
 
     def _analyze(self, table: exp.Table) -> None:
         sql = self.dialect.analyze_sql(table)
@@ -199,17 +249,31 @@ class LoadTransaction:
             require_unmoved_watermark(load, current)
         if self._ledger_holds(key):
             return LoadResult(RowCounts(read=rows_in), duplicate=True)
-        counts = self._run_steps(self._strategy_steps(select), rows_in)
+        checked = self.gate_checks.check(select)
+        self.gate_checks.set_aside(checked, high)
+        counts = self._run_steps(self._strategy_steps(checked.select), rows_in - checked.quarantined)
         if not counted and self.staged is None:
             rows_in = counts["insert"]  # the query ran once, so the rows written are the rows read
         elif not counted and counts["insert"] != self.staged:  # a trigger, or incomplete staging
             require_all_staged_rows(load, self._count_incoming(select)[0], self.staged)
         refuse_shrink(load, counts)
         fault_points.point("apply.rows_written")
-        applied = load_result(load, rows_in, counts, high)
+        applied = self._result(checked, rows_in, counts, high)
         if not made_no_progress(load.plan.range, applied):
             self._record_batch(key, applied)
         return applied
+
+    @property
+    def gate_checks(self) -> GateChecks:
+        replayed = self.replayed is not None
+        return GateChecks(self.database, self.session, self.load, self.select, self.work, replayed)
+
+    def _result(
+        self, checked: CheckedRows, rows_in: int, counts: Mapping[str, int], high: Watermark | None
+    ) -> LoadResult:
+        """The result of the load. Rows that were set aside are read, and nothing else."""
+        found = load_result(self.load, rows_in - checked.quarantined, counts, high)
+        return replace(found, rows=replace(found.rows, read=rows_in), expectations=checked.results)
 
     def _record_batch(self, key: str, applied: LoadResult) -> None:
         """Write the ledger row and the watermark."""

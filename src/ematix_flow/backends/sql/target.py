@@ -16,8 +16,7 @@ from ematix_flow.backends.base import (
     LiveTable,
     Load,
     LoadResult,
-    SameDatabaseRows,
-    StagedRows,
+    LoadRows,
     TablePlan,
 )
 from ematix_flow.backends.sql.control_tables import (
@@ -101,7 +100,7 @@ class RelationalTarget(SqlDatabase, BatchTarget):
         """The session of the load's transaction; a server uses the one that holds the pipeline's lock."""
         return self.session()
 
-    def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> LoadResult:
+    def apply(self, load: Load, rows: LoadRows) -> LoadResult:
         with self.apply_session(load) as session:
             result = apply_load(self, session, load, rows)
         if is_committed(load, result):

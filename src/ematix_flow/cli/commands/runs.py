@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ematix_flow.cli.command_group import new_app
+from ematix_flow.cli.expectation_tables import expectations_text, probes_text
 from ematix_flow.cli.local_time import format_duration, format_local_time, local_zone_name, parse_since
 from ematix_flow.cli.options import OutputOption, RunLogOption
 from ematix_flow.cli.output import (
@@ -118,6 +120,12 @@ def show_run(
     if record.metrics:
         write_text("")
         write_timeline(record.metrics)
+        for text in (
+            expectations_text(record.metrics.get("targets") or (), stream=sys.stdout),
+            probes_text(record.metrics.get("probes") or ()),
+        ):
+            if text:
+                write_text("\n" + text)
     say(f"flow logs {record.run_id[:8]}  shows its log")
 
 

@@ -19,6 +19,7 @@ from ematix_flow.backends.base import (
     BatchSource,
     Load,
     LoadResult,
+    LoadRows,
     SameDatabaseRows,
     SparkSource,
     StagedPart,
@@ -103,14 +104,14 @@ class TargetRun:
         spark = self.spark()
         source = open_source(self.plan, self.connections)
         assert isinstance(source, BatchSource)
-        wanted = {c.name: c.type for c in self.table.columns}
+        wanted, staged = {c.name: c.type for c in self.table.columns}, self.load.plan.staged
         with (
             self.time_stage("copy"),
             self.open_staging() as staging,
             source.split(stage.query, wanted, stage.tasks) as splits,
             watch_progress(self.report_progress, source.expected_rows(stage.query)) as folder,
         ):
-            self.parts = spark_tasks.copy_splits(spark, splits, staging, self.table, folder)
+            self.parts = spark_tasks.copy_splits(spark, splits, staging, staged, folder)
 
     def transform_rows(self, stage: TransformRows) -> None:
         spark, source = self.spark(), open_source(self.plan, self.connections)
@@ -131,12 +132,12 @@ class TargetRun:
         elif stage.max_parts is not None:
             frame = frame.coalesce(stage.max_parts)
         with watch_progress(self.report_progress) as folder:
-            self.parts = spark_tasks.stage_frame(frame, staging, self.table, folder)
+            self.parts = spark_tasks.stage_frame(frame, staging, self.load.plan.staged, folder)
 
     def apply_rows(self, sql: str | None) -> None:
         """``sql`` returns the rows if the database computes them itself."""
         if sql is not None:
-            rows: SameDatabaseRows | StagedRows = SameDatabaseRows(sql)
+            rows: LoadRows = SameDatabaseRows(sql)
         else:
             assert self.staging is not None
             rows = StagedRows(self.staging, self.parts)
@@ -153,7 +154,7 @@ class TargetRun:
         self.listener.progress(self.load.target, progress)
 
     def create_staging(self) -> Staging:
-        staging = self.target.create_staging(self.load, self.table.arrow_schema())
+        staging = self.target.create_staging(self.load, self.load.plan.staged.arrow_schema())
         self.staging = staging
         fault_points.point("staging.created")
         return staging
@@ -193,7 +194,7 @@ def open_source(plan: Plan, connections: Connections) -> BatchSource | SparkSour
 def build_load(plan: Plan, target_plan: TargetPlan, run_id: uuid.UUID, batch_key: str, dry_run: bool) -> Load:
     load_plan = target_plan.load
     if dry_run:  # the table keeps its definition
-        load_plan = replace(load_plan, table_plan=TablePlan())
+        load_plan = replace(load_plan, table_plan=TablePlan(), quarantine_plan=TablePlan())
     return Load(
         pipeline=plan.pipeline.name,
         target=target_plan.target.label,
@@ -222,4 +223,5 @@ def _build_result(plan: TargetPlan, applied: LoadResult, seconds: dict[str, floa
         source_from=low.encode() if low else None,
         source_to=applied.watermark.encode() if applied.watermark else None,
         seconds=tuple(seconds.items()),
+        expectations=applied.expectations,
     )

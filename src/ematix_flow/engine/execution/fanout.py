@@ -132,7 +132,7 @@ class _FanOut:
             outlets = [
                 spark_tasks.TargetWriter(
                     staging,
-                    run.table,
+                    run.load.plan.staged,
                     counting.enter_context(watch_progress(run.report_progress, expected)),
                     self.target_low(run),
                 )

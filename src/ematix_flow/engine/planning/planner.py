@@ -20,6 +20,7 @@ from ematix_flow.backends.sql.computed_table import computed_table_name, select_
 from ematix_flow.backends.sql.table_names import refuse_reserved, require_table_names
 from ematix_flow.backends.sql.target import RelationalTarget
 from ematix_flow.engine.connections import Connections, compare_connections
+from ematix_flow.engine.planning.gates import plan_gate
 from ematix_flow.engine.planning.source_range import (
     bound_range,
     late_warning,
@@ -267,6 +268,15 @@ def _plan_target(
         table = with_deletion_marks(table, live)
     found = sink.plan_table(table, live, matching)
     changes, drift = judge_drift(spec.on_drift, table, found, spec.where)
+    planned_gate = plan_gate(
+        spec.expectations,
+        table,
+        matching,
+        sink,
+        backend.kind,
+        spec.where,
+        max_identifier_bytes=capabilities.max_identifier_bytes,
+    )
     read = SourceQuery(source.sql, range_in_source_names(watermark_range, source.column_map))
 
     stages: list[Stage] = []
@@ -312,6 +322,8 @@ def _plan_target(
             files=target.files,
             partition_by=target.partition_by,
             table_plan=changes,
+            gate=planned_gate.gate,
+            quarantine_plan=planned_gate.quarantine_plan,
         ),
         path,
         guarantee,
@@ -322,6 +334,7 @@ def _plan_target(
             *reloaded,
             *range_warnings,
             *late_warning(spec, late),
+            *planned_gate.warnings,
             *(() if path.value == "same_db" else sink.warnings()),
         ),
     )

@@ -15,6 +15,7 @@ from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.backends.payloads.connection_payloads import payload_of
 from ematix_flow.backends.sql.table_names import require_table_names
 from ematix_flow.engine.connections import Connections
+from ematix_flow.engine.planning.gates import plan_gate
 from ematix_flow.engine.planning.stream_changes import plan_change_target, with_soft_delete_column
 from ematix_flow.engine.planning.stream_columns import DECLARED, REGISTERED, computed_columns, existing_table
 from ematix_flow.engine.planning.stream_drift import evolved_table, judge_new_columns
@@ -123,6 +124,13 @@ def _plan_target(
     backend = connections.backend(target.connection)
     guarantee = stream_guarantee(spec, target, connections, backend)
     if backend.message_target() is not None:
+        if spec.expectations:
+            raise Unsupported(
+                f"expectations cannot be checked for {target.label}: what is sent to a broker cannot be "
+                "taken back",
+                where=spec.where,
+                next_step="filter the rows in transform_sql=, or load them into a table",
+            )
         return _plan_messages(spec, target, columns, guarantee)
     sink = connections.target(target.connection).with_partitions(target.partition_by).with_files(target.files)
     require_mode(target, backend)
@@ -165,6 +173,15 @@ def _plan_target(
             dialect="spark",
             where=spec.where,
         )
+    planned_gate = plan_gate(
+        spec.expectations,
+        table,
+        matching,
+        sink,
+        backend.kind,
+        spec.where,
+        max_identifier_bytes=backend.capabilities.max_identifier_bytes,
+    )
     load = LoadPlan(
         table,
         target.mode,
@@ -172,8 +189,11 @@ def _plan_target(
         files=target.files,
         partition_by=target.partition_by,
         table_plan=changes,
+        gate=planned_gate.gate,
+        quarantine_plan=planned_gate.quarantine_plan,
     )
-    return StreamTargetPlan(target, load, guarantee, projection, (*drift, *sink.warnings()))
+    warnings = (*drift, *planned_gate.warnings, *sink.warnings())
+    return StreamTargetPlan(target, load, guarantee, projection, warnings)
 
 
 def _plan_messages(

@@ -165,8 +165,8 @@ class BatchLoader:
         return seen, left_out
 
     def _commit_all(self, batch: BatchName, report: BatchReport) -> None:
-        if len(self.sinks) > 1 and self.spec.on_error != "fail":
-            # a row that a later target rejects must not reach an earlier one
+        if len(self.sinks) > 1 and (self.spec.on_error != "fail" or self.spec.expectations):
+            # a row that a later target rejects, or a batch that fails there, must not reach an earlier one
             for sink in self.sinks[1:]:
                 with report.time_phase("rehearse"), self.connections.spark_errors(f"sending to {sink.label}"):
                     sink.rehearse(batch)
@@ -407,7 +407,7 @@ class BatchLoader:
                 else:
                     self._stage_all(batch, IncomingBatch(messages), rehearsal=True)
                 for sink in self.sinks if self.operator is None else ():
-                    sink.rehearse(batch)
+                    sink.rehearse(batch, enforced=False)
             finally:
                 for sink in self.sinks:
                     sink.discard()

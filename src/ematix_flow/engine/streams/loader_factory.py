@@ -175,7 +175,7 @@ class LoaderFactory:
         is_single_table = not computed and len(sinks) == 1 and isinstance(sinks[0], TableSink)
         # a single table without SQL decides which columns must not be null
         columns = (
-            sinks[0].plan.table.columns
+            sinks[0].plan.load.staged.columns
             if is_single_table and sinks[0].plan.projection is None and stream.spec.cdc is None
             else plan.columns
         )

@@ -108,8 +108,11 @@ class StreamSink(ABC):
         """The check that rows must pass before they are staged."""
 
     @abstractmethod
-    def rehearse(self, batch: BatchName) -> None:
-        """Let the target check the staged rows without changing anything."""
+    def rehearse(self, batch: BatchName, *, enforced: bool = True) -> None:
+        """Let the target check the staged rows without changing anything.
+
+        Without ``enforced`` no expectation fails them: they are only a part of the batch.
+        """
 
     @abstractmethod
     def commit(self, batch: BatchName) -> LoadResult: ...
@@ -147,7 +150,7 @@ class TableSink(StreamSink):
     def stage_rows(self, batch: BatchName, rows: DataFrame) -> None:
         staging = self._open_staging(batch)
         with watch_progress(lambda _: None) as folder:
-            self._parts = spark_tasks.stage_frame(rows, staging, self.table.staged(), folder)
+            self._parts = spark_tasks.stage_frame(rows, staging, self._load_plan.staged, folder)
         fault_points.point("staging.loaded")
 
     def stage_messages(
@@ -162,7 +165,7 @@ class TableSink(StreamSink):
 
     def stage_batches(self, batch: BatchName, rows: Sequence[pa.RecordBatch]) -> None:
         """Stage rows of this process."""
-        staging, staged = self._open_staging(batch), self.table.staged()
+        staging, staged = self._open_staging(batch), self._load_plan.staged
         self._parts = (staging.write(uuid.uuid4().hex, (cast_batch(part, staged) for part in rows)),)
         fault_points.point("task.staged")
         fault_points.point("staging.loaded")
@@ -177,18 +180,22 @@ class TableSink(StreamSink):
         self._load = replace(self._load, plan=replace(plan, matching=matching))
 
     def row_validator(self) -> RowValidator:
-        staged = self.table.staged()
+        staged = self._load_plan.staged
         return RowValidator(staged, self.target.row_check(staged))
 
-    def rehearse(self, batch: BatchName) -> None:
+    def rehearse(self, batch: BatchName, *, enforced: bool = True) -> None:
         assert self._load is not None and self._staging is not None
+        plan = self._load.plan
+        if plan.gate is not None and not enforced:
+            plan = replace(plan, gate=replace(plan.gate, enforced=False))
         if any(part.rows for part in self._parts):
-            self.target.apply(replace(self._load, dry_run=True), StagedRows(self._staging, self._parts))
+            load = replace(self._load, plan=plan, dry_run=True)
+            self.target.apply(load, StagedRows(self._staging, self._parts))
 
     def _open_staging(self, batch: BatchName) -> Staging:
         self.discard()
         self._load = self._build_load(batch)
-        self._staging = self.target.create_staging(self._load, self.table.staged().arrow_schema())
+        self._staging = self.target.create_staging(self._load, self._load_plan.staged.arrow_schema())
         fault_points.point("staging.created")
         return self._staging
 
@@ -209,7 +216,8 @@ class TableSink(StreamSink):
             self.discard()
             return LoadResult()
         applied = self.target.apply(self._load, StagedRows(self._staging, self._parts))
-        self._load_plan = replace(self._load_plan, table_plan=TablePlan())  # the first batch made the changes
+        # the first batch made the changes
+        self._load_plan = replace(self._load_plan, table_plan=TablePlan(), quarantine_plan=TablePlan())
         self._commits += 1
         if self._commits % _TIDY_AFTER == 0:
             self._trim_ledger(batch.pipeline)
@@ -256,7 +264,7 @@ class MessageSink(StreamSink):
     def row_validator(self) -> RowValidator:
         return RowValidator(self.plan.table, _SendCheck(self.plan, self.sender, self.encoder))
 
-    def rehearse(self, batch: BatchName) -> None:
+    def rehearse(self, batch: BatchName, *, enforced: bool = True) -> None:
         assert self._rows is not None
         for text in spark_tasks.run_tasks(self._rows, _check_task(self.row_validator())):
             spark_tasks.raise_task_error(text)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ematix_flow.errors import FlowError
 from ematix_flow.observe.alerts.alerter import send_with_timeout
@@ -37,7 +39,11 @@ class AlertObserver(Observer):
         if record.status in ("failed", "interrupted"):
             self._alert_failure(record, ending)
         elif record.ended_well:
-            self.run_is_well(record)
+            problems = _failed_expectations(record)
+            if problems and "quality_failed" in self._address.kinds:
+                self._alert_quality(record, problems)
+            else:
+                self.run_is_well(record)
 
     def run_is_well(self, record: RunRecord) -> None:
         alerts = self._open_alerts(record, past_well=True)
@@ -72,6 +78,22 @@ class AlertObserver(Observer):
             out = [sent, *(each for each in out if each not in known)]
         self._record_alerts(record.pipeline, record.run_id, out)
 
+    def _alert_quality(self, record: RunRecord, problems: Sequence[Mapping[str, Any]]) -> None:
+        """Alert that rows fail expectations although the run loaded them or set them aside."""
+        out = self._open_alerts(record, past_well=True)
+        if any(sent.kind != "quality_failed" for sent in out):
+            self.run_is_well(record)  # the run itself has recovered from a failure
+            out = []
+        what = failure_signature("", "; ".join(sorted(str(each["rule"]) for each in problems)))
+        known = [sent for sent in out if (sent.kind, sent.signature) == ("quality_failed", what)]
+        remind = self._address.remind
+        event = quality_event(record, problems)
+        if not known or (remind is not None and event.timestamp - known[0].sent_at >= remind):
+            send_with_timeout(self._address.alerter, event)
+            sent = SentAlert(self._address.key, event.kind, what, event.timestamp, record.run_id)
+            out = [sent, *(each for each in out if each not in known)]
+        self._record_alerts(record.pipeline, record.run_id, out)
+
     def _record_alerts(self, pipeline: str, run_id: str, alerts: list[SentAlert]) -> None:
         try:
             record_sent_alerts(self._run_log, run_id, alerts)
@@ -85,6 +107,41 @@ class AlertObserver(Observer):
             return open_alerts(self._run_log, record, self._address.key, past_well=past_well) or unlogged
         except FlowError:
             return unlogged
+
+
+def _failed_expectations(record: RunRecord) -> list[Mapping[str, Any]]:
+    """The expectations that rows of a successful run fail, of those that send alerts."""
+    return [
+        each
+        for target in record.metrics.get("targets", ())
+        for each in target.get("expectations", ())
+        if each["verdict"] != "pass" and each.get("alerts")
+    ]
+
+
+def quality_event(record: RunRecord, problems: Sequence[Mapping[str, Any]]) -> AlertEvent:
+    """Return the alert for a run that succeeded with rows that fail expectations."""
+    quarantined = sum(each.get("quarantined") or 0 for each in problems)
+    return AlertEvent(
+        "quality_failed",
+        record.pipeline,
+        error_message="; ".join(_describe_problem(each) for each in problems),
+        run_id=record.run_id,
+        slot=record.slot,
+        state=f"{quarantined:,} rows are in quarantine, the rest is loaded"
+        if quarantined
+        else "the rows are loaded",
+        next_step=f"flow quarantine list {record.pipeline}"
+        if quarantined
+        else f"flow runs show {record.run_id[:8]}",
+        host=record.host,
+    )
+
+
+def _describe_problem(each: Mapping[str, Any]) -> str:
+    if each.get("failing") is None:
+        return f"{each['rule']}: {each['message']}"
+    return f"{each['rule']}: {each['failing']:,} of {each['checked']:,} rows fail"
 
 
 def failure_event(record: RunRecord, ending: RunEnd) -> AlertEvent:

@@ -1,0 +1,137 @@
+"""The gate inside of a database's transaction: checks the rows of a load and sets failing rows aside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from sqlglot import exp
+
+from ematix_flow import fault_points
+from ematix_flow.backends.base import Load
+from ematix_flow.backends.sql.database import SqlDatabase
+from ematix_flow.backends.sql.gate import CheckedRows, check_rows, column_infos, diagnose
+from ematix_flow.backends.sql.quarantine import (
+    GATED_TABLE,
+    delete_read_again,
+    failing_counts,
+    fill_gated,
+    insert_quarantined,
+    passing_select,
+)
+from ematix_flow.backends.sql.session import SqlSession
+from ematix_flow.errors import CannotConnect, ExpectationFailed, FlowError
+from ematix_flow.spec.expectations import POSITION, Expectation, ExpectationResult, Gate
+from ematix_flow.spec.watermarks import Watermark
+
+
+class RulesRefused(Exception):
+    """The database refused to evaluate the rules. The transaction may be of no use any more."""
+
+    def __init__(self, error: FlowError) -> None:
+        super().__init__(error.what)
+        self.error = error
+
+
+@dataclass(frozen=True)
+class GateChecks:
+    """The gate of one load on one open session. ``rows`` yields the rows of the load outside of it too."""
+
+    database: SqlDatabase
+    session: SqlSession
+    load: Load
+    rows: exp.Expr
+    work: Mapping[str, exp.Table]
+    replayed: bool = False  # rows of the quarantine table, which have a source position
+
+    def check(self, select: exp.Expr) -> CheckedRows:
+        """Evaluate the rules on ``select``, and divide the rows. Raises ExpectationFailed or RulesRefused."""
+        gate = self.load.plan.gate
+        if gate is None:
+            return CheckedRows(select)
+        try:
+            results = self._evaluate(gate, select)
+        except (ExpectationFailed, CannotConnect):
+            raise
+        except FlowError as error:
+            raise RulesRefused(error) from error
+        failing = any(each.failing for each in results if each.action == "quarantine")
+        if gate.quarantine is None or not failing:
+            return CheckedRows(select, 0, results)
+        gated = self.work[GATED_TABLE]
+        names = [*self.load.table.column_names, *([POSITION] if self.replayed else [])]
+        self._execute(
+            fill_gated(
+                gate,
+                names,
+                column_infos(self.load.table.columns, self.database.dialect),
+                self.database.dialect,
+                _as_query(select),
+                self._reference,
+                gated,
+            )
+        )
+        counts = {str(rule): int(n) for rule, n in self.session.fetch(self._render(failing_counts(gated)))}
+        results = tuple(
+            replace(each, quarantined=counts.get(each.rule, 0)) if each.action == "quarantine" else each
+            for each in results
+        )
+        return CheckedRows(passing_select(self.load.table, gated), sum(counts.values()), results)
+
+    def set_aside(self, checked: CheckedRows, high: Watermark | None) -> None:
+        """Write the failing rows that `check` found to the quarantine table."""
+        gate = self.load.plan.gate
+        if gate is None:
+            return
+        fault_points.point("gate.checked")
+        if gate.quarantine is None:
+            return
+        gone = delete_read_again(self.load, gate, self.database.dialect)
+        if gone is not None:
+            self._execute(gone)
+        if checked.quarantined:
+            gated = self.work[GATED_TABLE]
+            dialect, replayed = self.database.dialect, self.replayed
+            self._execute(insert_quarantined(self.load, gate, dialect, gated, high, replayed=replayed))
+            fault_points.point("gate.quarantined")
+
+    def diagnose(self, error: FlowError) -> FlowError:
+        """The error that names the rules that the database refuses; ``error`` if it refuses none."""
+        gate = self.load.plan.gate
+        assert gate is not None
+        try:
+            self.session.fetch("SELECT 1")
+        except FlowError:
+            return error  # the session is lost, and no rule is to blame
+        return diagnose(gate, error, self._run_alone, self.load)
+
+    def _run_alone(self, rule: Expectation) -> None:
+        gate = self.load.plan.gate
+        assert gate is not None
+        self.session.begin()
+        try:
+            self._evaluate(replace(gate, rules=(rule,), enforced=False), self.rows)
+        finally:
+            self.session.rollback()
+
+    def _evaluate(self, gate: Gate, select: exp.Expr) -> tuple[ExpectationResult, ...]:
+        dialect = self.database.dialect
+        columns = column_infos(self.load.table.columns, dialect)
+        return check_rows(
+            gate, self.load, columns, dialect.name, _as_query(select), self._reference, self.session.fetch
+        )
+
+    def _reference(self, table: str) -> exp.Query | exp.Table:
+        schema, _, name = table.rpartition(".")
+        return self.database.dialect.table(schema or None, name)
+
+    def _execute(self, statement: exp.Expr) -> int:
+        return self.session.execute(self._render(statement))
+
+    def _render(self, statement: exp.Expr) -> str:
+        return self.database.dialect.render(statement)
+
+
+def _as_query(select: exp.Expr) -> exp.Query:
+    assert isinstance(select, exp.Query)
+    return select

@@ -1,0 +1,162 @@
+"""The quarantine table of a load: the statements that set rows aside, read again by the source, and replay.
+
+All of them run inside the transaction of a load: a row is in the target or in quarantine, never in both and
+never in neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from ematix_flow.backends.base import Load, QuarantinedRows, QuarantineFilter
+from ematix_flow.backends.sql.gate import Reference
+from ematix_flow.backends.sql.session import SqlDialect
+from ematix_flow.spec.expectations import (
+    POSITION,
+    QUARANTINE_BATCH,
+    QUARANTINED_AT,
+    QUARANTINED_BY,
+    RULE,
+    Gate,
+)
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.types import DataType
+from ematix_flow.spec.watermarks import Watermark
+from ematix_flow.strategies.sql import column, identifier, insert_into, subquery
+
+if TYPE_CHECKING:
+    from ematix_probe.sources.base import ColumnInfo
+
+BATCH_TABLE = "batch"  # the work table with the rows of a query that the database computes itself
+GATED_TABLE = "gated"  # the work table with the rows of a load and the first rule that each fails
+_TEXT = DataType("text")
+
+
+def batch_table(table: TableSpec, replayed: bool) -> TableSpec:
+    """The work table for computed rows. Replayed rows keep the source position that they had."""
+    return TableSpec(None, BATCH_TABLE, _nullable_columns(table, replayed))
+
+
+def gated_table(table: TableSpec, replayed: bool) -> TableSpec:
+    """The work table of a load whose rows may be set aside."""
+    rule = ColumnSpec(RULE, _TEXT, nullable=True)
+    return TableSpec(None, GATED_TABLE, (*_nullable_columns(table, replayed), rule))
+
+
+def _nullable_columns(table: TableSpec, replayed: bool) -> tuple[ColumnSpec, ...]:
+    values = tuple(replace(c, nullable=True, primary_key=False) for c in table.columns)
+    return (*values, ColumnSpec(POSITION, _TEXT, nullable=True)) if replayed else values
+
+
+def fill_gated(
+    gate: Gate,
+    names: Sequence[str],
+    columns: Mapping[str, ColumnInfo],
+    dialect: SqlDialect,
+    rows: exp.Query,
+    reference: Reference,
+    gated: exp.Table,
+) -> exp.Insert:
+    """INSERT of every row with the first rule that it fails, or NULL.
+
+    The conditions are evaluated once: a condition that is not deterministic cannot lose or double a row.
+    """
+    from ematix_probe.compiling import ROWS, failing_rows
+
+    cases = [
+        exp.If(
+            this=failing_rows(rule.assertion, columns, dialect.name, rows, reference),
+            true=dialect.literal(rule.label, _TEXT),
+        )
+        for rule in gate.set_aside_rules
+    ]
+    values: list[exp.Expr] = [exp.Column(this=identifier(name), table=identifier(ROWS)) for name in names]
+    checked = exp.Subquery(this=rows.copy(), alias=exp.TableAlias(this=identifier(ROWS)))
+    select = exp.select(*values, exp.Case(ifs=cases)).from_(checked)
+    return insert_into(gated, [*names, RULE], select)
+
+
+def passing_select(table: TableSpec, gated: exp.Table) -> exp.Select:
+    rule_is_null = exp.Is(this=column(RULE), expression=exp.Null())
+    return exp.select(*[column(n) for n in table.column_names]).from_(gated.copy()).where(rule_is_null)
+
+
+def failing_counts(gated: exp.Table) -> exp.Select:
+    """The number of rows by the first rule that they fail."""
+    failed = exp.not_(exp.Is(this=column(RULE), expression=exp.Null()))
+    counted = exp.select(column(RULE), exp.Count(this=exp.Star())).from_(gated.copy()).where(failed)
+    return counted.group_by(column(RULE))
+
+
+def insert_quarantined(
+    load: Load,
+    gate: Gate,
+    dialect: SqlDialect,
+    gated: exp.Table,
+    high: Watermark | None,
+    *,
+    replayed: bool,
+) -> exp.Insert:
+    """INSERT of the failing rows into the quarantine table."""
+    assert gate.quarantine is not None
+    moment, text = DataType("timestamp_tz"), _TEXT
+    added: dict[str, exp.Expr] = {
+        QUARANTINED_AT: dialect.literal(load.loaded_at, moment),
+        QUARANTINED_BY: dialect.literal(load.pipeline, text),
+        QUARANTINE_BATCH: dialect.literal(str(load.run_id), DataType("uuid")),
+        RULE: column(RULE, "g"),
+        POSITION: column(POSITION, "g") if replayed else dialect.literal(source_position(load, high), text),
+    }
+    names = load.table.column_names
+    failed = exp.not_(exp.Is(this=column(RULE, "g"), expression=exp.Null()))
+    rows = subquery(exp.select("*").from_(gated.copy()), "g")
+    select = exp.select(*[column(n, "g") for n in names], *added.values()).from_(rows).where(failed)
+    into = dialect.table(gate.quarantine.schema, gate.quarantine.name)
+    return insert_into(into, [*names, *added], select)
+
+
+def delete_read_again(load: Load, gate: Gate, dialect: SqlDialect) -> exp.Delete | None:
+    """DELETE of the quarantined rows at the lower bound of an incremental load, which has read them again."""
+    low = load.plan.range.low if load.plan.range is not None else None
+    if low is None or gate.quarantine is None:
+        return None
+    mine = exp.EQ(this=column(QUARANTINED_BY), expression=dialect.literal(load.pipeline, _TEXT))
+    at_low = exp.EQ(this=column(low.column), expression=dialect.literal(low.value, low.type))
+    return exp.delete(dialect.table(gate.quarantine.schema, gate.quarantine.name)).where(mine, at_low)
+
+
+def select_quarantined(rows: QuarantinedRows, table: TableSpec, dialect: SqlDialect) -> exp.Select:
+    """The chosen rows with the columns of the target, and their source positions."""
+    found = dialect.table(rows.table.schema, rows.table.name)
+    select = exp.select(*[column(n) for n in (*table.column_names, POSITION)]).from_(found)
+    return select.where(*_chosen(rows.chosen, dialect))
+
+
+def delete_quarantined(rows: QuarantinedRows, dialect: SqlDialect) -> exp.Delete:
+    found = exp.delete(dialect.table(rows.table.schema, rows.table.name))
+    return found.where(*_chosen(rows.chosen, dialect))
+
+
+def _chosen(chosen: QuarantineFilter, dialect: SqlDialect) -> list[exp.Expr]:
+    wanted = (
+        (QUARANTINED_BY, chosen.pipeline, _TEXT),
+        (RULE, chosen.rule, _TEXT),
+        (QUARANTINE_BATCH, chosen.batch, DataType("uuid")),
+    )
+    return [
+        exp.EQ(this=column(name), expression=dialect.literal(value, data_type))
+        for name, value, data_type in wanted
+        if value is not None
+    ]
+
+
+def source_position(load: Load, high: Watermark | None) -> str | None:
+    """What the load had read, as its ledger entry says; None for a load of a whole source."""
+    low, end = load.source_bounds(high)
+    if low is None and end is None:
+        return None
+    return f"{low or 'the beginning'} .. {end or 'the end'}"

@@ -1,0 +1,168 @@
+"""Plans the gate of a target: which rules its rows must pass, and the quarantine table.
+
+What a kind of target cannot evaluate exactly is refused here, before anything is read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from ematix_flow.backends.base import BatchTarget, TablePlan
+from ematix_flow.backends.sql.gate import column_infos
+from ematix_flow.backends.sql.table_names import require_table_names
+from ematix_flow.backends.sql.target import RelationalTarget
+from ematix_flow.errors import PlanError, SchemaMismatch, Unsupported, did_you_mean
+from ematix_flow.spec.expectations import (
+    Expectation,
+    ExpectationsSpec,
+    Gate,
+    quarantine_table,
+    referenced_columns,
+)
+from ematix_flow.spec.location import SourceLocation
+from ematix_flow.spec.tables import TableSpec
+from ematix_flow.strategies.matching import Matching
+from ematix_flow.strategies.sql import identifier
+
+if TYPE_CHECKING:
+    from ematix_probe.compiling import CompiledMeasures
+
+SKIP_VARIABLE = "EMATIX_SKIP_QUALITY"
+
+
+@dataclass(frozen=True)
+class PlannedGate:
+    """The gate of a target, the changes of its quarantine table, and warnings for the plan."""
+
+    gate: Gate | None = None
+    quarantine_plan: TablePlan = field(default_factory=TablePlan)
+    warnings: tuple[str, ...] = ()
+
+
+def are_checks_skipped(env: Mapping[str, str] | None = None) -> bool:
+    """Whether the environment says that no expectation is checked."""
+    return bool((os.environ if env is None else env).get(SKIP_VARIABLE))
+
+
+def plan_gate(
+    expectations: ExpectationsSpec,
+    table: TableSpec,
+    matching: Matching,
+    sink: BatchTarget,
+    kind: str,
+    where: SourceLocation | None,
+    *,
+    max_identifier_bytes: int | None = None,
+) -> PlannedGate:
+    """``table`` is that of the target; ``kind`` is the kind of its backend."""
+    rules = expectations.for_table(table) if expectations else ()
+    if not rules:
+        return PlannedGate()
+    if are_checks_skipped():
+        note = f"{SKIP_VARIABLE} is set: the {len(rules)} expectations of {table.label} are NOT checked"
+        return PlannedGate(warnings=(note,))
+    _refuse_repeated_names(rules, table, where)
+    _require_columns(rules, table, where)
+    gate = Gate(rules, where=where)
+    if gate.set_aside_rules:
+        _refuse_partial_batches(matching, where)
+        quarantine = quarantine_table(table, expectations.quarantine)
+        require_table_names(quarantine, max_identifier_bytes)
+        gate = replace(gate, quarantine=quarantine)
+    _require_evaluable(gate, table, sink, kind, where)
+    return PlannedGate(gate, _plan_quarantine(gate, sink, where))
+
+
+def _refuse_repeated_names(
+    rules: tuple[Expectation, ...], table: TableSpec, where: SourceLocation | None
+) -> None:
+    labels = [rule.label for rule in rules]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise PlanError(
+                f'two expectations of {table.label} are called {label!r}: expectations="table" implies one',
+                where=where,
+                next_step="leave the other one out, or give it a name with name=",
+            )
+
+
+def _require_columns(rules: tuple[Expectation, ...], table: TableSpec, where: SourceLocation | None) -> None:
+    for rule in rules:
+        for name in referenced_columns(rule.assertion):
+            if name not in table.column_names:
+                raise SchemaMismatch(
+                    f"the expectation {rule.label!r} names {name!r}, which is not a column of {table.label}."
+                    f"{did_you_mean(name, table.column_names)}",
+                    where=where,
+                )
+
+
+def _refuse_partial_batches(matching: Matching, where: SourceLocation | None) -> None:
+    if matching.deletes is not None:
+        raise PlanError(
+            f"handle_deletes={matching.deletes!r} takes rows that the source lacks for deleted, and rows "
+            "that are set aside would look like that",
+            where=where,
+            next_step='leave handle_deletes= out, or use on_fail="fail"',
+        )
+
+
+def _require_evaluable(
+    gate: Gate, table: TableSpec, sink: BatchTarget, kind: str, where: SourceLocation | None
+) -> None:
+    """Compile the rules for the target, which refuses what it cannot evaluate."""
+    from ematix_probe.compiling import compile_assertions
+
+    if not isinstance(sink, RelationalTarget):
+        raise Unsupported(
+            f"expectations cannot be checked in a target of kind {kind!r} before its rows become visible",
+            where=where,
+            next_step="check the rows with a data probe in transforms_pre= or transforms_post=",
+        )
+    columns = column_infos(table.columns, sink.dialect)
+    rows = exp.select("*").from_(exp.Table(this=identifier("rows")))
+    for rule in gate.rules:
+        compiled = compile_assertions([rule.assertion], columns, sink.dialect.name, rows, _any_table)
+        problem = _compile_problem(compiled)
+        if problem is not None:
+            raise PlanError(
+                f"the expectation {rule.label!r} cannot be checked in {table.label}: {problem}",
+                where=where,
+                next_step="correct the expectation, or the type of the column",
+            )
+
+
+def _compile_problem(compiled: CompiledMeasures) -> str | None:
+    """Why an assertion cannot be compiled: then its measure is the reason, whatever the rows are."""
+    try:
+        (measures,) = compiled.read([0] * len(compiled.query.selects))
+    except (TypeError, ValueError, ArithmeticError, LookupError):
+        return None  # it reads the measures, so it has been compiled
+    problem = measures.get("error")
+    return None if problem is None else str(problem).split("\n", 1)[0]
+
+
+def _any_table(name: str) -> exp.Table:
+    return exp.Table(this=identifier(name))
+
+
+def _plan_quarantine(gate: Gate, sink: BatchTarget, where: SourceLocation | None) -> TablePlan:
+    """The changes of the quarantine table. It follows the target's columns without being asked."""
+    table = gate.quarantine
+    if table is None:
+        return TablePlan()
+    plan = sink.plan_table(table, sink.inspect(table), Matching())
+    if plan.differences:
+        raise SchemaMismatch(
+            f"the quarantine table {table.label} cannot hold rows of the target: "
+            + "; ".join(plan.differences),
+            where=where,
+            state="nothing was touched",
+            next_step=f"replay or purge its rows and drop {table.label}, or name another with quarantine=",
+        )
+    return plan

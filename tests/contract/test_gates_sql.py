@@ -1,0 +1,260 @@
+"""The gate of a load into a database: what is loaded, what is set aside, and what a failing gate changes."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ematix_flow import ematix
+from ematix_flow.errors import ExpectationFailed
+from ematix_flow.spec.connections import Connection
+from ematix_flow.spec.expectations import Expectation, OnFail
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.types import DataType
+from ematix_flow.spec.watermarks import SourceRange, Watermark
+from ematix_probe.tester import Tester
+from tests.contract.gate_setup import DATABASES, ORDERS, GateTarget, connection_of
+
+MODES = ("append", "truncate", "merge", "scd2")
+
+
+@pytest.fixture(params=DATABASES)
+def connection(request: pytest.FixtureRequest) -> Iterator[Connection]:
+    yield from connection_of(request)
+
+
+@pytest.fixture
+def target(connection: Connection) -> GateTarget:
+    return GateTarget(connection)
+
+
+def rules(action: OnFail, declare: Any) -> list[Expectation]:
+    tester = Tester()
+    declare(tester)
+    return [Expectation(each, action) for each in tester.assertions]
+
+
+def order(id: int, amount: int | None, email: str | None = "a@b.c") -> dict[str, Any]:
+    return {"id": id, "amount": amount, "email": email}
+
+
+POSITIVE = ("expression", "amount > 0")
+
+
+def positive(action: OnFail) -> list[Expectation]:
+    return rules(action, lambda t: t.expression("amount > 0", name="positive"))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_failing_gate_changes_nothing(target: GateTarget, mode: str) -> None:
+    target.load([], [order(1, 10)], mode)
+    before = target.rows()
+    with pytest.raises(ExpectationFailed) as failed:
+        target.load(positive("fail"), [order(1, 11), order(2, -5), order(3, 7)], mode)
+    assert target.rows() == before
+    assert "positive: 1 of 3 rows fail (33.3%), for example id=2, amount=-5" in failed.value.what
+    assert failed.value.state == "nothing was loaded; shop.orders is unchanged"
+    assert [each.verdict for each in failed.value.results] == ["fail"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_gate_that_only_warns_loads_every_row_and_reports_the_failing_ones(
+    target: GateTarget, mode: str
+) -> None:
+    result = target.load(positive("warn"), [order(1, 11), order(2, -5)], mode)
+    assert target.rows() == [order(1, 11), order(2, -5)]
+    (found,) = result.expectations
+    assert (found.verdict, found.failing, found.checked, found.quarantined) == ("warn", 1, 2, 0)
+    assert found.samples == ({"id": 2, "amount": -5},)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_failing_rows_go_to_quarantine_and_the_rest_is_loaded(target: GateTarget, mode: str) -> None:
+    result = target.load(positive("quarantine"), [order(1, 11), order(2, -5), order(3, None)], mode)
+    assert target.rows() == [order(1, 11), order(3, None)]
+    assert target.quarantined() == [{**order(2, -5), "_rule": "positive", "_source_position": None}]
+    assert (result.rows.read, result.rows.inserted, result.quarantined) == (3, 2, 1)
+
+
+def test_a_row_without_a_required_value_goes_to_quarantine(target: GateTarget) -> None:
+    checks = rules("quarantine", lambda t: t.column("email").not_null())
+    target.load(checks, [order(1, 1), order(2, 2, None)])
+    assert target.rows() == [order(1, 1)]
+    assert [row["id"] for row in target.quarantined()] == [2]
+
+
+def test_every_row_of_a_repeated_key_goes_to_quarantine(target: GateTarget) -> None:
+    checks = rules("quarantine", lambda t: t.unique(["id"]))
+    target.load(checks, [order(1, 1), order(2, 2), order(2, 3)], "merge")
+    assert target.rows() == [order(1, 1)]
+    assert [(row["id"], row["amount"]) for row in target.quarantined()] == [(2, 2), (2, 3)]
+
+
+def test_a_row_that_fails_several_rules_is_set_aside_once_under_the_first(target: GateTarget) -> None:
+    checks = [
+        *positive("quarantine"),
+        *rules("quarantine", lambda t: t.column("email").regex("@", name="mail")),
+    ]
+    result = target.load(checks, [order(1, -1, "none"), order(2, 5, "none"), order(3, 5)])
+    assert [(row["id"], row["_rule"]) for row in target.quarantined()] == [(1, "positive"), (2, "mail")]
+    assert [(each.failing, each.quarantined) for each in result.expectations] == [(1, 1), (2, 1)]
+    assert target.rows() == [order(3, 5)]
+
+
+def test_a_rule_of_each_action_stops_warns_or_sets_aside_by_itself(target: GateTarget) -> None:
+    checks = [
+        *rules("warn", lambda t: t.column("email").regex("@", name="mail")),
+        *positive("quarantine"),
+        *rules("fail", lambda t: t.row_count(at_least=1)),
+    ]
+    result = target.load(checks, [order(1, -1), order(2, 5, "none")])
+    assert [each.verdict for each in result.expectations] == ["warn", "warn", "pass"]
+    with pytest.raises(ExpectationFailed, match="row_count"):
+        target.load(checks, [])
+    assert target.rows() == [order(2, 5, "none")]
+    assert len(target.quarantined()) == 1
+
+
+def test_more_failing_rows_than_are_tolerated_fail_the_load(target: GateTarget) -> None:
+    checks = rules("quarantine", lambda t: t.expression("amount > 0", name="positive", tolerate=0.5))
+    target.load(checks, [order(1, -1), order(2, 5)])
+    assert len(target.quarantined()) == 1
+    with pytest.raises(ExpectationFailed, match="tolerate"):
+        target.load(checks, [order(3, -1), order(4, -1), order(5, 5)])
+    assert len(target.quarantined()) == 1
+    assert target.rows() == [order(2, 5)]
+
+
+def test_a_batch_that_the_ledger_holds_is_not_set_aside_again(target: GateTarget) -> None:
+    rows = [order(1, -1), order(2, 5)]
+    target.load(positive("quarantine"), rows, batch_key="slot:1")
+    again = target.load(positive("quarantine"), rows, batch_key="slot:1")
+    assert again.duplicate
+    assert len(target.quarantined()) == 1
+    assert target.rows() == [order(2, 5)]
+
+
+def test_a_dry_run_finds_the_verdicts_and_creates_nothing(target: GateTarget) -> None:
+    result = target.load(positive("quarantine"), [order(1, -1), order(2, 5)], dry_run=True)
+    assert [each.quarantined for each in result.expectations] == [1]
+    assert (target.rows(), target.quarantined()) == ([], [])
+
+
+def test_a_rule_that_the_database_refuses_fails_the_load_and_is_named(target: GateTarget) -> None:
+    checks = [
+        *positive("warn"),
+        *rules("warn", lambda t: t.expression("no_such_function(amount) > 0", name="odd")),
+    ]
+    with pytest.raises(ExpectationFailed, match="cannot evaluate 'odd'") as failed:
+        target.load(checks, [order(1, 1)])
+    assert [each.verdict for each in failed.value.results] == ["error"]
+    assert target.rows() == []
+
+
+MARKED = TableSpec(
+    "shop", "marked", (ColumnSpec("at", DataType("integer")), ColumnSpec("v", DataType("integer")))
+)
+
+
+def incremental(target: GateTarget, rows: list[tuple[int, int]], low: int | None, key: str) -> None:
+    start = None if low is None else Watermark("at", DataType("integer"), low)
+    target.load(
+        rules("quarantine", lambda t: t.expression("v > 0", name="positive")),
+        [{"at": at, "v": v} for at, v in rows if low is None or at >= low],
+        table=MARKED,
+        range=SourceRange("at", start),
+        batch_key=None,
+    )
+
+
+def test_rows_at_the_watermark_that_are_read_again_are_set_aside_once(target: GateTarget) -> None:
+    rows = [(1, 1), (2, -2), (2, -2), (2, 5)]
+    incremental(target, rows, None, "a")
+    incremental(target, rows, 2, "b")
+    rows += [(2, -3), (3, 7)]
+    incremental(target, rows, 2, "c")
+    assert [(row["at"], row["v"]) for row in target.quarantined(MARKED)] == [(2, -3), (2, -2), (2, -2)]
+    assert target.rows(MARKED) == [{"at": 1, "v": 1}, {"at": 2, "v": 5}, {"at": 3, "v": 7}]
+
+
+def test_the_watermark_passes_rows_that_were_set_aside(target: GateTarget) -> None:
+    incremental(target, [(1, 1), (9, -2)], None, "a")
+    found = target.target.watermark("contract", "contract:target", "at")
+    assert found is not None and found.value == 9
+    assert [row["_source_position"] for row in target.quarantined(MARKED)] == ["the beginning .. 9"]
+
+
+# ------------------------------------------------------------------ inside the database
+
+
+def test_a_query_is_read_once_and_its_rows_are_checked_inside_the_database(connection: Connection) -> None:
+    backend = GateTarget(connection)
+    backend.load([], [order(1, 1), order(2, -2), order(3, None)], table=SOURCE)
+    dialect = backend.target.dialect  # type: ignore[attr-defined]
+    source = dialect.render(dialect.table("shop", "source"))
+
+    @ematix.pipeline(
+        target=ORDERS,
+        target_connection=connection,
+        source_connection=connection,
+        expectations=[
+            ematix.expect_or_drop("positive", "amount > 0"),
+            ematix.expect("known", lambda t: t.column("amount").not_null()),
+        ],
+    )
+    def load(conn: Any) -> str:
+        return f"SELECT id, amount, email FROM {source}"
+
+    plan = load.plan()
+    assert plan.targets[0].path.value == "same_db"
+    assert "positive: else quarantine into shop.orders__quarantine" in str(plan)
+    result = load.sync()
+    assert (result.rows_read, result.rows_inserted, result.rows_quarantined) == (3, 2, 1)
+    assert backend.rows() == [order(1, 1), order(3, None)]
+    assert [row["id"] for row in backend.quarantined()] == [2]
+    assert [each.verdict for each in result.expectations] == ["warn", "warn"]
+
+
+SOURCE = TableSpec("shop", "source", ORDERS.columns)
+TYPED = TableSpec(
+    "shop",
+    "typed",
+    (
+        ColumnSpec("id", DataType("big_int")),
+        ColumnSpec("d", DataType("date"), nullable=True),
+        ColumnSpec("at", DataType("timestamp_tz"), nullable=True),
+        ColumnSpec("n", DataType("numeric", precision=10, scale=2), nullable=True),
+        ColumnSpec("f", DataType("double"), nullable=True),
+        ColumnSpec("flag", DataType("boolean"), nullable=True),
+    ),
+)
+
+
+def test_rules_about_dates_times_decimals_and_patterns_hold_for_staged_rows(target: GateTarget) -> None:
+    import decimal
+
+    day, moment = dt.date(2026, 1, 2), dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.timezone.utc)
+    good = {"id": 1, "d": day, "at": moment, "n": decimal.Decimal("1.10"), "f": 0.5, "flag": True}
+    bad = [
+        {**good, "id": 2, "d": dt.date(2030, 1, 1)},
+        {**good, "id": 3, "at": moment.replace(year=1999)},
+        {**good, "id": 4, "n": decimal.Decimal("1.11")},
+        {**good, "id": 5, "f": 0.6},
+        {**good, "id": 6, "flag": False},
+    ]
+
+    def declare(t: Tester) -> None:
+        t.column("d").between(dt.date(2026, 1, 1), dt.date(2026, 12, 31), name="2")
+        t.column("at").between(dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc), None, name="3")
+        t.column("n").between(None, decimal.Decimal("1.10"), name="4")
+        t.column("f").between(None, 0.5, name="5")
+        t.column("flag").is_in([True], name="6")
+
+    target.load(rules("quarantine", declare), [good, *bad], table=TYPED)
+    assert [row["id"] for row in target.rows(TYPED)] == [1]
+    assert [(row["id"], row["_rule"]) for row in target.quarantined(TYPED)] == [
+        (n, str(n)) for n in range(2, 7)
+    ]
