@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 
-from benchmarks.cases import CASES, CHANGES, CONTESTANTS, FLOW, STATEFUL, STREAMS
+from benchmarks.cases import CASES, CHANGES, CONTESTANTS, FLOW, PROBE, PROBES, STATEFUL, STREAMS
 from benchmarks.datasets import DATA, DATASETS, ORDERS
 from benchmarks.machine import busy
 from benchmarks.results import FOLDER, Result, save, standing
@@ -52,20 +52,26 @@ def parser() -> argparse.ArgumentParser:
     stateful.add_argument("--rows", type=_positive, help="messages that are there before; default: by case")
     stateful.add_argument("--rate", type=_positive, help="messages a second; default: 1,000")
     stateful.add_argument("--seconds", type=float, help="how long the rate is held; default: 40")
+    probes = commands.add_parser("probes", help="check ten assertions about a table, against rivals")
+    probes.add_argument("--case", action="append", choices=PROBES, help="only this; may be given again")
+    probes.add_argument("--rows", type=_positive, help="default: 10,000,000")
+    load = commands.add_parser("probe-load", help="send requests to a server, against rivals")
+    load.add_argument("--seconds", type=float, help="how long each sends; default: 15")
+    load.add_argument("--users", type=_positive, help="that send at the same time; default: 32")
     cold = commands.add_parser("cold-start", help="time of a cold  flow run")
     ticks = commands.add_parser("scheduler-tick", help="time of one poll of  flow scheduler")
     ends = commands.add_parser("watched-end", help="how much later  flow run  ends if receivers hang")
     log = commands.add_parser("run-log", help="commands about 1,000 pipelines with a million recorded runs")
     log.add_argument("--store", action="append", choices=STORES, help="only this; may be given again")
     log.add_argument("--rows", type=_positive, default=RUNS, help="recorded runs; default: %(default)s")
-    for command in (copy, changes, streams, stateful):
+    for command in (copy, changes, streams, stateful, probes, load):
         command.add_argument(
             "--contestant", action="append", choices=CONTESTANTS, help="only this; may be given again"
         )
         command.add_argument(
             "--restart", action="store_true", help="ignore what an interrupted run has measured"
         )
-    for command in (copy, changes, streams, stateful, cold, ticks, ends, log):
+    for command in (copy, changes, streams, stateful, probes, load, cold, ticks, ends, log):
         command.add_argument("--repeat", type=_positive, default=REPEAT, help="rounds; default: %(default)s")
         command.add_argument(
             "--limit",
@@ -95,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.command is None:
         everything = (
             *(["copy"], ["copy", "--table", "lineitem"], ["changes"], ["streams"], ["stateful"]),
-            *(["cold-start"], ["scheduler-tick"], ["watched-end"], ["run-log"]),
+            *(["probes"], ["probe-load"], ["cold-start"], ["scheduler-tick"], ["watched-end"], ["run-log"]),
         )
         return max(_measure(console, parser().parse_args(one)) for one in everything)
     return _measure(console, given)
@@ -161,6 +167,23 @@ def _measure(console: Console, given: argparse.Namespace) -> int:
         cases = [STATEFUL[name] for name in given.case or STATEFUL]
         found = run_stateful(cases, given.rows, steady, settings, say)
         return _report(console, found, full=everyone and published)
+    if given.command == "probes":
+        from benchmarks.probe_data import ROWS
+        from benchmarks.probe_runs import run_probes
+
+        rows = given.rows or ROWS
+        restart = given.restart or rows != ROWS
+        settings = Settings(rows, given.repeat, given.limit, seed, contestants, restart)
+        found = run_probes([PROBES[name] for name in given.case or PROBES], settings, say)
+        return _report(console, found, full=everyone and rows == ROWS)
+    if given.command == "probe-load":
+        from benchmarks.probe_load_runs import SECONDS, USERS, LoadPlan, run_probe_load
+
+        plan = LoadPlan(given.users or USERS, given.seconds or SECONDS)
+        published = plan == LoadPlan()
+        restart = given.restart or not published
+        settings = Settings(0, given.repeat, given.limit, seed, contestants, restart)
+        return _report(console, [run_probe_load(plan, settings, say)], full=everyone and published)
     from benchmarks.copy_loads import run_cases
 
     dataset = DATASETS[given.table]
@@ -184,7 +207,7 @@ def _report(console: Console, results: Iterable[Result], *, full: bool) -> int:
         finished(result)
         console.print(f"  saved as {file.relative_to(DATA.parent.parent)}", markup=False, highlight=False)
         failed |= any(
-            standing(result, name).problem is not None for name in result.contestants if name == FLOW
+            standing(result, name).problem is not None for name in result.contestants if name in (FLOW, PROBE)
         )
     return 1 if failed else 0
 
@@ -193,12 +216,14 @@ def _list(console: Console) -> None:
     listed = [("copy", case) for case in CASES.values()] + [("changes", case) for case in CHANGES.values()]
     listed += [("streams", case) for case in STREAMS.values()]
     listed += [("stateful", case) for case in STATEFUL.values()]
+    listed += [("probes", case) for case in PROBES.values()]
     for command, case in listed:
         console.print(f"{command} --case {case.name}: {case.title}", highlight=False)
         for name in case.contestants:
             console.print(f"    {name:<13} {CONTESTANTS[name]}", highlight=False)
         for name, reason in case.left_out.items():
             console.print(f"    without {CONTESTANTS[name]}: {reason}", highlight=False)
+    console.print("probe-load: requests a second on one core", highlight=False)
     console.print(
         "cold-start: flow run of 1,000 rows, with and without the class-data archive", highlight=False
     )

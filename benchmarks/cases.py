@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 FLOW = "flow"
 DRIVER = "driver"
 REFERENCE = "reference"
+PROBE = "probe"
 
 CONTESTANTS = {
     FLOW: "ematix-flow",
@@ -30,9 +31,28 @@ CONTESTANTS = {
     "spark-processor": "transformWithState by hand",
     "pika": "pika and psycopg",
     REFERENCE: "ematix-flow 1.0.0 of PyPI",
+    PROBE: "ematix_probe",
+    "probe-frame": "ematix_probe, a frame of Spark",
+    "sql-spark": "Spark SQL by hand",
+    "great-expectations": "Great Expectations",
+    "great-expectations-unpersisted": "Great Expectations, persist=False",
+    "great-expectations-pandas": "Great Expectations, pandas",
+    "soda": "Soda",
+    "locust": "locust",
+    "locust-fast": "locust, FastHttpUser",
+    "k6": "k6",
 }
 # Those in a separate environment: their pinned versions may conflict with the product's.
 APART = {"dlt", "dlt-upsert", "duckdb", "sling", REFERENCE}
+# Those in one more environment: what they pin conflicts with the other rivals.
+APART_FOR_PROBES = {
+    "great-expectations",
+    "great-expectations-unpersisted",
+    "great-expectations-pandas",
+    "soda",
+    "locust",
+    "locust-fast",
+}
 _EVERYWHERE = (FLOW, "jdbc", "jdbc-tuned", DRIVER)
 _DATABASES = (*_EVERYWHERE, "dlt", "sling", "duckdb")
 _NO_DELTA = "its Delta extension reads tables and appends to them, and neither creates nor changes one"
@@ -90,6 +110,17 @@ class StatefulCase:
     contestants: tuple[str, ...]
     latency: bool = False
     restart: bool = False
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ProbeCase:
+    """A source with ten assertions about its rows, and the contestants that can check them."""
+
+    name: str
+    title: str
+    source: str
+    contestants: tuple[str, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -174,6 +205,25 @@ STATEFUL = {
             1_000_000,
             (FLOW, "flow-postgres-state", "spark-by-hand"),
             restart=True,
+        ),
+    )
+}
+_GREAT_EXPECTATIONS = ("great-expectations", "great-expectations-unpersisted")
+PROBES = {
+    case.name: case
+    for case in (
+        ProbeCase("postgres", "Postgres", "postgres", (PROBE, "sql", "great-expectations", "soda")),
+        ProbeCase(
+            "parquet",
+            "Parquet",
+            "parquet",
+            (PROBE, "sql", *_GREAT_EXPECTATIONS, "great-expectations-pandas", "soda"),
+        ),
+        ProbeCase(
+            "delta",
+            "Delta",
+            "delta",
+            (PROBE, "probe-frame", "sql", "sql-spark", *_GREAT_EXPECTATIONS, "soda"),
         ),
     )
 }

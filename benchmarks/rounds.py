@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from benchmarks.cases import APART, CONTESTANTS, FLOW, REFERENCE
+from benchmarks.cases import APART, APART_FOR_PROBES, CONTESTANTS, FLOW, REFERENCE
 from benchmarks.datasets import DATA
 from benchmarks.job import Job, read_marks
 from benchmarks.machine import REPOSITORY
@@ -24,7 +24,7 @@ from benchmarks.process import (
     within,
 )
 from benchmarks.results import Result, Run, load, save
-from benchmarks.rivals import rival_python
+from benchmarks.rivals import probe_rival_python, rival_python
 
 WORK = DATA / "work"
 UNFINISHED = DATA / "unfinished"
@@ -140,7 +140,7 @@ def run_job(
     """
     file = folder / "job.json"
     job.write(file)
-    python = str(rival_python()) if name in APART else sys.executable
+    python = str(python_of(name))
     env = environment(folder / "state")
     if name == REFERENCE:
         env["PYTHONPATH"] = str(REPOSITORY)  # its package has the name of ours
@@ -149,6 +149,13 @@ def run_job(
     stopped = expired or _loading_at_most(limit, marks)
     ended = measured(command, folder, env, stopped, folder / "output.log")
     return timed(name, number, ended, marks)
+
+
+def python_of(name: str) -> Path:
+    """The interpreter of a contestant's environment, which is made if it is missing."""
+    if name in APART_FOR_PROBES:
+        return probe_rival_python()
+    return rival_python() if name in APART else Path(sys.executable)
 
 
 def _loading_at_most(limit: float, marks: Path) -> Callable[[float], bool]:
@@ -194,8 +201,8 @@ def get_ready(names: Sequence[str], folder: Path, jar_groups: Sequence[str] = ()
     ``jar_groups`` are those with which ematix-flow starts Spark.
     """
     compile_libraries(Path(sys.executable))
-    if APART & set(names):
-        rival_python()
+    for name in names:
+        python_of(name)
     if FLOW in names:
         warm_archive(folder, jar_groups)
 

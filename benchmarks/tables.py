@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks.cases import CONTESTANTS, DRIVER, FLOW
+from benchmarks.cases import CONTESTANTS, DRIVER, FLOW, PROBE
 from benchmarks.results import Result, Standing, ratio, standings
 from benchmarks.run_log import COMMANDS
 
@@ -63,6 +63,28 @@ RESTART_COLUMNS = (
     "peak MB",
 )
 STREAM_COLUMNS = ("contestant", "rows/s", "best s", "median s", "× flow", "start s", "all s", "peak MB")
+PROBE_COLUMNS = (
+    "contestant",
+    "best s",
+    "median s",
+    "× probe",
+    "× by hand",
+    "rows/s",
+    "again s",
+    "CPU s",
+    "start s",
+    "all s",
+    "peak MB",
+)
+PROBE_LOAD_COLUMNS = (
+    "contestant",
+    "best requests/s",
+    "median requests/s",
+    "of ematix_probe's",
+    "requests per CPU s",
+    "ms, p50 / p99",
+    "peak MB",
+)
 RUN_LOG_COLUMNS = ("command", "best s", "median s", "peak MB")
 COLD_START_COLUMNS = ("flow run", "best s", "median s", "peak MB")
 TICK_COLUMNS = ("one poll", "best ms", "median ms")
@@ -93,6 +115,7 @@ def columns(result: Result) -> tuple[str, ...]:
         "changes": changes,
         "scheduler-tick": TICK_COLUMNS,
         "run-log": RUN_LOG_COLUMNS,
+        "probes": PROBE_COLUMNS,
     }
     return own.get(result.benchmark, COLD_START_COLUMNS)
 
@@ -141,6 +164,22 @@ def rows(result: Result) -> list[list[str]]:
             ]
             for s in found
         ]
+    if result.benchmark == "probes":
+        return [
+            [
+                CONTESTANTS.get(s.contestant, s.contestant),
+                *_times(s, result),
+                _times_as_long(s, by_name.get(PROBE), result),
+                _times_as_long(s, by_name.get("sql"), result),
+                f"{result.rows / s.best:,.0f}" if s.best else "",
+                _seconds(s.again),
+                _seconds(_detail(result, s, "first", "processor seconds")),
+                _seconds(s.start),
+                _seconds(s.total),
+                _memory(s.peak_bytes),
+            ]
+            for s in found
+        ]
     by_hand = "delta-rs" if _into_lake(result) else "sql"
     other = by_name.get(DRIVER if result.benchmark == "copy" else by_hand)
     return [
@@ -184,7 +223,7 @@ def terminal_table(result: Result) -> Table:
     for number, name in enumerate(columns(result)):
         table.add_column(name, justify="left" if number == 0 else "right")
     for row in rows(result):
-        table.add_row(*row, style="bold" if row[0] == CONTESTANTS[FLOW] else None)
+        table.add_row(*row, style="bold" if row[0] in (CONTESTANTS[FLOW], CONTESTANTS[PROBE]) else None)
     return table
 
 

@@ -53,6 +53,17 @@ _STATEFUL = {
     "spark-by-hand": "benchmarks.contestants.spark_stateful:prepare",
     "spark-processor": "benchmarks.contestants.spark_stateful_processor:prepare",
 }
+_GREAT_EXPECTATIONS = "benchmarks.contestants.probe_great_expectations"
+_PROBES = {
+    "probe": "benchmarks.contestants.probe_ematix:prepare",
+    "probe-frame": "benchmarks.contestants.probe_ematix:prepare_frame",
+    "sql": "benchmarks.contestants.probe_sql:prepare",
+    "sql-spark": "benchmarks.contestants.probe_sql:prepare_spark",
+    "great-expectations": f"{_GREAT_EXPECTATIONS}:prepare",
+    "great-expectations-unpersisted": f"{_GREAT_EXPECTATIONS}:prepare_unpersisted",
+    "great-expectations-pandas": f"{_GREAT_EXPECTATIONS}:prepare_pandas",
+    "soda": "benchmarks.contestants.probe_soda:prepare",
+}
 HOMES = {
     "copy": _COPY,
     "merge": _MERGE,
@@ -60,6 +71,7 @@ HOMES = {
     "delta-merge": _DELTA_MERGE,
     "streams": _STREAMS,
     "stateful": _STATEFUL,
+    "probes": _PROBES,
 }
 
 
