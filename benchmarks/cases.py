@@ -227,3 +227,5 @@ PROBES = {
         ),
     )
 }
+# Those that send requests to one server
+PROBE_LOAD = (PROBE, "locust", "locust-fast", "k6")

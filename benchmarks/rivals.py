@@ -1,8 +1,8 @@
 """What the rivals need: jars for Spark, and separate environments for those that are Python packages.
 
-JDBC drivers are pinned in ``rivals.lock``, fetched and checked as the product does its jars; Delta and Kafka
-use the product's jars. The packages are pinned in ``lock/rivals.txt``, those of data probes and load probes in
-``lock/rivals-probes.txt``, with hashes.
+JDBC drivers are pinned in ``rivals.lock``, fetched and checked as the product does its jars; Delta and
+Kafka use the product's jars. The packages are pinned in ``lock/rivals.txt``, those of data probes and load
+probes in ``lock/rivals-probes.txt``, with hashes.
 """
 
 from __future__ import annotations

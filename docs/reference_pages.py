@@ -162,6 +162,17 @@ def api_page() -> Iterator[str]:
     yield ""
     for name in (*("Target", "Source", "Lookup", "CDC", "AllOf", "AnyOf", "udf", "udaf"), *WINDOWS):
         yield from _callable(name, getattr(flow, name))
+    yield from (
+        "",
+        "### Expectations",
+        "",
+        "[Check rows before they are loaded](../how-to/expectations.md)",
+        "",
+    )
+    for name in ("expect", "expect_or_drop", "expect_or_fail"):
+        yield from _callable(name, getattr(flow, name))
+    for name in ("expect_all", "expect_all_or_drop", "expect_all_or_fail"):
+        yield from _callable(name, getattr(flow, name))
     yield from ("", "## Run", "")
     for name in ("Pipeline", "StreamingPipeline", "PythonScalarUdfHandle", "PythonAggregateUdfHandle"):
         yield from _class(name, getattr(flow, name))

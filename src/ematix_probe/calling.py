@@ -16,7 +16,7 @@ def call_probe(
     allow_hosts: Sequence[str] = (),
     progress: Callable[[Any], None] | None = None,
 ) -> RunReport:
-    """Run the probe. Load probes take hosts, and tell of their progress; data probes take neither."""
+    """Run the probe. Load probes take hosts and report their progress; data probes do neither."""
     takes = inspect.signature(probe.run).parameters
     given = {"history": history, "allow_hosts": tuple(allow_hosts), "progress": progress}
     options = {name: value for name, value in given.items() if value and name in takes}

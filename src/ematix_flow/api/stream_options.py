@@ -178,7 +178,7 @@ def _read_expectations(options: StreamOptions, where: SourceLocation | None) -> 
             "expectations= are about rows, and with cdc= a batch holds change events, of which some have "
             "only a part of their columns",
             where=where,
-            next_step="check the target with a data probe, as a pipeline of its own or in the DAG",
+            next_step="check the target with a data probe, in a separate pipeline",
         )
     return spec
 

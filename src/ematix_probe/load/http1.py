@@ -17,7 +17,7 @@ LARGEST_HEAD = 1 << 20
 
 
 class Exchange(Protocol):
-    """Whoever waits for the answer to one request."""
+    """The caller that waits for the answer to one request."""
 
     request: RenderedRequest
 

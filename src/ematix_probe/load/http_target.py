@@ -113,7 +113,7 @@ class HttpTarget:
         def pairs(given: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
             return tuple((name, resolve(value, self.where)) for name, value in given)
 
-        # the value of a variable is never a template, whatever braces it has
+        # the value of a variable is never a template, even if it has braces
         fixed = pairs((name, value) for name, value in self.headers if not columns_of(value))
         if self.auth is not None:
             fixed = (*fixed, ("Authorization", self.auth.header(self.where)))

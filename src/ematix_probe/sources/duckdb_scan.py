@@ -181,8 +181,10 @@ class ScannedSubject(OpenSubject):
 
     @contextmanager
     def _narrowed(self, query: exp.Query) -> Iterator[exp.Query]:
-        """The statement with a stream of its own for each use of a table, which gives only the columns that
-        this use names. What is costly to read and used several times is copied first."""
+        """The statement with a separate stream for each use of a table, of only the columns that it names.
+
+        What is costly to read and used several times is copied first.
+        """
         narrow = query.copy()
         uses: dict[str, list[exp.Table]] = {}
         for table in narrow.find_all(exp.Table):

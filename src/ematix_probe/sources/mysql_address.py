@@ -1,7 +1,7 @@
 """The address of a MySQL or MariaDB server, and what it must prove by TLS.
 
-A server on this machine is spoken to in the clear unless the URL asks for TLS. Any other server must show a
-certificate for its name, unless ``sslmode`` says otherwise.
+The connection to a server on this machine is not encrypted unless the URL asks for TLS. Any other server must
+show a certificate for its name, unless ``sslmode`` says otherwise.
 """
 
 from __future__ import annotations

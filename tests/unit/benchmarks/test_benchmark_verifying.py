@@ -16,7 +16,17 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from benchmarks.cases import APART, CASES, CHANGES, CONTESTANTS, STATEFUL, STREAMS
+from benchmarks.cases import (
+    APART,
+    APART_FOR_PROBES,
+    CASES,
+    CHANGES,
+    CONTESTANTS,
+    PROBE_LOAD,
+    PROBES,
+    STATEFUL,
+    STREAMS,
+)
 from benchmarks.change_loads import published
 from benchmarks.changing import Size
 from benchmarks.contestants import HOMES
@@ -204,8 +214,10 @@ def test_every_contestant_of_every_case_has_a_name_and_a_program() -> None:
     assert following == set(HOMES["streams"])
     stateful = {name for case in STATEFUL.values() for name in case.contestants}
     assert stateful == set(HOMES["stateful"])
-    assert copying | changing | following | stateful == set(CONTESTANTS)
-    assert set(CONTESTANTS) > APART
+    probing = {name for case in PROBES.values() for name in case.contestants}
+    assert probing == set(HOMES["probes"])
+    assert copying | changing | following | stateful | probing | set(PROBE_LOAD) == set(CONTESTANTS)
+    assert set(CONTESTANTS) > APART | APART_FOR_PROBES
 
 
 def test_who_is_left_out_of_a_case_has_a_name_and_a_reason_and_does_not_take_part() -> None:

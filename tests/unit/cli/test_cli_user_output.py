@@ -86,6 +86,7 @@ CALLS: dict[str, list[list[str]]] = {
     "preview": [["preview", "orders"], ["preview", "broken"]],
     "validate": [["validate", "orders"], ["validate", "--all"]],
     "dry-run": [["dry-run", "orders"], ["dry-run", "broken"]],
+    "probe": [],  # its own tests
     "run": [["run", "orders"], ["run", "broken"], ["run", "away"], ["run", "--all"], ["run", "nothing"]],
     "run-due": [["run-due"]],
     "scheduler": [["scheduler", "--once"]],

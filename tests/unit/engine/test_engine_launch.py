@@ -81,7 +81,8 @@ def test_the_packages_zip_can_be_imported_and_is_made_once(tmp_path: Path) -> No
     assert build_package_zip(env) == made
     with zipfile.ZipFile(made) as archive:
         assert "ematix_flow/engine/jvm/jars.lock.toml" in archive.namelist()
-    code = "import ematix_flow.errors as e; print(e.__file__)"
+    # what tasks import names expectations, which are assertions of ematix_probe
+    code = "import ematix_flow.errors as e, ematix_flow.spec.expectations; print(e.__file__)"
     answer = subprocess.run(
         [sys.executable, "-S", "-c", code],
         env={"PYTHONPATH": str(made)},

@@ -138,7 +138,7 @@ def _require_evaluable(
 
 
 def _compile_problem(compiled: CompiledMeasures) -> str | None:
-    """Why an assertion cannot be compiled: then its measure is the reason, whatever the rows are."""
+    """Why an assertion cannot be compiled; None if it can. Its measure is then the reason, for any rows."""
     try:
         (measures,) = compiled.read([0] * len(compiled.query.selects))
     except (TypeError, ValueError, ArithmeticError, LookupError):

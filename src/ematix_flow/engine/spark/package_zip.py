@@ -1,4 +1,4 @@
-"""This package as one zip file, for executors and Connect servers that do not have it installed."""
+"""This package and `ematix_probe` as one zip file, for executors and Connect servers that lack them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,22 @@ from pathlib import Path
 
 from ematix_flow.engine.jvm.cache_folder import cache_subfolder
 
-PACKAGE = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
+PACKAGES = ("ematix_flow", "ematix_probe")
 
 
 def build_package_zip(env: Mapping[str, str] = os.environ) -> Path:
     """The zip file, built once for each state of the code; its name holds a digest of the code."""
-    files = sorted(p for p in PACKAGE.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+    files = sorted(
+        file
+        for package in PACKAGES
+        for file in (ROOT / package).rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+    )
     digest = hashlib.sha256()
     for file in files:
         about = file.stat()
-        digest.update(f"{file.relative_to(PACKAGE)}\0{about.st_size}\0{about.st_mtime_ns}\0".encode())
+        digest.update(f"{file.relative_to(ROOT)}\0{about.st_size}\0{about.st_mtime_ns}\0".encode())
     folder = cache_subfolder("package", env)
     target = folder / f"ematix_flow-{digest.hexdigest()[:16]}.zip"
     if target.is_file():
@@ -30,7 +36,7 @@ def build_package_zip(env: Mapping[str, str] = os.environ) -> Path:
     try:
         with zipfile.ZipFile(making, "w", zipfile.ZIP_DEFLATED) as archive:
             for file in files:
-                archive.write(file, Path(PACKAGE.name) / file.relative_to(PACKAGE))
+                archive.write(file, file.relative_to(ROOT))
         os.replace(making, target)
     finally:
         Path(making).unlink(missing_ok=True)
