@@ -197,7 +197,7 @@ def isolated_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     home.mkdir()
     for name in list(os.environ):
         if name.startswith(
-            ("EMATIX_FLOW_", "XDG_", "AWS_", "PUBSUB_", "GOOGLE_", "VAULT_", "AZURE_", "STORAGE_")
+            ("EMATIX_FLOW_", "EMATIX_PROBE_", "XDG_", "AWS_", "PUBSUB_", "GOOGLE_", "VAULT_", "AZURE_", "STORAGE_")
         ):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
@@ -213,11 +213,14 @@ def isolated_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def forgotten_secrets() -> Iterator[None]:
     """Secrets that one test made known are not masked in the next."""
     from ematix_flow.spec import redaction
+    from ematix_probe import redaction as probe_redaction
 
-    before = set(redaction._remembered)
+    remembered = (redaction._remembered, probe_redaction._remembered)
+    before = [set(each) for each in remembered]
     yield
-    redaction._remembered.clear()
-    redaction._remembered.update(before)
+    for each, kept in zip(remembered, before, strict=True):
+        each.clear()
+        each.update(kept)
 
 
 @pytest.fixture(autouse=True)

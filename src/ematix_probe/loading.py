@@ -131,8 +131,19 @@ def python_files(folder: Path) -> Iterator[Path]:
         if path.is_dir():
             if not (path / "pyvenv.cfg").exists():
                 yield from python_files(path)
-        elif path.suffix == ".py" and path.name != "conftest.py" and b"probe" in path.read_bytes():
+        elif path.suffix == ".py" and path.name != "conftest.py" and _mentions_probe(path):
             yield path
+
+
+def _mentions_probe(path: Path) -> bool:
+    try:
+        return b"probe" in path.read_bytes()
+    except OSError as error:
+        raise ModuleLoadError(
+            f"{path} cannot be read: {error.strerror or error}",
+            state="nothing was run",
+            next_step="give the files that are meant instead of their folder",
+        ) from None
 
 
 def _probes_of(module: ModuleType, file: str) -> list[FoundProbe]:

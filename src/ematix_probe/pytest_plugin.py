@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ematix_probe.pytest_runs import ProbeRuns
 
 _RUNS: pytest.StashKey[ProbeRuns] = pytest.StashKey()
+_SHARED: pytest.StashKey[Path] = pytest.StashKey()  # of the process that starts xdist's workers
 _FOLDER = "ematix_probe_folder"  # in the input of xdist's workers
 _LONGEST_NAME = 160
 
@@ -65,37 +66,35 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell xdist's workers the folder in which they share the results of probes."""
+    """Tell xdist's workers the folder in which they share the results of probes. The first probe makes it."""
     config = node.config
-    if _RUNS not in config.stash:
+    if _SHARED not in config.stash:
         import tempfile
 
-        config.stash[_RUNS] = _new_runs(config, Path(tempfile.mkdtemp(prefix="ematix-probe-pytest-")))
-    node.workerinput[_FOLDER] = str(config.stash[_RUNS].folder)
+        name = f"ematix-probe-pytest-{os.urandom(8).hex()}"
+        config.stash[_SHARED] = Path(tempfile.gettempdir()) / name
+    node.workerinput[_FOLDER] = str(config.stash[_SHARED])
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    runs = config.stash.get(_RUNS, None)
-    if runs is not None and runs.folder is not None and not hasattr(config, "workerinput"):
+    folder = config.stash.get(_SHARED, None)
+    if folder is not None and folder.exists():
         import shutil
 
-        shutil.rmtree(runs.folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _runs(config: pytest.Config) -> ProbeRuns:
     if _RUNS not in config.stash:
+        from ematix_probe.history.store import default_history
+        from ematix_probe.pytest_runs import ProbeRuns
+
         folder = getattr(config, "workerinput", {}).get(_FOLDER)
-        config.stash[_RUNS] = _new_runs(config, None if folder is None else Path(folder))
+        named = config.getoption("--probe-history") or config.getini("probe_history")
+        hosts = [*config.getini("probe_allow_hosts"), *config.getoption("--probe-allow-host")]
+        shared = None if folder is None else Path(folder)
+        config.stash[_RUNS] = ProbeRuns(shared, default_history(named, os.environ), hosts)
     return config.stash[_RUNS]
-
-
-def _new_runs(config: pytest.Config, folder: Path | None) -> ProbeRuns:
-    from ematix_probe.history.store import default_history
-    from ematix_probe.pytest_runs import ProbeRuns
-
-    named = config.getoption("--probe-history") or config.getini("probe_history")
-    hosts = [*config.getini("probe_allow_hosts"), *config.getoption("--probe-allow-host")]
-    return ProbeRuns(folder, default_history(named, os.environ), hosts)
 
 
 # ------------------------------------------------------------------------------------------ collecting

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ematix_probe.errors import ProbeError
+from ematix_probe.redaction import mask
 from ematix_probe.report import RunReport, as_json, report_from_dict
 
 
@@ -86,6 +88,8 @@ class ProbeRuns:
             report = call_probe(probe, history=history, allow_hosts=self._hosts)
         except ProbeError as error:
             return ProbeRun(None, str(error))
+        except Exception:  # of the probe itself: each of its tests shows it, and none runs it again
+            return ProbeRun(None, mask(traceback.format_exc()))
         if history is not None:
             self._warnings += [f"{name} was not recorded: {error.what}" for name, error in history.errors]
         return ProbeRun(report)

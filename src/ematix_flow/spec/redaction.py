@@ -11,6 +11,8 @@ import os
 import re
 import threading
 
+from ematix_probe import redaction as probe_redaction
+
 MASK = "***"
 
 _SECRET_SEGMENTS = frozenset({"password", "passwd", "pwd", "secret", "token", "key", "credentials"})
@@ -51,10 +53,12 @@ def is_secret_field(name: str) -> bool:
 
 
 def remember_secret(value: str) -> None:
-    """Mask this value in every later text. Short values are ignored, because they would mask normal words."""
+    """Mask this value in every later text, also in those of probes. Short values are ignored, because they
+    would mask normal words."""
     if len(value) >= 4:
         with _lock:
             _remembered.add(value)
+        probe_redaction.remember_secret(value)
 
 
 def mask(text: str) -> str:

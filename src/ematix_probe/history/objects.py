@@ -28,6 +28,7 @@ _VERSION = 1
 _PARALLEL = 8  # requests at the same time
 _RANDOM_BITS = 11  # an id is a number of milliseconds and a random rest; JavaScript can hold it until 2109
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+_LAST_MILLISECOND = 253_402_300_799_999  # of the year 9999
 _PLAIN = re.compile(r"[A-Za-z0-9_-]")
 _KEPT = 2_000  # documents of this process's memory
 
@@ -139,6 +140,8 @@ class ObjectHistory(HistoryStore):
         def read(path: str) -> RecordedRun:
             with bucket.files.open_input_stream(path) as stream:
                 document = json.loads(stream.read())
+            if not isinstance(document, dict):
+                raise TypeError(f"{path} holds no JSON object")
             if document.get("version", 0) > _VERSION:
                 raise HistoryError(
                     f"the history {self.location} was written by a later version of ematix-probe",
@@ -167,7 +170,7 @@ class ObjectHistory(HistoryStore):
                 f"the history {self.location} cannot be used: {error}",
                 next_step="check the bucket's name and what its keys allow, or name another with --history",
             ) from error
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise HistoryError(
                 f"the history {self.location} has an object that is no run: {error}",
                 next_step="use a prefix where nothing else is kept",
@@ -195,7 +198,7 @@ def _id(path: str) -> int:
 
 
 def _time(run_id: int) -> dt.datetime:
-    return _EPOCH + dt.timedelta(milliseconds=run_id >> _RANDOM_BITS)
+    return _EPOCH + dt.timedelta(milliseconds=min(run_id >> _RANDOM_BITS, _LAST_MILLISECOND))
 
 
 def _month(run_id: int) -> str:

@@ -96,8 +96,8 @@ def recorded_run(report: RunReport, *, with_samples: bool) -> RecordedRun:
                 each.kind,
                 each.failing,
                 each.checked,
-                as_json(dict(each.measures)),
-                [as_json(dict(row)) for row in each.samples] if with_samples else (),
+                _masked(as_json(dict(each.measures))),
+                [_masked(as_json(dict(row))) for row in each.samples] if with_samples else (),
             )
             for each in report.assertions
         ),

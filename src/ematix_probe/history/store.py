@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from ematix_probe.report import RunReport
 
-# What a bad run costs when it asks for much
-MOST_RUNS = 10_000
+MOST_RUNS = 10_000  # of one answer
+_LARGEST_ID = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,11 @@ class RunHistory:
         self, probe: str | None = None, *, limit: int = 20, before: int | None = None
     ) -> Sequence[RecordedRun]:
         """The newest runs. ``before``, an id, continues after the last run of an earlier answer."""
-        return self._store.newest(_name(probe), _bounded(limit), before)
+        return self._store.newest(_name(probe), _bounded(limit), _before(before))
 
     def run(self, id: int) -> RecordedRun:
         """One run with its assertions. HistoryError if there is none."""
-        found = self._store.get(id)
+        found = self._store.get(id) if 0 < id <= _LARGEST_ID else None
         if found is None:
             raise HistoryError(
                 f"the history {self.location} has no run {id}",
@@ -95,7 +95,7 @@ class RunHistory:
 
             if bounded_name(assertion) not in names:
                 raise HistoryError(
-                    f"the last {len(runs)} runs of {probe!r} have no assertion {assertion!r}."
+                    f"the last {len(runs)} runs of {probe!r} have no assertion {assertion!r}"
                     f"{did_you_mean(assertion, names)}",
                     next_step=f"its assertions are {', '.join(names)}",
                 )
@@ -159,6 +159,10 @@ def _unknown_probe(history: RunHistory, probe: str) -> HistoryError:
 
 def _name(probe: str | None) -> str | None:
     return None if probe is None else bounded_name(probe)
+
+
+def _before(id: int | None) -> int | None:
+    return None if id is None else max(0, min(id, _LARGEST_ID))
 
 
 def _bounded(limit: int) -> int:

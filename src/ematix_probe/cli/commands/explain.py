@@ -22,7 +22,7 @@ HELP = """Show what a probe checks, and the statement that it becomes. Runs noth
 The statement depends on the types of the columns. Those of a file are read; those of a server need
 --connect.
 """
-_SERVERS = ("postgres", "mysql", "spark", "connection", "iceberg")  # looking at them means to connect
+_SERVERS = ("postgres", "mysql", "spark", "iceberg")  # looking at them, or into a bucket, means to connect
 
 
 def explain(
@@ -91,7 +91,7 @@ def _chosen(found: Sequence[FoundProbe], name: str | None) -> FoundProbe:
 
 def _statement(plan: DataPlan, connect: bool) -> tuple[str | None, str | None, str | None]:
     """The statement and its dialect, else why there is none."""
-    if plan.source.kind in _SERVERS and not connect:
+    if (plan.source.kind in _SERVERS or plan.source.kind.startswith("s3_")) and not connect:
         return (
             None,
             None,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,10 +15,11 @@ from ematix_probe.cli.error_report import show_error
 from ematix_probe.cli.history_option import HistoryOption, optional_history
 from ematix_probe.cli.output import OutputOption, write_json
 from ematix_probe.cli.terminal import say, style_text, write
-from ematix_probe.errors import ProbeError
+from ematix_probe.errors import ProbeError, ReportNotWritten
 from ematix_probe.history.forgiving import ForgivingHistory
 from ematix_probe.loading import FoundProbe, load_probes, select_probes
-from ematix_probe.report import RunReport, write_junit
+from ematix_probe.report import RunReport
+from ematix_probe.reports.json_report import report_json
 
 HELP = """Run the probes of files, folders or modules.
 
@@ -74,12 +76,17 @@ def run(
         if output == "text":
             print_report(report)
     if output == "json":
-        write_json([report.to_dict() for report in reports])
+        write_json([report_json(report) for report in reports])
     elif len(chosen) > 1:
         from ematix_probe.reports.text import summary
 
         say(summary(reports) if reports else "no probe could be run")
-    _write_files(reports, junit, json_file, html, fail_on)
+    for path, write_reports in _report_files(junit, json_file, html, fail_on).items():
+        try:
+            write_reports(reports, path)
+        except ReportNotWritten as error:  # JSON may be on stdout already, which takes one document
+            errors.append(error)
+            show_error(error)
     if recording is not None:
         for name, unrecorded in recording.errors:
             show_error(unrecorded, name)
@@ -121,25 +128,21 @@ def exit_code(reports: Sequence[RunReport], errors: Sequence[ProbeError], fail_o
     return 1 if errors or any(report.verdict in bad for report in reports) else 0
 
 
-def _write_files(
-    reports: Sequence[RunReport],
-    junit: Path | None,
-    json_file: Path | None,
-    html: Path | None,
-    fail_on: FailOn,
-) -> None:
+def _report_files(
+    junit: Path | None, json_file: Path | None, html: Path | None, fail_on: FailOn
+) -> dict[Path, Callable[[Sequence[RunReport], Path], None]]:
+    """The files to write, each with its writer."""
+    files: dict[Path, Callable[[Sequence[RunReport], Path], None]] = {}
     if junit is not None:
-        if fail_on == "warn":
-            from ematix_probe.reports import junit as junit_report
+        from ematix_probe.reports.junit import write_junit
 
-            junit_report.write_junit(reports, junit, fail_on_warn=True)
-        else:
-            write_junit(reports, junit)
+        files[junit] = partial(write_junit, fail_on_warn=fail_on == "warn")
     if json_file is not None:
-        from ematix_probe.reports.json_report import write_json as write_json_file
+        from ematix_probe.reports.json_report import write_json
 
-        write_json_file(reports, json_file)
+        files[json_file] = write_json
     if html is not None:
         from ematix_probe.reports.html import write_html
 
-        write_html(reports, html)
+        files[html] = write_html
+    return files
