@@ -219,6 +219,21 @@ def read_expectations(
     return spec
 
 
+def check_quarantine_of_targets(
+    spec: ExpectationsSpec, connections: Sequence[object], where: SourceLocation | None
+) -> None:
+    """Refuse one quarantine table for several targets: a replay could not tell whose rows it holds.
+
+    ``connections`` are those of the targets.
+    """
+    if spec.quarantine is not None and any(connections.count(each) > 1 for each in connections):
+        raise DeclarationError(
+            f"quarantine={spec.quarantine!r} would hold the rows of several targets of one connection",
+            where=where,
+            next_step="leave quarantine= out: then each target has its own table, <table>__quarantine",
+        )
+
+
 def _rules_of(item: Any, action: OnFail, where: SourceLocation | None) -> list[Expectation]:
     if isinstance(item, ExpectationList):
         return list(item.rules)

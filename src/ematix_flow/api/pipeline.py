@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_flow.api import option_checks, unused_options
 from ematix_flow.api.expectations import (
+    check_quarantine_of_targets,
     expectations_of_function,
     read_expectations,
     split_pre_transforms,
@@ -428,6 +429,7 @@ def pipeline(
             description=(function.__doc__ or "").strip() or None,
             where=where,
         )
+        check_quarantine_of_targets(spec.expectations, [each.connection for each in specs], where)
         registry = current_registry()
         handle = Pipeline(DeclaredPipeline(spec, function, None, functions, probes), registry)
         registry.add_pipeline(handle._declared)

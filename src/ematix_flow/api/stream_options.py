@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from ematix_flow.api import option_checks
-from ematix_flow.api.expectations import read_expectations
+from ematix_flow.api.expectations import check_quarantine_of_targets, read_expectations
 from ematix_flow.api.function_options import build_functions
 from ematix_flow.api.stream_cdc import for_change_events
 from ematix_flow.api.stream_dead_letters import build_dead_letters, resolve_error_policy
@@ -153,6 +153,7 @@ def build_stream(options: StreamOptions, where: SourceLocation | None) -> Stream
         description=options.description,
         where=where,
     )
+    check_quarantine_of_targets(spec.expectations, [each.connection for each in built], where)
     check_join(spec)
     check_window(spec)
     kinds = [_connection_kind(source.connection) for source in read]

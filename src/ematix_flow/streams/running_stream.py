@@ -23,6 +23,7 @@ from ematix_flow.errors import (
     ConfigError,
     DataLost,
     DeclarationError,
+    ExpectationFailed,
     FlowError,
     Interrupted,
     PipelineLocked,
@@ -68,6 +69,7 @@ _NOT_RESTARTED = (
     PipelineLocked,
     Interrupted,
     RowRejected,
+    ExpectationFailed,
     UnreadableMessages,
     DataLost,
 )

@@ -37,12 +37,13 @@ from ematix_flow.backends.sql.quarantine import (
     batch_table,
     delete_quarantined,
     gated_table,
+    mark_quarantined,
     select_quarantined,
 )
 from ematix_flow.backends.sql.session import SqlDialect, SqlSession, transaction
 from ematix_flow.backends.sql.table_plans import remaining_changes
 from ematix_flow.backends.stores.ledger_records import entry_to_columns, new_ledger_entry
-from ematix_flow.errors import FlowError, PlanError, TargetFailed
+from ematix_flow.errors import FlowError, PlanError
 from ematix_flow.spec.expectations import POSITION
 from ematix_flow.spec.row_counts import RowCounts
 from ematix_flow.spec.watermarks import Watermark
@@ -103,7 +104,9 @@ def apply_load(database: SqlDatabase, session: SqlSession, load: Load, rows: Loa
                 return load_transaction.dry_run()
             return _run_transaction(database, session, load, load_transaction)
         except RulesRefused as refused:
-            raise load_transaction.gate_checks.diagnose(refused.error) from refused.error
+            cause = refused.error
+            found = load_transaction.gate_checks.diagnose(cause)
+            raise found from (cause.__cause__ if found is cause else cause)
 
 
 def _run_transaction(
@@ -193,22 +196,26 @@ class LoadTransaction:
         if BATCH_TABLE not in self.work:
             return self.select
         names, batch = self.load.table.column_names, self.work[BATCH_TABLE]
-        filled = [*names, POSITION] if self.replayed is not None else names
-        copied = self.session.execute(self.dialect.render(insert_into(batch, filled, self.select)))
-        if self.replayed is not None:
-            self._remove_from_quarantine(self.replayed, copied)
+        if self.replayed is None:
+            self.session.execute(self.dialect.render(insert_into(batch, names, self.select)))
+        else:
+            self._take_from_quarantine(self.replayed, batch)
         self._analyze(batch)
         return exp.select(*[column(n) for n in names]).from_(batch.copy())
 
-    def _remove_from_quarantine(self, rows: QuarantinedRows, copied: int) -> None:
-        """Delete the rows that are loaded again. They come back, in this transaction, if they fail again."""
-        removed = self.session.execute(self.dialect.render(delete_quarantined(rows, self.dialect)))
-        if removed != copied:
-            raise TargetFailed(
-                f"{rows.table.label} changed while its rows were read: {removed:,} of {copied:,} are left",
-                state="nothing was changed",
-                next_step="replay them again",
-            )
+    def _take_from_quarantine(self, rows: QuarantinedRows, batch: exp.Table) -> None:
+        """Move the chosen rows to the batch. They go back, in this transaction, if they fail again.
+
+        They are marked first: a row that is set aside or purged meanwhile is in all statements or in none.
+        """
+        names = [*self.load.table.column_names, POSITION]
+        taken = replace(rows, chosen=replace(rows.chosen, rule=None, batch=str(self.load.run_id)))
+        for statement in (
+            mark_quarantined(rows, self.load.run_id, self.dialect),
+            insert_into(batch, names, select_quarantined(taken, self.load.table, self.dialect)),
+            delete_quarantined(taken, self.dialect),
+        ):
+            self.session.execute(self.dialect.render(statement))
         fault_points.point("gate.replay_removed")
 
     def _analyze(self, table: exp.Table) -> None:

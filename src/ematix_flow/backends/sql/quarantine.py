@@ -6,6 +6,7 @@ never in neither.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -120,13 +121,27 @@ def insert_quarantined(
 
 
 def delete_read_again(load: Load, gate: Gate, dialect: SqlDialect) -> exp.Delete | None:
-    """DELETE of the quarantined rows at the lower bound of an incremental load, which has read them again."""
+    """DELETE of the quarantined rows that this load has read again; None if it reads only new rows.
+
+    They are those at the lower bound of an incremental load, and all of a load that replaces the table.
+    """
     low = load.plan.range.low if load.plan.range is not None else None
-    if low is None or gate.quarantine is None:
+    if gate.quarantine is None or (low is None and load.plan.mode != "truncate"):
         return None
-    mine = exp.EQ(this=column(QUARANTINED_BY), expression=dialect.literal(load.pipeline, _TEXT))
-    at_low = exp.EQ(this=column(low.column), expression=dialect.literal(low.value, low.type))
-    return exp.delete(dialect.table(gate.quarantine.schema, gate.quarantine.name)).where(mine, at_low)
+    conditions = [exp.EQ(this=column(QUARANTINED_BY), expression=dialect.literal(load.pipeline, _TEXT))]
+    if low is not None:
+        conditions.append(exp.EQ(this=column(low.column), expression=dialect.literal(low.value, low.type)))
+    return exp.delete(dialect.table(gate.quarantine.schema, gate.quarantine.name)).where(*conditions)
+
+
+def mark_quarantined(rows: QuarantinedRows, run_id: uuid.UUID, dialect: SqlDialect) -> exp.Update:
+    """UPDATE that gives the chosen rows to a run: its id names them from then on, and it has locked them."""
+    mine = dialect.literal(str(run_id), DataType("uuid"))
+    return exp.Update(
+        this=dialect.table(rows.table.schema, rows.table.name),
+        expressions=[exp.EQ(this=column(QUARANTINE_BATCH), expression=mine)],
+        where=exp.Where(this=exp.and_(*_chosen(rows.chosen, dialect))),
+    )
 
 
 def select_quarantined(rows: QuarantinedRows, table: TableSpec, dialect: SqlDialect) -> exp.Select:

@@ -51,9 +51,11 @@ def open_connection(
         if compiled:
             from ematix_flow.backends.sqlite import scd2_functions
             from ematix_flow.strategies.functions import sqlite as functions
+            from ematix_probe.sources import sqlite_functions
 
             functions.register(connection)
             scd2_functions.register(connection)
+            sqlite_functions.register(connection)  # for the gate of a load
         yield connection, failures
 
 

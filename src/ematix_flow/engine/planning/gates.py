@@ -72,10 +72,12 @@ def plan_gate(
     if gate.set_aside_rules:
         _refuse_partial_batches(matching, where)
         quarantine = quarantine_table(table, expectations.quarantine)
+        _refuse_own_table(quarantine, table, where)
         require_table_names(quarantine, max_identifier_bytes)
         gate = replace(gate, quarantine=quarantine)
     _require_evaluable(gate, table, sink, kind, where)
-    return PlannedGate(gate, _plan_quarantine(gate, sink, where))
+    changes = TablePlan() if gate.quarantine is None else plan_quarantine(gate.quarantine, sink, where)
+    return PlannedGate(gate, changes)
 
 
 def _refuse_repeated_names(
@@ -100,6 +102,16 @@ def _require_columns(rules: tuple[Expectation, ...], table: TableSpec, where: So
                     f"{did_you_mean(name, table.column_names)}",
                     where=where,
                 )
+
+
+def _refuse_own_table(quarantine: TableSpec, table: TableSpec, where: SourceLocation | None) -> None:
+    tables = (table, table.companion() or table)
+    if quarantine.label.lower() in [each.label.lower() for each in tables]:
+        raise PlanError(
+            f"quarantine={quarantine.label!r} is the table that the pipeline loads",
+            where=where,
+            next_step=f"leave quarantine= out for {table.label}__quarantine, or name another table",
+        )
 
 
 def _refuse_partial_batches(matching: Matching, where: SourceLocation | None) -> None:
@@ -151,11 +163,8 @@ def _any_table(name: str) -> exp.Table:
     return exp.Table(this=identifier(name))
 
 
-def _plan_quarantine(gate: Gate, sink: BatchTarget, where: SourceLocation | None) -> TablePlan:
+def plan_quarantine(table: TableSpec, sink: BatchTarget, where: SourceLocation | None) -> TablePlan:
     """The changes of the quarantine table. It follows the target's columns without being asked."""
-    table = gate.quarantine
-    if table is None:
-        return TablePlan()
     plan = sink.plan_table(table, sink.inspect(table), Matching())
     if plan.differences:
         raise SchemaMismatch(
