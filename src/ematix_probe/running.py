@@ -173,6 +173,7 @@ def _past(
     if history is None or not isinstance(assertion, (Drift, RowCountChange)):
         return None
     try:
-        return history.past(plan.name, assertion.label, _PAST_RUNS)
+        needed = assertion.at_least_runs if isinstance(assertion, Drift) else 1
+        return history.past(plan.name, assertion.label, max(_PAST_RUNS, needed))
     except ProbeError as error:
         return error
