@@ -157,10 +157,7 @@ def _refuse_unreadable(connection: Connection) -> None:
     elif not isinstance(connection, _READABLE):
         refused = "which probes cannot read"
     elif getattr(connection, "path", "") == MEMORY:
-        refused, step = (
-            "in the memory of one process, where no probe can read it",
-            "give it a file as its path",
-        )
+        refused, step = "in the memory of one process, which probes cannot read", "give it the path of a file"
     elif isinstance(connection, S3Connection) and connection.verify_tls is False:
         refused = "with verify_tls = false: probes verify certificates"
         step = "give the server's certificate as ca_cert_path"

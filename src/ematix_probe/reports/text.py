@@ -27,7 +27,7 @@ def sample_lines(result: AssertionResult) -> list[str]:
 def failing_lines(result: AssertionResult, indent: str = "  ") -> Iterator[str]:
     """Name and message of an assertion, and its samples below."""
     first, *more = mask(result.message).splitlines() or [""]
-    yield f"{indent}{result.name}: {first}"
+    yield f"{indent}{mask(result.name)}: {first}"
     yield from (f"{indent}    {line}" for line in more)
     lines = sample_lines(result)
     if lines:
@@ -39,7 +39,7 @@ def failing_lines(result: AssertionResult, indent: str = "  ") -> Iterator[str]:
 
 def head_line(report: RunReport) -> str:
     """The line of a probe, without its tag: ``orders (shop.orders)``."""
-    return f"{report.probe_name} ({mask(_one_line(report.subject))})"
+    return f"{mask(report.probe_name)} ({mask(_one_line(report.subject))})"
 
 
 def tail_of(report: RunReport) -> str:

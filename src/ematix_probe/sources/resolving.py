@@ -8,7 +8,7 @@ from typing import Any
 from ematix_probe.errors import DeclarationError
 from ematix_probe.sources.base import Source
 
-ENTRY_POINTS = "ematix_probe.connections"  # functions (name) -> Source | None
+ENTRY_POINTS = "ematix_probe.connections"  # functions (name) -> Source | None, or a DeclarationError
 
 
 def resolve_source(source: Any, where: str | None = None) -> Source:
@@ -32,7 +32,11 @@ def resolve_source(source: Any, where: str | None = None) -> Source:
 def _named_connection(name: str, where: str | None) -> Source:
     finders = metadata.entry_points(group=ENTRY_POINTS)
     for each in finders:
-        found = each.load()(name)
+        try:
+            found = each.load()(name)
+        except DeclarationError as error:
+            error.where = error.where or where
+            raise
         if found is not None:
             if not isinstance(found, Source):
                 raise TypeError(f"{each.value} returned no source for {name!r}: {found!r}")
