@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,11 @@ import duckdb
 import pytest
 
 from ematix_flow import DuckDBConnection, MySQLConnection, PostgresConnection, SQLiteConnection
-from ematix_flow.backends.base import LoadResult
+from ematix_flow.backends.base import LoadResult, QuarantinedRows, QuarantineFilter
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.engine.planning.gates import plan_gate
 from ematix_flow.spec.connections import Connection
-from ematix_flow.spec.expectations import Expectation, ExpectationsSpec
+from ematix_flow.spec.expectations import Expectation, ExpectationsSpec, Gate, quarantine_table
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.matching import Matching
@@ -85,6 +86,19 @@ class GateTarget:
             **changes,
         )
         return load_rows(self.target, load, [dict(row) for row in rows], change=False)
+
+    def replay(
+        self, rules: Sequence[Expectation], mode: Any = "append", *, rule: str | None = None, **changes: Any
+    ) -> LoadResult:
+        """Load the quarantined rows of `ORDERS` again."""
+        table = ORDERS if mode == "merge" else TableSpec(ORDERS.schema, ORDERS.name, ORDERS.columns)
+        matching = MATCHING if mode == "merge" else Matching()
+        expectations = ExpectationsSpec(tuple(rules))
+        gate = plan_gate(expectations, table, matching, self.target, self.backend.kind, None).gate
+        quarantine = quarantine_table(table, None)
+        gate = replace(gate or Gate(()), quarantine=quarantine)
+        load = new_load(table, mode, gate=gate, matching=matching, **changes)
+        return self.target.apply(load, QuarantinedRows(quarantine, QuarantineFilter(load.pipeline, rule)))
 
     def rows(self, table: TableSpec = ORDERS) -> list[dict[str, Any]]:
         plain = TableSpec(table.schema, table.name, table.columns)

@@ -9,12 +9,17 @@ from typing import Any
 import pytest
 
 from ematix_flow import ematix
-from ematix_flow.errors import ExpectationFailed
+from ematix_flow.backends.base import QuarantinedRows, QuarantineFilter
+from ematix_flow.backends.sql.quarantine_reads import count_quarantined, purge_quarantined, read_quarantined
+from ematix_flow.backends.sql.target import RelationalTarget
+from ematix_flow.engine.planning.gates import plan_gate
+from ematix_flow.errors import ExpectationFailed, PlanError
 from ematix_flow.spec.connections import Connection
-from ematix_flow.spec.expectations import Expectation, OnFail
+from ematix_flow.spec.expectations import Expectation, ExpectationsSpec, OnFail, quarantine_table
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange, Watermark
+from ematix_flow.strategies.matching import Matching
 from ematix_probe.tester import Tester
 from tests.contract.gate_setup import DATABASES, ORDERS, GateTarget, connection_of
 
@@ -39,9 +44,6 @@ def rules(action: OnFail, declare: Any) -> list[Expectation]:
 
 def order(id: int, amount: int | None, email: str | None = "a@b.c") -> dict[str, Any]:
     return {"id": id, "amount": amount, "email": email}
-
-
-POSITIVE = ("expression", "amount > 0")
 
 
 def positive(action: OnFail) -> list[Expectation]:
@@ -185,6 +187,90 @@ def test_the_watermark_passes_rows_that_were_set_aside(target: GateTarget) -> No
     found = target.target.watermark("contract", "contract:target", "at")
     assert found is not None and found.value == 9
     assert [row["_source_position"] for row in target.quarantined(MARKED)] == ["the beginning .. 9"]
+
+
+def test_a_load_that_replaces_the_table_replaces_its_quarantined_rows_too(target: GateTarget) -> None:
+    rows = [order(1, -1), order(2, 5)]
+    target.load(positive("quarantine"), rows, "truncate")
+    target.load(positive("quarantine"), rows, "truncate")
+    assert [row["id"] for row in target.quarantined()] == [1]
+    target.load(positive("quarantine"), [order(2, 5), order(3, 7)], "truncate")
+    assert target.quarantined() == []
+
+
+def test_a_quarantine_table_that_is_the_target_itself_is_refused(target: GateTarget) -> None:
+    spec = ExpectationsSpec(tuple(positive("quarantine")), quarantine="shop.Orders")
+    with pytest.raises(PlanError, match="is the table that the pipeline loads"):
+        plan_gate(spec, ORDERS, Matching(), target.target, target.backend.kind, None)
+
+
+# ------------------------------------------------------------------ replays
+
+
+def not_minus_one(action: OnFail) -> list[Expectation]:
+    return rules(action, lambda t: t.expression("amount <> -1", name="known"))
+
+
+@pytest.mark.parametrize("mode", ["append", "merge"])
+def test_replayed_rows_leave_quarantine_and_those_that_fail_again_stay(target: GateTarget, mode: str) -> None:
+    target.load(positive("quarantine"), [order(1, -1), order(2, -2), order(3, 3)], mode)
+    result = target.replay(not_minus_one("quarantine"), mode)
+    assert (result.rows.read, result.rows.inserted, result.quarantined) == (2, 1, 1)
+    assert target.rows() == [order(2, -2), order(3, 3)]
+    assert [(row["id"], row["_rule"]) for row in target.quarantined()] == [(1, "known")]
+
+
+def test_a_replay_without_rules_loads_every_quarantined_row(target: GateTarget) -> None:
+    target.load(positive("quarantine"), [order(1, -1), order(3, 3)])
+    assert target.replay([]).rows.inserted == 1
+    assert (target.rows(), target.quarantined()) == ([order(1, -1), order(3, 3)], [])
+
+
+def test_a_replay_that_fails_leaves_every_row_in_quarantine(target: GateTarget) -> None:
+    target.load(positive("quarantine"), [order(1, -1), order(2, -2)])
+    with pytest.raises(ExpectationFailed):
+        target.replay(not_minus_one("fail"))
+    assert [row["id"] for row in target.quarantined()] == [1, 2]
+    assert target.rows() == []
+
+
+def test_rows_of_one_rule_are_replayed_alone(target: GateTarget) -> None:
+    checks = [
+        *positive("quarantine"),
+        *rules("quarantine", lambda t: t.column("email").is_in(["a"], name="mail")),
+    ]
+    target.load(checks, [order(1, -1), order(2, 2)])
+    target.replay([], rule="mail")
+    assert (target.rows(), [row["id"] for row in target.quarantined()]) == ([order(2, 2)], [1])
+
+
+def test_a_row_that_fails_again_keeps_its_source_position(target: GateTarget) -> None:
+    target.load(positive("quarantine"), [order(1, -1)], positions=("3", "7"))
+    target.replay(positive("quarantine"))
+    assert [row["_source_position"] for row in target.quarantined()] == ["3 .. 7"]
+
+
+def test_a_replay_that_the_ledger_holds_changes_nothing(target: GateTarget) -> None:
+    target.load(positive("quarantine"), [order(1, -1)])
+    target.replay([], batch_key="replay:1")
+    target.load(positive("quarantine"), [order(2, -1)])
+    assert target.replay([], batch_key="replay:1").duplicate
+    assert [row["id"] for row in target.quarantined()] == [2]
+    assert target.rows() == [order(1, -1)]
+
+
+def test_rows_are_counted_read_and_purged_by_rule(target: GateTarget) -> None:
+    target.load(positive("quarantine"), [order(1, -1), order(2, -2), order(3, 3)])
+    assert isinstance(target.target, RelationalTarget)
+    table = quarantine_table(ORDERS, None)
+    (count,) = count_quarantined(target.target, table, "contract")
+    assert (count.rule, count.rows, count.oldest.tzinfo) == ("positive", 2, dt.timezone.utc)
+    chosen = QuarantinedRows(table, QuarantineFilter("contract", "positive", count.batch))
+    (first,) = read_quarantined(target.target, chosen, 1, 0)
+    assert first["_rule"] == "positive" and first["id"] in (1, 2)
+    assert str(first["_batch_id"]) == count.batch
+    assert purge_quarantined(target.target, chosen) == 2
+    assert count_quarantined(target.target, table, "contract") == []
 
 
 # ------------------------------------------------------------------ inside the database

@@ -31,6 +31,7 @@ COMMANDS = {
         "runs": "Show the runs in the run log, or delete old ones.",
         "logs": "Show the log of a run.",
         "dlq": "Show dead letters; replay, park or purge them.",
+        "quarantine": "Show rows that failed expectations; replay or purge them.",
         "maintain": "Compact lake tables, and remove files that are no longer needed.",
     },
     "Set up": {

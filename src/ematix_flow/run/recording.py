@@ -170,13 +170,15 @@ def record_command(
     mode: str,
     run_log: str | None,
     where: SourceLocation | None = None,
+    run_id: str | None = None,
 ) -> Iterator[RunRecording]:
-    """Record a command that does not load, as its own run: ``maintain:orders`` is not a run of ``orders``.
+    """Record a command as its own run: ``maintain:orders`` is not a run of ``orders``.
 
     The run fails if the block raises. It succeeds if the block ends without finishing the recording.
+    ``run_id`` is given by a command that writes to a ledger.
     """
     with open_run_log(run_log or project_run_log(os.environ), env=os.environ) as log:
-        run = RunRecord(new_run_id(), f"{mode}:{name}", target, mode, path=mode, trigger="cli")
+        run = RunRecord(run_id or new_run_id(), f"{mode}:{name}", target, mode, path=mode, trigger="cli")
         recording = RunRecording(run, log, where=where)
         try:
             with recording.capture_output():

@@ -158,29 +158,33 @@ class Gate:
         )
 
 
+_TEXT = DataType("text")
+_WHERE_FROM = (  # where each row in quarantine comes from
+    ColumnSpec(QUARANTINED_AT, DataType("timestamp_tz")),
+    ColumnSpec(QUARANTINED_BY, _TEXT),
+    ColumnSpec(QUARANTINE_BATCH, DataType("uuid")),
+    ColumnSpec(RULE, _TEXT),
+    ColumnSpec(POSITION, _TEXT, nullable=True),
+)
+
+
 def quarantine_table(table: TableSpec, name: str | None) -> TableSpec:
     """The quarantine table of a target: its columns, all nullable, and where each row comes from."""
-    if name is None:
-        schema, found = table.schema, table.name + QUARANTINE_SUFFIX
-    else:
-        schema_part, _, found = name.rpartition(".")
-        schema = schema_part or table.schema
-    text = DataType("text")
     values = tuple(replace(c, nullable=True, primary_key=False, normalizers=()) for c in table.columns)
-    added = (
-        ColumnSpec(QUARANTINED_AT, DataType("timestamp_tz")),
-        ColumnSpec(QUARANTINED_BY, text),
-        ColumnSpec(QUARANTINE_BATCH, DataType("uuid")),
-        ColumnSpec(RULE, text),
-        ColumnSpec(POSITION, text, nullable=True),
-    )
-    for column in added:
+    for column in _WHERE_FROM:
         if column.name in table.column_names:
             raise DeclarationError(
                 f"{table.label} declares {column.name!r}, which its quarantine table needs for itself",
                 next_step="give the column another name, with column_map= or AS in the source SQL",
             )
-    return TableSpec(schema, found, values + added, where=table.where, stamped=False)
+    named = named_quarantine(table.schema, table.name, name)
+    return replace(named, columns=values + named.columns, where=table.where)
+
+
+def named_quarantine(schema: str | None, table: str, name: str | None) -> TableSpec:
+    """The quarantine table of a target of which only the name is known. ``name`` is the declared one."""
+    own_schema, _, own_name = (name or "").rpartition(".")
+    return TableSpec(own_schema or schema, own_name or table + QUARANTINE_SUFFIX, _WHERE_FROM, stamped=False)
 
 
 def referenced_columns(assertion: Assertion) -> tuple[str, ...]:

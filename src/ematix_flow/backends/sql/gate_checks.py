@@ -12,6 +12,7 @@ from ematix_flow.backends.base import Load
 from ematix_flow.backends.sql.database import SqlDatabase
 from ematix_flow.backends.sql.gate import CheckedRows, check_rows, column_infos, diagnose
 from ematix_flow.backends.sql.quarantine import (
+    BATCH_TABLE,
     GATED_TABLE,
     delete_read_again,
     failing_counts,
@@ -23,6 +24,7 @@ from ematix_flow.backends.sql.session import SqlSession
 from ematix_flow.errors import CannotConnect, ExpectationFailed, FlowError
 from ematix_flow.spec.expectations import POSITION, Expectation, ExpectationResult, Gate
 from ematix_flow.spec.watermarks import Watermark
+from ematix_flow.strategies.sql import column
 
 
 class RulesRefused(Exception):
@@ -47,7 +49,7 @@ class GateChecks:
     def check(self, select: exp.Expr) -> CheckedRows:
         """Evaluate the rules on ``select``, and divide the rows. Raises ExpectationFailed or RulesRefused."""
         gate = self.load.plan.gate
-        if gate is None:
+        if gate is None or not gate.rules:
             return CheckedRows(select)
         try:
             results = self._evaluate(gate, select)
@@ -59,7 +61,10 @@ class GateChecks:
         if gate.quarantine is None or not failing:
             return CheckedRows(select, 0, results)
         gated = self.work[GATED_TABLE]
-        names = [*self.load.table.column_names, *([POSITION] if self.replayed else [])]
+        names = list(self.load.table.column_names)
+        if self.replayed:  # the rows keep the source position that they had
+            names.append(POSITION)
+            select = exp.select(*[column(n) for n in names]).from_(self.work[BATCH_TABLE].copy())
         self._execute(
             fill_gated(
                 gate,

@@ -208,6 +208,8 @@ class LoadTransaction:
 
         They are marked first: a row that is set aside or purged meanwhile is in all statements or in none.
         """
+        if self._ledger_holds(batch_key(self.load, None)):
+            return  # an earlier try has committed: what is there now has been set aside since
         names = [*self.load.table.column_names, POSITION]
         taken = replace(rows, chosen=replace(rows.chosen, rule=None, batch=str(self.load.run_id)))
         for statement in (

@@ -140,7 +140,7 @@ def mark_quarantined(rows: QuarantinedRows, run_id: uuid.UUID, dialect: SqlDiale
     return exp.Update(
         this=dialect.table(rows.table.schema, rows.table.name),
         expressions=[exp.EQ(this=column(QUARANTINE_BATCH), expression=mine)],
-        where=exp.Where(this=exp.and_(*_chosen(rows.chosen, dialect))),
+        where=exp.Where(this=exp.and_(*chosen_conditions(rows.chosen, dialect))),
     )
 
 
@@ -148,15 +148,15 @@ def select_quarantined(rows: QuarantinedRows, table: TableSpec, dialect: SqlDial
     """The chosen rows with the columns of the target, and their source positions."""
     found = dialect.table(rows.table.schema, rows.table.name)
     select = exp.select(*[column(n) for n in (*table.column_names, POSITION)]).from_(found)
-    return select.where(*_chosen(rows.chosen, dialect))
+    return select.where(*chosen_conditions(rows.chosen, dialect))
 
 
 def delete_quarantined(rows: QuarantinedRows, dialect: SqlDialect) -> exp.Delete:
     found = exp.delete(dialect.table(rows.table.schema, rows.table.name))
-    return found.where(*_chosen(rows.chosen, dialect))
+    return found.where(*chosen_conditions(rows.chosen, dialect))
 
 
-def _chosen(chosen: QuarantineFilter, dialect: SqlDialect) -> list[exp.Expr]:
+def chosen_conditions(chosen: QuarantineFilter, dialect: SqlDialect) -> list[exp.Expr]:
     wanted = (
         (QUARANTINED_BY, chosen.pipeline, _TEXT),
         (RULE, chosen.rule, _TEXT),
