@@ -28,9 +28,11 @@ def parse_duration(spec: Duration) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """``90`` as ``1m 30s``: the two largest units."""
+    """``90`` as ``1m 30s``: the two largest units. ``2.5`` stays ``2.5s``."""
     if seconds < 1:
         return f"{seconds * 1000:.0f}ms"
+    if seconds < 9.95:
+        return f"{round(seconds, 1):g}s"
     rest, parts = round(seconds), []
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
         if rest >= size:

@@ -90,6 +90,8 @@ class ProbeRuns:
             return ProbeRun(None, str(error))
         except Exception:  # of the probe itself: each of its tests shows it, and none runs it again
             return ProbeRun(None, mask(traceback.format_exc()))
+        if report.metadata.get("interrupted"):  # Ctrl-C during a load ends pytest too
+            raise KeyboardInterrupt
         if history is not None:
             self._warnings += [f"{name} was not recorded: {error.what}" for name, error in history.errors]
         return ProbeRun(report)

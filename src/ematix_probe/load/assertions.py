@@ -7,11 +7,10 @@ Latencies are those of good answers, by nearest rank; ``include_errors`` takes t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from ematix_probe.assertions import Assertion, Options, decode_value
+from ematix_probe.assertions import Assertion
 from ematix_probe.duration import format_duration
 
 Comparison = Literal["below", "at_most", "above", "at_least", "between"]
@@ -83,14 +82,3 @@ class MetricHolds(LoadAssertion):
     @property
     def default_label(self) -> str:
         return f"{self.metric}.{self.comparison}"
-
-
-KINDS: dict[str, type[LoadAssertion]] = {
-    each.kind: each for each in (PercentileUnder, ErrorRateBelow, ThroughputAbove, StatusIn, MetricHolds)
-}
-
-
-def load_assertion_from_json(value: Mapping[str, Any]) -> LoadAssertion:
-    """The assertion that `Assertion.to_json` wrote."""
-    fields = {name: decode_value(given) for name, given in value.items() if name not in ("kind", "options")}
-    return KINDS[value["kind"]](**fields, options=Options(**value.get("options", {})))

@@ -5,7 +5,6 @@ Without a check of the status, an HTTP answer other than 2xx is an error.
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import json
 import re
@@ -195,14 +194,6 @@ def needs_body(checks: Iterable[Check]) -> bool:
 
 def functions_of(checks: Iterable[Check]) -> list[Callable[[Any], object]]:
     return [each.function for each in checks if isinstance(each, FunctionCheck)]
-
-
-def describe_check(each: Check) -> dict[str, Any]:
-    return {
-        "name": each.name,
-        "kind": type(each).__name__,
-        "fields": [f.name for f in dataclasses.fields(each)],
-    }
 
 
 _STEP = re.compile(r"\.?([A-Za-z_][\w-]*)|\[(\d+)\]|\[\"([^\"]*)\"\]|\['([^']*)'\]")

@@ -187,6 +187,12 @@ def load(
         raise DeclarationError(
             "a feeder from an iterator serves one process", where=where, next_step="use a list or a file"
         )
+    if isinstance(target, SqlTarget) and processes > 1 and not target.serves_several_processes:
+        raise DeclarationError(
+            "DuckDB lets one process open a file for writing, and processes= is more than 1",
+            where=where,
+            next_step="add  ?access_mode=read_only  to the URL, or leave out processes=",
+        )
     if isinstance(target, HttpTarget) and target.keep_cookies and profile.model == "open":
         raise DeclarationError("keep_cookies=True belongs to users=: arrivals have no user", where=where)
     if name is not None and (not isinstance(name, str) or not name.strip()):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ematix_probe.errors import DeclarationError
+from ematix_probe.errors import DeclarationError, ProbeError
 from ematix_probe.load.templates import Row
 from ematix_probe.location import caller_location
 
@@ -25,6 +25,10 @@ ROWS_IN_MEMORY = 1_000_000  # what order="random" may read of a file
 
 class OutOfRows(Exception):
     """A feeder with ``order="once"``, or an iterator, has no row left."""
+
+
+class FeederFailed(ProbeError):
+    """A row of a feeder cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +96,17 @@ class _StreamedRows:
             found = next(self._rows)
         except StopIteration:
             raise OutOfRows(f"the feeder had no row after {self._used:,}") from None
+        except Exception as error:  # of the file, or of the iterator that the user wrote
+            raise FeederFailed(f"the feeder failed after {self._used:,} rows: {_words(error)}") from error
+        if not isinstance(found, Mapping):
+            raise FeederFailed(f"the feeder's rows are mappings of a column and a value, not {found!r}")
         self._used += 1
         return found
+
+
+def _words(error: Exception) -> str:
+    """A message of this package, or of the user's code with its class."""
+    return str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
 
 
 def feed(
@@ -179,7 +192,10 @@ def _file_rows(path: Path, *, endless: bool) -> Iterator[Row]:
 
 
 def _json_row(line: str, number: int) -> Row:
-    row = json.loads(line)
+    try:
+        row = json.loads(line)
+    except ValueError:
+        row = None
     if not isinstance(row, dict):
         raise ValueError(f"line {number} is no JSON object")
     return row

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,16 @@ from ematix_probe.load.answers import Answer
 from ematix_probe.load.http1 import LARGEST_BODY, Exchange
 
 WINDOW = 1 << 24
+
+
+@functools.cache
+def _patient_transitions() -> dict[Any, Any]:
+    """The transitions of h2's connections, but for a GOAWAY that a client receives: it stays open."""
+    from h2.connection import ConnectionInputs, ConnectionState, H2ConnectionStateMachine
+
+    stay = (None, ConnectionState.CLIENT_OPEN)
+    received = (ConnectionState.CLIENT_OPEN, ConnectionInputs.RECV_GOAWAY)
+    return {**H2ConnectionStateMachine._transitions, received: stay}
 
 
 class _Stream:
@@ -35,6 +46,8 @@ class Http2Connection(asyncio.Protocol):
         self._h2: Any = h2.connection.H2Connection(
             h2.config.H2Configuration(client_side=True, header_encoding=None, validate_inbound_headers=False)
         )
+        # h2 takes no frame after a GOAWAY, although the server may still answer what it had accepted
+        self._h2.state_machine._transitions = _patient_transitions()
         self._streams: dict[int, _Stream] = {}
         self._unsent: dict[int, deque[bytes]] = {}
         self.transport: asyncio.Transport | None = None
@@ -137,6 +150,7 @@ class Http2Connection(asyncio.Protocol):
                 stream.status, size=stream.size, headers=stream.headers, body=b"".join(stream.body)
             )
             stream.exchange.answered(answer, True)
+            self._close_when_done()
         elif kind == "StreamReset" and stream is not None:
             del self._streams[event.stream_id]
             self._unsent.pop(event.stream_id, None)
@@ -149,8 +163,11 @@ class Http2Connection(asyncio.Protocol):
             last = event.last_stream_id or 0
             for late in [each for each in self._streams if each > last]:
                 self._streams.pop(late).exchange.lost("connection closed", "the server goes away", True)
-            if not self._streams and self.transport is not None:
-                self.transport.close()
+            self._close_when_done()
+
+    def _close_when_done(self) -> None:
+        if self.closed and not self._streams and self.transport is not None:
+            self.transport.close()
 
     def _send_bodies(self) -> None:
         """Send of the bodies what the server's windows allow."""

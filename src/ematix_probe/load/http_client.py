@@ -181,6 +181,7 @@ class HttpClient:
         else:
             self._openings += 1
             exchange.connecting = self._loop.create_task(self._connect(exchange))
+            exchange.connecting.add_done_callback(self._serve_waiting)
 
     def give_back(self, connection: Connection) -> None:
         if isinstance(connection, Http1Connection) and not connection.closed:
@@ -189,24 +190,17 @@ class HttpClient:
     async def _connect(self, exchange: _Exchange) -> None:
         try:
             connection = await self._open()
-        except asyncio.CancelledError:
-            self._serve_waiting()
-            raise
         except Exception as error:
             exchange.connecting = None
             kind, detail = describe_failure(error)
             exchange.end(Answer(error=kind, detail=detail))
-            self._serve_waiting()
             return
         exchange.connecting = None
         exchange.connection = connection
         connection.start(exchange)
-        self._serve_waiting()
 
-    def _serve_waiting(self) -> None:
+    def _serve_waiting(self, _opening: asyncio.Task[None]) -> None:
         """An HTTP/2 connection is open, or could not be opened: let those who waited for it try."""
-        if not self._target.http2:
-            return
         self._openings -= 1
         waiting, self._waiting = self._waiting, []
         for each in waiting:
@@ -227,6 +221,8 @@ class HttpClient:
             except (OSError, ssl.SSLError) as error:
                 failure = error
                 continue
+            if connection.closed:
+                raise ConnectionResetError("the server closed the connection at once")
             peer = transport.get_extra_info("peername")
             if not peer or not same_address(str(peer[0]), address):
                 transport.abort()

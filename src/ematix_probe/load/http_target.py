@@ -31,7 +31,7 @@ from ematix_probe.load.templates import (
     columns_of_json,
 )
 from ematix_probe.location import caller_location
-from ematix_probe.redaction import mask
+from ematix_probe.redaction import mask, remember_secret
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 REPEATABLE = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS"})
@@ -47,9 +47,11 @@ class Auth:
     secret: str = field(default="", repr=False)
 
     def header(self, where: str | None) -> str:
+        secret = resolve(self.secret, where)
+        remember_secret(secret)
         if self.kind == "bearer":
-            return f"Bearer {resolve(self.secret, where)}"
-        pair = f"{resolve(self.user, where)}:{resolve(self.secret, where)}"
+            return f"Bearer {secret}"
+        pair = f"{resolve(self.user, where)}:{secret}"
         return f"Basic {base64.b64encode(pair.encode()).decode()}"
 
 
@@ -67,10 +69,10 @@ def basic(user: str, password: str) -> Auth:
 
 @dataclass(frozen=True)
 class HttpTarget:
-    """One request, sent many times. Its repr shows no header and no body: they may hold secrets."""
+    """One request, sent many times. Its repr shows no URL, header or body: they may hold secrets."""
 
     method: str
-    url: str
+    url: str = field(repr=False)
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     query: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     json: Any = field(default=None, repr=False)

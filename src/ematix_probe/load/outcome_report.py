@@ -20,7 +20,7 @@ from ematix_probe.load.recording import SeriesRow
 HELD_RATE = 0.99  # of the intended rate: below, the report warns
 
 
-def describe_outcome(plan: LoadPlan, outcome: LoadOutcome) -> dict[str, Any]:
+def describe_outcome(plan: LoadPlan, outcome: LoadOutcome, *, processes: int) -> dict[str, Any]:
     recorder = outcome.recorder
     return {
         "kind": "load",
@@ -31,7 +31,7 @@ def describe_outcome(plan: LoadPlan, outcome: LoadOutcome) -> dict[str, Any]:
         "duration_seconds": plan.profile.seconds,
         "warmup_seconds": plan.warmup,
         "effective_seconds": round(outcome.effective_seconds, 6),
-        "processes": plan.profile.share_of(plan.processes),
+        "processes": processes,
         "interrupted": outcome.interrupted,
         "ended_early": outcome.ended_early,
         "warnings": find_warnings(outcome),

@@ -6,11 +6,12 @@ import contextlib
 import os
 import pickle
 import queue
+import signal
 import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ematix_probe.errors import ProbeError
@@ -23,6 +24,8 @@ from ematix_probe.load.worker import read_frame, run_share, snapshot_from, write
 LEAD = 20_000_000  # nanoseconds between the last "ready" and the start
 
 OnSnapshot = Callable[[int, Snapshot], None]
+# a kind, the number of a share, a value; a signal handler may put into a simple queue at any time
+Events = queue.SimpleQueue[tuple[str, int, Any]]
 
 
 class WorkerDied(ProbeError):
@@ -32,38 +35,52 @@ class WorkerDied(ProbeError):
 def run_shares(shares: Sequence[Share], on_snapshot: OnSnapshot) -> list[ShareResult]:
     """The results of all shares. The first Ctrl-C ends the load early, a second one raises."""
     run: _InThread | _InProcesses = _InThread(shares[0]) if len(shares) == 1 else _InProcesses(shares)
-    interrupted = 0
+    with _first_interrupt(lambda: run.events.put(("interrupt", 0, None))):
+        try:
+            run.start()
+            while True:
+                kind, share, value = run.events.get()
+                if kind == "snapshot":
+                    on_snapshot(share, value)
+                elif kind == "interrupt":
+                    run.stop()
+                elif kind == "failure":
+                    raise value
+                else:
+                    run.results[share] = value
+                    if len(run.results) == len(shares):
+                        return [run.results[number] for number in range(len(shares))]
+        finally:
+            run.close()
+
+
+@contextlib.contextmanager
+def _first_interrupt(tell: Callable[[], None]) -> Iterator[None]:
+    """Call ``tell`` at the first Ctrl-C; from then on it does what it did before.
+
+    Only the main thread may change that. ``tell`` must be safe at any time: it interrupts whatever runs.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
+
+    def interrupted(number: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, before)
+        tell()
+
+    signal.signal(signal.SIGINT, interrupted)
     try:
-        run.start()
-        while True:
-            try:
-                event = run.events.get(timeout=0.5)
-            except queue.Empty:
-                continue
-            except KeyboardInterrupt:
-                interrupted += 1
-                if interrupted > 1:
-                    raise
-                run.stop()
-                continue
-            kind, share, value = event
-            if kind == "snapshot":
-                on_snapshot(share, value)
-            elif kind == "failure":
-                raise value
-            else:
-                run.results[share] = value
-                if len(run.results) == len(shares):
-                    return [run.results[number] for number in range(len(shares))]
+        yield
     finally:
-        run.close()
+        signal.signal(signal.SIGINT, before)
 
 
 class _InThread:
     """One share in this process. A thread runs it, so that Ctrl-C reaches the main thread at any time."""
 
     def __init__(self, share: Share) -> None:
-        self.events: queue.Queue[tuple[str, int, Any]] = queue.Queue()
+        self.events: Events = queue.SimpleQueue()
         self.results: dict[int, ShareResult] = {}
         self._share, self._stop = share, StopSignal()
         self._thread = threading.Thread(target=self._run, name="load", daemon=True)
@@ -96,7 +113,7 @@ class _InProcesses:
     """Each share in a worker process. They start at the same time of the machine's clock."""
 
     def __init__(self, shares: Sequence[Share]) -> None:
-        self.events: queue.Queue[tuple[str, int, Any]] = queue.Queue()
+        self.events: Events = queue.SimpleQueue()
         self.results: dict[int, ShareResult] = {}
         self._shares = shares
         self._workers: list[subprocess.Popen[bytes]] = []
@@ -116,10 +133,13 @@ class _InProcesses:
                     start_new_session=True,  # Ctrl-C reaches this process only, which then stops the workers
                 )
             )
-        for worker, data in zip(self._workers, sent, strict=True):
+        for number, (worker, data) in enumerate(zip(self._workers, sent, strict=True)):
             assert worker.stdin is not None
-            worker.stdin.write(struct.pack(">I", len(data)) + data)
-            worker.stdin.flush()
+            try:
+                worker.stdin.write(struct.pack(">I", len(data)) + data)
+                worker.stdin.flush()
+            except BrokenPipeError:
+                raise _failure(number, None) from None
         for number, worker in enumerate(self._workers):
             kind, value = self._read(worker)
             if kind != "ready":
@@ -162,10 +182,9 @@ class _InProcesses:
         for worker in self._workers:
             if not everyone_is_done:
                 worker.kill()
-            for pipe in (worker.stdin,):
-                if pipe is not None:
-                    with contextlib.suppress(OSError):
-                        pipe.close()
+            if worker.stdin is not None:
+                with contextlib.suppress(OSError):
+                    worker.stdin.close()
         for worker in self._workers:
             worker.wait()
         for thread in self._threads:

@@ -112,12 +112,6 @@ class LoadProfile:
             begun += stage.seconds
         return self.seconds
 
-    def user_is_active(self, user: int, seconds: float) -> bool:
-        return user < self.users_at(seconds)
-
-    def users_at(self, seconds: float) -> int:
-        return math.floor(self.level(seconds) + 0.5)
-
     def next_activity(self, user: int, seconds: float) -> float | None:
         """The first time from ``seconds`` on at which this user is active; None when there is none left."""
         begun, needed = 0.0, user + 0.5
@@ -140,9 +134,9 @@ class LoadProfile:
             seconds -= stage.seconds
         return area
 
-    def share_of(self, processes: int) -> int:
-        """How many processes have something to do: at most one for each user."""
-        return processes if self.model == "open" else max(1, min(processes, math.floor(self.peak + 0.5)))
+    def most_processes(self) -> int:
+        """How many processes can have something to do: one for each arrival or user."""
+        return max(1, self.arrivals if self.model == "open" else math.floor(self.peak + 0.5))
 
     def to_json(self) -> dict[str, object]:
         return {"model": self.model, "stages": [dataclasses.asdict(stage) for stage in self.stages]}

@@ -74,7 +74,7 @@ class Recorder:
         self.connections = 0
         self.row_seconds = 1
         self.rows: list[SeriesRow] = []
-        self.recent = Progress()
+        self.recent = RecentCounts()
 
     def record(
         self,
@@ -241,8 +241,8 @@ _COUNTS = (
 )
 
 
-class Progress:
-    """What happened since the last report of the progress."""
+class RecentCounts:
+    """What happened since the last snapshot."""
 
     __slots__ = ("cells", "completed", "errors")
 

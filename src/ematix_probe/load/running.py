@@ -47,7 +47,7 @@ def run_load_probe(
         metadata = {"kind": "load", "target": plan.target.label, "error": str(error)}
     else:
         results = [judge_load(each, index, outcome) for index, each in enumerate(plan.assertions)]
-        metadata = describe_outcome(plan, outcome)
+        metadata = describe_outcome(plan, outcome, processes=len(shares))
     report = RunReport(
         plan.name,
         plan.target.label,
@@ -78,9 +78,9 @@ def build_shares(plan: LoadPlan, allowed: tuple[AllowedHost, ...]) -> list[Share
         from ematix_probe.load.sql_connections import find_endpoints
 
         endpoints = find_endpoints(target, allowed)
-    processes = plan.profile.share_of(plan.processes)
+    processes = min(plan.processes, plan.profile.most_processes())
     if plan.profile.model == "open":
-        processes = min(processes, plan.max_in_flight, max(plan.profile.arrivals, 1))
+        processes = min(processes, plan.max_in_flight)
     return [
         Share(
             target,

@@ -15,7 +15,7 @@ from typing import Any
 from ematix_probe.load.feeders import scattered
 from ematix_probe.load.hosts import Endpoint
 from ematix_probe.load.profile import LoadProfile
-from ematix_probe.load.recording import SECOND, Recorder
+from ematix_probe.load.recording import SECOND, RecentCounts, Recorder
 
 PAUSE_AFTER_REFUSAL = 0.05  # seconds that a user waits who could not connect, so that it does not spin
 FAREWELL = SECOND  # how long an interrupted load waits for what is in flight
@@ -103,9 +103,7 @@ Ready = Callable[[], int]  # says that all is prepared; returns the time of the 
 
 def take_snapshot(recorder: Recorder, elapsed: int, in_flight: int, waiting: int) -> Snapshot:
     """A snapshot; what happens from now on belongs to the next."""
-    from ematix_probe.load.recording import Progress
-
-    recent, recorder.recent = recorder.recent, Progress()
+    recent, recorder.recent = recorder.recent, RecentCounts()
     return Snapshot(
         elapsed,
         recent.completed,

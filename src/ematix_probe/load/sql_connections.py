@@ -20,12 +20,14 @@ from ematix_probe.load.sql_target import SqlTarget
 
 KEPT_ROWS = 1000  # of an answer, for checks
 FETCHED_AT_ONCE = 1000
+CANCEL_SECONDS = 1.0
 
 
 class SqlConnection(ABC):
     """One open connection. ``close`` and ``cancel`` may be called from another thread."""
 
     is_broken = False
+    ends_late_statements = False  # by a timeout of the server or of the socket
 
     @abstractmethod
     def execute(
@@ -55,6 +57,8 @@ def count_rows(cursor: Any, keep: bool) -> tuple[int, list[Any]]:
 
 
 class PostgresConnection(SqlConnection):
+    ends_late_statements = True
+
     def __init__(self, target: SqlTarget, endpoints: Sequence[Endpoint], timeout: float) -> None:
         psycopg = require("psycopg", "postgres", "a load on PostgreSQL")
         settings = postgres_settings(target.url)
@@ -67,6 +71,7 @@ class PostgresConnection(SqlConnection):
         options = f"{settings.get('options') or ''} -c statement_timeout={max(round(timeout * 1000), 1)}"
         settings.update(options=options.strip(), connect_timeout=max(round(timeout), 2))
         settings.setdefault("application_name", "ematix-probe")
+        self._error: type[Exception] = psycopg.Error
         self._connection = psycopg.connect(**settings, autocommit=True)
         address = self._connection.info.hostaddr
         allowed = [one for each in endpoints for one in each.addresses]
@@ -86,7 +91,8 @@ class PostgresConnection(SqlConnection):
         return bool(self._connection.closed or self._connection.broken)
 
     def cancel(self) -> None:
-        self._connection.cancel()
+        with contextlib.suppress(self._error):
+            self._connection.cancel_safe(timeout=CANCEL_SECONDS)
 
     def close(self) -> None:
         self._connection.close()
@@ -132,6 +138,8 @@ def postgres_hosts(url: str) -> list[tuple[str, int]]:
 
 
 class MySQLConnection(SqlConnection):
+    ends_late_statements = True
+
     def __init__(self, target: SqlTarget, endpoints: Sequence[Endpoint], timeout: float) -> None:
         pymysql = require("pymysql", "mysql", "a load on MySQL or MariaDB")
         parts = urlsplit(target.url)
@@ -156,7 +164,6 @@ class MySQLConnection(SqlConnection):
         self._pymysql = pymysql
         # the socket is made here, so that no name is asked for again
         self._connection.connect(None if endpoint is None else connect_socket(endpoint, timeout))
-        self._id = self._connection.thread_id()
 
     @staticmethod
     def _tls(given: Mapping[str, str]) -> dict[str, Any]:
@@ -245,8 +252,7 @@ class DuckDBDatabase:
             raise CannotConnect(f"there is no DuckDB database at {path!r}", next_step="check the path")
         # no extension comes by itself: one of them would fetch from hosts that nobody allowed
         settings = {"autoload_known_extensions": "false", "autoinstall_known_extensions": "false"}
-        reads_only = dict(parse_qsl(urlsplit(target.url).query)).get("access_mode") == "read_only"
-        self.connection = duckdb.connect(path, read_only=reads_only, config=settings)
+        self.connection = duckdb.connect(path, read_only=target.reads_only, config=settings)
 
 
 class DuckDBConnection(SqlConnection):

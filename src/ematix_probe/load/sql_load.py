@@ -10,6 +10,7 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ematix_probe.load.answers import NOT_STARTED, TIMEOUT, Answer
@@ -50,6 +51,20 @@ def run_sql_share(share: Share, ready: Ready, publish: Publish, stop: StopSignal
     return load.run()
 
 
+class NoFreeConnection(Exception):
+    """All connections of the pool stayed taken."""
+
+
+@dataclass(frozen=True)
+class _Running:
+    """A statement that a thread waits for."""
+
+    intended: int
+    started: int
+    deadline: int
+    connection: SqlConnection
+
+
 class _Pool:
     """Connections that are opened when they are needed, and again when they break."""
 
@@ -63,9 +78,12 @@ class _Pool:
         self._database: DuckDBDatabase | None = None
         self.opened = 0
 
-    def take(self) -> SqlConnection | None:
-        """A free connection, or None for the right to open one. Waits for it."""
-        return self._free.get()
+    def take(self, seconds: float) -> SqlConnection | None:
+        """A free connection, or None for the right to open one; NoFreeConnection after ``seconds``."""
+        try:
+            return self._free.get(timeout=max(seconds, 0.0))
+        except queue.Empty:
+            raise NoFreeConnection from None
 
     def give_back(self, connection: SqlConnection | None) -> None:
         if connection is not None and connection.is_broken:
@@ -122,7 +140,8 @@ class _SqlLoad:
         self.stopped_at: int | None = None
         self.interrupted = False
         self.ended_early: str | None = None
-        self.running: dict[int, tuple[int, SqlConnection]] = {}  # thread: deadline and connection
+        self.running: dict[int, _Running] = {}  # by thread
+        self.is_over = False  # nothing that ends from now on is counted
         self.in_flight = 0
         self.failure: BaseException | None = None
         stop.call(self.interrupt)
@@ -151,6 +170,7 @@ class _SqlLoad:
         self.recorder.connections = self.pool.opened
         elapsed = self.end if self.stopped_at is None else max(min(self.stopped_at, self.end), 0)
         with self.lock:
+            self.is_over = True
             return ShareResult(self.recorder, elapsed, self.interrupted, self.ended_early, abandoned)
 
     def _guarded(self, work: Callable[[], None]) -> None:
@@ -164,8 +184,13 @@ class _SqlLoad:
             self.stop_starting()
 
     def _watch(self, workers: list[threading.Thread]) -> int:
-        """Report each second and cancel what takes too long, until all threads are done."""
+        """Report each second and cancel what takes too long, until all threads are done.
+
+        Returns how many statements an interrupted load left. A server that never answers ends the load too:
+        its statements count as timeouts.
+        """
         following = 1
+        latest = self.end + 2 * round(self.share.timeout * SECOND) + FAREWELL
         while any(worker.is_alive() for worker in workers):
             next(worker for worker in workers if worker.is_alive()).join(0.05)
             now = self.now()
@@ -176,18 +201,28 @@ class _SqlLoad:
                 self.publish(snapshot)
                 following = now // SECOND + 1
             if self.interrupted and self.stopped_at is not None and now > self.stopped_at + FAREWELL:
-                with self.lock:
-                    left = list(self.running.values())
-                for _, connection in left:
-                    connection.cancel()
-                return len(left)
+                return len(self._give_up())
+            if now > latest:
+                detail = f"no answer within {self.share.timeout:g} s"
+                for each in self._give_up():
+                    self.recorder.record(each.intended, each.started, now, 0, TIMEOUT, detail, 0)
         return 0
 
-    def _cancel_late(self, now: int) -> None:
+    def _give_up(self) -> list[_Running]:
+        """Wait for nothing more; returns what is still running."""
+        self.stopping.set()
         with self.lock:
-            late = [connection for deadline, connection in self.running.values() if now > deadline]
-        for connection in late:
-            connection.cancel()
+            self.is_over = True
+            left, self.running = list(self.running.values()), {}
+        for each in left:
+            each.connection.cancel()
+        return left
+
+    def _cancel_late(self, now: int) -> None:
+        with self.lock:  # so that it is still this statement that the connection runs
+            for each in self.running.values():
+                if now > each.deadline and not each.connection.ends_late_statements:
+                    each.connection.cancel()
 
     def waiting(self, now: int) -> int:
         return 0
@@ -222,18 +257,25 @@ class _SqlLoad:
         with self.lock:
             self.in_flight += 1
             self.recorder.most_in_flight = max(self.recorder.most_in_flight, self.in_flight)
-        answer = self._execute(started, values, connection)
+        answer = self._execute(intended, started, values, connection)
         finished = self.now()
         error, detail = answer.error, answer.detail
         if error is None and self.target.checks:
             error, detail = judge(self.target.checks, Rows(answer.size, answer.rows))
         with self.lock:
             self.in_flight -= 1
-            self.recorder.record(intended, started, finished, 0, error, detail, answer.size)
+            if not self.is_over:
+                self.recorder.record(intended, started, finished, 0, error, detail, answer.size)
         return answer
 
+    def count_not_started(self, intended: int) -> None:
+        with self.lock:
+            if not self.is_over:
+                detail = "no connection was free: see pool="
+                self.recorder.record_not_started(intended, self.now(), NOT_STARTED, detail)
+
     def _execute(
-        self, started: int, values: Mapping[str, Any] | None, connection: SqlConnection | None
+        self, intended: int, started: int, values: Mapping[str, Any] | None, connection: SqlConnection | None
     ) -> Answer:
         opened = connection
         try:
@@ -245,7 +287,7 @@ class _SqlLoad:
         me = threading.get_ident()
         deadline = started + round(self.share.timeout * SECOND)
         with self.lock:
-            self.running[me] = (deadline, opened)
+            self.running[me] = _Running(intended, started, deadline, opened)
         try:
             count, rows = opened.execute(self.statement, values, self.keeps_rows)
         except Exception as error:
@@ -282,17 +324,15 @@ class _OpenLoad(_SqlLoad):
             intended = min(round(profile.arrival_time(number) * SECOND), self.end - 1)
             now = self.now()
             if now > last_start:
-                with self.lock:
-                    self.recorder.record_not_started(
-                        intended, now, NOT_STARTED, "no connection was free: see pool="
-                    )
+                self.count_not_started(intended)
                 continue
             if intended < now:
                 with self.lock:
                     self.recorder.late += 1
             elif not self.wait_until(intended):
                 return
-            self.attempt(intended, self.values(number), self.pool.take())
+            # a thread for each connection: one is always free
+            self.attempt(intended, self.values(number), self.pool.take(self.share.timeout))
 
     def waiting(self, now: int) -> int:
         due = self.share.profile.arrivals_until(now / SECOND)
@@ -324,7 +364,16 @@ class _ClosedLoad(_SqlLoad):
                 return
             with self.lock:
                 number = next(self.numbers)
-            answer = self.attempt(intended, self.values(number), self.pool.take())
+            wait = (self.end - intended) / SECOND + self.share.timeout
+            try:
+                connection = self.pool.take(wait)
+            except NoFreeConnection:
+                self.count_not_started(intended)
+                return
+            if self.stopping.is_set():  # while it waited
+                self.pool.give_back(connection)
+                return
+            answer = self.attempt(intended, self.values(number), connection)
             pause = self.share.thinking_seconds(number)
             if answer.error == CANNOT_CONNECT:
                 pause = max(pause, PAUSE_AFTER_REFUSAL)
@@ -336,7 +385,8 @@ def is_timeout(error: BaseException) -> bool:
     """A statement that the database or the socket ended because it took too long."""
     if isinstance(error, TimeoutError) or getattr(error, "sqlstate", None) == "57014":
         return True
-    return error.args[:1] in ((2013,), (1969,), (3024,)) and "timed out" in str(error).lower()
+    code = error.args[0] if error.args else None  # of MySQL and MariaDB: the socket's, then the servers'
+    return (code == 2013 and "timed out" in str(error).lower()) or code in (1969, 3024)
 
 
 def error_kind(error: BaseException) -> str:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from ematix_probe.environment import REFERENCE, resolve
 from ematix_probe.errors import DeclarationError
@@ -93,6 +93,15 @@ class SqlTarget:
     @property
     def needs_rows(self) -> bool:
         return needs_body(self.checks)
+
+    @property
+    def reads_only(self) -> bool:
+        """Whether the URL of a DuckDB file asks for ``access_mode=read_only``."""
+        return dict(parse_qsl(urlsplit(self.url).query)).get("access_mode") == "read_only"
+
+    @property
+    def serves_several_processes(self) -> bool:
+        return self.dialect != "duckdb" or self.reads_only or REFERENCE.search(self.url) is not None
 
     def resolved(self) -> SqlTarget:
         """The target with the references to the environment replaced."""

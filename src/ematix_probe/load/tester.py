@@ -110,8 +110,9 @@ class MetricTester:
     def _add(
         self, comparison: Comparison, low: float | None, high: float | None, options: dict[str, Any]
     ) -> MetricTester:
-        for bound in (low, high):
-            if bound is not None and not _is_number(bound):
+        given = {"above": (low,), "at_least": (low,), "between": (low, high)}.get(comparison, (high,))
+        for bound in given:
+            if not _is_number(bound):
                 raise _wrong(f"{comparison}() takes a number, not {bound!r}")
         if low is not None and high is not None and low > high:
             raise _wrong(f"{comparison}(): the lower bound {low!r} is above the upper bound {high!r}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ctypes
 import os
 import sys
@@ -52,9 +51,11 @@ class LoopTimer:
 
     def _rang(self) -> None:
         assert self._file is not None
-        with contextlib.suppress(BlockingIOError):
+        try:
             os.read(self._file, 8)
-            self._wake()
+        except BlockingIOError:  # it was set again in the meantime
+            return
+        self._wake()
 
     def close(self) -> None:
         if self._handle is not None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ematix_probe.calling import call_probe, shows_progress
-from ematix_probe.cli.error_report import show_error
+from ematix_probe.cli.error_report import INTERRUPTED, show_error
 from ematix_probe.cli.history_option import HistoryOption, optional_history
 from ematix_probe.cli.output import OutputOption, write_json
 from ematix_probe.cli.terminal import say, style_text, write
@@ -24,7 +24,7 @@ from ematix_probe.reports.json_report import report_json
 HELP = """Run the probes of files, folders or modules.
 
 PATH is a .py file, a folder of them, or a module; PATH::NAME is one probe of it. Exit code 0 when all
-assertions hold, 1 when one does not, 2 when a file cannot be imported.
+assertions hold, 1 when one does not, 2 when a file cannot be imported, 130 after Ctrl-C.
 """
 FailOn = Literal["fail", "warn"]
 
@@ -65,6 +65,7 @@ def run(
     recording = None if opened is None else ForgivingHistory(opened)
     reports: list[RunReport] = []
     errors: list[ProbeError] = []
+    interrupted = False
     for each in chosen:
         try:
             report = run_probe(each, recording, allow_host or ())
@@ -73,8 +74,11 @@ def run(
             show_error(error, each.name)
             continue
         reports.append(report)
+        interrupted = bool(report.metadata.get("interrupted"))
         if output == "text":
             print_report(report)
+        if interrupted:  # Ctrl-C during a load: report what was measured, and run nothing more
+            break
     if output == "json":
         write_json([report_json(report) for report in reports])
     elif len(chosen) > 1:
@@ -93,7 +97,7 @@ def run(
             errors.append(unrecorded)
         if recording.run_ids and not recording.errors and output == "text":
             say(f"recorded in {recording.location}", "dim")
-    return exit_code(reports, errors, fail_on)
+    return INTERRUPTED if interrupted else exit_code(reports, errors, fail_on)
 
 
 def run_probe(found: FoundProbe, history: Any, allowed_hosts: Sequence[str]) -> RunReport:
