@@ -55,7 +55,7 @@ def test_the_verdict_of_a_run_is_its_worst() -> None:
 
 def test_text_has_the_assertions_that_do_not_pass_with_their_rows() -> None:
     assert report_text(MIXED).splitlines() == [
-        "[ ERR] orders (shop.orders)  4 assertions in 2s",
+        "[ ERR] orders (shop.orders)  4 assertions in 1.5s",
         "  c1.rule: message 1",
         "  c2.rule: message 2",
         "      id=7, email=NULL, note='a, b'",
