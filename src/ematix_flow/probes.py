@@ -248,6 +248,7 @@ def _s3_access(connection: S3Connection) -> S3Access:
 
 
 def _iceberg_source(connection: IcebergConnection) -> IcebergSource:
+    from ematix_flow.backends.iceberg.catalog_settings import token_address
     from ematix_flow.backends.iceberg.warehouse import local_folder, s3_connection
     from ematix_probe.sources.iceberg import IcebergSource
 
@@ -260,12 +261,13 @@ def _iceberg_source(connection: IcebergConnection) -> IcebergSource:
         "uri": connection.uri,
         "warehouse": connection.warehouse,
         "token": connection.token,
-        "credential": connection.credential if connection.catalog_type == "rest" else "",
         "client.region": connection.region,
         "client.access-key-id": connection.access_key_id,
         "client.secret-access-key": connection.secret_access_key,
         "client.session-token": connection.session_token,
     }
+    if connection.catalog_type == "rest" and connection.credential:
+        given |= {"credential": connection.credential, "oauth2-server-uri": token_address(connection)}
     properties = {name: value for name, value in given.items() if value} | dict(connection.properties)
     return IcebergSource(properties=DriverProperties(properties), access=access)
 

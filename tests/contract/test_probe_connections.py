@@ -72,7 +72,7 @@ def s3_files(request: pytest.FixtureRequest) -> tuple[Any, dict[str, Any]]:
 
 def in_s3(format: str) -> Make:
     def make(request: pytest.FixtureRequest) -> Connection:
-        from pyarrow import csv, json, orc, parquet
+        from pyarrow import csv, orc, parquet
 
         files, fields = s3_files(request)
         with files.open_output_stream(f"{fields['bucket']}/lake/orders/a.{format}") as out:
@@ -84,7 +84,6 @@ def in_s3(format: str) -> Make:
                 csv.write_csv(rows(), out)
             else:
                 out.write(b'{"id": 1, "note": "a"}\n{"id": 2}\n{"id": 3, "note": "c"}\n')
-        assert json is not None
         return ObjectStoreS3Connection(
             name="shop", format="json_lines" if format == "jsonl" else format, prefix="lake", **fields
         )

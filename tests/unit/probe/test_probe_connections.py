@@ -285,6 +285,7 @@ def test_a_rest_catalog_gets_its_address_keys_and_the_namespace() -> None:
     found = source_of(connection)
     assert dict(found.properties) == {  # type: ignore[attr-defined]
         **{"type": "rest", "uri": "https://catalog/x", "warehouse": "w", "credential": "id:secret"},
+        "oauth2-server-uri": "https://catalog/x/v1/oauth/tokens",
         **{"client.region": "eu-west-1", "client.access-key-id": "AKIA"},
         **{"client.secret-access-key": "geheim", "scope": "all"},
     }
