@@ -41,6 +41,7 @@ class StreamCounters:
     lag_unit: str = "messages"
     dead_letters: int = 0
     dropped: int = 0
+    quarantined: int = 0  # rows that failed an expectation
     empty: int = 0  # messages without a payload
     restarts: int = 0
     changed: bool = False  # since its last line
@@ -74,6 +75,7 @@ class StreamCounters:
             "lag_ms" if self.lag_unit == "milliseconds" else "lag": self.lag,
             "dead_letters": self.dead_letters or None,
             "dropped": self.dropped or None,
+            "quarantined": self.quarantined or None,
             "empty": self.empty or None,
             "restarts": self.restarts or None,
         }
@@ -104,6 +106,8 @@ class StreamCounters:
             parts.append(f"{self.dead_letters:,} dead letters")
         if self.dropped:
             parts.append(f"{self.dropped:,} dropped")
+        if self.quarantined:
+            parts.append(f"{self.quarantined:,} quarantined")
         if self.empty:
             parts.append(f"{self.empty:,} empty")
         if self.restarts:
@@ -147,6 +151,12 @@ class StreamView(StreamListener):
         with self._lock:
             self.states[name].dropped += dropped
             self.states[name].empty += empty
+            self.states[name].changed = True
+            self.show_state(self.states[name])
+
+    def rows_quarantined(self, name: str, count: int) -> None:
+        with self._lock:
+            self.states[name].quarantined += count
             self.states[name].changed = True
             self.show_state(self.states[name])
 

@@ -38,6 +38,9 @@ class StreamListener:
     def messages_left_out(self, name: str, dropped: int, empty: int) -> None:
         """Further messages were not loaded: unreadable ones that the policy drops, and empty ones."""
 
+    def rows_quarantined(self, name: str, count: int) -> None:
+        """This many further rows failed an expectation and were set aside."""
+
     def restarting(self, name: str, error: BaseException, delay: float) -> None:
         """The stream failed and starts again in ``delay`` seconds."""
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from ematix_flow.spec.expectations import ExpectationResult
 from ematix_flow.spec.redaction import mask
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ BATCH_STATUSES = ("committed", "empty", "repeated", "failed")
 
 MOST_PIPELINES = 200
 MOST_TARGETS = 50  # of a pipeline
+MOST_RULES = 500  # of a pipeline
 MOST_PARTITIONS = 500  # of a pipeline
 LONGEST_LABEL = 200
 LONGEST_ERROR = 500
@@ -50,6 +52,7 @@ class _StreamStatus:
         default_factory=dict
     )  # by target: since when, and the error
     targets: set[str] = field(default_factory=set)
+    rules: set[str] = field(default_factory=set)
     partitions: set[tuple[Gauge, str, str]] = field(default_factory=set)  # whose lag is shown
 
 
@@ -111,6 +114,16 @@ class StreamMetrics:
         self._dead = self._counter("dead_letters", "Letters kept as dead.", "pipeline", "stage")
         self._restarts = self._counter("restarts", "Restarts after a failure.", "pipeline")
         self._skipped = self._counter("skipped", "Messages left out on purpose.", "pipeline")
+        self._expectations = self._counter(
+            "expectations",
+            "Expectations that were checked on a batch, by what they found.",
+            "pipeline",
+            "rule",
+            "verdict",
+        )
+        self._quarantined = self._counter(
+            "quarantined_rows", "Rows that failed an expectation and were set aside.", "pipeline"
+        )
         self._late_rows = self._counter("late_rows", "Rows of windows that were already loaded.", "pipeline")
         self._state_rows = self._gauge("state_rows", "Open windows and their groups.", "pipeline")
         self._state_bytes = self._gauge("state_bytes", "Size of the state on disk.", "pipeline")
@@ -205,6 +218,15 @@ class StreamMetrics:
 
     def count_tombstones(self, pipeline: str, messages: int = 1) -> None:
         self._tombstones.labels(self._pipeline_label(pipeline)).inc(_not_negative(messages))
+
+    def count_expectations(self, pipeline: str, results: Sequence[ExpectationResult]) -> None:
+        """Count what the expectations of a batch found in the rows of one target."""
+        with self._lock:
+            name, known = self._status_of(pipeline)
+            for each in results:
+                rule = _bounded(known.rules, _label(each.rule), MOST_RULES)
+                self._expectations.labels(name, rule, each.verdict).inc()
+                self._quarantined.labels(name).inc(_not_negative(each.quarantined))
 
     def count_late_rows(self, pipeline: str, rows: int) -> None:
         self._late_rows.labels(self._pipeline_label(pipeline)).inc(_not_negative(rows))

@@ -52,6 +52,7 @@ from ematix_flow.state.runlog.base import RunLog, project_run_log
 from ematix_flow.state.runlog.records import RunRecord, RunStatus
 from ematix_flow.state.times import utc_now
 from ematix_flow.streams.dead_letters import dead_letters_of_stream
+from ematix_flow.streams.expectation_totals import ExpectationTotals
 from ematix_flow.streams.restarts import RestartNotice, RestartPolicy, RestartSupervisor
 from ematix_flow.streams.run_options import StreamRunOptions
 
@@ -75,7 +76,10 @@ _NOT_RESTARTED = (
 )
 
 
-_COUNTS = ("total_rows", "rows_read", "iterations", "dead_letters", "dropped", "empty", "late", "restarts")
+_COUNTS = (
+    *("total_rows", "rows_read", "iterations", "dead_letters", "dropped", "quarantined", "empty", "late"),
+    "restarts",
+)
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,7 @@ class StreamResult:
     shutdown_triggered: bool
     dead_letters: int
     dropped: int  # unreadable messages that transform_on_error="drop" ignored
+    quarantined: int  # rows that failed an expectation and were set aside
     empty: int  # messages without a payload, which produce no row
     late: int  # rows of windows that were already loaded, or of joins after their partners
     restarts: int
@@ -235,6 +240,7 @@ class _SupervisedStream:
         self._record: RunRecord | None = None  # of the current or last attempt
         self._healthy_after = dt.timedelta()
         self._is_healthy = False
+        self._expectations = ExpectationTotals()  # of the current attempt
         self._has_followed = False  # whether its source and targets existed in an earlier attempt
 
     def run_supervised(self, policy: RestartPolicy) -> None:
@@ -266,7 +272,7 @@ class _SupervisedStream:
         record = RunRecord(
             run_id=str(uuid.uuid4()),
             pipeline=self.spec.name,
-            target=", ".join(t.label for t in self.spec.targets),
+            target=self._record_target(),
             mode="stream",
             trigger="consume",
             attempt=self.running._counts["restarts"] + 1,
@@ -274,6 +280,7 @@ class _SupervisedStream:
         )
         recording = RunRecording(record, self.log, where=self.spec.where)
         self._record, self._is_healthy = recording.record, False
+        self._expectations = ExpectationTotals()
         self.observers.run_started(self._record)
         before = dict(self.running._counts)
         try:
@@ -296,7 +303,8 @@ class _SupervisedStream:
 
     def _follow(self, recording: RunRecording) -> None:
         def report(batch: BatchReport) -> None:
-            self._on_batch(batch)
+            for text in self._on_batch(batch):
+                note(text)
             recording.save_output_periodically()
 
         def note(text: str) -> None:
@@ -350,7 +358,8 @@ class _SupervisedStream:
         if self._record is not None and self._record.finished_at is not None:
             self.observers.run_finished(self._record, RunEnd((most or 0) + 1, again, error))
 
-    def _on_batch(self, batch: BatchReport) -> None:
+    def _on_batch(self, batch: BatchReport) -> list[str]:
+        """Count the batch. Returns notes about expectations that fail for the first time."""
         self._report_healthy()
         name = self.spec.name
         written, letters = sum(batch.rows_written.values()), sum(batch.dead_letters.values())
@@ -360,6 +369,7 @@ class _SupervisedStream:
             iterations=1,
             dead_letters=letters,
             dropped=batch.dropped,
+            quarantined=batch.quarantined,
             empty=batch.empty,
             late=batch.late,
         )
@@ -387,6 +397,13 @@ class _SupervisedStream:
             self.metrics.count_skipped(name, batch.dropped)
             self.metrics.count_tombstones(name, batch.empty)
             self.watch.messages_left_out(name, lost, batch.empty)
+        if batch.quarantined:
+            self.watch.rows_quarantined(name, batch.quarantined)
+        notes = []
+        for target, found in batch.expectations.items():
+            self.metrics.count_expectations(name, found)
+            notes += self._expectations.add(target, found)
+        return notes
 
     def _on_target_failure(self, target: str, error: FlowError | None) -> None:
         if error is None:
@@ -409,13 +426,18 @@ class _SupervisedStream:
     ) -> None:
         now = self.running._counts
         done = {key: now[key] - before[key] for key in now}
+        if isinstance(error, ExpectationFailed) and error.results:
+            self._expectations.add(self._record_target(), error.results)
         self._record = recording.finish(
             status,
             error,
             path="stream",
             rows=replace(UNKNOWN_ROWS, read=done["rows_read"], inserted=done["total_rows"]),
-            metrics={"stream": done},
+            metrics={"stream": done, "targets": self._expectations.to_json()},
         )
+
+    def _record_target(self) -> str:
+        return ", ".join(target.label for target in self.spec.targets)
 
 
 @contextmanager

@@ -175,6 +175,8 @@ class BatchLoader:
                 applied = sink.commit(batch)
             if not applied.duplicate or sink.label not in report.rows_written:
                 report.rows_written[sink.label] = applied.rows.written
+            if applied.expectations:
+                report.expectations[sink.label] = applied.expectations
             fault_points.point("stream.target_committed")
 
     def _count_and_reject(

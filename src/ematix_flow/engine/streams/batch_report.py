@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from ematix_flow.backends.messages.base import LagUnit
 from ematix_flow.engine.streams.state.operator import StateReport
+from ematix_flow.spec.expectations import ExpectationResult
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,17 @@ class BatchReport:
     rows_written: dict[str, int] = field(default_factory=dict)
     dead_letters: dict[str, int] = field(default_factory=dict)
     dropped: int = 0
+    expectations: dict[str, tuple[ExpectationResult, ...]] = field(default_factory=dict)  # by target
     late: int = 0  # rows of windows that were already closed
     state: StateReport | None = None  # of a stream with a window
     empty: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     lag: Mapping[str, int] = field(default_factory=dict)
     lag_unit: LagUnit = "messages"
+
+    @property
+    def quarantined(self) -> int:
+        return sum(each.quarantined for found in self.expectations.values() for each in found)
 
     @contextmanager
     def time_phase(self, phase: str) -> Iterator[None]:
