@@ -165,6 +165,18 @@ declare_point(
 declare_point(
     "gate.replay_removed", "replayed rows have left the quarantine table, within the open transaction"
 )
+declare_point(
+    "quarantine.noted",
+    "a lake's journal names the quarantine table that is about to change; nothing of it has changed",
+)
+declare_point(
+    "quarantine.written",
+    "the quarantine table of a lake or of files is changed for good; this counts from the target's commit on",
+)
+declare_point(
+    "quarantine.settled",
+    "the target has committed, and rows that do not count are gone from quarantine; that is not noted yet",
+)
 declare_point("apply.ledger_written", "the ledger row is in the open transaction; nothing in it is durable")
 declare_point(
     "apply.rows_written", "rows and ledger row are in the open transaction; nothing in it is durable"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import uuid
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,14 +18,16 @@ from ematix_flow.backends.base import (
     Load,
     LoadResult,
     LoadRows,
-    StagedRows,
+    QuarantinedRows,
+    SameDatabaseRows,
     Staging,
     TablePlan,
 )
 from ematix_flow.backends.objectstore.layout.file_layout import require_readable_names
 from ematix_flow.backends.objectstore.layout.partition_folders import check_partition_columns
 from ematix_flow.backends.objectstore.storage.local_storage import LocalStorageRoot
-from ematix_flow.backends.objectstore.writing.load import FilesLoad
+from ematix_flow.backends.objectstore.writing.gate import FilesGate
+from ematix_flow.backends.objectstore.writing.load import FilesLoad, ReplayedRows
 from ematix_flow.backends.objectstore.writing.staging import FilesStaging
 from ematix_flow.backends.objectstore.writing.table_storage import StorageRoot
 from ematix_flow.backends.objectstore.writing.tables import FilesTables
@@ -67,6 +70,9 @@ class FilesTarget(BatchTarget):
     def warnings(self) -> tuple[str, ...]:
         return self._root.remarks()
 
+    def gate_dialect(self) -> str:
+        return "duckdb"
+
     # -------------------------------------------------------------- lock, ledger, watermark
 
     def lock(self, pipeline: str, target: str, run_id: uuid.UUID) -> AbstractContextManager[None]:
@@ -103,8 +109,10 @@ class FilesTarget(BatchTarget):
         return staging
 
     def apply(self, load: Load, rows: LoadRows) -> LoadResult:
-        if not isinstance(rows, StagedRows):
+        if isinstance(rows, SameDatabaseRows):
             raise Unsupported("a folder of files cannot compute rows itself", state="nothing was touched")
+        if isinstance(rows, QuarantinedRows):
+            return self._replay(load, rows)
         staging, home = rows.staging, self._root.table_storage(load.table)
         assert isinstance(staging, FilesStaging)
         with (
@@ -112,13 +120,39 @@ class FilesTarget(BatchTarget):
             staging.scratch_folder() as scratch,
         ):
             parts = [staging.read_part(part, scratch) for part in rows.parts]
+            gate = FilesGate(self._tables, home, load, staging, scratch) if load.plan.gate else None
             if load.dry_run:
                 there = self._tables.preview_version(home, load.table)
-                return FilesLoad(home, load, staging, parts, there, scratch).preview()
+                return FilesLoad(home, load, staging, parts, there, scratch, gate).preview()
             with home.lock():
                 base = self._tables.ensure_version(home, load.table)
+                if gate is not None:
+                    gate.settle(base)
                 fault_points.point("apply.began")
-                return FilesLoad(home, load, staging, parts, base, scratch).commit()
+                return FilesLoad(home, load, staging, parts, base, scratch, gate).commit()
+
+    def _replay(self, load: Load, rows: QuarantinedRows) -> LoadResult:
+        """Load rows of a quarantine table. Those that fail again stay there as they are."""
+        home = self._root.table_storage(load.table)
+        staging = self.create_staging(load, load.table.arrow_schema())
+        try:
+            with (
+                self._root.explain_errors(f"{load.table.label} is unchanged"),
+                staging.scratch_folder() as scratch,
+                nullcontext() if load.dry_run else home.lock(),
+            ):
+                find = self._tables.preview_version if load.dry_run else self._tables.ensure_version
+                base = find(home, load.table)
+                gate = FilesGate(self._tables, home, load, staging, scratch)
+                found = gate.check_replayed(rows, base, load.dry_run)
+                part = staging.read_part(staging.write("replayed", found.batches), scratch)
+                taken = ReplayedRows(rows, found.choice, part.summary.rows)
+                work = FilesLoad(home, load, staging, [part], base, scratch, gate, taken)
+                applied = work.preview() if load.dry_run else work.commit()
+                read = part.summary.rows + found.quarantined
+                return replace(applied, rows=replace(applied.rows, read=read), expectations=found.results)
+        finally:
+            self._root.drop_staging(staging)
 
     def drop_staging(self, staging: Staging) -> None:
         self._root.drop_staging(staging)

@@ -53,6 +53,9 @@ class RelationalTarget(SqlDatabase, BatchTarget):
         with self.read_session() as session:
             return self.plan_in_session(session, table, live, matching)
 
+    def gate_dialect(self) -> str:
+        return self.dialect.name
+
     def change_table(self, table: TableSpec, plan: TablePlan) -> None:
         """Make the changes and create the control tables, in one transaction."""
         with self.session() as session, transaction(session):

@@ -14,7 +14,7 @@ from sqlglot import exp
 
 from ematix_flow.backends.base import BatchTarget, TablePlan
 from ematix_flow.backends.sql.gate import column_infos
-from ematix_flow.backends.sql.table_names import require_table_names
+from ematix_flow.backends.sql.table_names import require_distinct_names, require_table_names
 from ematix_flow.backends.sql.target import RelationalTarget
 from ematix_flow.errors import PlanError, SchemaMismatch, Unsupported, did_you_mean
 from ematix_flow.spec.expectations import (
@@ -130,16 +130,19 @@ def _require_evaluable(
     """Compile the rules for the target, which refuses what it cannot evaluate."""
     from ematix_probe.compiling import compile_assertions
 
-    if not isinstance(sink, RelationalTarget):
+    name = sink.gate_dialect()
+    if name is None:
         raise Unsupported(
             f"expectations cannot be checked in a target of kind {kind!r} before its rows become visible",
             where=where,
             next_step="check the rows with a data probe in transforms_pre= or transforms_post=",
         )
-    columns = column_infos(table.columns, sink.dialect)
+    if not isinstance(sink, RelationalTarget):
+        require_distinct_names(table, "the gate")
+    columns = column_infos(table.columns, sink.dialect if isinstance(sink, RelationalTarget) else None)
     rows = exp.select("*").from_(exp.Table(this=identifier("rows")))
     for rule in gate.rules:
-        compiled = compile_assertions([rule.assertion], columns, sink.dialect.name, rows, _any_table)
+        compiled = compile_assertions([rule.assertion], columns, name, rows, _any_table)
         problem = _compile_problem(compiled)
         if problem is not None:
             raise PlanError(

@@ -1,30 +1,45 @@
 """One load into a folder of files: computes what changes, and publishes the version with the result.
 
-Data, ledger entry and watermark are part of that version, so publishing it commits all of them at once. The
-caller holds the table's lock.
+Data, ledger entry and watermark are part of that version, so publishing it commits all of them at once. Rows
+for the quarantine table are published before, and count from that commit on. The caller holds the table's
+lock.
 """
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ematix_flow.backends.base import Load, LoadResult
-from ematix_flow.backends.incremental_loads import batch_key, require_unmoved_watermark
-from ematix_flow.backends.objectstore.formats.file_readers import count_rows
+from ematix_flow.backends.base import Load, LoadResult, QuarantinedRows
+from ematix_flow.backends.incremental_loads import batch_key, made_no_progress, require_unmoved_watermark
 from ematix_flow.backends.objectstore.formats.file_writers import RollingFileWriter, WrittenFile
 from ematix_flow.backends.objectstore.layout.file_layout import merge_columns
 from ematix_flow.backends.objectstore.layout.table_paths import DataFile
 from ematix_flow.backends.objectstore.writing import boundary_rows
+from ematix_flow.backends.objectstore.writing.gate import FilesGate, PassedParts
+from ematix_flow.backends.objectstore.writing.quarantine import RowChoice
 from ematix_flow.backends.objectstore.writing.staging import FilesStaging, WrittenPart, highest_watermark
 from ematix_flow.backends.objectstore.writing.table_state import FileFacts, TableState
 from ematix_flow.backends.objectstore.writing.table_storage import TableStorage, TableVersion
+from ematix_flow.backends.objectstore.writing.tables import existing_files
 from ematix_flow.backends.stores.ledger_records import new_ledger_entry
 from ematix_flow.errors import RowRejected, TargetFailed
 from ematix_flow.spec.row_counts import RowCounts
 from ematix_flow.strategies import truncate
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ReplayedRows:
+    """What a load takes out of a quarantine table: the rows of ``choice``, which were read to be loaded."""
+
+    rows: QuarantinedRows
+    choice: RowChoice
+    read: int
 
 
 @dataclass(frozen=True)
@@ -47,7 +62,8 @@ class _LoadChange:
 class FilesLoad:
     """A staged load and the table's current version (None: there is no table yet).
 
-    ``scratch`` is an empty local folder for files that are made here.
+    ``scratch`` is an empty local folder for files that are made here. ``gate`` checks the rows, unless they
+    are ``replayed`` and were checked before.
     """
 
     def __init__(
@@ -58,16 +74,19 @@ class FilesLoad:
         parts: Sequence[WrittenPart],
         base: TableVersion | None,
         scratch: Path,
+        gate: FilesGate | None = None,
+        replayed: ReplayedRows | None = None,
     ) -> None:
         self._home, self._load, self._staging, self._parts = home, load, staging, parts
         self._base, self._scratch = base, scratch
+        self._gate, self._replayed = gate, replayed
         self._rows_in = sum(part.summary.rows for part in parts)
         self._high = highest_watermark(parts, staging)
         self._require_watermarks()
 
     def preview(self) -> LoadResult:
         """The counts of the load; the table does not change."""
-        return self._duplicate_result() or self._compute_change().applied
+        return self._duplicate_result() or self._compute_change(self._check()).applied
 
     def commit(self) -> LoadResult:
         """Build the load's version and publish it. A load without new rows makes no version."""
@@ -80,16 +99,53 @@ class FilesLoad:
         if (duplicate := self._duplicate_result()) is not None:
             return duplicate
         self._require_same_layout(base)
-        change = self._compute_change()
-        if load.plan.range is not None and not change.applied.rows.inserted:
+        passed = self._check()
+        change = self._compute_change(passed)
+        if self._is_idle(change, passed, base):
             if (
                 self._home.current_version() is None
             ):  # the table exists from its first load on, even without rows
                 self._home.publish(base, (), (), replace(base.state, layout=self._staging.layout))
-            return LoadResult(RowCounts(read=self._rows_in))
+            return LoadResult(RowCounts(read=self._rows_in), expectations=passed.results)
+        self._change_quarantine(passed, base)
         new = [new.file for new in change.new]
         self._home.publish(base, list(change.kept), new, self._next_state(base, change))
+        self._settle_quarantine()
         return change.applied
+
+    def _is_idle(self, change: _LoadChange, passed: PassedParts, base: TableVersion) -> bool:
+        """Whether an incremental load found nothing new."""
+        if self._load.plan.range is None or change.applied.rows.inserted:
+            return False
+        if not passed.quarantined:
+            return True
+        no_progress = made_no_progress(self._load.plan.range, change.applied)
+        return no_progress and self._gate is not None and not self._gate.must_write(passed, base)
+
+    # -------------------------------------------------------------- the gate
+
+    def _check(self) -> PassedParts:
+        if self._gate is None or self._replayed is not None:
+            return PassedParts(tuple(self._parts))
+        return self._gate.check(self._parts)
+
+    def _change_quarantine(self, passed: PassedParts, base: TableVersion) -> None:
+        if self._gate is None:
+            return
+        if self._replayed is None:
+            self._gate.set_aside(passed, base, self._high)
+        else:
+            taken = self._replayed
+            self._gate.take_out(taken.rows, taken.choice, taken.read, base)
+
+    def _settle_quarantine(self) -> None:
+        if self._gate is None:
+            return
+        try:
+            self._gate.settle_own()
+        except Exception as error:  # the load is committed: the next load settles it
+            label = self._load.table.label
+            _log.warning("the quarantine table of %s is settled by the next load: %s", label, error)
 
     def _duplicate_result(self) -> LoadResult | None:
         """The result for a batch that is already committed; None otherwise."""
@@ -102,11 +158,11 @@ class FilesLoad:
 
     # -------------------------------------------------------------- what changes
 
-    def _compute_change(self) -> _LoadChange:
-        load, there = self._load, self._existing_files()
-        new = [file for part in self._parts for file in self._describe_files(part.data, part.summary.files)]
-        if any(part.summary.rows_set_aside for part in self._parts):
-            new += self._boundary_files(there)
+    def _compute_change(self, passed: PassedParts) -> _LoadChange:
+        load, there = self._load, existing_files(self._home, self._base) if self._base is not None else {}
+        new = [file for part in passed.parts for file in self._describe_files(part.data, part.summary.files)]
+        if any(part.summary.rows_set_aside for part in passed.parts):
+            new += self._boundary_files(passed, there)
         before, inserted = _total_rows(there.values()), _total_rows(file.facts for file in new)
         replaces = load.plan.mode == "truncate"
         if replaces:
@@ -118,24 +174,14 @@ class FilesLoad:
                 allow_empty=load.plan.allow_empty,
             )
         counts = RowCounts(read=self._rows_in, inserted=inserted, deleted=before if replaces else 0)
-        return _LoadChange({} if replaces else there, tuple(new), LoadResult(counts, self._high))
+        applied = LoadResult(counts, self._high, expectations=passed.results)
+        return _LoadChange({} if replaces else there, tuple(new), applied)
 
-    def _existing_files(self) -> dict[str, FileFacts]:
-        """The files that are in the folder now. Rows of files that the state does not list are counted."""
-        if self._base is None:
-            return {}
-        state = self._base.state
-        return {
-            file.name: state.files.get(file.name)
-            or FileFacts(count_rows(file.path, state.layout.format, state.layout.csv))
-            for file in self._home.data_files(self._base)
-        }
-
-    def _boundary_files(self, there: dict[str, FileFacts]) -> list[_NewFile]:
+    def _boundary_files(self, passed: PassedParts, there: dict[str, FileFacts]) -> list[_NewFile]:
         """Write files with the rows at the bound that the table does not hold yet."""
         low, folder = self._staging.lower_bound, self._scratch / "ties"
         assert low is not None
-        aside = [part.set_aside_file for part in self._parts if part.set_aside_file is not None]
+        aside = [part.set_aside_file for part in passed.parts if part.set_aside_file is not None]
         if self._base is None:
             files, layout = [], self._staging.layout
         else:
@@ -179,6 +225,7 @@ class FilesLoad:
             layout=self._staging.layout,
             files={**change.kept, **{new.file.name: new.facts for new in change.new}},
             ledger=(*base.state.ledger, entry),
+            quarantines=self._gate.tokens(base) if self._gate is not None else base.state.quarantines,
         )
         if self._high is not None:
             state = state.with_watermark(load.pipeline, load.target, self._high)

@@ -47,6 +47,23 @@ class ReplacedVersion:
 
 
 @dataclass(frozen=True)
+class PendingChange:
+    """Files of a quarantine table that a load of its target has added, and those that it removes.
+
+    It counts once the state of the target has its token.
+    """
+
+    target: str
+    token: str
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> PendingChange:
+        return cls(value["target"], value["token"], tuple(value["added"]), tuple(value["removed"]))
+
+
+@dataclass(frozen=True)
 class TableState:
     """The state of one version of a table."""
 
@@ -60,6 +77,8 @@ class TableState:
     replaced: tuple[ReplacedVersion, ...] = ()
     adopted: tuple[str, ...] = ()  # a user's own files among ours
     begun: bool = False  # in a bucket: the first load has not committed; for readers there is no table
+    pending: tuple[PendingChange, ...] = ()  # of a quarantine table
+    quarantines: tuple[tuple[str, str], ...] = ()  # names, and the token of the last commit that changed each
 
     def watermark(self, pipeline: str, target: str, column: str) -> Watermark | None:
         return find_watermark(self.watermarks, pipeline, target, column)
@@ -78,7 +97,13 @@ class TableState:
             "sealed": self.sealed,
             "ledger": [entry_to_json(entry) for entry in self.ledger],
         }
-        rare = {"sealed_as": list(self.sealed_as), "adopted": list(self.adopted), "begun": self.begun}
+        rare = {
+            "sealed_as": list(self.sealed_as),
+            "adopted": list(self.adopted),
+            "begun": self.begun,
+            "pending": [asdict(change) for change in self.pending],
+            "quarantines": dict(self.quarantines),
+        }
         return {**value, **{name: some for name, some in rare.items() if some}}
 
     @classmethod
@@ -92,6 +117,8 @@ class TableState:
             sealed_as=tuple(value.get("sealed_as", ())),
             adopted=tuple(value.get("adopted", ())),
             begun=value.get("begun", False),
+            pending=tuple(PendingChange.from_json(change) for change in value.get("pending", ())),
+            quarantines=tuple(value.get("quarantines", {}).items()),
             watermarks=tuple(StoredWatermark.from_json(w) for w in value["watermarks"]),
             replaced=tuple(
                 ReplacedVersion(r["version"], dt.datetime.fromisoformat(r["at"])) for r in value["replaced"]

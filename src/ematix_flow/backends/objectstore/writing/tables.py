@@ -161,6 +161,16 @@ class FilesTables:
         return found_files_can_hold(self.format, user_partition_columns(list_user_files(home, self.format)))
 
 
+def existing_files(home: TableStorage, version: TableVersion) -> dict[str, FileFacts]:
+    """The files that are in the folder now. Rows of files that the state does not list are counted."""
+    state = version.state
+    return {
+        file.name: state.files.get(file.name)
+        or FileFacts(count_rows(file.path, state.layout.format, state.layout.csv))
+        for file in home.data_files(version)
+    }
+
+
 def _require_same_shape(table: TableSpec, there: FileLayout, wanted: FileLayout) -> None:
     """Refuse another partitioning or dialect: readers could not read the files of the folder together."""
     words = None
