@@ -142,11 +142,15 @@ def _write_file(connection: duckdb.DuckDBPyConnection, number: int, each: int, f
 
 
 def _write_delta(rows: int, folder: Path) -> None:
+    import pyarrow as pa
     import pyarrow.parquet as pq
     from deltalake import write_deltalake
 
     for file in sorted(parquet_folder(rows).glob("*.parquet")):
-        write_deltalake(str(folder), pq.read_table(file), mode="append")
+        table = pq.read_table(file)
+        # Spark refuses a column that is not nullable if delta-rs has not listed the feature for it
+        nullable = pa.schema([field.with_nullable(True) for field in table.schema])
+        write_deltalake(str(folder), table.cast(nullable), mode="append")
 
 
 def _count(rows: int, every: int, at: int) -> int:
