@@ -50,6 +50,7 @@ FILES = ("files.version_written", "files.before_publish", "files.after_publish")
 RECORDED = ("runlog.before_finish",)
 TASKS = ("task.staged",)  # of a worker, which may run again: tests/fault/test_task_retries.py
 CHANGED = ("apply.table_changed",)  # each in turn: ematix_flow.testing.history, over every backend
+GATED = ("gate.checked", "gate.quarantined", "gate.replay_removed")  # test_gates_killed.py
 FOLDED = ("fold.entries_written", "fold.counts", "fold.files_removed")  # unit/backends/test_lake_journal.py
 SET_ASIDE = (  # contract/test_gates_lake.py, contract/test_gates_files.py
     "quarantine.noted",
@@ -82,7 +83,7 @@ SENT = ("messages.produced", "messages.before_commit", "messages.after_commit")
 
 
 def test_every_commit_point_has_a_crash_test() -> None:
-    here = {*STAGED, *TASKS, *APPLIED, *CHANGED, *FILES, *FOLDED, *SET_ASIDE, *SPOOLED, *RECORDED}
+    here = {*STAGED, *TASKS, *APPLIED, *CHANGED, *GATED, *FILES, *FOLDED, *SET_ASIDE, *SPOOLED, *RECORDED}
     assert set(fault_points.declared_points()) == {*here, *STREAMED, *WINDOWED, *SENT}
 
 
