@@ -57,9 +57,9 @@ class Limits:
 
 def limits(low: Any, high: Any, column: ColumnInfo, *, loose: bool = False) -> Limits:
     """The range for a column. ``loose``: the engine (SQLite) has columns that hold values of any type."""
+    kind = compared_as(column, (low, high), loose)
     low = None if low == -math.inf else low
     high = None if high == math.inf else high
-    kind = compared_as(column, (low, high), loose)
     least = None if low is None else _bound(low, column, kind, ROUND_CEILING)
     most = None if high is None else _bound(high, column, kind, ROUND_FLOOR)
     if least in (-math.inf, -_BEYOND):

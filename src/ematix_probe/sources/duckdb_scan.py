@@ -34,13 +34,18 @@ _TRACEBACK = re.compile(r"\.? Detail: Python exception:.*\Z", re.DOTALL)
 class Workspace:
     """A DuckDB database in memory and a folder for what does not fit; both end together."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, folder: Path, stack: ExitStack) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
         self.connection, self.folder = connection, folder
-        self._stack = stack
 
-    def keep(self, closing: Any) -> Any:
-        """Enter a context that ends with the workspace."""
-        return self._stack.enter_context(closing)
+    def describe(self, query: exp.Query) -> list[tuple[str, str]]:
+        """The names and DuckDB's types of a query's columns."""
+        import duckdb
+
+        try:
+            found = self.connection.execute(f"DESCRIBE {query.sql(dialect='duckdb')}").fetchall()
+        except duckdb.Error as error:
+            raise SourceFailed(plain_message(str(error))) from error
+        return [(name, native) for name, native, *_ in found]
 
 
 @contextmanager
@@ -63,7 +68,7 @@ def open_workspace() -> Iterator[Workspace]:
         connection = duckdb.connect(":memory:", config=settings)
         stack.callback(connection.close)
         connection.execute("SET TimeZone = 'UTC'")
-        yield Workspace(connection, Path(folder), stack)
+        yield Workspace(connection, Path(folder))
 
 
 class ScanSource(Source):
@@ -316,6 +321,10 @@ def fetch_rows(connection: duckdb.DuckDBPyConnection, sql: str) -> list[tuple[An
 
 
 def _values(column: pa.ChunkedArray, kind: str) -> list[Any]:
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":  # which Python does not hold
+        column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
     values: list[Any] = column.to_pylist()
     if kind in ("HUGEINT", "UHUGEINT"):
         return [None if value is None else int(value) for value in values]

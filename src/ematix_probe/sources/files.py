@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from sqlglot import exp
 
+from ematix_probe.compiling.trees import aliased, case, is_null
 from ematix_probe.errors import DeclarationError, SourceFailed
 from ematix_probe.location import caller_location
 from ematix_probe.sources.base import Subject
@@ -104,7 +105,7 @@ def scan_files(
     if format == "orc" or (format == "parquet" and filesystem is not None):
         return _dataset_scan(found, format, filesystem, partitions)
     if format == "parquet":
-        return _parquet_scan(found.files, partitions)
+        return _parquet_scan(found.files, partitions, workspace)
     local, names = (found, {}) if filesystem is None else _download(found, filesystem, workspace.folder)
     try:
         if format == "csv":
@@ -122,14 +123,24 @@ def scan_files(
 # ------------------------------------------------------------------ one reader a format
 
 
-def _parquet_scan(files: Sequence[DataFile], partitions: dict[str, str]) -> SqlScan:
+def _parquet_scan(files: Sequence[DataFile], partitions: dict[str, str], workspace: Workspace) -> SqlScan:
+    """The statistics in Parquet leave out NaN, and DuckDB decides conditions by them: a CASE hides them."""
     from ematix_probe.sources.duckdb_types import duckdb_type
 
     arguments: dict[str, Any] = {"union_by_name": len(files) > 1, "hive_partitioning": bool(partitions)}
     if partitions:
         types = {name: duckdb_type(kind) for name, kind in partitions.items()}
         arguments |= {"hive_types_autocast": False, "hive_types": types}
-    return SqlScan(exp.select("*").from_(read_function("read_parquet", files, arguments)))
+    query = exp.select("*").from_(read_function("read_parquet", files, arguments))
+    floats = [name for name, native in workspace.describe(query) if native in ("FLOAT", "DOUBLE")]
+    if floats:
+        hidden = [aliased(_hidden(exp.column(name, quoted=True)), name) for name in floats]
+        query.selects[0].set("replace", hidden)
+    return SqlScan(query)
+
+
+def _hidden(tree: exp.Expression) -> exp.Expression:
+    return case(is_null(tree), exp.Null(), tree)
 
 
 def _dataset_scan(found: FoundFiles, format: str, filesystem: Any, partitions: dict[str, str]) -> DatasetScan:

@@ -165,9 +165,10 @@ class _PolarsScan(BatchScan):
         return self.frame.collect_schema().to_frame().to_arrow().schema
 
     def read(self, columns: Sequence[str]) -> pa.RecordBatchReader:
+        import polars.selectors
         import pyarrow as pa
 
-        chosen = self.frame.select(list(columns))
+        chosen = self.frame.select(polars.selectors.by_name(*columns))  # a text such as "*" means all columns
         full = self.schema()
         schema = pa.schema([full.field(name) for name in columns])
         if not self._lazy:

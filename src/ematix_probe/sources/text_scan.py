@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlglot import exp
 
 from ematix_probe.errors import SourceFailed
+from ematix_probe.sources.duckdb_scan import NO_COLUMN, plain_message
 from ematix_probe.sources.duckdb_types import duckdb_type
 from ematix_probe.sources.file_paths import DataFile
 from ematix_probe.sources.scans import SqlScan
 from ematix_probe.sources.text_options import ColumnTypes, CsvOptions, JsonOptions
-
-if TYPE_CHECKING:
-    pass
 
 _DELIMITERS = ",;\t|"
 _FIRST_LINE = 1 << 20
@@ -141,8 +139,6 @@ def _hive(partitions: dict[str, str]) -> dict[str, Any]:
 
 def _no_rows(columns: ColumnTypes, partitions: dict[str, str]) -> SqlScan:
     """A table without rows; without columns too, unless they were declared."""
-    from ematix_probe.sources.duckdb_scan import NO_COLUMN
-
     types = {**dict(columns), **partitions} or {NO_COLUMN: "boolean"}
     selected = [
         exp.alias_(exp.cast(exp.Null(), duckdb_type(kind), dialect="duckdb"), name, quoted=True)
@@ -199,7 +195,7 @@ def _csv_problem(
         except duckdb.Error as error:
             if _ON_LINE.search(str(error)):
                 return _csv_message(str(error))
-    return _csv_message(message)
+    return _csv_message(plain_message(message))
 
 
 def _header(file: DataFile, options: CsvOptions, delimiter: str) -> list[str]:
