@@ -41,6 +41,7 @@ class Bucket:
 
     files: Any  # pyarrow.fs.FileSystem
     path: str
+    lists_folders: bool = True
 
 
 def location_of(url: str, kind: str) -> str:
@@ -64,7 +65,8 @@ def open_bucket(url: str, kind: str) -> Bucket:
         if kind == "s3":
             return Bucket(fs.S3FileSystem(**_s3_arguments(options)), place)
         if kind == "gs":
-            return Bucket(fs.GcsFileSystem(**_gcs_arguments(options)), place)
+            # it reads the whole prefix for every list, and shows no folder that nobody made
+            return Bucket(fs.GcsFileSystem(**_gcs_arguments(options)), place, lists_folders=False)
         account = options.get("account")
         if account is None:
             account, _, place = place.partition("/")

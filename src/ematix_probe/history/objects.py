@@ -13,6 +13,7 @@ import itertools
 import json
 import re
 import secrets
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ _RANDOM_BITS = 11  # an id is a number of milliseconds and a random rest; JavaSc
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _LAST_MILLISECOND = 253_402_300_799_999  # of the year 9999
 _PLAIN = re.compile(r"[A-Za-z0-9_-]")
+_PAST_PAGES = 10  # an assertion is looked for in so many times more runs than are wanted
 _KEPT = 2_000  # documents of this process's memory
 
 
@@ -41,14 +43,12 @@ class ObjectHistory(HistoryStore):
         self.location = location_of(url, kind)
         self._opened: Bucket | None = None
         self._known: dict[str, RecordedRun] = {}
+        self._last_id, self._lock = 0, threading.Lock()
 
     # -------------------------------------------------------------------------------------- writing
 
     def add(self, run: RecordedRun) -> int:
-        now = dt.datetime.now(dt.timezone.utc)
-        run_id = ((now - _EPOCH) // dt.timedelta(milliseconds=1) << _RANDOM_BITS) | secrets.randbits(
-            _RANDOM_BITS
-        )
+        run_id = self._new_id()
         document = {"version": _VERSION, **dataclasses.replace(run, id=run_id).to_dict()}
         # the rest of the name tells two runs with one id apart
         name = f"{run_id:017d}-{secrets.token_hex(4)}.json"
@@ -60,6 +60,14 @@ class ObjectHistory(HistoryStore):
             with bucket.files.open_output_stream(path) as stream:
                 stream.write(content)
         return run_id
+
+    def _new_id(self) -> int:
+        """An id above those that this process has given, also within one millisecond."""
+        milliseconds = (dt.datetime.now(dt.timezone.utc) - _EPOCH) // dt.timedelta(milliseconds=1)
+        drawn = (milliseconds << _RANDOM_BITS) | secrets.randbits(_RANDOM_BITS)
+        with self._lock:
+            self._last_id = max(drawn, self._last_id + 1)
+            return self._last_id
 
     def prune(self, probe: str, keep: int, before: dt.datetime | None) -> int:
         with self._bucket() as bucket:
@@ -93,9 +101,16 @@ class ObjectHistory(HistoryStore):
             return self._read(bucket, paths[:1])[0] if paths else None
 
     def past(self, probe: str, assertion: str, limit: int) -> Sequence[Mapping[str, Any]]:
-        runs = self._read_newest(probe, limit, None)
-        found = (next((each for each in run.assertions if each.name == assertion), None) for run in runs)
-        return [each.measures for each in found if each is not None and each.measures]
+        found: list[Mapping[str, Any]] = []
+        before = None
+        for _ in range(_PAST_PAGES):
+            runs = self._read_newest(probe, limit, before)
+            named = (each for run in runs for each in run.assertions if each.name == assertion)
+            found += [each.measures for each in named if each.measures]
+            if len(found) >= limit or len(runs) < limit:
+                break
+            before = runs[-1].id
+        return found[:limit]
 
     def probes(self) -> Sequence[str]:
         with self._bucket() as bucket:
@@ -178,10 +193,13 @@ class ObjectHistory(HistoryStore):
 
 
 def _entries(bucket: Bucket, folder: str) -> list[str]:
+    """The paths of what is in a folder: objects, and folders below it."""
     from pyarrow import fs
 
-    found = bucket.files.get_file_info(fs.FileSelector(folder, allow_not_found=True))
-    return [each.path.rstrip("/") for each in found if each.base_name]
+    selector = fs.FileSelector(folder, allow_not_found=True, recursive=not bucket.lists_folders)
+    start = len(folder) + 1
+    names = {each.path[start:].partition("/")[0] for each in bucket.files.get_file_info(selector)}
+    return [f"{folder}/{name}" for name in names if name]
 
 
 def _folder(probe: str) -> str:

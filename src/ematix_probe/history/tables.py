@@ -8,7 +8,8 @@ from typing import Any
 import sqlalchemy as sa
 
 VERSION = 2  # version 1 has neither the figures of assertions nor the metadata of runs
-_JSON = sa.Text(10_000_000)  # a length lets MySQL choose a type that is large enough
+# a length lets MySQL choose a type that is large enough; other databases refuse one
+_JSON = sa.Text().with_variant(sa.Text(10_000_000), "mysql", "mariadb")
 
 
 class ExactText(sa.types.TypeDecorator[str]):
