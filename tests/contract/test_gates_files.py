@@ -357,6 +357,25 @@ def test_a_replay_without_a_quarantine_table_says_that_there_is_none(target: Fil
         target.replay([])
 
 
+def test_rows_of_files_in_quarantine_are_counted_shown_in_order_and_purged(target: FilesGateTarget) -> None:
+    place, everything = quarantine_table(TABLE, None), QuarantineFilter(PIPELINE)
+    chosen = QuarantinedRows(place, everything)
+    assert target.target.count_quarantined(place, PIPELINE) == []
+    assert target.target.read_quarantined(chosen, 10, 0) == []
+    assert target.target.purge_quarantined(chosen) == 0
+    mail = rules("quarantine", lambda t: t.column("email").regex("@", name="mail"))
+    target.load([*positive("quarantine"), *mail], [order(1, -1), order(2, 5, "none"), order(3, -3)])
+    target.load(positive("quarantine"), [order(4, -4)])
+    counts = target.target.count_quarantined(place, PIPELINE)
+    assert [(each.rule, each.rows) for each in counts] == [("mail", 1), ("positive", 2), ("positive", 1)]
+    assert target.target.count_quarantined(place, "another pipeline") == []
+    found = target.target.read_quarantined(chosen, 2, 2)
+    assert [(row["id"], row["_batch_id"]) for row in found] == [(3, counts[0].batch), (4, counts[2].batch)]
+    mine = QuarantinedRows(place, QuarantineFilter(PIPELINE, "positive", counts[1].batch))
+    assert target.target.purge_quarantined(mine) == 2
+    assert [row["id"] for row in target.quarantined()] == [2, 4]
+
+
 # ------------------------------------------------------------------ crashes
 
 

@@ -375,10 +375,6 @@ class BatchTarget(ABC):
         ``matching`` says how rows that become scd2 versions are hashed and dated.
         """
 
-    def gate_dialect(self) -> str | None:
-        """sqlglot's name of the SQL in which `apply` evaluates expectations; None if it cannot."""
-        return None
-
     @abstractmethod
     def change_table(self, table: TableSpec, plan: TablePlan) -> None:
         """Make the plan's changes, and create what the ledger and the watermarks need.

@@ -14,19 +14,14 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from ematix_flow.backends.base import Load, LoadPlan, QuarantinedRows, QuarantineFilter
-from ematix_flow.backends.sql.quarantine_reads import (
-    QuarantineCount,
-    count_quarantined,
-    purge_quarantined,
-    read_quarantined,
-)
+from ematix_flow.backends.gated_target import QuarantineCount
 from ematix_flow.engine.connections import Connections, StartSpark
 from ematix_flow.engine.planning.quarantine_plans import (
     QuarantinePlace,
     as_replay,
-    database_of,
     plan_replay,
     quarantine_places,
+    target_of,
 )
 from ematix_flow.errors import Unsupported, UsageError, did_you_mean
 from ematix_flow.plan.results import ResultStatus, RunResult, TargetResult
@@ -96,7 +91,7 @@ class Quarantine:
         return [
             (place, count)
             for place in self.places
-            for count in count_quarantined(database_of(place, self.connections), place.table, self.spec.name)
+            for count in target_of(place, self.connections).count_quarantined(place.table, self.spec.name)
         ]
 
     def choose(self) -> list[ChosenRows]:
@@ -157,8 +152,8 @@ class Quarantine:
             if skipped >= each.rows:
                 skipped -= each.rows
                 continue
-            database = database_of(each.place, self.connections)
-            found = read_quarantined(database, each.quarantined, limit - len(shown), skipped)
+            target = target_of(each.place, self.connections)
+            found = target.read_quarantined(each.quarantined, limit - len(shown), skipped)
             shown += [(each.place, row) for row in found]
             skipped = 0
             if len(shown) >= limit:
@@ -168,7 +163,7 @@ class Quarantine:
     def purge(self, chosen: Sequence[ChosenRows]) -> int:
         """Delete the rows. Returns how many were deleted."""
         return sum(
-            purge_quarantined(database_of(each.place, self.connections), each.quarantined) for each in chosen
+            target_of(each.place, self.connections).purge_quarantined(each.quarantined) for each in chosen
         )
 
     def replay(self, run_log: str | None = None, note: Callable[[str], None] = lambda _: None) -> RunResult:
@@ -181,8 +176,8 @@ class Quarantine:
             results = []
             with ExitStack() as locks:
                 for each in chosen:
-                    database = database_of(each.place, self.connections)
-                    locks.enter_context(database.lock(spec.name, each.place.label, run_id))
+                    target = target_of(each.place, self.connections)
+                    locks.enter_context(target.lock(spec.name, each.place.label, run_id))
                 plan_of = _planner(spec, self.connections) if chosen else None
                 for each in chosen:
                     assert plan_of is not None
@@ -196,12 +191,12 @@ class Quarantine:
 
     def _replay_target(self, chosen: ChosenRows, plan: LoadPlan, run_id: uuid.UUID) -> TargetResult:
         place = chosen.place
-        database = database_of(place, self.connections)
-        database.change_table(plan.table, replace(plan.table_plan, changes=()))
+        target = target_of(place, self.connections)
+        target.change_table(plan.table, replace(plan.table_plan, changes=()))
         load = Load(
             self.spec.name, place.label, plan, run_id, dt.datetime.now(dt.timezone.utc), f"replay:{run_id}"
         )
-        applied = database.apply(load, chosen.quarantined)
+        applied = target.apply(load, chosen.quarantined)
         return TargetResult(
             place.label,
             plan.mode,  # type: ignore[arg-type]  # change events have no gate

@@ -24,6 +24,7 @@ from ematix_flow import fault_points
 from ematix_flow.backends.base import LedgerEntry
 from ematix_flow.backends.lake import journal_segments
 from ematix_flow.backends.lake.journal_segments import FoldedEntry, JournalSegments, last_folded_number
+from ematix_flow.backends.lake.quarantine_notes import QuarantineNote, list_notes, noted_table, write_note
 from ematix_flow.backends.stores.base import Store
 from ematix_flow.backends.stores.ledger_records import (
     StoredWatermark,
@@ -33,6 +34,7 @@ from ematix_flow.backends.stores.ledger_records import (
     with_watermark,
 )
 from ematix_flow.errors import TargetFailed
+from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.watermarks import Watermark
 
 FOLDER = "_ematix_flow"
@@ -78,7 +80,8 @@ class Journal:
     """The entries of one table's journal when it was opened.
 
     ``committed`` is in order, the newest last, without the entries up to ``last_folded_number``, which are in
-    segments. ``uncommitted`` are entries of loads that never committed.
+    segments. ``uncommitted`` are entries of loads that never committed. ``notes`` are of loads that may have
+    left rows in a quarantine table that do not count.
     """
 
     store: Store
@@ -87,6 +90,7 @@ class Journal:
     uncommitted: tuple[_EntryName, ...] = ()
     watermarks: tuple[StoredWatermark, ...] = field(default=())
     last_folded_number: int = 0
+    notes: tuple[QuarantineNote, ...] = ()
 
     @property
     def last_number(self) -> int:
@@ -160,6 +164,27 @@ class Journal:
             self.store.remove(f"{self.folder}/{name}{_ENTRY}")
         return [str(name) for name in self.uncommitted]
 
+    # ------------------------------------------------------------------ notes of quarantine tables
+
+    def has_commit(self, note: QuarantineNote) -> bool:
+        """Whether the load of the note has committed."""
+        if note.number > self.last_folded_number:
+            return any(name.token == note.token for name in self.committed)
+        older = self._segments.entries_below(note.number + 1)
+        return next((entry.token == note.token for entry in older if entry.number == note.number), False)
+
+    def write_note(self, commit: LakeCommit, table: TableSpec) -> QuarantineNote:
+        """Note that the load of this commit is about to change a quarantine table."""
+        return write_note(self.store, self.folder, commit.number, commit.token, table)
+
+    def noted_table(self, note: QuarantineNote) -> TableSpec:
+        return noted_table(self.store, self.folder, note)
+
+    def remove_note(self, note: QuarantineNote) -> None:
+        self.store.remove(f"{self.folder}/{note}")
+
+    # ------------------------------------------------------------------ folding
+
     def fold(self, keep: int | None = None) -> int:
         """Move all but the newest ``keep`` entries into a segment, and return how many were moved.
 
@@ -232,7 +257,7 @@ def open_journal(store: Store, table_folder: str, has_commit: Callable[[str], bo
         except FileNotFoundError as error:
             raise _unreadable_error(store, folder, committed[-1], "it is missing") from error
         watermarks = tuple(StoredWatermark.from_json(stored) for stored in value["positions"])
-    return Journal(store, folder, tuple(committed), tuple(left), watermarks, folded_to)
+    return Journal(store, folder, tuple(committed), tuple(left), watermarks, folded_to, list_notes(names))
 
 
 # ------------------------------------------------------------------ files

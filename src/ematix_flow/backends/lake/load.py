@@ -1,7 +1,8 @@
 """One load of one lake table: runs the strategy on views of one snapshot, then makes one commit.
 
 The table does not change before everything has been computed and checked. The order of durable writes: the
-journal's entry, changes of the table's columns, events of a history, the table's commit, the journal's mark.
+journal's entry, changes of the table's columns, events of a history, rows for the quarantine table, the
+table's commit, the journal's mark.
 Readers see only the commit, and until then nothing of the load counts. The commit of a first load also
 creates the table.
 """
@@ -22,7 +23,10 @@ from ematix_flow.backends.lake.companion_table import CompanionTable
 from ematix_flow.backends.lake.dialect import LakeDialect
 from ematix_flow.backends.lake.format import ConcurrentCommit, LakeFormat, NewTable
 from ematix_flow.backends.lake.frame_columns import conform_frame
+from ematix_flow.backends.lake.gate import LakeGate
 from ematix_flow.backends.lake.journal import Journal, LakeCommit
+from ematix_flow.backends.lake.quarantine import settle_quarantine
+from ematix_flow.backends.lake.quarantine_notes import QuarantineNote
 from ematix_flow.backends.lake.row_changes import (
     ACTION_COLUMN,
     INSERT,
@@ -33,6 +37,7 @@ from ematix_flow.backends.lake.row_changes import (
 )
 from ematix_flow.backends.lake.row_hash import register_functions
 from ematix_flow.backends.lake.spark_sql_session import SparkSqlSession
+from ematix_flow.backends.sql.gate import CheckedRows
 from ematix_flow.backends.sql.load_steps import (
     STRATEGIES,
     WORK_TABLES,
@@ -43,7 +48,7 @@ from ematix_flow.backends.sql.load_steps import (
     require_all_staged_rows,
 )
 from ematix_flow.backends.stores.ledger_records import new_ledger_entry
-from ematix_flow.errors import FlowError, SchemaMismatch, TargetFailed
+from ematix_flow.errors import SchemaMismatch, TargetFailed
 from ematix_flow.spec.row_counts import RowCounts
 from ematix_flow.spec.tables import TableContents
 from ematix_flow.strategies.sql import column
@@ -63,10 +68,15 @@ class ComputedLoad:
     batch_key: str
     changes: RowChanges | None
     companion_changes: RowChanges | None
+    checked: CheckedRows | None = None  # what the gate found
+    makes_progress: bool = True
 
 
 class LakeLoad:
-    """``rows`` are the staged rows, ``staged`` their number; ``scratch`` is a folder for temporary files."""
+    """``rows`` are the staged rows, ``staged`` their number; ``scratch`` is a folder for temporary files.
+
+    ``gate`` checks the rows before anything is written.
+    """
 
     def __init__(
         self,
@@ -77,9 +87,10 @@ class LakeLoad:
         rows: DataFrame,
         staged: int,
         scratch: str,
+        gate: LakeGate | None = None,
     ) -> None:
         self._spark, self._format, self._load, self._journal = spark, format, load, journal
-        self._rows, self._staged, self._scratch = rows, staged, scratch
+        self._rows, self._staged, self._scratch, self._gate = rows, staged, scratch, gate
         self._wanted = load.table.with_load_columns()
         self._snapshot = format.snapshot(spark, self._wanted)
         if self._snapshot is None and journal.last_number:
@@ -112,9 +123,8 @@ class LakeLoad:
         dialect = LakeDialect(named)
         session = SparkSqlSession(spark)
         names = load.table.staged().column_names
-        select = exp.select(*[column(n) for n in names]).from_(
-            view_table(self._create_view("rows", self._rows))
-        )
+        rows = self._create_view("rows", self._rows)
+        select = exp.select(*[column(n) for n in names]).from_(view_table(rows))
         rows_in, high = self._staged, None
         if load.plan.range is not None or work:
             rows_in, high = count_incoming(dialect, session, load, select)
@@ -125,30 +135,37 @@ class LakeLoad:
             require_unmoved_watermark(load, found)
         if self._journal.has_batch(load.pipeline, load.target, key):
             return ComputedLoad(LoadResult(RowCounts(read=rows_in), duplicate=True), key, None, None)
+        checked = self._gate.check(select, rows) if self._gate is not None else CheckedRows(select)
+        passing = rows_in - checked.quarantined
         incoming = replace(
-            incoming_rows(load, select),
+            incoming_rows(load, checked.select),
             work={name: view_table(view) for name, view in work.items()},
             into_empty=self._snapshot is None,
         )
         runner = StepRunner(spark, dialect, list(work.values()), self._scratch)
-        runner.run(STRATEGIES[load.plan.mode](dialect, load.table, incoming), rows_in)
+        runner.run(STRATEGIES[load.plan.mode](dialect, load.table, incoming), passing)
         as_they_are = not work and load.plan.range is None
-        changes = runner.collect_changes(target, inserted=rows_in if as_they_are else None)
+        changes = runner.collect_changes(target, inserted=passing if as_they_are else None)
         assert changes is not None
         counts = {**changes.totals(), **runner.tallies}
         if changes.replaces_all:
             counts["delete"] = spark.table(target).count()
         refuse_shrink(load, counts)
-        applied = load_result(load, rows_in, counts, high)
+        applied = load_result(load, passing, counts, high)
+        idle = made_no_progress(load.plan.range, applied)
         return ComputedLoad(
-            applied,
+            replace(applied, rows=replace(applied.rows, read=rows_in), expectations=checked.results),
             key,
             changes,
             runner.collect_changes(companion_view) if companion_view is not None else None,
+            checked,
+            not idle or (self._gate is not None and self._gate.must_write(checked)),
         )
 
     def drop_views(self) -> None:
         """Drop the temporary views."""
+        if self._gate is not None:
+            self._gate.drop_views()
         for view in self._views:
             self._spark.catalog.dropTempView(view)
 
@@ -202,7 +219,7 @@ class LakeLoad:
         """Commit the computed load. ``change`` applies the planned column changes and creates the companion
         table."""
         applied = computed.applied
-        if applied.duplicate or made_no_progress(self._load.plan.range, applied):
+        if applied.duplicate or not computed.makes_progress:
             return applied
         changes = computed.changes
         assert changes is not None
@@ -218,6 +235,7 @@ class LakeLoad:
         if self._companion is not None and computed.companion_changes is not None:
             self._journal.store.require_locks_held()
             self._companion.write_changes(computed.companion_changes, commit)
+        notes = self._set_aside(computed, commit)
         fault_points.point("apply.rows_written")
         self._journal.store.require_locks_held()
         fault_points.point("apply.before_commit")
@@ -231,20 +249,29 @@ class LakeLoad:
             self._require_commit(commit)
         fault_points.point("apply.after_commit")
         self._journal.mark_committed(commit, self._ledger_entry(computed), applied.watermark)
-        self._remove_uncommitted()
+        self._remove_uncommitted(notes)
         return applied
 
-    def _remove_uncommitted(self) -> None:
-        """Remove the journal entries of crashed loads, which can no longer commit.
+    def _set_aside(self, computed: ComputedLoad, commit: LakeCommit) -> Sequence[QuarantineNote]:
+        """Write to the quarantine tables, and return the notes of them."""
+        if self._gate is None or computed.checked is None:
+            return ()
+        self._journal.store.require_locks_held()
+        return self._gate.set_aside(
+            computed.checked, computed.applied.rows.read or 0, computed.applied.watermark, commit
+        )
 
-        Not earlier: the Java process of a killed run may live a little longer, and commit.
+    def _remove_uncommitted(self, notes: Sequence[QuarantineNote]) -> None:
+        """Remove what crashed loads left, which can no longer commit: rows in quarantine, journal entries.
+
+        Not earlier: the Java process of a killed run may live a little longer, and commit. ``notes`` are of
+        this load.
         """
         try:
+            settle_quarantine(self._spark, self._format, self._journal, notes)
             self._journal.remove_uncommitted()
-        except (FlowError, OSError) as error:  # the load is committed: the next load removes them
-            _log.warning(
-                "the journal of %s still has entries of crashed loads: %s", self._load.table.label, error
-            )
+        except Exception as error:  # the load is committed: the next load removes them
+            _log.warning("%s still has leftovers of crashed loads: %s", self._load.table.label, error)
 
     def _undo_uncommitted_events(self) -> None:
         """Remove the events that a crashed load left: they must never count, even if this load fails."""

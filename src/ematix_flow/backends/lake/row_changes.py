@@ -126,26 +126,19 @@ class StepRunner:
         if inserted is not None:
             counts = {INSERT: inserted}
         else:
-            frame = self._materialize(frame)
+            frame = materialize_frame(self._spark, frame, self._scratch)
             counted = {row[0]: int(row[1]) for row in frame.groupBy(ACTION_COLUMN).count().collect()}
             counts = {change.marker: counted.get(change.marker, 0) for change in pending.actions}
         return RowChanges(tuple(pending.actions), pending.match_on, frame, counts, pending.replaces_all)
 
     # ------------------------------------------------------------------
 
-    def _materialize(self, frame: DataFrame) -> DataFrame:
-        """Compute the frame once. Later steps start from the result, because Spark analyses the whole plan at
-        every step."""
-        path = f"{self._scratch}/{uuid.uuid4().hex}"
-        frame.write.parquet(path)
-        return self._spark.read.schema(frame.schema).parquet(literal_path(path))
-
     def _statement_rows(self, statement: exp.Insert) -> DataFrame:
         names = [name.name for name in statement.this.expressions]
         return self._spark.sql(self._dialect.render(statement.expression)).toDF(*names)
 
     def _fill_work_table(self, work: str, statement: exp.Insert) -> None:
-        rows = self._materialize(self._statement_rows(statement))
+        rows = materialize_frame(self._spark, self._statement_rows(statement), self._scratch)
         if work in self._filled:
             rows = self._filled[work].unionByName(rows)
         self._filled[work] = rows
@@ -188,6 +181,16 @@ class StepRunner:
         from pyspark.sql import functions as f
 
         return frame.withColumn(ACTION_COLUMN, f.lit(do))
+
+
+def materialize_frame(spark: SparkSession, frame: DataFrame, scratch: str) -> DataFrame:
+    """Compute the frame once, into the folder ``scratch``.
+
+    Later steps start from the result, because Spark analyses the whole plan at every step.
+    """
+    path = f"{scratch}/{uuid.uuid4().hex}"
+    frame.write.parquet(path)
+    return spark.read.schema(frame.schema).parquet(literal_path(path))
 
 
 def _split_condition(condition: exp.Expr) -> tuple[dict[str, exp.Expr], list[exp.Expr]]:

@@ -7,8 +7,9 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
@@ -19,12 +20,15 @@ from ematix_flow.backends.base import (
     Load,
     LoadResult,
     LoadRows,
+    QuarantinedRows,
+    SameDatabaseRows,
     SparkTarget,
     StagedRows,
     Staging,
     TableChange,
     TablePlan,
 )
+from ematix_flow.backends.gated_target import QuarantineCount
 from ematix_flow.backends.lake.companion_table import (
     is_companion,
     refuse_lifetime_names,
@@ -34,10 +38,18 @@ from ematix_flow.backends.lake.conflict_retries import retry_on_conflict
 from ematix_flow.backends.lake.dialect import LakeDialect
 from ematix_flow.backends.lake.format import ConcurrentCommit, LakeFormat, TableSnapshot
 from ematix_flow.backends.lake.frame_columns import conform_frame
+from ematix_flow.backends.lake.gate import LakeGate
 from ematix_flow.backends.lake.journal import FOLD_ABOVE, Journal, open_journal
 from ematix_flow.backends.lake.load import LakeLoad
 from ematix_flow.backends.lake.maintenance import LakeMaintenance
 from ematix_flow.backends.lake.plan import allow_null_load_columns, with_partitions, without_keys
+from ematix_flow.backends.lake.quarantine import (
+    COMMIT_COLUMNS,
+    is_quarantine,
+    purge_rows,
+    refuse_commit_names,
+    with_commit_columns,
+)
 from ematix_flow.backends.lake.spark_sql_session import SparkSqlSession
 from ematix_flow.backends.lake.staging import BEGUN_MARKER, STAGING, LakeStaging
 from ematix_flow.backends.lake.statements import resolve_tables
@@ -116,6 +128,7 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
         require_distinct_names(table, "Spark")
         refuse_dotted_capital(table.column_names, table.label, table.where)
         refuse_lifetime_names(table)
+        refuse_commit_names(table)
         snapshot = self._format.snapshot(self.spark(), table)
         if snapshot is not None:
             return self._live_table(table, snapshot)
@@ -175,7 +188,7 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
         self, session: SqlSession, table: TableSpec, live: LiveTable | None, matching: Matching | None
     ) -> TablePlan:
         found = without_keys(super().plan_in_session(session, table, live, matching))
-        if not self._partition_by:
+        if not self._partition_by or is_quarantine(table):
             return found
         there = None if live is None else self._format.partition_columns(self.spark(), table)
         return with_partitions(found, table, self._partition_by, there)
@@ -195,6 +208,8 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
 
     def _stored_table(self, table: TableSpec) -> tuple[TableSpec, list[str]]:
         """The table to create, and its partition columns."""
+        if is_quarantine(table):
+            return with_commit_columns(table), []
         stored = with_lifetime_columns(table) if is_companion(table) else table
         return stored, [name for name in self._partition_by if name in table.column_names]
 
@@ -274,6 +289,22 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
         found = json.loads(self.store.read(f"{note}/{names[-1]}"))
         return TableSpec(found["schema"], found["name"], _NO_COLUMNS)
 
+    # -------------------------------------------------------------- quarantine
+
+    def count_quarantined(self, table: TableSpec, pipeline: str) -> list[QuarantineCount]:
+        self.name_table(table)
+        return super().count_quarantined(table, pipeline)
+
+    def read_quarantined(self, rows: QuarantinedRows, limit: int, offset: int) -> list[Mapping[str, Any]]:
+        self.name_table(rows.table)
+        found = super().read_quarantined(rows, limit, offset)
+        return [{name: row[name] for name in row if name not in COMMIT_COLUMNS} for row in found]
+
+    def purge_quarantined(self, rows: QuarantinedRows) -> int:
+        self.name_table(rows.table)
+        with self._explain_errors(f"purging rows of {rows.table.label}"):
+            return purge_rows(self.spark(), self._format, rows, self.dialect)
+
     # -------------------------------------------------------------- staging and apply
 
     def create_staging(self, load: Load, schema: pa.Schema) -> LakeStaging:
@@ -283,20 +314,29 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
             self._remember_table(load)
         folder = f"{STAGING}/{distinct_name(load.pipeline, load.target)}/{attempt}"
         self.store.create(f"{folder}/{BEGUN_MARKER}", "")  # so that a sweep finds the leftovers of a crash
-        return LakeStaging(self.store, folder, load.table.staged())
+        return LakeStaging(self.store, folder, load.plan.staged)
 
     def staged_select(self, session: SqlSession, rows: StagedRows, table: TableSpec) -> exp.Expr:
         raise NotImplementedError("a lake reads its staging as a frame")
 
     def apply(self, load: Load, rows: LoadRows) -> LoadResult:
-        if not isinstance(rows, StagedRows):
+        if isinstance(rows, SameDatabaseRows):
             raise Unsupported("a lake computes rows with Spark only", state="nothing was touched")
+        if isinstance(rows, QuarantinedRows):
+            staging = self.create_staging(load, load.table.arrow_schema())  # for the work files of the load
+            try:
+                return self._apply_rows(load, rows, staging)
+            finally:
+                self.drop_staging(staging)
+        return self._apply_rows(load, rows, _as_lake_staging(rows.staging))
+
+    def _apply_rows(self, load: Load, rows: StagedRows | QuarantinedRows, staging: LakeStaging) -> LoadResult:
         self.name_table(load.table)
         with self._explain_errors(f"loading {load.target}"):
             if load.dry_run:
-                return self._preview_load(load, rows, self._open_journal(load.table))
+                return self._preview_load(load, rows, staging, self._open_journal(load.table))
             return retry_on_conflict(
-                lambda: self._apply(load, rows),
+                lambda: self._apply(load, rows, staging),
                 lambda error: isinstance(error, ConcurrentCommit) or self._format.is_conflict(error),
                 _TRIES,
                 lambda: TargetFailed(
@@ -306,7 +346,7 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
                 ),
             )
 
-    def _apply(self, load: Load, rows: StagedRows) -> LoadResult:
+    def _apply(self, load: Load, rows: StagedRows | QuarantinedRows, staging: LakeStaging) -> LoadResult:
         spark = self.spark()
         store, folder = self._format.table_folder(load.table)
         with store.table_lock(folder):
@@ -317,19 +357,22 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
                 journal = self._open_journal(load.table)
             if any(change.action == "fill" for change in load.plan.table_plan.changes):
                 # rows are compared by the filled values, so check before filling
-                if self._preview_load(load, rows, journal).duplicate:
-                    return LoadResult(RowCounts(read=sum(part.rows for part in rows.parts)), duplicate=True)
+                checked = self._preview_load(load, rows, staging, journal)
+                if checked.duplicate:
+                    return LoadResult(RowCounts(read=checked.rows.read), duplicate=True)
                 self._change_table(load)
-            work = self._new_load(spark, load, journal, rows)
+            work = self._new_load(spark, load, journal, rows, staging)
             try:
                 computed = work.compute()
                 return work.commit(computed, lambda: self._change_table(load))
             finally:
                 work.drop_views()
 
-    def _preview_load(self, load: Load, rows: StagedRows, journal: Journal) -> LoadResult:
+    def _preview_load(
+        self, load: Load, rows: StagedRows | QuarantinedRows, staging: LakeStaging, journal: Journal
+    ) -> LoadResult:
         spark = self.spark()
-        work = self._new_load(spark, load, journal, rows)
+        work = self._new_load(spark, load, journal, rows, staging)
         try:
             computed = work.compute()
             if computed.changes is not None:
@@ -338,17 +381,42 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
         finally:
             work.drop_views()
 
-    def _new_load(self, spark: SparkSession, load: Load, journal: Journal, rows: StagedRows) -> LakeLoad:
-        staging = _as_lake_staging(rows.staging)
-        staged = sum(part.rows for part in rows.parts)
-        frame = _staged_frame(spark, staging, rows)
+    def _new_load(
+        self,
+        spark: SparkSession,
+        load: Load,
+        journal: Journal,
+        rows: StagedRows | QuarantinedRows,
+        staging: LakeStaging,
+    ) -> LakeLoad:
         scratch = self.store.uri(f"{staging.folder}/changes")
-        return LakeLoad(spark, self._format, load, journal, frame, staged, scratch)
+        replayed = rows if isinstance(rows, QuarantinedRows) else None
+        gate = None
+        if load.plan.gate is not None or replayed is not None:
+            gate = LakeGate(spark, self._format, load, journal, scratch, self._explain_errors, replayed)
+        if isinstance(rows, StagedRows):
+            frame, staged = _staged_frame(spark, staging, rows), sum(part.rows for part in rows.parts)
+        else:
+            assert gate is not None
+            frame = gate.replayed_rows()
+            staged = frame.count()
+        return LakeLoad(spark, self._format, load, journal, frame, staged, scratch, gate)
 
     def _change_table(self, load: Load) -> None:
         session = SparkSqlSession(self.spark())
         self._partition_by = load.plan.partition_by
         self.make_planned_changes(session, load)
+        gate, plan = load.plan.gate, load.plan.quarantine_plan
+        if gate is None or gate.quarantine is None or not plan.changes:
+            return
+        self.name_table(gate.quarantine)
+        if not self._format.snapshot(self.spark(), gate.quarantine):
+            for change in plan.changes:
+                self.make_change(session, gate.quarantine, change)
+            return
+        own = replace(load.plan, table=gate.quarantine, matching=Matching(), table_plan=plan)
+        # under another name: the watermarks of the target stay
+        self.make_planned_changes(session, replace(load, target=f"{load.target}#quarantine", plan=own))
 
     def changes_to_make(self, session: SqlSession, load: Load) -> Sequence[TableChange]:
         """The changes before the commit. A new table is created with its first rows, in one commit."""

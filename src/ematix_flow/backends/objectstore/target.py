@@ -4,30 +4,38 @@ from __future__ import annotations
 
 import copy
 import uuid
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 from ematix_flow import fault_points
 from ematix_flow.backends.base import (
-    BatchTarget,
     LedgerEntry,
     LiveTable,
     Load,
     LoadResult,
     LoadRows,
     QuarantinedRows,
+    QuarantineFilter,
     SameDatabaseRows,
     Staging,
     TablePlan,
 )
+from ematix_flow.backends.gated_target import GatedTarget, QuarantineCount
 from ematix_flow.backends.objectstore.layout.file_layout import require_readable_names
 from ematix_flow.backends.objectstore.layout.partition_folders import check_partition_columns
 from ematix_flow.backends.objectstore.storage.local_storage import LocalStorageRoot
 from ematix_flow.backends.objectstore.writing.gate import FilesGate
 from ematix_flow.backends.objectstore.writing.load import FilesLoad, ReplayedRows
+from ematix_flow.backends.objectstore.writing.quarantine import FilesQuarantine, RowChoice
+from ematix_flow.backends.objectstore.writing.quarantine_reads import (
+    count_rows_of_files,
+    read_rows_of_files,
+)
 from ematix_flow.backends.objectstore.writing.staging import FilesStaging
 from ematix_flow.backends.objectstore.writing.table_storage import StorageRoot
 from ematix_flow.backends.objectstore.writing.tables import FilesTables
@@ -43,7 +51,7 @@ if TYPE_CHECKING:
 MODES = ("append", "truncate")
 
 
-class FilesTarget(BatchTarget):
+class FilesTarget(GatedTarget):
     """Tables as folders of files of one format under one root."""
 
     def __init__(self, root: StorageRoot, format: str) -> None:
@@ -70,9 +78,6 @@ class FilesTarget(BatchTarget):
     def warnings(self) -> tuple[str, ...]:
         return self._root.remarks()
 
-    def gate_dialect(self) -> str:
-        return "duckdb"
-
     # -------------------------------------------------------------- lock, ledger, watermark
 
     def lock(self, pipeline: str, target: str, run_id: uuid.UUID) -> AbstractContextManager[None]:
@@ -92,6 +97,27 @@ class FilesTarget(BatchTarget):
             return []
         entries = home.ledger_entries(version, pipeline, target)
         return list(islice((e for e in entries if run_id is None or e.run_id == run_id), limit))
+
+    # -------------------------------------------------------------- gate and quarantine
+
+    def gate_dialect(self) -> str:
+        return "duckdb"
+
+    def count_quarantined(self, table: TableSpec, pipeline: str) -> list[QuarantineCount]:
+        choice = RowChoice.of_filter(QuarantineFilter(pipeline))
+        return count_rows_of_files(self._root.table_storage(table), choice)
+
+    def read_quarantined(self, rows: QuarantinedRows, limit: int, offset: int) -> list[Mapping[str, Any]]:
+        home, choice = self._root.table_storage(rows.table), RowChoice.of_filter(rows.chosen)
+        return read_rows_of_files(home, choice, limit, offset)
+
+    def purge_quarantined(self, rows: QuarantinedRows) -> int:
+        with (
+            self._root.explain_errors(f"{rows.table.label} is unchanged"),
+            TemporaryDirectory(prefix="ematix-flow-") as scratch,
+        ):
+            quarantine = FilesQuarantine(self._tables, rows.table, "", Path(scratch))
+            return quarantine.purge(RowChoice.of_filter(rows.chosen))
 
     # -------------------------------------------------------------- staging and apply
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from sqlglot import exp
 
 from ematix_flow.backends.base import QuarantinedRows, QuarantineFilter
+from ematix_flow.backends.gated_target import QuarantineCount
 from ematix_flow.backends.sql.database import SqlDatabase
 from ematix_flow.backends.sql.quarantine import chosen_conditions, delete_quarantined
 from ematix_flow.backends.sql.session import transaction
@@ -19,17 +18,6 @@ from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.sql import ascending, column
 
 _TIME, _TEXT, _UUID = DataType("timestamp_tz"), DataType("text"), DataType("uuid")
-
-
-@dataclass(frozen=True)
-class QuarantineCount:
-    """The rows that one run set aside for one rule."""
-
-    rule: str
-    batch: str
-    rows: int
-    oldest: dt.datetime
-    newest: dt.datetime
 
 
 def count_quarantined(database: SqlDatabase, table: TableSpec, pipeline: str) -> list[QuarantineCount]:

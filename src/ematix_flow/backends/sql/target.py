@@ -6,19 +6,21 @@ A subclass provides dialect, sessions, staging and lock.
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
 from ematix_flow import fault_points
 from ematix_flow.backends.base import (
-    BatchTarget,
     LedgerEntry,
     LiveTable,
     Load,
     LoadResult,
     LoadRows,
+    QuarantinedRows,
     TablePlan,
 )
+from ematix_flow.backends.gated_target import GatedTarget, QuarantineCount
 from ematix_flow.backends.sql.control_tables import (
     LEDGER,
     TIMESTAMP,
@@ -30,6 +32,11 @@ from ematix_flow.backends.sql.control_tables import (
 from ematix_flow.backends.sql.create_table import create_table_sql
 from ematix_flow.backends.sql.database import SqlDatabase
 from ematix_flow.backends.sql.load_transaction import apply_load, is_committed
+from ematix_flow.backends.sql.quarantine_reads import (
+    count_quarantined,
+    purge_quarantined,
+    read_quarantined,
+)
 from ematix_flow.backends.sql.session import SqlSession, transaction
 from ematix_flow.backends.stores.ledger_records import entry_from_columns
 from ematix_flow.spec.tables import TableSpec
@@ -37,7 +44,7 @@ from ematix_flow.spec.watermarks import Watermark
 from ematix_flow.strategies.matching import Matching
 
 
-class RelationalTarget(SqlDatabase, BatchTarget):
+class RelationalTarget(SqlDatabase, GatedTarget):
     """A SQL database as a target."""
 
     # -------------------------------------------------------------- tables
@@ -52,9 +59,6 @@ class RelationalTarget(SqlDatabase, BatchTarget):
         refuse_control_table(self.dialect, table)
         with self.read_session() as session:
             return self.plan_in_session(session, table, live, matching)
-
-    def gate_dialect(self) -> str:
-        return self.dialect.name
 
     def change_table(self, table: TableSpec, plan: TablePlan) -> None:
         """Make the changes and create the control tables, in one transaction."""
@@ -96,6 +100,20 @@ class RelationalTarget(SqlDatabase, BatchTarget):
     def _ledger_entry(self, row: dict[str, Any]) -> LedgerEntry:
         committed_at = self.dialect.to_python(row["committed_at"], TIMESTAMP)
         return entry_from_columns({**row, "committed_at": committed_at})
+
+    # -------------------------------------------------------------- gate and quarantine
+
+    def gate_dialect(self) -> str:
+        return self.dialect.name
+
+    def count_quarantined(self, table: TableSpec, pipeline: str) -> list[QuarantineCount]:
+        return count_quarantined(self, table, pipeline)
+
+    def read_quarantined(self, rows: QuarantinedRows, limit: int, offset: int) -> list[Mapping[str, Any]]:
+        return read_quarantined(self, rows, limit, offset)
+
+    def purge_quarantined(self, rows: QuarantinedRows) -> int:
+        return purge_quarantined(self, rows)
 
     # -------------------------------------------------------------- the one transaction
 

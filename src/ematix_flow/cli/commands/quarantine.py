@@ -35,7 +35,7 @@ from ematix_flow.spec.expectations import (
 from ematix_flow.state.times import utc_now
 
 if TYPE_CHECKING:
-    from ematix_flow.backends.sql.quarantine_reads import QuarantineCount
+    from ematix_flow.backends.gated_target import QuarantineCount
     from ematix_flow.engine.planning.quarantine_plans import QuarantinePlace
     from ematix_flow.graph.registry import Registry
     from ematix_flow.run.quarantine import Quarantine

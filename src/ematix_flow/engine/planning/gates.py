@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from ematix_flow.backends.base import BatchTarget, TablePlan
+from ematix_flow.backends.gated_target import GatedTarget
 from ematix_flow.backends.sql.gate import column_infos
 from ematix_flow.backends.sql.table_names import require_distinct_names, require_table_names
 from ematix_flow.backends.sql.target import RelationalTarget
@@ -130,8 +131,7 @@ def _require_evaluable(
     """Compile the rules for the target, which refuses what it cannot evaluate."""
     from ematix_probe.compiling import compile_assertions
 
-    name = sink.gate_dialect()
-    if name is None:
+    if not isinstance(sink, GatedTarget):
         raise Unsupported(
             f"expectations cannot be checked in a target of kind {kind!r} before its rows become visible",
             where=where,
@@ -142,7 +142,7 @@ def _require_evaluable(
     columns = column_infos(table.columns, sink.dialect if isinstance(sink, RelationalTarget) else None)
     rows = exp.select("*").from_(exp.Table(this=identifier("rows")))
     for rule in gate.rules:
-        compiled = compile_assertions([rule.assertion], columns, name, rows, _any_table)
+        compiled = compile_assertions([rule.assertion], columns, sink.gate_dialect(), rows, _any_table)
         problem = _compile_problem(compiled)
         if problem is not None:
             raise PlanError(

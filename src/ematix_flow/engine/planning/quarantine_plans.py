@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ematix_flow.backends.base import LoadPlan
-from ematix_flow.backends.sql.target import RelationalTarget
+from ematix_flow.backends.gated_target import GatedTarget
 from ematix_flow.engine.connections import Connections
 from ematix_flow.engine.planning.gates import plan_gate, plan_quarantine
 from ematix_flow.errors import Unsupported
@@ -47,10 +47,10 @@ def _table_name(target: TargetSpec | StreamTargetSpec) -> tuple[str | None, str]
     return target.table_name if isinstance(target, StreamTargetSpec) else None
 
 
-def database_of(place: QuarantinePlace, connections: Connections) -> RelationalTarget:
-    """The database with the quarantine table."""
+def target_of(place: QuarantinePlace, connections: Connections) -> GatedTarget:
+    """The target with the quarantine table."""
     sink = connections.target(place.connection)
-    if not isinstance(sink, RelationalTarget):
+    if not isinstance(sink, GatedTarget):
         kind = connections.backend(place.connection).kind
         raise Unsupported(f"a target of kind {kind!r} has no quarantine table", state="nothing was touched")
     return sink

@@ -8,6 +8,7 @@ crash, the next load settles: if the target has the token, in the same way; if n
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from ematix_flow.backends.objectstore.layout.table_paths import DataFile
 from ematix_flow.backends.objectstore.writing.table_state import FileFacts, PendingChange, TableState
 from ematix_flow.backends.objectstore.writing.table_storage import TableVersion
 from ematix_flow.backends.objectstore.writing.tables import FilesTables, existing_files
+from ematix_flow.errors import TargetFailed
 from ematix_flow.spec.expectations import QUARANTINE_BATCH, QUARANTINED_BY, RULE
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
@@ -160,6 +162,29 @@ class FilesQuarantine:
             )
             self._home.publish(version, list(files), [file for file, _ in new.values()], state)
         fault_points.point("quarantine.written")
+        return changed.removed_rows
+
+    def purge(self, choice: RowChoice) -> int:
+        """Remove the chosen rows. Returns how many there were."""
+        if not self.exists():
+            return 0
+        with self._home.lock():
+            self._home.recover()
+            version = self._home.current_version()
+            assert version is not None
+            if version.state.pending:
+                raise TargetFailed(
+                    f"{self._spec.label} has rows of a load that is not done, or has died",
+                    state="nothing was purged",
+                    next_step="run the pipeline, and purge them then",
+                )
+            files = existing_files(self._home, version)
+            changed = self._without(version, files, choice, version.state.layout, f"part-{uuid.uuid4().hex}")
+            if changed.removed:
+                kept = {name: facts for name, facts in files.items() if name not in changed.removed}
+                new = {name: facts for name, (_, facts) in changed.new.items()}
+                state = replace(version.state, files={**kept, **new})
+                self._home.publish(version, list(kept), [file for file, _ in changed.new.values()], state)
         return changed.removed_rows
 
     def settle(self, base: TableVersion | None) -> None:

@@ -1,0 +1,57 @@
+"""Notes in a lake table's journal: which quarantine tables a load is about to change.
+
+A load writes a note before it touches a quarantine table, and removes it when everything that does not count
+is gone from there. So a load that follows a crash knows where to look.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ematix_flow.backends.stores.base import Store
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.types import DataType
+
+_SUFFIX = ".quarantine"
+_NO_COLUMNS = (ColumnSpec("_", DataType("text")),)  # for a table of which only the name is known
+
+
+@dataclass(frozen=True)
+class QuarantineNote:
+    """The load of that number and token changes, or has changed, one quarantine table."""
+
+    number: int
+    token: str
+    table_digest: str
+
+    def __str__(self) -> str:
+        return f"{self.number:012d}-{self.token}-{self.table_digest}{_SUFFIX}"
+
+    @classmethod
+    def parse(cls, name: str) -> QuarantineNote | None:
+        parts = name.removesuffix(_SUFFIX).split("-")
+        if not name.endswith(_SUFFIX) or len(parts) != 3 or not parts[0].isdigit():
+            return None
+        return cls(int(parts[0]), parts[1], parts[2])
+
+
+def list_notes(names: Iterable[str]) -> tuple[QuarantineNote, ...]:
+    """The notes among the files of a journal."""
+    found = (QuarantineNote.parse(name) for name in names)
+    return tuple(note for note in found if note is not None)
+
+
+def write_note(store: Store, folder: str, number: int, token: str, table: TableSpec) -> QuarantineNote:
+    text = json.dumps({"schema": table.schema, "name": table.name})
+    note = QuarantineNote(number, token, hashlib.sha256(text.encode()).hexdigest()[:16])
+    store.create(f"{folder}/{note}", text)
+    return note
+
+
+def noted_table(store: Store, folder: str, note: QuarantineNote) -> TableSpec:
+    """The quarantine table of a note; only its name is known."""
+    found = json.loads(store.read(f"{folder}/{note}"))
+    return TableSpec(found["schema"], found["name"], _NO_COLUMNS)
