@@ -271,3 +271,40 @@ def closing_port() -> Iterator[int]:
         finally:
             ended.set()
             thread.join()
+
+
+class MutableProxy:
+    """A proxy that passes bytes on until `mute`: from then on nothing arrives anywhere, and nothing ends."""
+
+    def __init__(self, port: int) -> None:
+        self._upstream, self._muted = port, threading.Event()
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
+        self._sockets: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def mute(self) -> None:
+        self._muted.set()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                server = socket.create_connection(("127.0.0.1", self._upstream))
+                self._sockets += [client, server]
+                for one, other in ((client, server), (server, client)):
+                    threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
+
+    def _pass_on(self, one: socket.socket, other: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := one.recv(65_536):
+                if not self._muted.is_set():
+                    other.sendall(data)
+            if not self._muted.is_set():
+                other.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        for each in (self._listening, *self._sockets):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()

@@ -6,17 +6,18 @@ They connect only to addresses that were allowed before. A statement is one tran
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ematix_probe.errors import CannotConnect, DeclarationError
 from ematix_probe.extras import require
 from ematix_probe.load.hosts import AllowedHost, Endpoint, resolve_allowed, same_address
-from ematix_probe.load.sql_target import SqlTarget
+from ematix_probe.load.sql_target import Dialect, SqlTarget
 
 KEPT_ROWS = 1000  # of an answer, for checks
 FETCHED_AT_ONCE = 1000
@@ -42,6 +43,20 @@ class SqlConnection(ABC):
     def close(self) -> None: ...
 
 
+_DRIVERS: dict[Dialect, tuple[str, str]] = {
+    "postgres": ("psycopg", "PostgreSQL"),
+    "mysql": ("pymysql", "MySQL or MariaDB"),
+    "duckdb": ("duckdb", "DuckDB"),
+    "sqlite": ("sqlite3", "SQLite"),
+}
+
+
+def import_driver(dialect: Dialect) -> Any:
+    """The driver's module; MissingDependency says what to install."""
+    module, product = _DRIVERS[dialect]
+    return require(module, dialect, f"a load on {product}")
+
+
 def count_rows(cursor: Any, keep: bool) -> tuple[int, list[Any]]:
     """Read all rows, in pieces, and keep the first."""
     count = 0
@@ -60,7 +75,7 @@ class PostgresConnection(SqlConnection):
     ends_late_statements = True
 
     def __init__(self, target: SqlTarget, endpoints: Sequence[Endpoint], timeout: float) -> None:
-        psycopg = require("psycopg", "postgres", "a load on PostgreSQL")
+        psycopg = import_driver("postgres")
         settings = postgres_settings(target.url)
         hosts = [each for each in endpoints for _ in each.addresses]
         if hosts:
@@ -102,7 +117,7 @@ def postgres_settings(url: str) -> dict[str, Any]:
     """The settings of a URL as libpq reads it, with the host that it would take from the environment."""
     import os
 
-    psycopg = require("psycopg", "postgres", "a load on PostgreSQL")
+    psycopg = import_driver("postgres")
     _scheme, _, rest = url.partition("://")
     try:
         settings = dict(psycopg.conninfo.conninfo_to_dict(f"postgresql://{rest}"))
@@ -141,12 +156,12 @@ class MySQLConnection(SqlConnection):
     ends_late_statements = True
 
     def __init__(self, target: SqlTarget, endpoints: Sequence[Endpoint], timeout: float) -> None:
-        pymysql = require("pymysql", "mysql", "a load on MySQL or MariaDB")
+        pymysql = import_driver("mysql")
         parts = urlsplit(target.url)
         given = dict(parse_qsl(parts.query))
         endpoint = endpoints[0] if endpoints else None
         tls = self._tls(given)
-        self._connection = pymysql.connections.Connection(
+        self._connection = _mysql_connection_class()(
             host=endpoint.host.strip("[]") if endpoint else "localhost",
             port=endpoint.port if endpoint else 0,
             unix_socket=None if endpoint else given.get("unix_socket"),
@@ -172,11 +187,7 @@ class MySQLConnection(SqlConnection):
             return {"ssl_disabled": True}
         if given.get("ssl_ca"):
             return {"ssl_ca": given["ssl_ca"], "ssl_verify_cert": True, "ssl_verify_identity": True}
-        if given.get("ssl", "").lower() in ("true", "1"):
-            import ssl
-
-            return {"ssl": ssl.create_default_context()}
-        return {}
+        return {"ssl": _machine_tls()} if given.get("ssl", "").lower() in ("true", "1") else {}
 
     def execute(
         self, statement: str, values: Mapping[str, Any] | None, keep: bool
@@ -198,6 +209,32 @@ class MySQLConnection(SqlConnection):
             self._connection.close()
 
 
+@functools.cache
+def _machine_tls() -> Any:
+    import ssl
+
+    return ssl.create_default_context()
+
+
+@functools.cache
+def _mysql_connection_class() -> Any:
+    """PyMySQL's connections with one TLS context for all: to make one takes longer than all else."""
+    base: Any = import_driver("mysql").connections.Connection
+
+    class ConnectionWithSharedTls(base):  # type: ignore[misc]  # PyMySQL has no types
+        contexts: ClassVar[dict[str, Any]] = {}
+
+        def _create_ssl_ctx(self, options: Any) -> Any:
+            if not isinstance(options, dict):
+                return options  # it is a context
+            key = repr(sorted(options.items()))
+            if key not in self.contexts:
+                self.contexts[key] = super()._create_ssl_ctx(options)
+            return self.contexts[key]
+
+    return ConnectionWithSharedTls
+
+
 def connect_socket(endpoint: Endpoint, timeout: float) -> socket.socket:
     failure: OSError | None = None
     for address in endpoint.addresses:
@@ -217,8 +254,7 @@ def connect_socket(endpoint: Endpoint, timeout: float) -> socket.socket:
 
 class SQLiteConnection(SqlConnection):
     def __init__(self, target: SqlTarget, endpoints: Sequence[Endpoint], timeout: float) -> None:
-        import sqlite3
-
+        sqlite3 = import_driver("sqlite")
         path = database_file(target.url)
         # mode=rw: a misspelt path is an error, not a new and empty database
         uri = path if path == ":memory:" else f"{Path(path).absolute().as_uri()}?mode=rw"
@@ -246,7 +282,7 @@ class DuckDBDatabase:
     """The database of one process; each thread has a cursor of it, as DuckDB asks for."""
 
     def __init__(self, target: SqlTarget) -> None:
-        duckdb = require("duckdb", "duckdb", "a load on DuckDB")
+        duckdb = import_driver("duckdb")
         path = database_file(target.url)
         if path != ":memory:" and not Path(path).exists():
             raise CannotConnect(f"there is no DuckDB database at {path!r}", next_step="check the path")

@@ -7,9 +7,8 @@ and the wait is part of their latency. In the closed model each virtual user is 
 from __future__ import annotations
 
 import itertools
-import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,19 +27,14 @@ from ematix_probe.load.shares import (
     StopSignal,
     take_snapshot,
 )
-from ematix_probe.load.sql_connections import (
-    DuckDBConnection,
-    DuckDBDatabase,
-    MySQLConnection,
-    PostgresConnection,
-    SqlConnection,
-    SQLiteConnection,
-)
+from ematix_probe.load.sql_connections import SqlConnection, import_driver
+from ematix_probe.load.sql_pool import ConnectionPool, NoFreeConnection
 from ematix_probe.load.sql_target import SqlTarget
 from ematix_probe.load.timer import clock
 
 POOL = 10
 CANNOT_CONNECT = "cannot connect"
+NO_CONNECTION = "no connection was free: see pool="
 
 
 def run_sql_share(share: Share, ready: Ready, publish: Publish, stop: StopSignal) -> ShareResult:
@@ -51,10 +45,6 @@ def run_sql_share(share: Share, ready: Ready, publish: Publish, stop: StopSignal
     return load.run()
 
 
-class NoFreeConnection(Exception):
-    """All connections of the pool stayed taken."""
-
-
 @dataclass(frozen=True)
 class _Running:
     """A statement that a thread waits for."""
@@ -63,65 +53,6 @@ class _Running:
     started: int
     deadline: int
     connection: SqlConnection
-
-
-class _Pool:
-    """Connections that are opened when they are needed, and again when they break."""
-
-    def __init__(self, share: Share, size: int) -> None:
-        self._share = share
-        self._free: queue.SimpleQueue[SqlConnection | None] = queue.SimpleQueue()
-        for _ in range(size):
-            self._free.put(None)
-        self._all: set[SqlConnection] = set()
-        self._lock = threading.Lock()
-        self._database: DuckDBDatabase | None = None
-        self.opened = 0
-
-    def take(self, seconds: float) -> SqlConnection | None:
-        """A free connection, or None for the right to open one; NoFreeConnection after ``seconds``."""
-        try:
-            return self._free.get(timeout=max(seconds, 0.0))
-        except queue.Empty:
-            raise NoFreeConnection from None
-
-    def give_back(self, connection: SqlConnection | None) -> None:
-        if connection is not None and connection.is_broken:
-            self._discard(connection)
-            connection = None
-        self._free.put(connection)
-
-    def open(self) -> SqlConnection:
-        target, endpoints, timeout = self._share.target, self._share.endpoints, self._share.timeout
-        opened: SqlConnection
-        if target.dialect == "postgres":
-            opened = PostgresConnection(target, endpoints, timeout)
-        elif target.dialect == "mysql":
-            opened = MySQLConnection(target, endpoints, timeout)
-        elif target.dialect == "sqlite":
-            opened = SQLiteConnection(target, endpoints, timeout)
-        else:
-            with self._lock:
-                if self._database is None:
-                    self._database = DuckDBDatabase(target)
-            opened = DuckDBConnection(self._database)
-        with self._lock:
-            self._all.add(opened)
-            self.opened += 1
-        return opened
-
-    def _discard(self, connection: SqlConnection) -> None:
-        with self._lock:
-            self._all.discard(connection)
-        connection.close()
-
-    def close(self) -> None:
-        with self._lock:
-            everything, self._all = self._all, set()
-        for connection in everything:
-            connection.close()
-        if self._database is not None:
-            self._database.connection.close()
 
 
 class _SqlLoad:
@@ -145,7 +76,8 @@ class _SqlLoad:
         self.in_flight = 0
         self.failure: BaseException | None = None
         stop.call(self.interrupt)
-        self.pool = _Pool(share, self.connections())
+        self.pool = ConnectionPool(share, self.connections())
+        import_driver(self.target.dialect)  # now, not in the first statement's time
 
     def now(self) -> int:
         return clock() - self.start_at
@@ -206,6 +138,9 @@ class _SqlLoad:
                 detail = f"no answer within {self.share.timeout:g} s"
                 for each in self._give_up():
                     self.recorder.record(each.intended, each.started, now, 0, TIMEOUT, detail, 0)
+                for intended in self.never_begun():
+                    self.recorder.record_not_started(intended, now, NOT_STARTED, NO_CONNECTION)
+                return 0
         return 0
 
     def _give_up(self) -> list[_Running]:
@@ -223,6 +158,10 @@ class _SqlLoad:
             for each in self.running.values():
                 if now > each.deadline and not each.connection.ends_late_statements:
                     each.connection.cancel()
+
+    def never_begun(self) -> Iterator[int]:
+        """The intended times of the arrivals that no thread has taken."""
+        return iter(())
 
     def waiting(self, now: int) -> int:
         return 0
@@ -271,8 +210,7 @@ class _SqlLoad:
     def count_not_started(self, intended: int) -> None:
         with self.lock:
             if not self.is_over:
-                detail = "no connection was free: see pool="
-                self.recorder.record_not_started(intended, self.now(), NOT_STARTED, detail)
+                self.recorder.record_not_started(intended, self.now(), NOT_STARTED, NO_CONNECTION)
 
     def _execute(
         self, intended: int, started: int, values: Mapping[str, Any] | None, connection: SqlConnection | None
@@ -309,11 +247,18 @@ class _OpenLoad(_SqlLoad):
     def threads(self) -> list[Callable[[], None]]:
         self.numbers = itertools.count(self.share.share, self.share.shares)
         self.taken = 0
-        self.idle = self.connections()
         return [self._work] * self.connections()
 
+    def _time_of(self, number: int) -> int:
+        return min(round(self.share.profile.arrival_time(number) * SECOND), self.end - 1)
+
+    def never_begun(self) -> Iterator[int]:
+        with self.lock:
+            first = next(self.numbers)
+        return map(self._time_of, range(first, self.share.profile.arrivals, self.share.shares))
+
     def _work(self) -> None:
-        total, profile = self.share.profile.arrivals, self.share.profile
+        total = self.share.profile.arrivals
         last_start = self.end + round(self.share.timeout * SECOND)
         while not self.stopping.is_set():
             with self.lock:
@@ -321,7 +266,7 @@ class _OpenLoad(_SqlLoad):
                 self.taken = max(self.taken, number)
             if number >= total:
                 return
-            intended = min(round(profile.arrival_time(number) * SECOND), self.end - 1)
+            intended = self._time_of(number)
             now = self.now()
             if now > last_start:
                 self.count_not_started(intended)
