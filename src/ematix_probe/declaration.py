@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -87,10 +88,12 @@ def data(
     from ematix_probe.sources.resolving import resolve_source
 
     where = caller_location()
+    _check_texts({"name": name}, where)
     opened = resolve_source(source, where)
     subject = build_subject(opened, table, query, schema, where)
 
     def declare(function: Callable[[Tester], object]) -> DataProbe:
+        _check_function(function, where)
         tester = Tester()
         function(tester)
         if not tester.assertions:
@@ -117,14 +120,41 @@ def build_subject(
     source: Source, table: str | None, query: str | None, schema: str | None, where: str | None
 ) -> Subject:
     """The subject of a probe; DeclarationError unless it is a table or a query, exactly one of them."""
-    given: Mapping[str, Any] = {"table": table, "query": query, "schema": schema}
-    for option, value in given.items():
-        if value is not None and (not isinstance(value, str) or not value.strip()):
-            raise DeclarationError(f"{option}= takes a text, not {value!r}", where=where)
+    _check_texts({"table": table, "query": query, "schema": schema}, where)
     if table is None and query is None and source.default_subject is not None:
         return source.default_subject
     if (table is None) == (query is None):
-        raise DeclarationError("a data probe takes table= or query=, exactly one of them", where=where)
+        raise DeclarationError(
+            "a data probe takes table= or query=, exactly one of them",
+            where=where,
+            next_step='write  table="orders"  or  query="SELECT …"',
+        )
     if query is not None and schema is not None:
-        raise DeclarationError("schema= belongs to table=, and this probe has query=", where=where)
+        raise DeclarationError(
+            "schema= belongs to table=, and this probe has query=",
+            where=where,
+            next_step="name the schema in the query",
+        )
     return Subject(table or "", schema, query)
+
+
+def _check_texts(given: Mapping[str, Any], where: str | None) -> None:
+    for option, value in given.items():
+        if value is not None and (not isinstance(value, str) or not value.strip()):
+            raise DeclarationError(
+                f"{option}= is a text that is not empty, not {value!r}",
+                where=where,
+                next_step=f'write  @probe.data(source=…, {option}="…")',
+            )
+
+
+def _check_function(function: Any, where: str | None) -> None:
+    try:
+        inspect.signature(function).bind(None)
+    except (TypeError, ValueError):
+        name = getattr(function, "__name__", function)
+        raise DeclarationError(
+            f"@probe.data stands above a function of one argument, not above {name!r}",
+            where=where,
+            next_step="write  def orders(t): …  below it",
+        ) from None

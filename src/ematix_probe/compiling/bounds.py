@@ -26,6 +26,7 @@ from ematix_probe.sources.base import ColumnInfo
 Typed = int | float | Decimal | str | bool | dt.date | dt.datetime
 _WIDE = Context(prec=400)
 _BEYOND = Decimal(10) ** 38  # no engine but Postgres holds larger exact numbers
+_TOPS = {"smallint": 2**15, "integer": 2**31, "bigint": 2**63}
 _EXAMPLES = {
     "integer": "numbers",
     "decimal": "numbers",
@@ -165,7 +166,11 @@ def _bound(value: Any, column: ColumnInfo, kind: str, rounding: str) -> Typed:
     if abs(exact) >= _BEYOND:
         return _BEYOND if exact > 0 else -_BEYOND
     if kind == "integer":
-        return int(exact.to_integral_value(rounding, _WIDE))
+        whole = int(exact.to_integral_value(rounding, _WIDE))
+        top = _TOPS.get(column.type)
+        if top is not None and not -top <= whole < top:  # Spark counts NULL as true for such a comparison
+            return _BEYOND if whole > 0 else -_BEYOND
+        return whole
     shape = precision_and_scale(column.type)
     if shape is None:
         return exact

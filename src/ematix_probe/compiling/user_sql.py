@@ -7,10 +7,12 @@ from functools import lru_cache
 
 import sqlglot
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
+from sqlglot.errors import ParseError, SqlglotError
 
 from ematix_probe.errors import AssertionRefused
 from ematix_probe.sources.base import ColumnInfo
+
+_MOST_LETTERS = 200
 
 
 def read_condition(sql: str, dialect: str) -> exp.Expression:
@@ -22,8 +24,8 @@ def read_query(sql: str, dialect: str) -> exp.Query:
     """The tree of one query; AssertionRefused for anything else."""
     try:
         trees = sqlglot.parse(sql, read=dialect)
-    except SqlglotError as error:
-        raise AssertionRefused(f"the query cannot be read as {dialect}: {first_line(error)}") from None
+    except (SqlglotError, RecursionError) as error:
+        raise AssertionRefused(f"the query cannot be read as {dialect}: {_reason(error)}") from None
     if len(trees) != 1 or not isinstance(trees[0], exp.Query):
         raise AssertionRefused("query= takes a single SELECT")
     return trees[0]
@@ -44,13 +46,23 @@ def named_columns(condition: exp.Expression, columns: Mapping[str, ColumnInfo]) 
 def _read(sql: str, dialect: str) -> exp.Expression:
     try:
         tree = sqlglot.maybe_parse(sql, into=exp.Condition, dialect=dialect)
-    except SqlglotError as error:
+    except (SqlglotError, RecursionError) as error:
         raise AssertionRefused(
-            f"the condition {' '.join(sql.split())!r} cannot be read as {dialect}: {first_line(error)}",
+            f"the condition {_shortened(sql)!r} cannot be read as {dialect}: {_reason(error)}",
             next_step="write one condition in the SQL of the source",
         ) from None
     return exp.Paren(this=tree)
 
 
-def first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    for found in error.errors if isinstance(error, ParseError) else ():
+        if "Unexpected token" in str(found.get("description")) and found.get("highlight"):
+            return f"{found['highlight']!r} is not expected there"
+    return "it is not complete"
+
+
+def _shortened(sql: str) -> str:
+    written = " ".join(sql.split())
+    return written if len(written) <= _MOST_LETTERS else written[: _MOST_LETTERS - 1] + "…"

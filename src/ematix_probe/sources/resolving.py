@@ -30,6 +30,12 @@ def resolve_source(source: Any, where: str | None = None) -> Source:
 
 
 def _named_connection(name: str, where: str | None) -> Source:
+    if "://" in name:
+        raise DeclarationError(
+            "source= takes the name of a connection, not a url",  # which may hold a password
+            where=where,
+            next_step='write source=source.postgres(url), source.mysql(url) or source.sqlite("path")',
+        )
     finders = metadata.entry_points(group=ENTRY_POINTS)
     for each in finders:
         try:
@@ -42,12 +48,9 @@ def _named_connection(name: str, where: str | None) -> Source:
                 raise TypeError(f"{each.value} returned no source for {name!r}: {found!r}")
             return found
     what = f"there is no connection {name!r}"
-    if "://" in name:
-        what = "source= takes the name of a connection, not a url"  # which may hold a password
-        next_step = 'write source=source.postgres(url), source.mysql(url) or source.sqlite("path")'
-    elif not list(finders):
+    if list(finders):
+        next_step = "flow connections list  shows the names that there are"
+    else:
         what += ": no package that knows connections by name is installed"
         next_step = "install ematix-flow-spark, or give a source such as source.postgres(url)"
-    else:
-        next_step = "flow connections list  shows the names that there are"
     raise DeclarationError(what, where=where, next_step=next_step)

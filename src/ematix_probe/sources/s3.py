@@ -40,7 +40,11 @@ class S3Access:
     def __post_init__(self) -> None:
         if bool(self.access_key) != bool(self.secret_key):
             given, missing = ("access_key", "secret_key") if self.access_key else ("secret_key", "access_key")
-            raise DeclarationError(f"{given}= is given without {missing}=", where=caller_location())
+            raise DeclarationError(
+                f"{given} is given without {missing}",
+                where=caller_location(),
+                next_step="give both, or none for those of the environment",
+            )
         if self.anonymous and self.access_key:
             raise DeclarationError("give anonymous= or keys, not both", where=caller_location())
         address = urlsplit(self.endpoint_url or "http:")

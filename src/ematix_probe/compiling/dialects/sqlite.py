@@ -25,6 +25,7 @@ MATCHES = "EMATIX_PROBE_MATCHES"
 MICROSECONDS = "EMATIX_PROBE_MICROSECONDS"
 _TIMES = ("date", "timestamp", "timestamp_tz")
 _HALF = 2**32
+_LARGEST = 2**53  # a double holds every whole number below it
 _LESS_THAN_ONE = 1 - 2**-50
 
 
@@ -78,31 +79,32 @@ class SQLiteDialect(ProbeDialect):
         self, column: ColumnInfo, tree: exp.Expression, where: exp.Expression | None
     ) -> list[exp.Expression]:
         """Whole numbers by their halves, so that none overflows; decimals as whole numbers of their scale."""
-        shape = precision_and_scale(column.type) if column.family == "decimal" else None
+        scale = _whole_scale(column)
         stored = exp.Typeof(this=tree.copy())
-        if shape is not None and shape[1] <= 15:
-            scaled = call("ROUND", exp.Mul(this=tree.copy(), expression=number(10 ** shape[1])))
-            whole = case(
-                exp.In(this=stored, expressions=[text("integer"), text("real")]), cast(scaled, "BIGINT")
-            )
-            rest: exp.Expression = exp.Null()
-        else:
+        if scale is None:
             whole = case(exp.EQ(this=stored, expression=text("integer")), tree.copy())
             rest = case(exp.EQ(this=stored.copy(), expression=text("real")), tree.copy())
+        else:
+            numbers = exp.In(this=stored, expressions=[text("integer"), text("real")])
+            scaled = call("ROUND", exp.Mul(this=tree.copy(), expression=number(10**scale)))
+            fits = exp.LT(this=call("ABS", scaled.copy()), expression=number(_LARGEST))
+            whole = case(all_of(numbers, fits) or numbers, cast(scaled, "BIGINT"))
+            rest = case(all_of(numbers, exp.Not(this=exp.Paren(this=fits))) or numbers, tree.copy())
         high = exp.BitwiseRightShift(this=exp.Paren(this=whole), expression=number(32))
         low = exp.BitwiseAnd(this=exp.Paren(this=whole.copy()), expression=number(_HALF - 1))
-        parts = [exp.Paren(this=high), exp.Paren(this=low), rest]
-        return [exp.Sum(this=self.only(part, where)) for part in parts]
+        parts = [self.only(part, where) for part in (exp.Paren(this=high), exp.Paren(this=low), rest)]
+        return [*(exp.Sum(this=part) for part in parts), exp.Count(this=parts[-1].copy())]
 
     def read_sum(self, column: ColumnInfo, values: list[Any]) -> int | float | Decimal:
-        high, low, rest = values
+        high, low, rest, rests = values
         whole = (high or 0) * _HALF + (low or 0)
-        shape = precision_and_scale(column.type) if column.family == "decimal" else None
-        if shape is not None and shape[1] <= 15:
-            return Decimal(whole).scaleb(-shape[1])
-        if rest is None:
-            return float(whole) if column.family == "float" else whole
-        return float(whole + rest)
+        if rests:  # whose sum is NULL where it is no number: infinity and minus infinity
+            scaled = whole / 10 ** (_whole_scale(column) or 0)
+            return math.nan if rest is None else float(scaled + rest)
+        scale = _whole_scale(column)
+        if scale is not None:
+            return Decimal(whole).scaleb(-scale)
+        return float(whole) if column.family == "float" else whole
 
     def percentile(
         self,
@@ -127,6 +129,12 @@ class SQLiteDialect(ProbeDialect):
 
     def order(self, column: ColumnInfo, tree: exp.Expression) -> exp.Expression | None:
         return self.value(column, tree)
+
+
+def _whole_scale(column: ColumnInfo) -> int | None:
+    """The scale of decimals that are summed as whole numbers."""
+    shape = precision_and_scale(column.type) if column.family == "decimal" else None
+    return shape[1] if shape is not None and shape[1] <= 15 else None
 
 
 def _exact_double(value: float) -> exp.Expression:
