@@ -198,6 +198,7 @@ def read_expectations(
         )
     rules: list[Expectation] = []
     of_table: OnFail | None = None
+    takes_action = False  # whether a rule has no action of its own
     for item in value if isinstance(value, (list, tuple)) else () if value is None else (value,):
         if isinstance(item, str):
             if item != "table":
@@ -206,9 +207,10 @@ def read_expectations(
                     where=where,
                     next_step=_EXAMPLE,
                 )
-            of_table = action
+            of_table, takes_action = action, True
         else:
             rules += _rules_of(item, action, where)
+            takes_action = takes_action or not isinstance(item, (ExpectationList, Expectation))
     rules += others
     spec = ExpectationsSpec(
         tuple(_with_alerts(rule, action, alert_on_quality_warn) for rule in rules),
@@ -216,6 +218,13 @@ def read_expectations(
         _read_quarantine(quarantine, where),
     )
     _check(spec, on_fail, on_quality_failure, alert_on_quality_warn, where)
+    if (on_fail is not None or on_quality_failure is not None) and not takes_action:
+        option = "on_fail" if on_fail is not None else "on_quality_failure"
+        raise DeclarationError(
+            f"{option}= is for expectations without their own action, and each of these has one",
+            where=where,
+            next_step=f"leave {option}= out, or give assertions, as in  lambda t: t.column(…)",
+        )
     return spec
 
 
@@ -318,6 +327,12 @@ def _check(
             "quarantine= names a table for failing rows, and no expectation sets rows aside",
             where=where,
             next_step='pass on_fail="quarantine", or use expect_or_drop(…)',
+        )
+    if alert_on_quality_warn and "warn" not in (spec.of_table, *(rule.action for rule in spec.rules)):
+        raise DeclarationError(
+            "alert_on_quality_warn= is about expectations that only warn, and none does",
+            where=where,
+            next_step="leave it out: rows that are set aside, and loads that fail, send alerts anyway",
         )
     labels = [rule.label for rule in spec.rules]
     for label in labels:

@@ -8,6 +8,7 @@ from typing import Any
 from ematix_flow.api.column_text import column_to_text
 from ematix_flow.api.stream_cdc import cdc_to_toml
 from ematix_flow.api.stream_toml_endpoints import LOOKUP_KEYS, SOURCE_KEYS, target_keys
+from ematix_flow.api.stream_toml_expectations import expectations_to_toml
 from ematix_flow.api.stream_toml_joins import join_to_toml
 from ematix_flow.api.stream_toml_windows import window_tables
 from ematix_flow.errors import DeclarationError
@@ -84,6 +85,8 @@ def stream_to_toml(spec: StreamSpec) -> str:
     document.update(window_tables(spec))
     if spec.join is not None:
         document["join"] = join_to_toml(spec.join)
+    if spec.expectations:
+        document.update(expectations_to_toml(spec.expectations))
     if spec.cdc is not None:
         document["cdc"] = cdc_to_toml(spec.cdc)
     for one, many, tables in (("source", "sources", sources), ("target", "targets", targets)):

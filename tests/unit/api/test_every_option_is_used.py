@@ -116,6 +116,11 @@ SAMPLES: dict[str, Any] = {
     "json_read_options": {"batch_size": 10},
     "udfs": [same],
     "aggregate_udfs": [Nothing],
+    "expectations": [ematix.expect_or_drop("positive", "order_id > 0")],
+    "on_fail": "quarantine",
+    "on_quality_failure": "warn",
+    "alert_on_quality_warn": True,
+    "quarantine": "bad_orders",
 }
 # limits and permissions: they hold in every mode, and where nothing is deleted they hold by themselves
 VACUOUS = {"max_shrink", "allow_empty"}
@@ -416,6 +421,11 @@ STREAM_SAMPLES: dict[str, Any] = {
     "lookups": {"names": Lookup(DB, table="names")},
     "udfs": [same],
     "aggregate_udfs": [Nothing],
+    "expectations": [ematix.expect_or_drop("positive", "a > 0")],
+    "on_fail": "quarantine",
+    "on_quality_failure": "warn",
+    "alert_on_quality_warn": True,
+    "quarantine": "bad_rows",
     "window": Window(kind="tumbling", duration_ms=5, aggregations=[COUNT]),
     "join": Join("orders", "payments", ("a",), ("a",)),
     "watermark": Watermark(lateness_ms=5),
