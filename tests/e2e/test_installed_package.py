@@ -1,4 +1,4 @@
-"""The wheel as a user gets it: built, installed with pip into an empty environment, and used from there."""
+"""The wheels as a user gets them: built, installed into an empty environment, and used from there."""
 
 from __future__ import annotations
 
@@ -52,9 +52,33 @@ def build_wheel(folder: Path) -> Path:
     return wheel
 
 
+def build_probe_wheel(folder: Path) -> Path:
+    """The wheel of `ematix_probe` alone, from its source distribution, as a package index does it."""
+    copy = folder / "repository"
+    shutil.copytree(
+        REPOSITORY / "probe", copy / "probe", ignore=shutil.ignore_patterns("__pycache__", "dist")
+    )
+    shutil.copytree(
+        SOURCES / "ematix_probe", copy / "src" / "ematix_probe", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    shutil.copy(REPOSITORY / "LICENSE", copy)
+    build = [sys.executable, "-m", "hatchling", "build", "-d", folder / "dist"]
+    run(copy / "probe", *build, "-t", "sdist")
+    (packed,) = (folder / "dist").glob("*.tar.gz")
+    shutil.unpack_archive(packed, folder / "unpacked", filter="data")
+    (unpacked,) = (folder / "unpacked").iterdir()
+    run(unpacked, *build, "-t", "wheel")
+    (wheel,) = (folder / "dist").glob("*.whl")
+    return wheel
+
+
+def uv_program() -> str:
+    return os.environ.get("UV") or shutil.which("uv") or str(REPOSITORY / ".uv" / "bin" / "uv")
+
+
 def install(folder: Path, wheel: Path) -> Path:
     """The locked libraries from uv's cache, the wheel itself with pip; returns where the commands are."""
-    uv = os.environ.get("UV") or shutil.which("uv") or str(REPOSITORY / ".uv" / "bin" / "uv")
+    uv = uv_program()
     run(folder, sys.executable, "-m", "venv", folder / "env")
     programs = folder / "env" / "bin"
     locked = ["--require-hashes", "-r", REPOSITORY / "lock" / "runtime.txt"]
@@ -98,6 +122,48 @@ def test_the_installed_package_makes_a_project_and_runs_it(folder: Path, program
     assert "shop/pipelines.py" in run(folder, programs / "flow", "init", "shop")
     loaded = run(folder / "shop", programs / "flow", "run", "--all")
     assert loaded.count("succeeded") == 2
+
+
+CHECKS = """
+from ematix_probe import probe, source
+
+@probe.data(source=source.csv("customers.csv"))
+def customers(t):
+    t.column("id").not_null().unique()
+    t.column("email").regex("@")
+"""
+
+
+def test_the_probes_are_installed_alone_and_check_a_file(folder: Path) -> None:
+    alone = folder / "probes"
+    alone.mkdir()
+    wheel = build_probe_wheel(alone)
+    with zipfile.ZipFile(wheel) as packed:
+        names = set(packed.namelist())
+    sources = {path.relative_to(SOURCES).as_posix() for path in (SOURCES / "ematix_probe").rglob("*")}
+    expected = {name for name in sources if (SOURCES / name).is_file() and "__pycache__" not in name}
+    assert {name for name in names if name.startswith("ematix_probe/")} == expected
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+
+    uv, programs = uv_program(), alone / "env" / "bin"
+    run(alone, uv, "venv", "--quiet", "--python", sys.executable, alone / "env")
+    locked = ["--constraint", REPOSITORY / "lock" / "runtime.txt"]
+    command = [uv, "pip", "install", "--quiet", "--python", programs / "python", *locked, wheel]
+    if _completed(alone, *command, "--offline").returncode != 0:
+        run(alone, *command)
+    listed = run(alone, uv, "pip", "list", "--python", programs / "python", "--format", "freeze")
+    installed = {line.partition("==")[0] for line in listed.splitlines()}
+    assert "ematix-probe-spark" in installed
+    assert not {"ematix-flow-spark", "pyspark", "pandas", "psycopg"} & installed
+
+    (alone / "checks.py").write_text(CHECKS)
+    (alone / "customers.csv").write_text("id,email\n1,ada@a.org\n2,bob\n")
+    done = _completed(alone, programs / "ematix-probe", "run", "checks.py", "--history", "h.db")
+    assert (done.returncode, "[FAIL] customers (customers.csv)" in done.stdout) == (1, True), done.stderr
+    assert "email=bob" in done.stdout
+    assert "customers" in run(alone, programs / "ematix-probe", "runs", "list", "--history", "h.db")
+    missing = _completed(alone, programs / "ematix-probe", "runs", "list", "--history", "postgres://h/d")
+    assert "pip install 'ematix-probe-spark[postgres]'" in " ".join(missing.stderr.split())
 
 
 def statuses(table: str) -> dict[str, str]:

@@ -37,7 +37,7 @@ def customers(t):
 @probe.data(source=shop, table="orders")
 def orders(t):
     t.column("amount").between(0, 100)
-    t.column("amount").between(0, 250, severity="warn", name="a::b")
+    t.column("amount").between(-5, 250, severity="warn", name="a::b")
     t.column("amout").not_null()
 """
 
