@@ -104,6 +104,15 @@ class Histogram:
             return self.lowest
         return min(upper_end(value_at_rank(self.counts, rank)), self.highest)
 
+    def percentile_is_at_most(self, p: float, limit: int) -> bool:
+        """Whether the percentile is at most ``limit``, as far as cells tell: its own cell counts as below."""
+        rank = nearest_rank(p, self.count)
+        if rank == self.count:
+            return self.highest <= limit
+        if rank == 1 and self.lowest is not None:
+            return self.lowest <= limit
+        return value_at_rank(self.counts, rank) <= cell_of(limit)
+
     def count_above(self, value: int) -> int:
         """How many values are above, as far as cells tell: those of the value's own cell are not counted."""
         limit = cell_of(value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from ematix_probe.duration import format_duration
 from ematix_probe.load.assertions import (
     ErrorRateBelow,
@@ -48,8 +50,12 @@ def _percentile(assertion: PercentileUnder, index: int, outcome: LoadOutcome) ->
     limit = round(assertion.limit * 1e9)
     label = f"p{assertion.p * 100:.10g}"
     above = histogram.count_above(limit)
-    text = f"{label} is {_milliseconds(value / MILLISECOND)}, the limit {format_limit(assertion.limit)}"
-    result = _judged(assertion, index, value <= limit, text, {measure: value / MILLISECOND})
+    holds = histogram.percentile_is_at_most(assertion.p, limit)
+    found, allowed = _milliseconds(value / MILLISECOND), format_limit(assertion.limit)
+    if not holds and found == allowed:
+        found = f"{value / MILLISECOND:,.6g} ms"
+    text = f"{label} is {found}, the limit {allowed}"
+    result = _judged(assertion, index, holds, text, {measure: value / MILLISECOND})
     return _with_rows(result, above, histogram.count)
 
 
@@ -125,8 +131,6 @@ def _result(
 
 
 def _with_rows(result: AssertionResult, failing: int, checked: int) -> AssertionResult:
-    import dataclasses
-
     return dataclasses.replace(result, failing=failing, checked=checked)
 
 
