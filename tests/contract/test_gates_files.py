@@ -420,6 +420,19 @@ def test_a_replay_of_files_that_dies_neither_loses_nor_doubles_a_row(
     assert target.quarantined() == [aside(order(3, -30))]
 
 
+def test_a_load_of_files_that_dies_before_its_quarantine_is_published_leaves_no_file(
+    target: FilesGateTarget,
+) -> None:
+    target.load(positive("quarantine"), [order(1, 1), order(2, -2)])
+    hidden = Path(target.backend.connection.path, ".ematix_flow", "tables")  # type: ignore[attr-defined]
+    with pytest.raises(fault_points.InjectedCrash), fault_points.inject("files.before_publish", "crash"):
+        target.load(positive("quarantine"), [order(3, -3)])
+    (left,) = (path.parent for path in hidden.glob("*quarantine*/*/data") if len(list(path.iterdir())) == 2)
+    assert target.quarantined() == [aside(order(2, -2))]
+    target.load(positive("quarantine"), [order(4, 4)])
+    assert not left.exists()
+
+
 def test_a_load_without_expectations_after_a_crash_does_not_make_dead_rows_count(
     target: FilesGateTarget,
 ) -> None:

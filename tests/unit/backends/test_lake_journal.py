@@ -14,6 +14,7 @@ from ematix_flow.backends.lake.journal import Journal, open_journal
 from ematix_flow.backends.stores.local_store import LocalStore
 from ematix_flow.errors import TargetFailed
 from ematix_flow.spec.row_counts import RowCounts
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import Watermark
 
@@ -197,3 +198,29 @@ def test_segments_that_two_folds_wrote_for_one_range_count_once(store: LocalStor
     opened(store).fold(keep=2)
     assert known(store, 6) == before
     assert len(files(tmp_path)) == 2 * 2 + 2
+
+
+def test_notes_of_quarantine_tables_outlive_folding_and_tell_whether_their_load_committed(
+    store: LocalStore,
+) -> None:
+    quarantine = TableSpec("sales", "orders__quarantine", (ColumnSpec("_", DataType("text")),))
+    for number in range(1, 9):
+        found = opened(store)
+        if number in (1, 8):  # one that is folded later, and one that is not
+            dead = found.next_commit()
+            found.write_note(dead, quarantine)  # the load of this number that died
+        commit = found.next_commit()
+        if number in (1, 8):
+            found.write_note(commit, quarantine)
+        entry = LedgerEntry("orders", "t", f"slot:{number}", "run", None, None, RowCounts(), MOMENT)
+        found.mark_committed(commit, entry, None)
+    opened(store).fold(keep=2)
+    found = opened(store)
+    assert [note.number for note in found.notes] == [1, 1, 8, 8]
+    assert sorted(found.has_commit(note) for note in found.notes) == [False, False, True, True]
+    assert {(t.schema, t.name) for t in map(found.noted_table, found.notes)} == {
+        ("sales", "orders__quarantine")
+    }
+    for note in found.notes:
+        found.remove_note(note)
+    assert opened(store).notes == ()

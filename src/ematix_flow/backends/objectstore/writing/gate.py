@@ -82,6 +82,7 @@ class FilesGate:
         """Finish or undo what a crashed load changed in the quarantine table."""
         quarantine = self._quarantine()
         if quarantine is not None:
+            quarantine.sweep()
             quarantine.settle(version)
 
     # ------------------------------------------------------------------ checking

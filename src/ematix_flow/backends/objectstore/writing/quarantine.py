@@ -187,6 +187,10 @@ class FilesQuarantine:
                 self._home.publish(version, list(kept), [file for file, _ in changed.new.values()], state)
         return changed.removed_rows
 
+    def sweep(self) -> None:
+        """Remove files that a load left here when it died before it published them."""
+        self._tables.root.sweep_table(self._home, "", "")
+
     def settle(self, base: TableVersion | None) -> None:
         """Finish or undo the changes of earlier loads of this target, by what its current version says."""
         version = self._home.current_version()
