@@ -349,7 +349,8 @@ def expectation_notes(result: TargetResult) -> list[str]:
     for each in result.expectations:
         if each.verdict == "pass":
             continue
-        aside = f"; {each.quarantined:,} rows went to the quarantine table" if each.quarantined else ""
+        rows = "1 row" if each.quarantined == 1 else f"{each.quarantined:,} rows"
+        aside = f"; {rows} went to the quarantine table" if each.quarantined else ""
         notes.append(f"{result.target}: {each}{aside}")
     return notes
 

@@ -162,7 +162,7 @@ def test_the_result_and_the_run_log_hold_what_each_rule_found(declare: Declare, 
         pytest.approx(1 / 3),
         [{"order_id": 2, "email": "x"}],
     )
-    assert any("1 rows went to the quarantine table" in note for note in result.notes)
+    assert any("1 row went to the quarantine table" in note for note in result.notes)
     assert last_run().metrics["targets"] == found["targets"]
 
 
@@ -250,7 +250,7 @@ class Hears(Alerter):
 def alerts_of(record: RunRecord) -> list[AlertEvent]:
     hears = Hears()
     with open_run_log(project_run_log(os.environ), env=os.environ) as log:
-        observer = AlertObserver(AlertSubscription(hears, "hears", KINDS), log)
+        observer = AlertObserver(AlertSubscription(hears, "hears", kinds=frozenset(KINDS)), log)
         observer.run_finished(record, RunEnd())
         observer.run_finished(record, RunEnd())  # the same problem again
     return hears.events
@@ -261,7 +261,7 @@ def test_rows_that_were_set_aside_send_one_alert_with_the_next_command(declare: 
     (event,) = alerts_of(last_run())
     assert (event.kind, event.next_step) == ("quality_failed", "flow quarantine list orders")
     assert event.error_message == "positive: 1 of 3 rows fail"
-    assert event.state == "1 rows are in quarantine, the rest is loaded"
+    assert event.state == "1 row is in quarantine, the rest is loaded"
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_rules_that_only_warn_send_an_alert_if_that_is_the_policy(
 def test_metrics_count_verdicts_and_quarantined_rows(declare: Declare, shop: Path) -> None:
     declare(expectations=RULES).sync()
     metrics = RunMetrics()
-    metrics.count_run(last_run())
+    metrics.run_finished(last_run(), RunEnd())
     value = metrics.registry.get_sample_value
     labels = {"pipeline": "orders", "rule": "positive", "verdict": "warn"}
     assert value("pipeline_expectations_total", labels) == 1
