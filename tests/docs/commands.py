@@ -17,11 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow.cli.main import main
+from ematix_flow.cli.main import main as flow
 from ematix_flow.graph.registry import Registry, use_registry
+from ematix_probe.cli.main import main as ematix_probe
 
 SECONDS_PER_BLOCK = 240
-_PLAIN_LINE = re.compile(r"[a-z]+( [^|&;<>$`\\*?]*)?")
+_COMMANDS = {"flow": flow, "ematix-probe": ematix_probe}
+_PLAIN_LINE = re.compile(r"[a-z-]+( [^|&;<>$`\\*?]*)?")
 _INLINE_PROGRAM = re.compile(r"python - <<'(?P<end>\w+)'")
 
 
@@ -86,22 +88,23 @@ def _run_step(words: list[str], patched: pytest.MonkeyPatch) -> int:
         for variable in words[1:]:
             patched.setenv(*variable.split("=", 1))
         return 0
-    if words[0] == "flow" or (words[0] == "python" and words[1].endswith(".py")):
+    if words[0] in _COMMANDS or (words[0] == "python" and words[1].endswith(".py")):
         return _run_in_this_process(words)
     return subprocess.run(words, stdin=subprocess.DEVNULL, timeout=SECONDS_PER_BLOCK, check=False).returncode
 
 
 def _run_in_this_process(words: list[str]) -> int:
-    """``flow …`` or ``python file …`` with the modules, declarations and environment of a new process."""
+    """A command of ours, or ``python file …``, with the modules, declarations and environment of a new
+    process."""
     program, *arguments = words
     before = set(sys.modules)
-    folder = Path.cwd() if program == "flow" else Path(arguments[0]).resolve().parent
+    folder = Path.cwd() if program in _COMMANDS else Path(arguments[0]).resolve().parent
     with pytest.MonkeyPatch.context() as patched, use_registry(Registry()):
         patched.syspath_prepend(str(folder))
         patched.setattr(sys, "argv", arguments if program == "python" else words)
         try:
-            if program == "flow":
-                return main(arguments)
+            if program in _COMMANDS:
+                return _COMMANDS[program](arguments)
             runpy.run_path(arguments[0], run_name="__main__")
             return 0
         except SystemExit as end:

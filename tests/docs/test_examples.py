@@ -23,7 +23,7 @@ from tests.docs.commands import run_commands
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples"
 ELSEWHERE = {"orchestrators"}  # tests/e2e/test_orchestrators.py runs it in Airflow, Dagster and Prefect
-NO_SPARK = ("append", "truncate", "merge", "scd2", "schedule", "workflow", "alerts")
+NO_SPARK = ("append", "truncate", "merge", "scd2", "schedule", "workflow", "alerts", "data_quality")
 NEEDS_SPARK = (
     "csv_to_duckdb",
     "file_formats",
@@ -129,6 +129,13 @@ LEFT: dict[str, list[tuple[str, str, list[tuple[Any, ...]]]]] = {
             "warehouse.db",
             "SELECT left_order_id, right_method FROM paid_orders ORDER BY 1",
             [(1, "card"), (2, None), (3, "card")],
+        )
+    ],
+    "data_quality": [
+        (
+            "quality.db",
+            "SELECT probe_name, group_concat(verdict, ' ') FROM (SELECT * FROM runs ORDER BY id) GROUP BY 1",
+            [("countries", "pass pass pass"), ("customers", "pass pass pass"), ("orders", "pass fail pass")],
         )
     ],
     "delta_lake": [("shop.db", "SELECT orders, CAST(amount AS REAL) FROM revenue", [(4, 74.4)])],
