@@ -24,6 +24,7 @@ _FILE = re.compile(r"^\s*file = (.*)$", re.MULTILINE)
 _CONVERTING = re.compile(
     r'Error when converting column "(.*)"\. Could not convert string "(.*)" to \'(.*)\'', re.DOTALL
 )
+_UNKNOWN_NAMES = re.compile(r"Columns with names: (.*) do not exist in the CSV File", re.DOTALL)
 _COUNTS = re.compile(r"Expected Number of Columns: (\d+) Found: (\d+)")
 _JSON_PLACE = re.compile(r'in file "(.*?)",.*? in line (\d+)', re.DOTALL)
 
@@ -217,6 +218,8 @@ def _csv_message(message: str) -> str:
                 "numbers of values or different line ends, or a quote has no end; "
                 "check delimiter=, header= and quote="
             )
+        if unknown := _UNKNOWN_NAMES.search(message):
+            return f"columns= names {unknown[1]}, and the file has no such column"
         return message
     place = f"{file[1].strip() if file else 'a CSV file'}, line {line[1]}"
     if found := _CONVERTING.search(message):
@@ -256,8 +259,11 @@ def _first_bad_line(file: DataFile, limit: int = 1_000_000) -> str | None:
             if not line.strip():
                 continue
             try:
-                value = json.loads(line)
-            except ValueError as error:
+                value = json.loads(line.rstrip())
+            except json.JSONDecodeError as error:
+                reason = f"{error.msg} at character {error.pos + 1}"
+                return f"{file.shown}, line {number}: this is no JSON: {reason}"
+            except ValueError as error:  # no UTF-8
                 return f"{file.shown}, line {number}: this is no JSON: {error}"
             if not isinstance(value, dict) and value is not None:
                 shown = line[:40].decode(errors="replace").strip()
