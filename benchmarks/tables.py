@@ -97,7 +97,7 @@ VARIANTS = {
 
 
 def heading(result: Result) -> str:
-    if result.benchmark in ("changes", "scheduler-tick", "watched-end"):
+    if result.benchmark in ("changes", "scheduler-tick", "watched-end", "probe-load"):
         return result.title
     return f"{result.title}, {result.rows:,} {'runs' if result.benchmark == 'run-log' else 'rows'}"
 
@@ -116,6 +116,7 @@ def columns(result: Result) -> tuple[str, ...]:
         "scheduler-tick": TICK_COLUMNS,
         "run-log": RUN_LOG_COLUMNS,
         "probes": PROBE_COLUMNS,
+        "probe-load": PROBE_LOAD_COLUMNS,
     }
     return own.get(result.benchmark, COLD_START_COLUMNS)
 
@@ -180,6 +181,8 @@ def rows(result: Result) -> list[list[str]]:
             ]
             for s in found
         ]
+    if result.benchmark == "probe-load":
+        return [_load_row(result, s, by_name.get(PROBE)) for s in found]
     by_hand = "delta-rs" if _into_lake(result) else "sql"
     other = by_name.get(DRIVER if result.benchmark == "copy" else by_hand)
     return [
@@ -195,6 +198,30 @@ def rows(result: Result) -> list[list[str]]:
             _memory(s.peak_bytes),
         ]
         for s in found
+    ]
+
+
+def _load_row(result: Result, s: Standing, probe: Standing | None) -> list[str]:
+    """Requests a second: a run's time is that of ``result.rows`` requests."""
+
+    def rate(seconds: float | None) -> str:
+        return f"{result.rows / seconds:,.0f}" if seconds else ""
+
+    times = ratio(s, probe)
+    per_processor = [
+        run.details["all requests"] / run.details["processor seconds"]
+        for run in result.runs
+        if run.contestant == s.contestant and run.details.get("processor seconds")
+    ]
+    latencies = [_detail(result, s, "latency", name) for name in ("p50", "p99")]
+    return [
+        CONTESTANTS.get(s.contestant, s.contestant),
+        rate(s.best) or _times(s, result)[0],
+        rate(s.median),
+        f"{1 / times:.2f}" if times else "",
+        f"{statistics.median(per_processor):,.0f}" if per_processor and s.best else "",
+        " / ".join(f"{value:.3g}" for value in latencies if value is not None),
+        _memory(s.peak_bytes),
     ]
 
 

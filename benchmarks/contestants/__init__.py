@@ -64,6 +64,13 @@ _PROBES = {
     "great-expectations-pandas": f"{_GREAT_EXPECTATIONS}:prepare_pandas",
     "soda": "benchmarks.contestants.probe_soda:prepare",
 }
+_PROBE_LOADS = "benchmarks.contestants.probe_loads"
+_PROBE_LOAD = {
+    "probe": f"{_PROBE_LOADS}:prepare",
+    "locust": f"{_PROBE_LOADS}:prepare_locust",
+    "locust-fast": f"{_PROBE_LOADS}:prepare_locust_fast",
+    "k6": f"{_PROBE_LOADS}:prepare_k6",
+}
 HOMES = {
     "copy": _COPY,
     "merge": _MERGE,
@@ -72,6 +79,7 @@ HOMES = {
     "streams": _STREAMS,
     "stateful": _STATEFUL,
     "probes": _PROBES,
+    "probe-load": _PROBE_LOAD,
 }
 
 
