@@ -95,8 +95,12 @@ class FrameSource(ScanSource):
             )
         try:
             return _scan_of(self.obj, self.kind)
-        except (ValueError, TypeError) as error:
-            raise SourceFailed(f"cannot read {self.label} as Arrow: {error}") from error
+        except Exception as error:
+            libraries = type(error).__module__.partition(".")[0] in ("polars", "pyarrow")
+            if not libraries and not isinstance(error, (ValueError, TypeError)):
+                raise
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise SourceFailed(f"cannot read {self.label} as Arrow: {reason}") from error
 
 
 def _scan_of(obj: Any, kind: str) -> Scan:
@@ -106,7 +110,7 @@ def _scan_of(obj: Any, kind: str) -> Scan:
     if kind == "pandas":
         return _PandasScan(obj, _pandas_schema(obj))
     if kind == "polars":
-        return _PolarsScan(obj)
+        return _PolarsScan(obj, _polars_schema(obj))
     if isinstance(obj, pa.RecordBatch):
         return _TableScan(pa.Table.from_batches([obj]))
     if isinstance(obj, pa.Table):
@@ -154,30 +158,33 @@ class _PolarsScan(BatchScan):
     """A frame of polars; a lazy one is computed for each statement, in batches where polars can."""
 
     frame: Any
-
-    @property
-    def _lazy(self) -> bool:
-        return type(self.frame).__name__ == "LazyFrame"
+    arrow_schema: Any
 
     def schema(self) -> pa.Schema:
-        if not self._lazy:
-            return self.frame.head(0).to_arrow().schema
-        return self.frame.collect_schema().to_frame().to_arrow().schema
+        return self.arrow_schema
 
     def read(self, columns: Sequence[str]) -> pa.RecordBatchReader:
         import polars.selectors
         import pyarrow as pa
 
         chosen = self.frame.select(polars.selectors.by_name(*columns))  # a text such as "*" means all columns
-        full = self.schema()
-        schema = pa.schema([full.field(name) for name in columns])
-        if not self._lazy:
+        schema = pa.schema([self.arrow_schema.field(name) for name in columns])
+        if not _is_lazy(self.frame):
             parts: Iterator[Any] = iter(chosen.iter_slices(_BATCH_ROWS))
         elif hasattr(chosen, "collect_batches"):
             parts = iter(chosen.collect_batches(chunk_size=_BATCH_ROWS, maintain_order=False))
         else:
             parts = iter([chosen.collect(engine="streaming")])
         return pa.RecordBatchReader.from_batches(schema, _batches_of(parts, schema))
+
+
+def _is_lazy(frame: Any) -> bool:
+    return type(frame).__name__ == "LazyFrame"
+
+
+def _polars_schema(frame: Any) -> pa.Schema:
+    empty = frame.collect_schema().to_frame() if _is_lazy(frame) else frame.head(0)
+    return empty.to_arrow().schema
 
 
 def _batches_of(parts: Iterator[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
