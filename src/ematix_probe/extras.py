@@ -17,7 +17,6 @@ _OF_FLOW = {
     "iceberg": "probe-iceberg",
     "frames": "probe-frames",
     "load": "probe-load",
-    "spark": None,  # it needs no extra
 }
 
 
@@ -66,14 +65,14 @@ def require(module: str, extra: str, what: str) -> Any:
 
 
 def install_command(extra: str) -> str:
-    """The command that installs an extra into the environment that runs."""
+    """The command that installs an extra, or a base requirement, into the environment that runs."""
+    if extra not in {library.extra for library in LIBRARIES}:
+        return f"{sys.executable} -m pip install {extra}"
     return f"{sys.executable} -m pip install '{distribution()}[{extra_name(extra)}]'"
 
 
 def extra_name(extra: str) -> str:
-    if distribution() != "ematix-flow-spark":
-        return extra
-    return _OF_FLOW.get(extra, extra) or "spark"
+    return _OF_FLOW.get(extra, extra) if distribution() == "ematix-flow-spark" else extra
 
 
 def distribution() -> str:

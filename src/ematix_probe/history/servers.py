@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
-from ematix_probe.errors import HistoryError
+from ematix_probe.errors import DeclarationError, HistoryError
 from ematix_probe.history.database import HistoryDatabase
 from ematix_probe.history.tables import history_tables
 from ematix_probe.redaction import mask
+from ematix_probe.sources.mysql_address import parse_address
 
 SCHEMA = "ematix_probe"
 _SECONDS = 15  # for a connection, a lock or an answer
@@ -71,9 +71,15 @@ class MySQLDatabase(HistoryDatabase):
     """The tables are in the database of the URL; their names begin with ``probe_``."""
 
     def __init__(self, url: str) -> None:
-        self._url, self.location = url, mask(url)
+        self.location = mask(url)
         self.tables = history_tables("probe_")
-        if not urlsplit(url).path.strip("/"):
+        try:
+            self._address = parse_address(url)
+        except DeclarationError as error:
+            raise HistoryError(
+                f"the history {self.location}: {error.what}", next_step=error.next_step
+            ) from None
+        if not self._address.database:
             raise HistoryError(
                 f"the history {self.location} names no database",
                 next_step="write  mysql://user@host/database",
@@ -81,33 +87,15 @@ class MySQLDatabase(HistoryDatabase):
 
     def engine(self, *, write: bool) -> sa.Engine:
         from ematix_probe.extras import require
+        from ematix_probe.sources.mysql import open_connection
 
-        require("pymysql", "mysql", f"the history {self.location}")
+        driver = require("pymysql", "mysql", f"the history {self.location}")
+        timeouts = {"read_timeout": 2 * _SECONDS, "write_timeout": 2 * _SECONDS}
         return sa.create_engine(
-            "mysql+pymysql://", creator=self._connect, poolclass=sa.pool.NullPool, hide_parameters=True
-        )
-
-    def _connect(self) -> Any:
-        import pymysql
-
-        pieces = urlsplit(self._url)
-        options = dict(parse_qsl(pieces.query))
-        host = pieces.hostname or "localhost"
-        certificate = options.get("ssl_ca")
-        # as everywhere: the certificate of a server that is not on this machine is verified
-        verify = bool(certificate) or host not in ("localhost", "127.0.0.1", "::1")
-        return pymysql.connect(
-            host=host,
-            port=pieces.port or 3306,
-            user=unquote(pieces.username or ""),
-            password=unquote(pieces.password or ""),
-            database=unquote(pieces.path.strip("/")),
-            unix_socket=options.get("unix_socket"),
-            charset="utf8mb4",
-            connect_timeout=_SECONDS,
-            read_timeout=2 * _SECONDS,
-            write_timeout=2 * _SECONDS,
-            ssl={"ca": certificate, "check_hostname": True} if verify else None,
+            "mysql+pymysql://",
+            creator=lambda: open_connection(driver, self._address, **timeouts),
+            poolclass=sa.pool.NullPool,
+            hide_parameters=True,
         )
 
     def lock_tables(self, connection: sa.Connection) -> None:

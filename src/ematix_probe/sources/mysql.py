@@ -142,28 +142,33 @@ def mysql(url: str, *, timeout: float | None = None) -> MySQLSource:
     return MySQLSource(url, check_timeout(timeout))
 
 
+def open_connection(driver: Any, address: MySQLAddress, **more: Any) -> Any:
+    """A connection with the TLS that the address asks for. Raises what the driver raises."""
+    tls = address.tls()
+    connection = driver.connect(
+        host=address.host,
+        port=address.port,
+        unix_socket=address.unix_socket,
+        user=address.user,
+        password=address.password.encode(),  # the driver itself would encode it as latin1
+        database=address.database or None,
+        charset="utf8mb4",
+        connect_timeout=address.connect_timeout,
+        ssl=tls,
+        ssl_disabled=tls is None,
+        program_name="ematix-probe",
+        defer_connect=True,
+        **more,
+    )
+    if address.mode == "prefer":
+        connection._ssl_required = False
+    connection.connect()
+    return connection
+
+
 def _connect(driver: Any, address: MySQLAddress) -> Any:
     try:
-        tls = address.tls()
-        connection = driver.connect(
-            host=address.host,
-            port=address.port,
-            unix_socket=address.unix_socket,
-            user=address.user,
-            password=address.password.encode(),  # the driver itself would encode it as latin1
-            database=address.database or None,
-            charset="utf8mb4",
-            autocommit=True,
-            connect_timeout=address.connect_timeout,
-            ssl=tls,
-            ssl_disabled=tls is None,
-            program_name="ematix-probe",
-            defer_connect=True,
-        )
-        if address.mode == "prefer":
-            connection._ssl_required = False
-        connection.connect()
-        return connection
+        return open_connection(driver, address, autocommit=True)
     except (driver.MySQLError, OSError, RuntimeError, ValueError) as error:
         raise CannotConnect(
             f"MySQL cannot be reached: {_message(error, address)}",

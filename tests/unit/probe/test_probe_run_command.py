@@ -243,3 +243,30 @@ def test_flow_probe_is_the_same_command(
     assert [each["verdict"] for each in json.loads(capsys.readouterr().out)] == ["pass", "fail", "warn"]
     assert main(["probe", "run", "gone.py"]) == 2
     assert "there is no file gone.py" in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_the_run_with_130_and_says_so(shop: Path, ematix_probe: Call) -> None:
+    Path("checks.py").write_text(
+        PROBES + "\n\nclass Interrupted:\n    name = 'stopped'\n"
+        "    def assertion_names(self):\n        return ['a']\n"
+        "    def run(self):\n        raise KeyboardInterrupt\n\nstopped = Interrupted()\n",
+        encoding="utf-8",
+    )
+    called = ematix_probe("run", "checks.py", "-s", "customers", "-s", "stopped")
+    assert called.code == 130
+    assert "[PASS] customers" in called.out
+    assert "error: interrupted" in called.err
+
+
+def test_a_probe_that_raises_is_one_sentence_and_the_traceback_is_there_on_demand(ematix_probe: Call) -> None:
+    Path("odd.py").write_text(
+        "class Odd:\n    name = 'odd'\n    def assertion_names(self):\n        return ['a']\n"
+        "    def run(self):\n        raise ValueError('password=geheim1')\n\nodd = Odd()\n",
+        encoding="utf-8",
+    )
+    called = ematix_probe("run", "odd.py")
+    assert (called.code, "Traceback" in called.err) == (1, False)
+    assert "error: unexpected ValueError: password=***" in called.err
+    called = ematix_probe("run", "odd.py", "--debug")
+    assert "Traceback" in called.err
+    assert "geheim1" not in called.err
