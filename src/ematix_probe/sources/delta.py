@@ -6,6 +6,7 @@ does not read is read by Spark if a session with Delta is there; else the error 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _READ_FEATURES = frozenset(
     {"timestampNtz", "deletionVectors", "columnMapping", "v2Checkpoint", "vacuumProtocolCheck"}
 )
+_UNSUPPORTED = re.compile(r"unsupported|\breader", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,12 @@ class DeltaSource(ScanSource):
                 next_step="check the path: a table has a folder _delta_log",
             ) from error
         except Exception as error:
-            if "nsupported" in str(error) or "eader" in str(error):
+            if _UNSUPPORTED.search(str(error)):
                 raise _NotForDeltaRs(str(error).splitlines()[0]) from error
-            raise SourceFailed(f"cannot open the Delta table at {place}: {_first_line(error)}") from error
+            raise SourceFailed(
+                f"cannot open the Delta table at {place}: {_first_line(error)}",
+                next_step="check the path and the version; of a bucket the endpoint, the region and the keys",
+            ) from error
         missing = set(table.protocol().reader_features or ()) - _READ_FEATURES
         if missing:
             raise _NotForDeltaRs(f"it has the feature {', '.join(sorted(missing))}")

@@ -75,7 +75,10 @@ class IcebergSource(ScanSource):
         except (NoSuchTableError, NoSuchNamespaceError) as error:
             raise SourceFailed(f"the Iceberg catalog has no table {name!r}") from error
         except Exception as error:
-            raise CannotConnect(f"cannot load the Iceberg table {name!r}: {_first_line(error)}") from error
+            raise CannotConnect(
+                f"cannot load the Iceberg table {name!r}: {_first_line(error)}",
+                next_step="check the catalog's name, its properties such as uri, and its credentials",
+            ) from error
 
     def _place(self, subject: Subject) -> str:
         own = self.table.rstrip("/")

@@ -117,7 +117,8 @@ class OpenSQLite(OpenSubject):
             message = without_secrets(str(error), ())
             if message == "interrupted":
                 message = f"the statement took longer than {limit:g} s"
-            raise SourceFailed(message, where=self._source.label) from None
+            next_step = "name a SQLite file" if "not a database" in message else None
+            raise SourceFailed(message, where=self._source.label, next_step=next_step) from None
 
 
 def sqlite(path: str | Path, *, timeout: float | None = None) -> SQLiteSource:
