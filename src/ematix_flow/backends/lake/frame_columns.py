@@ -1,10 +1,13 @@
-"""Casts a frame to exactly the columns of a table."""
+"""Frames with exactly the columns of a table: of any rows, and of staged rows."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ematix_flow.backends.base import StagedRows
 from ematix_flow.backends.lake.dialect import LakeDialect
+from ematix_flow.backends.lake.staging import LakeStaging
+from ematix_flow.backends.stores.table_folders import literal_path
 from ematix_flow.spec.tables import TableSpec
 
 if TYPE_CHECKING:
@@ -28,3 +31,15 @@ def conform_frame(spark: SparkSession, frame: DataFrame | None, wanted: TableSpe
             for c in wanted.columns
         ]
     )
+
+
+def staged_frame(spark: SparkSession, staging: LakeStaging, rows: StagedRows) -> DataFrame:
+    """The rows of the parts that tasks have reported."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    paths = staging.paths(rows.parts)
+    if not paths:
+        return conform_frame(spark, None, staging.table)
+    # with the schema, or Spark runs a job to read it from a file
+    read = spark.read.schema(from_arrow_schema(staging.table.arrow_schema(), prefer_timestamp_ntz=True))
+    return conform_frame(spark, read.parquet(*map(literal_path, paths)), staging.table)

@@ -20,10 +20,10 @@ from ematix_flow.backends.lake.dialect import LakeDialect
 from ematix_flow.backends.lake.format import LakeFormat
 from ematix_flow.backends.lake.frame_columns import conform_frame
 from ematix_flow.backends.lake.journal import Journal, LakeCommit
-from ematix_flow.backends.lake.quarantine import LakeQuarantine
-from ematix_flow.backends.lake.quarantine_notes import QuarantineNote
+from ematix_flow.backends.lake.quarantine import LakeQuarantine, QuarantineChange
 from ematix_flow.backends.lake.row_changes import materialize_frame, new_view_name, view_table
 from ematix_flow.backends.lake.spark_sql_session import SparkSqlSession
+from ematix_flow.backends.lake.target_notes import NO_COLUMNS
 from ematix_flow.backends.sql.gate import CheckedRows, check_rows, column_infos, diagnose
 from ematix_flow.backends.sql.quarantine import (
     delete_quarantined,
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 Explain = Callable[[str], AbstractContextManager[None]]
 """Turns what Spark raises in the block into an error of this product."""
-
-_NO_COLUMNS = (ColumnSpec("_", DataType("text")),)
 
 
 class LakeGate:
@@ -163,7 +161,7 @@ class LakeGate:
 
     def _reference(self, table: str) -> exp.Table:
         schema, _, name = table.rpartition(".")
-        return self._format.table_expression(TableSpec(schema or None, name, _NO_COLUMNS))
+        return self._format.table_expression(TableSpec(schema or None, name, NO_COLUMNS))
 
     def _fetch(self, sql: str) -> Sequence[tuple[Any, ...]]:
         rows = self._spark.sql(sql)
@@ -208,23 +206,26 @@ class LakeGate:
 
     def set_aside(
         self, checked: CheckedRows, read: int, high: Watermark | None, commit: LakeCommit
-    ) -> list[QuarantineNote]:
-        """Write to the quarantine tables, and return the notes of them."""
+    ) -> list[QuarantineChange]:
+        """Write to the quarantine tables, and return what was done to each."""
         fault_points.point("gate.checked")
-        notes: dict[tuple[str | None, str], QuarantineNote] = {}
+        changes: dict[tuple[str | None, str], QuarantineChange] = {}
 
-        def note_once(table: TableSpec) -> None:
-            if (table.schema, table.name) not in notes:
-                notes[table.schema, table.name] = self._journal.write_note(commit, table)
+        def note(table: TableSpec, took_out: bool = False) -> None:
+            """Note a change of the table, before the first one."""
+            known = changes.get((table.schema, table.name))
+            if known is None:
+                known = QuarantineChange(self._journal.write_note(commit, table))
                 fault_points.point("quarantine.noted")
+            changes[table.schema, table.name] = replace(known, took_out=known.took_out or took_out)
 
         replayed, quarantine = self._replayed, self._quarantine()
         if replayed is not None:
-            note_once(replayed.table)
+            note(replayed.table, took_out=True)
             self._take_out_replayed(replayed, read, commit)
         if quarantine is not None:
-            self._set_aside(quarantine, checked, high, commit, note_once)
-        return list(notes.values())
+            self._set_aside(quarantine, checked, high, commit, note)
+        return list(changes.values())
 
     def _take_out_replayed(self, replayed: QuarantinedRows, read: int, commit: LakeCommit) -> None:
         taken_from = LakeQuarantine(self._spark, self._format, replayed.table, self._journal)
@@ -244,17 +245,17 @@ class LakeGate:
         checked: CheckedRows,
         high: Watermark | None,
         commit: LakeCommit,
-        note_once: Callable[[TableSpec], None],
+        note: Callable[..., None],
     ) -> None:
         gate, read_again = self._gate, self._read_again()
         assert gate is not None
         exists = quarantine.exists()
         if read_again is not None and exists:
-            note_once(quarantine.spec)
-            quarantine.take_out(read_again, commit)
+            note(quarantine.spec)
+            note(quarantine.spec, took_out=quarantine.take_out(read_again, commit))
             fault_points.point("quarantine.written")
         if checked.quarantined:
-            note_once(quarantine.spec)
+            note(quarantine.spec)
             if not exists:
                 quarantine.create()
             assert self._failing is not None

@@ -25,8 +25,7 @@ from ematix_flow.backends.lake.format import ConcurrentCommit, LakeFormat, NewTa
 from ematix_flow.backends.lake.frame_columns import conform_frame
 from ematix_flow.backends.lake.gate import LakeGate
 from ematix_flow.backends.lake.journal import Journal, LakeCommit
-from ematix_flow.backends.lake.quarantine import settle_quarantine
-from ematix_flow.backends.lake.quarantine_notes import QuarantineNote
+from ematix_flow.backends.lake.quarantine import QuarantineChange, settle_quarantine
 from ematix_flow.backends.lake.row_changes import (
     ACTION_COLUMN,
     INSERT,
@@ -235,7 +234,7 @@ class LakeLoad:
         if self._companion is not None and computed.companion_changes is not None:
             self._journal.store.require_locks_held()
             self._companion.write_changes(computed.companion_changes, commit)
-        notes = self._set_aside(computed, commit)
+        set_aside = self._set_aside(computed, commit)
         fault_points.point("apply.rows_written")
         self._journal.store.require_locks_held()
         fault_points.point("apply.before_commit")
@@ -249,11 +248,11 @@ class LakeLoad:
             self._require_commit(commit)
         fault_points.point("apply.after_commit")
         self._journal.mark_committed(commit, self._ledger_entry(computed), applied.watermark)
-        self._remove_uncommitted(notes)
+        self._remove_uncommitted(set_aside)
         return applied
 
-    def _set_aside(self, computed: ComputedLoad, commit: LakeCommit) -> Sequence[QuarantineNote]:
-        """Write to the quarantine tables, and return the notes of them."""
+    def _set_aside(self, computed: ComputedLoad, commit: LakeCommit) -> Sequence[QuarantineChange]:
+        """Write to the quarantine tables, and return what was done to each."""
         if self._gate is None or computed.checked is None:
             return ()
         self._journal.store.require_locks_held()
@@ -261,14 +260,14 @@ class LakeLoad:
             computed.checked, computed.applied.rows.read or 0, computed.applied.watermark, commit
         )
 
-    def _remove_uncommitted(self, notes: Sequence[QuarantineNote]) -> None:
+    def _remove_uncommitted(self, set_aside: Sequence[QuarantineChange]) -> None:
         """Remove what crashed loads left, which can no longer commit: rows in quarantine, journal entries.
 
-        Not earlier: the Java process of a killed run may live a little longer, and commit. ``notes`` are of
-        this load.
+        Not earlier: the Java process of a killed run may live a little longer, and commit. ``set_aside``
+        is what this load did.
         """
         try:
-            settle_quarantine(self._spark, self._format, self._journal, notes)
+            settle_quarantine(self._spark, self._format, self._journal, set_aside)
             self._journal.remove_uncommitted()
         except Exception as error:  # the load is committed: the next load removes them
             _log.warning("%s still has leftovers of crashed loads: %s", self._load.table.label, error)

@@ -9,6 +9,7 @@ the next commit, when the load that died can no longer commit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -91,10 +92,12 @@ class LakeQuarantine:
 
     # ------------------------------------------------------------------ writing, before the target's commit
 
-    def take_out(self, chosen: exp.Expr, commit: LakeCommit) -> None:
-        """Let the chosen rows no longer count once the commit is there."""
+    def take_out(self, chosen: exp.Expr, commit: LakeCommit) -> bool:
+        """Let the chosen rows no longer count once the commit is there. Returns whether there are some."""
         condition = self._dialect.render(exp.and_(chosen, self._counts()))
-        _run_if_any(self._spark, self._name, f"UPDATE {self._name} SET {UNTIL} = '{commit.token}'", condition)
+        return _run_if_any(
+            self._spark, self._name, f"UPDATE {self._name} SET {UNTIL} = '{commit.token}'", condition
+        )
 
     def count_taken_out(self, commit: LakeCommit) -> int:
         rows = self._format.snapshot(self._spark, self.spec)
@@ -115,19 +118,26 @@ class LakeQuarantine:
             self._spark.catalog.dropTempView(view)
 
 
+@dataclass(frozen=True)
+class QuarantineChange:
+    """What a load has done to one quarantine table."""
+
+    note: QuarantineNote
+    took_out: bool = False  # else it only added rows
+
+
 def settle_quarantine(
-    spark: SparkSession, format: LakeFormat, journal: Journal, committed: Iterable[QuarantineNote]
+    spark: SparkSession, format: LakeFormat, journal: Journal, committed: Iterable[QuarantineChange]
 ) -> None:
-    """Remove the rows that do not count. ``committed`` are the notes of the load that has just committed.
+    """Remove the rows that do not count. ``committed`` are the changes of the load that has just committed.
 
     Only after a commit: from then on, a load that died cannot commit any more.
     """
-    own = tuple(committed)
-    for note in (*journal.notes, *own):
-        table = journal.noted_table(note)
-        if format.snapshot(spark, table) is not None:
+    for change in (*(QuarantineChange(note, True) for note in journal.notes), *committed):
+        note, table = change.note, journal.noted_table(change.note)
+        if change.took_out and format.snapshot(spark, table) is not None:
             name = LakeDialect().render(format.table_expression(table))
-            if note in own or journal.has_commit(note):
+            if note not in journal.notes or journal.has_commit(note):
                 _run_if_any(spark, name, f"DELETE FROM {name}", f"{UNTIL} = '{note.token}'")
             else:
                 _run_if_any(spark, name, f"DELETE FROM {name}", f"{SINCE} = '{note.token}'")
@@ -148,10 +158,12 @@ def purge_rows(spark: SparkSession, format: LakeFormat, rows: QuarantinedRows, d
     return int(count)
 
 
-def _run_if_any(spark: SparkSession, name: str, statement: str, condition: str) -> None:
-    """Run the statement if it changes a row: one without rows would still be a commit in some formats."""
-    if spark.sql(f"SELECT 1 FROM {name} WHERE {condition} LIMIT 1").collect():
-        spark.sql(f"{statement} WHERE {condition}")
+def _run_if_any(spark: SparkSession, name: str, statement: str, condition: str) -> bool:
+    """Run the statement if it changes a row: it takes longer than to look. Returns whether it does."""
+    if not spark.sql(f"SELECT 1 FROM {name} WHERE {condition} LIMIT 1").collect():
+        return False
+    spark.sql(f"{statement} WHERE {condition}")
+    return True
 
 
 def _is_one_of(name: str, tokens: Sequence[str]) -> exp.Expr:

@@ -11,12 +11,11 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ematix_flow.backends.lake.target_notes import NO_COLUMNS
 from ematix_flow.backends.stores.base import Store
-from ematix_flow.spec.tables import ColumnSpec, TableSpec
-from ematix_flow.spec.types import DataType
+from ematix_flow.spec.tables import TableSpec
 
 _SUFFIX = ".quarantine"
-_NO_COLUMNS = (ColumnSpec("_", DataType("text")),)  # for a table of which only the name is known
 
 
 @dataclass(frozen=True)
@@ -54,4 +53,4 @@ def write_note(store: Store, folder: str, number: int, token: str, table: TableS
 def noted_table(store: Store, folder: str, note: QuarantineNote) -> TableSpec:
     """The quarantine table of a note; only its name is known."""
     found = json.loads(store.read(f"{folder}/{note}"))
-    return TableSpec(found["schema"], found["name"], _NO_COLUMNS)
+    return TableSpec(found["schema"], found["name"], NO_COLUMNS)

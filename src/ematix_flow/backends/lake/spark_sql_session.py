@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.sql.session import SqlSession
+from ematix_flow.errors import Unsupported
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,3 +52,19 @@ def temporary_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iter
                 spark.conf.unset(key)
             else:
                 spark.conf.set(key, known)
+
+
+def own_session(started: SparkSession, conf: Mapping[str, str]) -> SparkSession:
+    """A new session with the settings of the started one and those of the lake."""
+    if not hasattr(started, "newSession"):
+        raise Unsupported(
+            "a lake table cannot be loaded through Spark Connect, which cannot give a load its own session",
+            state="nothing was touched",
+            next_step="use the engine 'local', or name the cluster itself, as in spark://host:7077",
+        )
+    own = started.newSession()
+    known = own.conf.getAll
+    wanted = {k: v for k, v in started.conf.getAll.items() if known.get(k) != v and own.conf.isModifiable(k)}
+    for key, value in {**wanted, **conf}.items():
+        own.conf.set(key, value)
+    return own

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,7 +36,7 @@ from ematix_flow.backends.lake.companion_table import (
 from ematix_flow.backends.lake.conflict_retries import retry_on_conflict
 from ematix_flow.backends.lake.dialect import LakeDialect
 from ematix_flow.backends.lake.format import ConcurrentCommit, LakeFormat, TableSnapshot
-from ematix_flow.backends.lake.frame_columns import conform_frame
+from ematix_flow.backends.lake.frame_columns import staged_frame
 from ematix_flow.backends.lake.gate import LakeGate
 from ematix_flow.backends.lake.journal import FOLD_ABOVE, Journal, open_journal
 from ematix_flow.backends.lake.load import LakeLoad
@@ -50,9 +49,10 @@ from ematix_flow.backends.lake.quarantine import (
     refuse_commit_names,
     with_commit_columns,
 )
-from ematix_flow.backends.lake.spark_sql_session import SparkSqlSession
+from ematix_flow.backends.lake.spark_sql_session import SparkSqlSession, own_session
 from ematix_flow.backends.lake.staging import BEGUN_MARKER, STAGING, LakeStaging
 from ematix_flow.backends.lake.statements import resolve_tables
+from ematix_flow.backends.lake.target_notes import NO_COLUMNS, remember_table, remembered_table
 from ematix_flow.backends.maintenance import MaintainableTarget, MaintenanceOptions, MaintenanceReport
 from ematix_flow.backends.spark_sql.query_tables import TableName
 from ematix_flow.backends.sql.alterations import alter_table_changes
@@ -63,7 +63,6 @@ from ematix_flow.backends.sql.table_diff import TableDiff
 from ematix_flow.backends.sql.table_names import refuse_dotted_capital, require_distinct_names
 from ematix_flow.backends.sql.target import RelationalTarget
 from ematix_flow.backends.stores.base import Store
-from ematix_flow.backends.stores.table_folders import literal_path
 from ematix_flow.errors import FlowError, SchemaMismatch, TargetFailed, Unsupported
 from ematix_flow.spec.generated_names import distinct_name
 from ematix_flow.spec.row_counts import RowCounts
@@ -74,13 +73,12 @@ from ematix_flow.strategies.matching import Matching
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 _TRIES = 5
 
 _log = logging.getLogger(__name__)
 _REQUIRED_IN_VERSIONS = (VALID_FROM, IS_CURRENT, ROW_HASH)  # in every version
-_NO_COLUMNS = (ColumnSpec("_", DataType("text")),)  # for a table of which only the name is known
 
 
 class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
@@ -107,7 +105,7 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
         assert self._start is not None, "use_spark comes first"
         started = self._start()
         if self._own is None or self._own[0] is not started:
-            self._own = started, _own_session(started, self._conf)
+            self._own = started, own_session(started, self._conf)
         return self._own[1]
 
     @contextmanager
@@ -258,7 +256,7 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
 
     def _journal_of(self, pipeline: str, target: str) -> Journal | None:
         """The journal of a pipeline's target table, found by the note of its last load."""
-        table = self._remembered_table(pipeline, target)
+        table = remembered_table(self.store, pipeline, target)
         return self._open_journal(table) if table is not None else None
 
     def _open_journal(self, table: TableSpec) -> Journal:
@@ -267,27 +265,6 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
             return open_journal(
                 store, folder, lambda token: self._format.has_commit(self.spark, table, token)
             )
-
-    def _note_path(self, pipeline: str, target: str) -> str:
-        return f".ematix_flow/targets/{distinct_name(pipeline, target)}"
-
-    def _remember_table(self, load: Load) -> None:
-        note = self._note_path(load.pipeline, load.target)
-        text = json.dumps({"schema": load.table.schema, "name": load.table.name})
-        names = [name for name in self.store.names(note) if name.isdigit()]  # a crash may leave other names
-        newest = names[-1] if names else "0"
-        if names and self.store.read(f"{note}/{newest}") == text:
-            return
-        self.store.create(f"{note}/{int(newest) + 1:06d}", text)
-
-    def _remembered_table(self, pipeline: str, target: str) -> TableSpec | None:
-        note = self._note_path(pipeline, target)
-        names = [name for name in self.store.names(note) if name.isdigit()]  # a crash may leave other names
-        if not names:  # the table may have been moved here with its journal: the target's label names it
-            schema, _, name = target.partition(":")[2].rpartition(".")
-            return TableSpec(schema, name, _NO_COLUMNS) if name else None
-        found = json.loads(self.store.read(f"{note}/{names[-1]}"))
-        return TableSpec(found["schema"], found["name"], _NO_COLUMNS)
 
     # -------------------------------------------------------------- quarantine
 
@@ -311,7 +288,7 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
         self._format.require_separate(load.table)
         attempt = f"{load.run_id.hex[:12]}-{uuid.uuid4().hex[:8]}"
         if not load.dry_run:
-            self._remember_table(load)
+            remember_table(self.store, load)
         folder = f"{STAGING}/{distinct_name(load.pipeline, load.target)}/{attempt}"
         self.store.create(f"{folder}/{BEGUN_MARKER}", "")  # so that a sweep finds the leftovers of a crash
         return LakeStaging(self.store, folder, load.plan.staged)
@@ -395,7 +372,7 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
         if load.plan.gate is not None or replayed is not None:
             gate = LakeGate(spark, self._format, load, journal, scratch, self._explain_errors, replayed)
         if isinstance(rows, StagedRows):
-            frame, staged = _staged_frame(spark, staging, rows), sum(part.rows for part in rows.parts)
+            frame, staged = staged_frame(spark, staging, rows), sum(part.rows for part in rows.parts)
         else:
             assert gate is not None
             frame = gate.replayed_rows()
@@ -458,36 +435,9 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
     @contextmanager
     def _lock_out_loads(self, name: TableName) -> Iterator[None]:
         schema = self._format.levels.join(name[:-1]) or None
-        store, folder = self._format.table_folder(TableSpec(schema, name[-1], _NO_COLUMNS))
+        store, folder = self._format.table_folder(TableSpec(schema, name[-1], NO_COLUMNS))
         with store.table_lock(folder):
             yield
-
-
-def _own_session(started: SparkSession, conf: Mapping[str, str]) -> SparkSession:
-    """A new session with the settings of the started one and those of the lake."""
-    if not hasattr(started, "newSession"):
-        raise Unsupported(
-            "a lake table cannot be loaded through Spark Connect, which cannot give a load its own session",
-            state="nothing was touched",
-            next_step="use the engine 'local', or name the cluster itself, as in spark://host:7077",
-        )
-    own = started.newSession()
-    known = own.conf.getAll
-    wanted = {k: v for k, v in started.conf.getAll.items() if known.get(k) != v and own.conf.isModifiable(k)}
-    for key, value in {**wanted, **conf}.items():
-        own.conf.set(key, value)
-    return own
-
-
-def _staged_frame(spark: SparkSession, staging: LakeStaging, rows: StagedRows) -> DataFrame:
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    paths = staging.paths(rows.parts)
-    if not paths:
-        return conform_frame(spark, None, staging.table)
-    # with the schema, or Spark runs a job to read it from a file
-    read = spark.read.schema(from_arrow_schema(staging.table.arrow_schema(), prefer_timestamp_ntz=True))
-    return conform_frame(spark, read.parquet(*map(literal_path, paths)), staging.table)
 
 
 def _as_lake_staging(staging: Staging) -> LakeStaging:
