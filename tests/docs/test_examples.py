@@ -23,7 +23,17 @@ from tests.docs.commands import run_commands
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples"
 ELSEWHERE = {"orchestrators"}  # tests/e2e/test_orchestrators.py runs it in Airflow, Dagster and Prefect
-NO_SPARK = ("append", "truncate", "merge", "scd2", "schedule", "workflow", "alerts", "data_quality", "expectations")
+NO_SPARK = (
+    "append",
+    "truncate",
+    "merge",
+    "scd2",
+    "schedule",
+    "workflow",
+    "alerts",
+    "data_quality",
+    "expectations",
+)
 NEEDS_SPARK = (
     "csv_to_duckdb",
     "file_formats",
@@ -69,7 +79,11 @@ LEFT: dict[str, list[tuple[str, str, list[tuple[Any, ...]]]]] = {
     "workflow": [("shop.db", "SELECT name, amount FROM published WHERE name = 'cup'", [("cup", 630)])],
     "alerts": [("shop.db", "SELECT count(*) FROM orders", [(20,)])],
     "expectations": [
-        ("shop.db", "SELECT order_id, amount FROM clean_orders ORDER BY 1", [(1, 25), (2, 5), (3, 7), (4, 9)]),
+        (
+            "shop.db",
+            "SELECT order_id, amount FROM clean_orders ORDER BY 1",
+            [(1, 25), (2, 5), (3, 7), (4, 9)],
+        ),
         ("shop.db", "SELECT count(*) FROM clean_orders__quarantine", [(0,)]),
     ],
     "csv_to_duckdb": [

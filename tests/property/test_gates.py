@@ -185,7 +185,7 @@ class Model:
 
 
 class Driven:
-    """The same steps on a database, into a table of its own."""
+    """The same steps on a database, into a separate table."""
 
     def __init__(self, connection: Connection, name: str) -> None:
         self.backend = open_backend(connection)

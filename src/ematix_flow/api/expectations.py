@@ -198,7 +198,7 @@ def read_expectations(
         )
     rules: list[Expectation] = []
     of_table: OnFail | None = None
-    takes_action = False  # whether a rule has no action of its own
+    takes_action = False  # whether a rule leaves its action out
     for item in value if isinstance(value, (list, tuple)) else () if value is None else (value,):
         if isinstance(item, str):
             if item != "table":

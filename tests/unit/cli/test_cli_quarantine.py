@@ -195,7 +195,7 @@ def test_a_replay_without_rows_says_so_and_loads_nothing(flow, shop):
 # ------------------------------------------------------------------ purging
 
 
-def test_purging_asks_unless_told_not_to(flow, shop):
+def test_purging_asks_except_with_yes(flow, shop):
     refused = quarantine(flow, "purge", "orders", "--rule", "mail")
     assert refused.code == 2
     assert "--yes" in refused.err

@@ -57,7 +57,9 @@ TargetOption = Annotated[
 TableOption = Annotated[
     str | None,
     typer.Option(
-        "--table", metavar="NAME", help="The quarantine table, if it is not the one that is declared now."
+        "--quarantine-table",
+        metavar="NAME",
+        help="The quarantine table, if it is not the one that is declared now.",
     ),
 ]
 
