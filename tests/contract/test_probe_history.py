@@ -22,7 +22,7 @@ from tests.contract.chosen import shared_out
 from tests.contract.history_writers import NOON, report
 from tests.contract.object_stores import OBJECTS, object_url
 
-KINDS = ["sqlite", "postgres", "s3", *shared_out("duckdb", "mariadb", "mysql"), *shared_out("gcs", "azure")]
+KINDS = ["sqlite", "postgres", "s3", *shared_out("duckdb", "mariadb", "gcs", "mysql", "azure")]
 WRITER = (sys.executable, str(Path(__file__).with_name("history_writers.py")))
 
 
