@@ -295,7 +295,9 @@ def test_what_is_no_run_is_an_error_and_not_a_traceback(s3: Any, s3_bucket: str)
 
 
 def is_in_a_bucket(url: str) -> bool:
-    return url.partition("://")[0] in ("s3", "gs", "az")
+    from ematix_probe.history.locations import OBJECTS as SCHEMES
+
+    return url.partition("://")[0] in SCHEMES
 
 
 def raise_version(history: RunHistory) -> None:
