@@ -134,7 +134,7 @@ def test_a_row_without_a_value_for_the_request_is_an_error_of_that_request(serve
     assert len(server.received) == 5
 
 
-def test_checks_look_at_status_body_json_and_whatever_a_function_wants(server: LoadServer) -> None:
+def test_checks_look_at_status_body_and_json_or_call_a_function(server: LoadServer) -> None:
     good = [
         check.status(200),
         check.contains("paid"),

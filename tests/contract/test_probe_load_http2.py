@@ -126,6 +126,9 @@ def test_a_server_that_recycles_connections_costs_no_error(multiplexed: LoadServ
     assert report.metadata["errors"] == {}
     assert figure(report, "attempts") == 100
     assert multiplexed.connections >= 5
+    # forty requests at once: those behind the tenth are sent again, some of them more than once
+    at_once = run_load(http("POST", multiplexed.url + "/wait/20", http2=True), users=40, duration=0.3)
+    assert at_once.metadata["errors"] == {}
 
 
 def test_the_path_of_certificates_is_checked_before_anything_is_sent(tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def test_a_database_that_stops_answering_ends_the_load_with_timeouts(pg_database
 
         from ematix_probe import probe
 
-        @probe.load(target=target, rate=20, duration=1.5, timeout=0.5)
+        @probe.load(target=target, rate=20, duration=1.5, timeout=0.3)
         def load(t: Any) -> None:
             t.error_rate_below(0.01)
 

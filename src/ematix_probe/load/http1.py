@@ -26,6 +26,9 @@ class Exchange(Protocol):
     def lost(self, error: str, detail: str, untouched: bool) -> None:
         """The connection ended. ``untouched``: before the first byte of an answer."""
 
+    def refused(self, error: str, detail: str) -> None:
+        """The server says that it did nothing with the request."""
+
 
 class Http1Connection(asyncio.Protocol):
     """``ended`` is called once when the connection is gone."""

@@ -12,6 +12,7 @@ from ematix_probe.load.answers import Answer
 from ematix_probe.load.http1 import LARGEST_BODY, Exchange
 
 WINDOW = 1 << 24
+REFUSED_STREAM = 7
 
 
 @functools.cache
@@ -154,15 +155,16 @@ class Http2Connection(asyncio.Protocol):
         elif kind == "StreamReset" and stream is not None:
             del self._streams[event.stream_id]
             self._unsent.pop(event.stream_id, None)
-            refused = int(event.error_code) == 7  # REFUSED_STREAM: the server did nothing with it
-            stream.exchange.lost(
-                "stream reset", f"the server reset the stream ({event.error_code!r})", refused
-            )
+            detail = f"the server reset the stream ({event.error_code!r})"
+            if int(event.error_code) == REFUSED_STREAM:
+                stream.exchange.refused("stream reset", detail)
+            else:
+                stream.exchange.lost("stream reset", detail, False)
         elif kind == "ConnectionTerminated":
             self.closed = True  # GOAWAY: streams up to its last one may still be answered
             last = event.last_stream_id or 0
             for late in [each for each in self._streams if each > last]:
-                self._streams.pop(late).exchange.lost("connection closed", "the server goes away", True)
+                self._streams.pop(late).exchange.refused("connection closed", "the server goes away")
             self._close_when_done()
 
     def _close_when_done(self) -> None:

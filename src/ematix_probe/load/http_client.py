@@ -22,6 +22,7 @@ from ematix_probe.load.http_requests import RenderedRequest
 from ematix_probe.load.http_target import REPEATABLE, HttpTarget
 
 MOST_REDIRECTS = 10
+MOST_REFUSALS = 10  # of one request, by an HTTP/2 server that recycles its connections
 USER_AGENT = "ematix-probe"
 
 Done = Callable[[Answer], None]
@@ -62,7 +63,18 @@ class CookieJar:
 class _Exchange:
     """One request and its answer, over one connection or, with redirects and a retry, over several."""
 
-    __slots__ = ("client", "connecting", "connection", "done", "hops", "jar", "request", "retried", "timer")
+    __slots__ = (
+        "client",
+        "connecting",
+        "connection",
+        "done",
+        "hops",
+        "jar",
+        "refusals",
+        "request",
+        "retried",
+        "timer",
+    )
 
     def __init__(
         self, client: HttpClient, request: RenderedRequest, done: Done, jar: CookieJar | None
@@ -73,6 +85,7 @@ class _Exchange:
         self.timer: asyncio.TimerHandle | None = None
         self.hops = 0
         self.retried = False
+        self.refusals = 0
 
     def answered(self, answer: Answer, reusable: bool) -> None:
         client, connection = self.client, self.connection
@@ -98,6 +111,14 @@ class _Exchange:
         stale = untouched and connection is not None and connection.used > 1
         if stale and not self.retried and self.request.method in REPEATABLE:
             self.retried = True
+            self.client.begin(self)
+        else:
+            self.end(Answer(error=error, detail=detail))
+
+    def refused(self, error: str, detail: str) -> None:
+        self.connection = None
+        self.refusals += 1
+        if self.refusals <= MOST_REFUSALS:
             self.client.begin(self)
         else:
             self.end(Answer(error=error, detail=detail))

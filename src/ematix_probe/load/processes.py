@@ -58,7 +58,7 @@ def run_shares(shares: Sequence[Share], on_snapshot: OnSnapshot) -> list[ShareRe
 def _first_interrupt(tell: Callable[[], None]) -> Iterator[None]:
     """Call ``tell`` at the first Ctrl-C; from then on it does what it did before.
 
-    Only the main thread may change that. ``tell`` must be safe at any time: it interrupts whatever runs.
+    Only the main thread may change that. ``tell`` must be safe at any time: it interrupts other code.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

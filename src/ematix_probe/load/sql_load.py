@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from ematix_probe.load.shares import (
     StopSignal,
     take_snapshot,
 )
-from ematix_probe.load.sql_connections import SqlConnection, import_driver
+from ematix_probe.load.sql_connections import CANCEL_SECONDS, SqlConnection, import_driver
 from ematix_probe.load.sql_pool import ConnectionPool, NoFreeConnection
 from ematix_probe.load.sql_target import SqlTarget
 from ematix_probe.load.timer import clock
@@ -133,7 +133,9 @@ class _SqlLoad:
                 self.publish(snapshot)
                 following = now // SECOND + 1
             if self.interrupted and self.stopped_at is not None and now > self.stopped_at + FAREWELL:
-                return len(self._give_up())
+                left = self._give_up()
+                cancel_all([each.connection for each in left])
+                return len(left)
             if now > latest:
                 detail = f"no answer within {self.share.timeout:g} s"
                 for each in self._give_up():
@@ -149,8 +151,6 @@ class _SqlLoad:
         with self.lock:
             self.is_over = True
             left, self.running = list(self.running.values()), {}
-        for each in left:
-            each.connection.cancel()
         return left
 
     def _cancel_late(self, now: int) -> None:
@@ -324,6 +324,15 @@ class _ClosedLoad(_SqlLoad):
                 pause = max(pause, PAUSE_AFTER_REFUSAL)
             if pause > 0 and not self.wait_until(min(self.now() + round(pause * SECOND), self.end)):
                 return
+
+
+def cancel_all(connections: Sequence[SqlConnection]) -> None:
+    """Cancel what these connections run, all at the same time: each may have to ask its server."""
+    threads = [threading.Thread(target=each.cancel, daemon=True) for each in connections]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(CANCEL_SECONDS)
 
 
 def is_timeout(error: BaseException) -> bool:
