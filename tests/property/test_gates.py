@@ -284,7 +284,7 @@ def test_target_and_quarantine_hold_what_the_model_says(folder: Path, history: l
 
 
 @pytest.mark.long
-@examples(5_000)
+@examples(3_000)
 @given(histories)
 def test_target_and_quarantine_hold_what_the_model_says_in_thousands_of_histories(
     folder: Path, history: list[Step]
@@ -296,7 +296,7 @@ def test_target_and_quarantine_hold_what_the_model_says_in_thousands_of_historie
 def test_target_and_quarantine_in_postgres_hold_what_the_model_says(pg_database: str) -> None:
     connection = PostgresConnection(name="db", url=pg_database)
 
-    @examples(500)
+    @examples(300)
     @given(histories)
     def check(history: list[Step]) -> None:
         compare(Driven(connection, f"orders{next(_numbers)}"), history)

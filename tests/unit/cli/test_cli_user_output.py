@@ -13,8 +13,8 @@ import pytest
 
 from ematix_flow.cli.command_list import COMMANDS
 from ematix_flow.cli.main import main
-from ematix_flow.cli.masked_streams import MaskedStream, mask_secret_variables
-from ematix_flow.spec import redaction
+from ematix_probe import redaction
+from ematix_probe.cli.masked_streams import MaskedStream
 from tests.unit.cli.conftest import Flow
 
 pytestmark = pytest.mark.filterwarnings("default")  # as a person has it
@@ -97,6 +97,7 @@ CALLS: dict[str, list[list[str]]] = {
     "runs": [["runs", "list"]],
     "logs": [["logs", "--last"]],
     "dlq": [["dlq", "list"]],
+    "quarantine": [["quarantine", "list"]],
     "state": [["state", "show"]],
     "maintain": [["maintain", "orders"]],
     "connections": [["connections", "list"], ["connections", "check", "warehouse"]],
@@ -201,7 +202,7 @@ def test_the_streams_are_as_before_when_a_command_has_ended(project: Path) -> No
 
 
 def test_a_variable_that_holds_a_common_word_masks_no_messages() -> None:
-    mask_secret_variables(
+    redaction.remember_secret_variables(
         {"POSTGRES_PASSWORD": "postgres", "API_TOKEN": "abc-123-x", "CACHE_KEY": "/etc/key"}
     )
     assert redaction.mask("postgres abc-123-x /etc/key") == "postgres *** /etc/key"
@@ -209,5 +210,5 @@ def test_a_variable_that_holds_a_common_word_masks_no_messages() -> None:
 
 @pytest.mark.parametrize("value", ["correcthorsebattery", "4929123412341234"])
 def test_a_long_value_of_a_variable_that_is_called_like_a_secret_is_masked(value: str) -> None:
-    mask_secret_variables({"PGPASSWORD": value})
+    redaction.remember_secret_variables({"PGPASSWORD": value})
     assert redaction.mask(f"it is {value}") == "it is ***"

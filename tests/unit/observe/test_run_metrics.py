@@ -122,9 +122,9 @@ def test_labels_are_bounded_and_hold_no_secret() -> None:
 
 def test_the_names_keep_to_openmetrics() -> None:
     metrics = RunMetrics()
-    metrics.run_finished(
-        ended(slot=SLOT, rows=RowCounts(read=3), metrics={"targets": [{"seconds": {"apply": 0.5}}]}), RunEnd()
-    )
+    rule = {"rule": "positive", "verdict": "warn", "quarantined": 2}
+    target = {"seconds": {"apply": 0.5}, "expectations": [rule]}
+    metrics.run_finished(ended(slot=SLOT, rows=RowCounts(read=3), metrics={"targets": [target]}), RunEnd())
     metrics.set_freshness_slas({"orders": 3600.0})
     metrics.scheduler_ticked(SchedulerTick(0.1, started=1, lags=(1.0,)), 1000.0)
     families = {
