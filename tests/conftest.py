@@ -188,6 +188,10 @@ def real_cache() -> str:
 
 
 CACHE = real_cache()
+_PREFIXES = (
+    *("EMATIX_FLOW_", "EMATIX_PROBE_", "XDG_"),
+    *("AWS_", "PUBSUB_", "GOOGLE_", "VAULT_", "AZURE_", "STORAGE_"),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -196,9 +200,7 @@ def isolated_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     home = tmp_path.with_name(f"{tmp_path.name}-home")
     home.mkdir()
     for name in list(os.environ):
-        if name.startswith(
-            ("EMATIX_FLOW_", "EMATIX_PROBE_", "XDG_", "AWS_", "PUBSUB_", "GOOGLE_", "VAULT_", "AZURE_", "STORAGE_")
-        ):
+        if name.startswith(_PREFIXES):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("EMATIX_FLOW_STATE", str(home / "state"))
@@ -212,15 +214,12 @@ def isolated_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.fixture(autouse=True)
 def forgotten_secrets() -> Iterator[None]:
     """Secrets that one test made known are not masked in the next."""
-    from ematix_flow.spec import redaction
-    from ematix_probe import redaction as probe_redaction
+    from ematix_probe import redaction
 
-    remembered = (redaction._remembered, probe_redaction._remembered)
-    before = [set(each) for each in remembered]
+    before = set(redaction._remembered)
     yield
-    for each, kept in zip(remembered, before, strict=True):
-        each.clear()
-        each.update(kept)
+    redaction._remembered.clear()
+    redaction._remembered.update(before)
 
 
 @pytest.fixture(autouse=True)

@@ -31,9 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         from ematix_flow.cli.json_log import resolve_log_format, use_log_format
-        from ematix_flow.cli.masked_streams import masked_output
         from ematix_flow.cli.options import wants_json
         from ematix_flow.cli.signals import interruptible, was_signalled
+        from ematix_probe.cli.masked_streams import masked_output
 
         with (
             interruptible(),

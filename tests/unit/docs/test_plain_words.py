@@ -36,6 +36,7 @@ SOURCES = [
     for folder in ("src", "benchmarks", "tests")
     for source in sorted((REPOSITORY / folder).rglob("*.py"))
     if source.name != Path(__file__).name  # it holds the refused words
+    and REPOSITORY / "benchmarks" / "data" not in source.parents  # the rivals' environments
 ]
 TESTS = sorted((REPOSITORY / "tests").rglob("test_*.py"))
 FSTRING_TEXT = getattr(tokenize, "FSTRING_MIDDLE", None)  # before Python 3.12 an f-string is one STRING
