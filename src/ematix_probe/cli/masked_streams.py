@@ -104,8 +104,6 @@ def masked_output(*, as_json: bool = False) -> Iterator[None]:
         yield
     finally:
         for stream in ours:
-            with suppress(
-                OSError, ValueError
-            ):  # no reader, a full disk, a closed stream
+            with suppress(OSError, ValueError):  # no reader, a full disk, a closed stream
                 stream.flush()
         sys.stdout, sys.stderr = before
