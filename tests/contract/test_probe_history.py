@@ -221,7 +221,7 @@ def test_a_process_that_is_killed_while_it_records_leaves_whole_runs_and_no_lock
     for times in (1, 3):
         with subprocess.Popen([*WRITER, url], stdout=subprocess.PIPE, text=True) as writer:
             assert writer.stdout is not None
-            for _ in range(times):  # it has begun another run when it tells of this one
+            for _ in range(times):  # it has begun another run when it reports this one
                 assert writer.stdout.readline() == "recorded\n"
             writer.kill()
         assert writer.returncode == -signal.SIGKILL

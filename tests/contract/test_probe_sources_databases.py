@@ -115,7 +115,7 @@ def test_every_statement_of_a_probe_sees_the_rows_of_its_start(shop: Database) -
     def declare(t: Tester) -> None:
         t.row_count(at_most=ROWS)
         t.column("amount").between(0, None)
-        t.expression("no_such_function(amount) > 1")  # so that each assertion has a statement of its own
+        t.expression("no_such_function(amount) > 1")  # so that each assertion has a separate statement
         t.column("state").is_in(["new", "paid"])
 
     report = probe(watched, declare)

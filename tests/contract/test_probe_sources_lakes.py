@@ -73,7 +73,7 @@ def _orders(catalog: Catalog) -> Any:
 def test_every_statement_reads_the_version_of_the_start(lake: Lake) -> None:
     def declare(t: Tester) -> None:
         t.row_count(at_most=20)
-        t.expression("no_such_function(id) > 1")  # so that each assertion has a statement of its own
+        t.expression("no_such_function(id) > 1")  # so that each assertion has a separate statement
         t.column("id").unique()
         t.column("amount").between(0, None)
 

@@ -181,7 +181,7 @@ def test_what_is_no_table_is_refused_with_the_users_line(declared: Any, what: st
     assert (raised.value.where or "").startswith(__file__)
 
 
-def test_a_source_of_one_file_is_the_table_whatever_its_name(shop: Path) -> None:
+def test_a_source_of_one_file_is_the_table_under_any_name(shop: Path) -> None:
     Path("export-2026.csv").write_text("order_id,line,note\n1,1,\n1,2,x\n")
     report = probe_from_table(OrderLines, source=source.csv("export-2026.csv")).run()
     assert (report.verdict, report.table) == ("pass", "export-2026.csv")

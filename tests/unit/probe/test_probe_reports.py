@@ -135,7 +135,7 @@ def test_junit_makes_a_failure_of_a_warning_when_it_is_asked_to() -> None:
     assert root.get("failures") == "2"
 
 
-def test_junit_is_valid_xml_whatever_the_rows_hold() -> None:
+def test_junit_is_valid_xml_for_hostile_rows() -> None:
     odd = result(0, "fail", name="<a & 'b'>\x00", message="\x0b\ud800\uffff", samples=[{"c": "\x01]]>"}])
     (case,) = xml.fromstring(junit_text([report(odd, probe_name="p\x02")]).encode()).iter("testcase")
     assert case.get("name") == "<a & 'b'>\\x00"
