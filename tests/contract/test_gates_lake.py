@@ -266,6 +266,13 @@ def test_a_failing_row_at_the_watermark_is_set_aside_even_if_nothing_else_is_new
 # ------------------------------------------------------------------ replay
 
 
+def test_a_later_row_of_a_key_replaces_the_quarantined_one_of_a_lake(target: LakeGateTarget) -> None:
+    target.load(positive("quarantine"), [order(1, -1), order(2, -2), order(3, -3)], "merge")
+    target.load(positive("quarantine"), [order(1, 10), order(2, -20)], "merge")
+    assert target.rows() == [order(1, 10)]
+    assert target.quarantined() == [aside(order(2, -20)), aside(order(3, -3))]
+
+
 def test_replayed_rows_that_pass_leave_the_quarantine_of_a_lake_and_the_others_stay(
     target: LakeGateTarget,
 ) -> None:

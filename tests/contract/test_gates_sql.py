@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -196,6 +197,45 @@ def test_a_load_that_replaces_the_table_replaces_its_quarantined_rows_too(target
     assert [row["id"] for row in target.quarantined()] == [1]
     target.load(positive("quarantine"), [order(2, 5), order(3, 7)], "truncate")
     assert target.quarantined() == []
+
+
+@pytest.mark.parametrize("mode", ["merge", "scd2"])
+def test_a_later_row_of_a_key_replaces_the_quarantined_one(target: GateTarget, mode: str) -> None:
+    target.load(positive("quarantine"), [order(1, -1), order(2, -2), order(3, -3)], mode)
+    target.load(positive("quarantine"), [order(1, 10), order(2, -20)], mode)
+    assert target.rows() == [order(1, 10)]
+    assert [(row["id"], row["amount"]) for row in target.quarantined()] == [(2, -20), (3, -3)]
+
+
+CODES = TableSpec(
+    "shop",
+    "codes",
+    (
+        ColumnSpec("code", DataType("text"), primary_key=True),
+        ColumnSpec("part", DataType("integer"), primary_key=True),
+        ColumnSpec("amount", DataType("integer"), nullable=True),
+    ),
+    merge_keys=("code", "part"),
+)
+
+
+def test_a_later_row_of_a_text_key_replaces_the_quarantined_one(target: GateTarget) -> None:
+    matching = Matching(keys=("code", "part"), compare=("amount",), update=("amount",))
+    load = functools.partial(
+        target.load, positive("quarantine"), mode="merge", table=CODES, matching=matching
+    )
+    load(
+        [
+            {"code": code, "part": part, "amount": -1}
+            for code, part in (("ä", 1), ("A", 1), ("a", 2), ("x ", 1))
+        ]
+    )
+    load([{"code": code, "part": 1, "amount": 7} for code in ("ä", "a", "x")])
+    assert sorted((row["code"], row["part"]) for row in target.quarantined(CODES)) == [
+        ("A", 1),
+        ("a", 2),
+        ("x ", 1),
+    ]
 
 
 def test_a_quarantine_table_that_is_the_target_itself_is_refused(target: GateTarget) -> None:

@@ -33,6 +33,7 @@ from ematix_flow.backends.sql.quarantine import (
     insert_quarantined,
     passing_select,
     select_quarantined,
+    superseded_keys,
 )
 from ematix_flow.errors import ExpectationFailed, FlowError, PlanError, RowRejected, TargetFailed
 from ematix_flow.spec.expectations import POSITION, RULE, Expectation, ExpectationResult, Gate
@@ -64,6 +65,7 @@ class LakeGate:
         self._spark, self._format, self._load, self._journal = spark, format, load, journal
         self._scratch, self._explain, self._replayed = scratch, explain, replayed
         self._dialect, self._session = LakeDialect(), SparkSqlSession(spark)
+        self._rows: str | None = None  # the view of all rows of the load
         self._failing: str | None = None  # the view of the rows with the first rule that each fails
         self._views: list[str] = []
 
@@ -110,6 +112,7 @@ class LakeGate:
     def check(self, select: exp.Select, rows: str) -> CheckedRows:
         """Evaluate the rules on ``select``, whose rows are those of the view ``rows``, and divide them."""
         gate, names = self._gate, self._load.table.staged().column_names
+        self._rows = rows
         if gate is None or not gate.rules:
             self._require_values(select)
             return CheckedRows(select)
@@ -254,12 +257,26 @@ class LakeGate:
             note(quarantine.spec)
             note(quarantine.spec, took_out=quarantine.take_out(read_again, commit))
             fault_points.point("quarantine.written")
+        self._take_out_superseded(quarantine, commit, note)
         if checked.quarantined:
             note(quarantine.spec)
             if not exists:
                 quarantine.create()
             assert self._failing is not None
             quarantine.add(self._failing_rows(gate, self._failing, high), commit)
+            fault_points.point("quarantine.written")
+
+    def _take_out_superseded(
+        self, quarantine: LakeQuarantine, commit: LakeCommit, note: Callable[..., None]
+    ) -> None:
+        """Take out the rows of which this load has read a later one."""
+        keys, pipeline = superseded_keys(self._load), self._load.pipeline
+        if not keys or self._replayed is not None or self._rows is None:
+            return
+        older = quarantine.superseded(self._rows, keys, pipeline)
+        if older is not None:
+            note(quarantine.spec, took_out=True)
+            quarantine.take_out_keys(older, keys, pipeline, commit)
             fault_points.point("quarantine.written")
 
     def _failing_rows(self, gate: Gate, view: str, high: Watermark | None) -> DataFrame:

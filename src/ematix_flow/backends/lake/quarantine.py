@@ -23,7 +23,7 @@ from ematix_flow.backends.lake.quarantine_notes import QuarantineNote
 from ematix_flow.backends.lake.row_changes import new_view_name
 from ematix_flow.backends.sql.quarantine import delete_quarantined
 from ematix_flow.errors import SchemaMismatch
-from ematix_flow.spec.expectations import QUARANTINE_COLUMNS
+from ematix_flow.spec.expectations import QUARANTINE_COLUMNS, QUARANTINED_BY
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.sql import column
@@ -99,6 +99,31 @@ class LakeQuarantine:
             self._spark, self._name, f"UPDATE {self._name} SET {UNTIL} = '{commit.token}'", condition
         )
 
+    def superseded(self, view: str, keys: Sequence[str], pipeline: str) -> DataFrame | None:
+        """The keys of the pipeline's rows that are also in the view; None if there are none."""
+        current = self.current_rows()
+        if current is None:
+            return None
+        rows = current.where(self._dialect.render(_set_aside_by(pipeline))).select(*keys)
+        if rows.isEmpty():
+            return None
+        found = rows.distinct().join(self._spark.table(view).select(*keys), list(keys), "left_semi")
+        return None if found.isEmpty() else found
+
+    def take_out_keys(self, found: DataFrame, keys: Sequence[str], pipeline: str, commit: LakeCommit) -> None:
+        """Let the pipeline's rows of these keys no longer count once the commit is there."""
+        dialect, view = self._dialect, new_view_name("superseded")
+        found.createOrReplaceTempView(view)
+        same = [f"q.{dialect.quote(key)} = n.{dialect.quote(key)}" for key in keys]
+        chosen = dialect.render(exp.and_(_set_aside_by(pipeline), self._counts()))
+        try:
+            self._spark.sql(
+                f"MERGE INTO {self._name} AS q USING {view} AS n ON {' AND '.join([*same, chosen])} "
+                f"WHEN MATCHED THEN UPDATE SET {UNTIL} = '{commit.token}'"
+            )
+        finally:
+            self._spark.catalog.dropTempView(view)
+
     def count_taken_out(self, commit: LakeCommit) -> int:
         rows = self._format.snapshot(self._spark, self.spec)
         assert rows is not None
@@ -164,6 +189,10 @@ def _run_if_any(spark: SparkSession, name: str, statement: str, condition: str) 
         return False
     spark.sql(f"{statement} WHERE {condition}")
     return True
+
+
+def _set_aside_by(pipeline: str) -> exp.Expr:
+    return exp.EQ(this=column(QUARANTINED_BY), expression=exp.Literal.string(pipeline))
 
 
 def _is_one_of(name: str, tokens: Sequence[str]) -> exp.Expr:

@@ -15,10 +15,12 @@ from ematix_flow.backends.sql.quarantine import (
     BATCH_TABLE,
     GATED_TABLE,
     delete_read_again,
+    delete_superseded,
     failing_counts,
     fill_gated,
     insert_quarantined,
     passing_select,
+    select_any,
 )
 from ematix_flow.backends.sql.session import SqlSession
 from ematix_flow.errors import CannotConnect, ExpectationFailed, FlowError
@@ -83,8 +85,8 @@ class GateChecks:
         )
         return CheckedRows(passing_select(self.load.table, gated), sum(counts.values()), results)
 
-    def set_aside(self, checked: CheckedRows, high: Watermark | None) -> None:
-        """Write the failing rows that `check` found to the quarantine table."""
+    def set_aside(self, select: exp.Expr, checked: CheckedRows, high: Watermark | None) -> None:
+        """Write the failing rows that `check` found in ``select`` to the quarantine table."""
         gate = self.load.plan.gate
         if gate is None:
             return
@@ -94,6 +96,11 @@ class GateChecks:
         gone = delete_read_again(self.load, gate, self.database.dialect)
         if gone is not None:
             self._execute(gone)
+        older = delete_superseded(self.load, gate, self.database.dialect, _as_query(select))
+        if older is not None and not self.replayed:
+            one = select_any(older, self.load.pipeline, self.database.dialect)
+            if self.session.fetch(self._render(one)):
+                self._execute(older)
         if checked.quarantined:
             gated = self.work[GATED_TABLE]
             dialect, replayed = self.database.dialect, self.replayed

@@ -259,7 +259,7 @@ class LoadTransaction:
         if self._ledger_holds(key):
             return LoadResult(RowCounts(read=rows_in), duplicate=True)
         checked = self.gate_checks.check(select)
-        self.gate_checks.set_aside(checked, high)
+        self.gate_checks.set_aside(select, checked, high)
         counts = self._run_steps(self._strategy_steps(checked.select), rows_in - checked.quarantined)
         if not counted and self.staged is None:
             rows_in = counts["insert"]  # the query ran once, so the rows written are the rows read

@@ -134,6 +134,36 @@ def delete_read_again(load: Load, gate: Gate, dialect: SqlDialect) -> exp.Delete
     return exp.delete(dialect.table(gate.quarantine.schema, gate.quarantine.name)).where(*conditions)
 
 
+def superseded_keys(load: Load) -> tuple[str, ...]:
+    """The key of which only the newest row counts; empty if the load keeps every row.
+
+    A later row of the key makes a quarantined one outdated: to replay it would undo the later one.
+    """
+    plan = load.plan
+    keeps_newest = plan.mode == "merge" or (plan.mode == "scd2" and plan.matching.event is None)
+    return plan.matching.keys if keeps_newest else ()
+
+
+def delete_superseded(load: Load, gate: Gate, dialect: SqlDialect, rows: exp.Query) -> exp.Delete | None:
+    """DELETE of the quarantined rows whose key is among ``rows``; None if the load keeps every row."""
+    keys = superseded_keys(load)
+    if gate.quarantine is None or not keys:
+        return None
+    mine = exp.EQ(this=column(QUARANTINED_BY), expression=dialect.literal(load.pipeline, _TEXT))
+    newer = exp.select(*[column(key, "newer") for key in keys]).from_(subquery(rows.copy(), "newer"))
+    key: exp.Expr = column(keys[0])
+    if len(keys) > 1:
+        key = exp.Tuple(expressions=[column(name) for name in keys])
+    is_newer = exp.In(this=key, query=exp.Subquery(this=newer))
+    return exp.delete(dialect.table(gate.quarantine.schema, gate.quarantine.name)).where(mine, is_newer)
+
+
+def select_any(delete: exp.Delete, pipeline: str, dialect: SqlDialect) -> exp.Select:
+    """SELECT of one quarantined row of the pipeline, which is quick before a DELETE that reads a load."""
+    mine = exp.EQ(this=column(QUARANTINED_BY), expression=dialect.literal(pipeline, _TEXT))
+    return exp.select(exp.Literal.number(1)).from_(delete.this.copy()).where(mine).limit(1)
+
+
 def mark_quarantined(rows: QuarantinedRows, run_id: uuid.UUID, dialect: SqlDialect) -> exp.Update:
     """UPDATE that gives the chosen rows to a run: its id names them from then on, and it has locked them."""
     mine = dialect.literal(str(run_id), DataType("uuid"))
