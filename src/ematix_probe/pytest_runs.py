@@ -70,9 +70,9 @@ class ProbeRuns:
         with _locked(self.folder / f"{key}.lock"):
             if not path.exists():
                 run = self._run(probe)
-                told = {"error": run.error, "report": None if run.report is None else run.report.to_dict()}
+                outcome = {"error": run.error, "report": None if run.report is None else run.report.to_dict()}
                 unfinished = path.with_suffix(".part")
-                unfinished.write_text(json.dumps(as_json(told)), encoding="utf-8", errors="surrogatepass")
+                unfinished.write_text(json.dumps(as_json(outcome)), encoding="utf-8", errors="surrogatepass")
                 os.replace(unfinished, path)
                 return run
         found = json.loads(path.read_text(encoding="utf-8", errors="surrogatepass"))

@@ -11,25 +11,25 @@ from ematix_probe.sources.base import ColumnInfo
 
 def schema_differences(assertion: SchemaMatch, columns: Mapping[str, ColumnInfo]) -> list[str]:
     """What differs, in words; nothing when the schema matches."""
-    asked = dict(assertion.columns)
+    wanted = dict(assertion.columns)
     problems = []
-    missing = [name for name in asked if name not in columns]
+    missing = [name for name in wanted if name not in columns]
     if missing:
         problems.append(f"missing: {', '.join(missing)}")
-    extra = [name for name in columns if name not in asked]
+    extra = [name for name in columns if name not in wanted]
     if extra and not assertion.allow_extra:
-        problems.append(f"not asked for: {', '.join(extra)}")
+        problems.append(f"not listed: {', '.join(extra)}")
     different = [
         f"{name} is {_shown(columns[name])}, not {kind}"
-        for name, kind in asked.items()
+        for name, kind in wanted.items()
         if kind is not None and name in columns and not types_agree(kind, columns[name].type)
     ]
     if different:
         problems.append(f"other types: {', '.join(different)}")
     if assertion.ordered:
-        found_order = [name for name in columns if name in asked]
-        asked_order = [name for name in asked if name in columns]
-        if found_order != asked_order:
+        found_order = [name for name in columns if name in wanted]
+        wanted_order = [name for name in wanted if name in columns]
+        if found_order != wanted_order:
             problems.append(f"other order: {', '.join(found_order)}")
     return problems
 

@@ -77,7 +77,7 @@ class Http1Connection(asyncio.Protocol):
         self.transport.write(self._last_bytes)
 
     def abort(self) -> None:
-        """Give up the exchange and the connection; nobody is told."""
+        """Give up the exchange and the connection, without an error."""
         self._exchange = None
         self.closed = True
         if self.transport is not None:

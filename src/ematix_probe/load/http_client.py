@@ -1,7 +1,7 @@
 """Sends requests over reused connections, without coroutines on the way of a request.
 
-It connects only to the addresses of its endpoint, knows no proxy, and follows a redirect only when it was
-told to and only to the same scheme, host and port.
+It connects only to the addresses of its endpoint, knows no proxy, and follows a redirect only when the target
+allows it, and only to the same scheme, host and port.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class PostgresSource(Source):
             try:
                 self._begin(connection)
             except self._driver().Error as error:
-                raise CannotConnect(self._told(error), where=self.label) from None
+                raise CannotConnect(self._message(error), where=self.label) from None
             yield OpenPostgres(connection, subject, self)
         finally:
             with suppress(self._driver().Error, OSError):
@@ -89,7 +89,7 @@ class PostgresSource(Source):
             return driver.connect(_without_driver(resolve(self.url)), autocommit=True, **more)  # type: ignore[no-any-return]
         except (driver.Error, OSError, UnicodeError) as error:
             raise CannotConnect(
-                f"PostgreSQL cannot be reached: {self._told(error)}",
+                f"PostgreSQL cannot be reached: {self._message(error)}",
                 where=self.label,
                 next_step="check the url, the user and the password, and that the server runs",
             ) from None  # the driver's traceback holds the password
@@ -113,7 +113,7 @@ class PostgresSource(Source):
         except (self._driver().Error, DeclarationError):
             return {}
 
-    def _told(self, error: Exception) -> str:
+    def _message(self, error: Exception) -> str:
         parts = self._parts()
         return without_secrets(str(error), [self.url, *(parts.get(name) for name in _SECRETS)])
 
@@ -178,7 +178,7 @@ class OpenPostgres(OpenSubject):
             with self._connection.transaction(), self._connection.cursor() as cursor:
                 yield cursor
         except (driver.Error, UnicodeError) as error:
-            raise SourceFailed(self._source._told(error), where=self._source.label) from None
+            raise SourceFailed(self._source._message(error), where=self._source.label) from None
 
 
 def postgres(url: str, *, timeout: float | None = None) -> PostgresSource:

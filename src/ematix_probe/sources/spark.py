@@ -202,11 +202,11 @@ def _is_sparks(error: Exception) -> bool:
 
 
 def _first_line(error: Exception) -> str:
-    told = getattr(error, "getMessage", None)
+    get_message = getattr(error, "getMessage", None)
     text = ""
-    if callable(told):
+    if callable(get_message):
         try:
-            text = str(told() or "")
+            text = str(get_message() or "")
         except Exception:
             text = ""
     return ((text or str(error)).strip().splitlines() or [type(error).__name__])[0]
