@@ -175,6 +175,23 @@ def test_rows_are_replayed_after_their_rule_was_removed(flow, shop):
     assert set_aside(shop) == []
 
 
+def test_rules_about_a_whole_load_and_its_shares_do_not_stop_a_replay(flow, shop):
+    declared = """keys=["order_id"], expectations=[
+        ematix.expect_or_fail("enough", lambda t: t.row_count(at_least=5)),
+        ematix.expect_or_fail("cheap", lambda t: t.column("amount").between(None, 9, tolerate=0.5)),
+        ematix.expect_or_drop("known", lambda t: t.expression("amount <> -6", tolerate=0.2)),
+    ]"""
+    text = Path("pipelines.py").read_text()
+    Path("pipelines.py").write_text(text.replace('keys=["order_id"]', " ".join(declared.split())))
+    reload(flow)
+    shop.execute("UPDATE orders__quarantine SET amount = 10 WHERE order_id = 2")
+    shop.execute("DELETE FROM orders__quarantine WHERE order_id = 4")
+    shown = quarantine(flow, "replay", "orders")
+    assert "1 of 2 rows replayed, 1 failed again" in shown.out, shown.err
+    assert loaded(shop) == [1, 2, 5]
+    assert [row[0] for row in set_aside(shop)] == [3]
+
+
 def test_a_replay_is_in_the_run_log_and_in_the_ledger(flow, shop):
     quarantine(flow, "replay", "orders", "--rule", "mail")
     with open_run_log(project_run_log(os.environ), env=os.environ) as log:

@@ -14,7 +14,7 @@ from ematix_flow.engine.planning.gates import plan_gate, plan_quarantine
 from ematix_flow.errors import Unsupported
 from ematix_flow.plan.drift import judge_drift
 from ematix_flow.plan.matching_options import resolve_matching, with_deletion_marks
-from ematix_flow.spec.expectations import Gate, named_quarantine, quarantine_table
+from ematix_flow.spec.expectations import Expectation, Gate, named_quarantine, quarantine_table
 from ematix_flow.spec.pipelines import ConnectionRef, PipelineSpec, TargetSpec
 from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
 from ematix_flow.spec.tables import TableSpec
@@ -93,7 +93,8 @@ def as_replay(plan: LoadPlan, place: QuarantinePlace, connections: Connections) 
     sink = connections.target(place.connection)
     quarantine = quarantine_table(plan.table, place.table.label)
     changes = plan_quarantine(quarantine, sink, plan.gate.where if plan.gate is not None else None)
-    gate = replace(plan.gate or Gate(()), quarantine=quarantine)
+    gate = plan.gate or Gate(())
+    gate = replace(gate, rules=_rules_of_replay(gate.rules), quarantine=quarantine)
     return replace(
         plan,
         mode="append" if plan.mode == "truncate" else plan.mode,
@@ -102,3 +103,21 @@ def as_replay(plan: LoadPlan, place: QuarantinePlace, connections: Connections) 
         gate=gate,
         quarantine_plan=changes,
     )
+
+
+def _rules_of_replay(rules: tuple[Expectation, ...]) -> tuple[Expectation, ...]:
+    """The rules that a row passes or fails by itself.
+
+    Rules about a load as a whole, and the share of it that may fail, say nothing about the few replayed rows.
+    """
+    found = []
+    for rule in rules:
+        if not rule.assertion.by_row:
+            continue
+        options = rule.assertion.options
+        if options.tolerate:
+            if rule.action == "fail":  # the load accepts some such rows
+                rule = replace(rule, action="warn")
+            rule = replace(rule, assertion=replace(rule.assertion, options=replace(options, tolerate=0.0)))
+        found.append(rule)
+    return tuple(found)
