@@ -321,6 +321,19 @@ def test_a_failing_row_at_the_watermark_of_files_is_set_aside_even_if_nothing_el
         assert [row["v"] for row in target.quarantined(MARKED)] == [-2]
 
 
+@pytest.mark.parametrize("format", ["parquet", "csv"])
+def test_another_failing_row_at_the_watermark_of_files_takes_the_place_of_the_one_in_quarantine(
+    tmp_path: Path, format: str
+) -> None:
+    target = files_target(tmp_path, format)
+    incremental(target, [(2, 5), (2, -2), (2, -2)], None)
+    for rows in ([(2, 5), (2, -2), (2, -3)], [(2, 5), (2, -3), (2, -3)], [(2, 5), (2, -3), (2, -3)]):
+        incremental(target, rows, 2)
+        found = sorted((row["at"], row["v"]) for row in target.quarantined(MARKED))
+        assert found == sorted(row for row in rows if row[1] < 0)
+    assert len(target.target.ledger(PIPELINE, TARGET)) == 3  # the last load found nothing new
+
+
 # ------------------------------------------------------------------ replay
 
 

@@ -2,7 +2,8 @@
 
 The lower bound of an incremental read is inclusive. Tasks set the rows at the bound aside. This module
 compares them with the rows at the bound in the table's files, by key, or as a multiset of whole rows when the
-table has no key. DuckDB does the comparison and spills to disk when there are many rows.
+table has no key. Rows that are set aside by a gate are compared with those in quarantine in the same way.
+DuckDB does the comparison and spills to disk when there are many rows.
 """
 
 from __future__ import annotations
@@ -64,6 +65,34 @@ def missing_rows(
         start += batch.num_rows
 
 
+def are_same_rows(
+    some: Iterable[pa.RecordBatch],
+    others: Iterable[pa.RecordBatch],
+    columns: Sequence[ColumnSpec],
+    scratch: Path,
+) -> bool:
+    """Whether both have the same rows, each the same number of times."""
+    names = ", ".join(f"c{number}" for number in range(len(columns)))
+    with _open_engine(scratch) as engine:
+        for table, rows in (("some_rows", some), ("other_rows", others)):
+            _create_row_table(engine, table, rows, columns)
+        found = engine.execute(
+            f"SELECT 1 FROM (SELECT {names}, 1 AS copies FROM some_rows "
+            f"UNION ALL SELECT {names}, -1 FROM other_rows) GROUP BY {names} HAVING sum(copies) <> 0 LIMIT 1"
+        )
+        return found.fetchone() is None
+
+
+def _open_engine(scratch: Path) -> duckdb.DuckDBPyConnection:
+    import duckdb
+
+    settings: dict[str, str | bool | int | float | list[str]] = {
+        "temp_directory": str(scratch / "spill"),
+        "memory_limit": _MEMORY,
+    }
+    return duckdb.connect(config=settings)
+
+
 def _positions_to_keep(
     aside: Sequence[Path],
     files: Sequence[DataFile],
@@ -74,18 +103,12 @@ def _positions_to_keep(
     *,
     by_key: bool,
 ) -> numpy.ndarray[Any, Any]:
-    import duckdb
-
     names = [f"c{number}" for number in range(len(matched))]
     everything = ", ".join(names)
     same = " AND ".join(f"coming.{name} IS NOT DISTINCT FROM present.{name}" for name in names)
     # without a key, the n-th equal copy is new when the table holds fewer than n
     copy = "1" if by_key else f"row_number() OVER (PARTITION BY {everything} ORDER BY position)"
-    settings: dict[str, str | bool | int | float | list[str]] = {
-        "temp_directory": str(scratch / "spill"),
-        "memory_limit": _MEMORY,
-    }
-    with duckdb.connect(config=settings) as engine:
+    with _open_engine(scratch) as engine:
         _create_row_table(engine, "coming", _read_set_aside(aside), matched)
         _create_row_table(engine, "present_rows", _rows_at_bound(files, layout, matched, low), matched)
         engine.execute(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from ematix_flow.backends.base import Load, QuarantinedRows
 from ematix_flow.backends.objectstore.formats.file_readers import read_rows
 from ematix_flow.backends.objectstore.formats.file_writers import RollingFileWriter, WrittenFile
 from ematix_flow.backends.objectstore.layout.table_paths import DataFile
+from ematix_flow.backends.objectstore.writing.boundary_rows import are_same_rows
 from ematix_flow.backends.objectstore.writing.quarantine import FilesQuarantine, RowChoice
 from ematix_flow.backends.objectstore.writing.row_checks import CheckedPieces, FailingRows, check_pieces
 from ematix_flow.backends.objectstore.writing.staging import FilesStaging, WrittenPart
@@ -229,7 +231,12 @@ class FilesGate:
         quarantine, read_again = self._quarantine(), self._read_again()
         if not passed.quarantined or quarantine is None:
             return False
-        return read_again is None or quarantine.count(base, read_again) != passed.quarantined
+        if read_again is None:
+            return True
+        columns = (*self._load.table.columns, ColumnSpec(RULE, _TEXT))
+        files = quarantine.chosen_files(base, read_again)
+        kept = chain.from_iterable(quarantine.read_chosen(file, read_again, columns) for file in files)
+        return not are_same_rows(self._failing_rows(None), kept, columns, self._scratch)
 
     def set_aside(self, passed: PassedParts, base: TableVersion, high: Watermark | None) -> None:
         """Publish the rows in the quarantine table. They count once the target is published."""
