@@ -12,6 +12,7 @@ import pytest
 from ematix_flow import ematix
 from ematix_flow.backends.base import QuarantinedRows, QuarantineFilter
 from ematix_flow.backends.sql.quarantine_reads import count_quarantined, purge_quarantined, read_quarantined
+from ematix_flow.backends.sql.session import transaction
 from ematix_flow.backends.sql.target import RelationalTarget
 from ematix_flow.engine.planning.gates import plan_gate
 from ematix_flow.errors import ExpectationFailed, PlanError
@@ -181,6 +182,23 @@ def test_rows_at_the_watermark_that_are_read_again_are_set_aside_once(target: Ga
     incremental(target, rows, 2, "c")
     assert [(row["at"], row["v"]) for row in target.quarantined(MARKED)] == [(2, -3), (2, -2), (2, -2)]
     assert target.rows(MARKED) == [{"at": 1, "v": 1}, {"at": 2, "v": 5}, {"at": 3, "v": 7}]
+
+
+def test_an_incremental_load_from_the_beginning_replaces_the_quarantined_rows(target: GateTarget) -> None:
+    rows = [(1, -1), (2, -2), (2, 5)]
+    incremental(target, rows, None, "a")
+    drop_table(target, MARKED)
+    incremental(target, rows, None, "b")
+    assert [(row["at"], row["v"]) for row in target.quarantined(MARKED)] == [(1, -1), (2, -2)]
+    assert target.rows(MARKED) == [{"at": 2, "v": 5}]
+
+
+def drop_table(target: GateTarget, table: TableSpec) -> None:
+    database = target.target
+    assert isinstance(database, RelationalTarget)
+    named = database.dialect.table(table.schema, table.name)
+    with database.session() as session, transaction(session):
+        session.execute(f"DROP TABLE {database.dialect.render(named)}")
 
 
 def test_the_watermark_passes_rows_that_were_set_aside(target: GateTarget) -> None:

@@ -68,16 +68,20 @@ def fill_gated(
     """
     from ematix_probe.compiling import ROWS, failing_rows
 
+    rules = gate.set_aside_rules
+    failing = [
+        failing_rows(rule.assertion, columns, dialect.name, rows, reference, case=place)
+        for place, rule in enumerate(rules)
+    ]
     cases = [
-        exp.If(
-            this=failing_rows(rule.assertion, columns, dialect.name, rows, reference),
-            true=dialect.literal(rule.label, _TEXT),
-        )
-        for rule in gate.set_aside_rules
+        exp.If(this=each.condition, true=dialect.literal(rule.label, _TEXT))
+        for rule, each in zip(rules, failing, strict=True)
     ]
     values: list[exp.Expr] = [exp.Column(this=identifier(name), table=identifier(ROWS)) for name in names]
     checked = exp.Subquery(this=rows.copy(), alias=exp.TableAlias(this=identifier(ROWS)))
     select = exp.select(*values, exp.Case(ifs=cases)).from_(checked)
+    for join in (join for each in failing for join in each.joins):
+        select.append("joins", join)
     return insert_into(gated, [*names, RULE], select)
 
 
@@ -123,11 +127,13 @@ def insert_quarantined(
 def delete_read_again(load: Load, gate: Gate, dialect: SqlDialect) -> exp.Delete | None:
     """DELETE of the quarantined rows that this load has read again; None if it reads only new rows.
 
-    They are those at the lower bound of an incremental load, and all of a load that replaces the table.
+    They are those at the lower bound of an incremental load, and all of a load that replaces the table or
+    reads an incremental source from its beginning.
     """
-    low = load.plan.range.low if load.plan.range is not None else None
-    if gate.quarantine is None or (low is None and load.plan.mode != "truncate"):
+    range = load.plan.range
+    if gate.quarantine is None or (range is None and load.plan.mode != "truncate"):
         return None
+    low = range.low if range is not None else None
     conditions = [exp.EQ(this=column(QUARANTINED_BY), expression=dialect.literal(load.pipeline, _TEXT))]
     if low is not None:
         conditions.append(exp.EQ(this=column(low.column), expression=dialect.literal(low.value, low.type)))
