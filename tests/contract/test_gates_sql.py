@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import functools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from ematix_flow.backends.sql.quarantine_reads import count_quarantined, purge_q
 from ematix_flow.backends.sql.session import transaction
 from ematix_flow.backends.sql.target import RelationalTarget
 from ematix_flow.engine.planning.gates import plan_gate
-from ematix_flow.errors import ExpectationFailed, PlanError
+from ematix_flow.errors import ExpectationFailed, PlanError, TargetFailed
 from ematix_flow.spec.connections import Connection
 from ematix_flow.spec.expectations import Expectation, ExpectationsSpec, OnFail, quarantine_table
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
@@ -317,7 +318,7 @@ def test_a_replay_that_the_ledger_holds_changes_nothing(target: GateTarget) -> N
     assert target.rows() == [order(1, -1)]
 
 
-def test_rows_are_counted_read_and_purged_by_rule(target: GateTarget) -> None:
+def test_rows_are_counted_read_and_purged_by_rule_if_as_many_as_counted(target: GateTarget) -> None:
     target.load(positive("quarantine"), [order(1, -1), order(2, -2), order(3, 3)])
     assert isinstance(target.target, RelationalTarget)
     table = quarantine_table(ORDERS, None)
@@ -327,7 +328,10 @@ def test_rows_are_counted_read_and_purged_by_rule(target: GateTarget) -> None:
     (first,) = read_quarantined(target.target, chosen, 1, 0)
     assert first["_rule"] == "positive" and first["id"] in (1, 2)
     assert str(first["_batch_id"]) == count.batch
-    assert purge_quarantined(target.target, chosen) == 2
+    with pytest.raises(TargetFailed, match="has 2 of these quarantined rows now, not 1 as were counted"):
+        purge_quarantined(target.target, replace(chosen, counted=1))
+    assert len(target.quarantined()) == 2
+    assert purge_quarantined(target.target, replace(chosen, counted=2)) == 2
     assert count_quarantined(target.target, table, "contract") == []
 
 

@@ -23,7 +23,7 @@ from ematix_flow.spec.connections import Connection
 from ematix_flow.spec.expectations import ExpectationResult, Gate
 from ematix_flow.spec.pipelines import FileOptions, Mode
 from ematix_flow.spec.row_counts import NO_ROWS, RowCounts
-from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.tables import AGE, ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange, Watermark
 from ematix_flow.strategies.matching import Matching
@@ -265,10 +265,14 @@ class QuarantineFilter:
 
 @dataclass(frozen=True)
 class QuarantinedRows:
-    """Rows of a quarantine table, loaded again by the transaction that removes them from it."""
+    """Rows of a quarantine table: those that a replay loads again, or a purge deletes.
+
+    ``counted`` is how many there were when the user confirmed. A database purges only exactly as many.
+    """
 
     table: TableSpec
     chosen: QuarantineFilter
+    counted: int | None = None
 
 
 LoadRows = SameDatabaseRows | StagedRows | QuarantinedRows
@@ -289,16 +293,17 @@ class LoadPlan:
     table_plan: TablePlan = field(default_factory=TablePlan)  # the table's changes; they commit with the rows
     gate: Gate | None = None  # what is checked in the rows before they become visible
     quarantine_plan: TablePlan = field(default_factory=TablePlan)  # the changes of the quarantine table
+    stages_older: bool = False  # staging also has the older rows of each key, every row with its age
 
     @property
     def staged(self) -> TableSpec:
         """The table of staged rows. NULL may be staged in columns whose NULLs the gate keeps out."""
         table = self.table.staged()
         checked = self.gate.checked_columns if self.gate is not None else frozenset()
-        if not checked.intersection(table.column_names):
-            return table
         columns = tuple(replace(c, nullable=True) if c.name in checked else c for c in table.columns)
-        return replace(table, columns=columns)
+        if self.stages_older:
+            columns = (*columns, ColumnSpec(AGE, DataType("big_int")))
+        return table if columns == table.columns else replace(table, columns=columns)
 
 
 @dataclass(frozen=True)

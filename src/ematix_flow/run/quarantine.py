@@ -161,9 +161,15 @@ class Quarantine:
         return shown, sum(each.rows for each in chosen)
 
     def purge(self, chosen: Sequence[ChosenRows]) -> int:
-        """Delete the rows. Returns how many were deleted."""
+        """Delete the rows. Returns how many were deleted.
+
+        Raises TargetFailed if a database no longer has as many of them as were counted.
+        """
         return sum(
-            target_of(each.place, self.connections).purge_quarantined(each.quarantined) for each in chosen
+            target_of(each.place, self.connections).purge_quarantined(
+                replace(each.quarantined, counted=each.rows)
+            )
+            for each in chosen
         )
 
     def replay(self, run_log: str | None = None, note: Callable[[str], None] = lambda _: None) -> RunResult:

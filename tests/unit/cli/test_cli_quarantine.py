@@ -212,6 +212,18 @@ def test_a_replay_without_rows_says_so_and_loads_nothing(flow, shop):
 # ------------------------------------------------------------------ purging
 
 
+def test_rows_that_come_after_the_confirmation_are_not_purged(flow, shop, monkeypatch):
+    def confirm_late(question: str) -> None:
+        assert question == "delete 3 quarantined rows of 'orders' permanently?"
+        shop.execute("INSERT INTO orders__quarantine SELECT * FROM orders__quarantine WHERE order_id = 4")
+
+    monkeypatch.setattr("ematix_flow.cli.commands.quarantine._confirm", confirm_late)
+    refused = quarantine(flow, "purge", "orders")
+    assert refused.code != 0
+    assert "main.orders__quarantine has 4 of these quarantined rows now, not 3" in refused.err
+    assert len(set_aside(shop)) == 4
+
+
 def test_purging_asks_except_with_yes(flow, shop):
     refused = quarantine(flow, "purge", "orders", "--rule", "mail")
     assert refused.code == 2

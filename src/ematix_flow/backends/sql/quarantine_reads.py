@@ -12,6 +12,7 @@ from ematix_flow.backends.gated_target import QuarantineCount
 from ematix_flow.backends.sql.database import SqlDatabase
 from ematix_flow.backends.sql.quarantine import chosen_conditions, delete_quarantined
 from ematix_flow.backends.sql.session import transaction
+from ematix_flow.errors import TargetFailed
 from ematix_flow.spec.expectations import QUARANTINE_BATCH, QUARANTINED_AT, RULE
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.types import DataType
@@ -73,9 +74,20 @@ def read_quarantined(
 
 
 def purge_quarantined(database: SqlDatabase, rows: QuarantinedRows) -> int:
-    """Delete the chosen rows. Returns how many there were."""
+    """Delete the chosen rows. Returns how many there were.
+
+    Raises TargetFailed, and deletes nothing, if they are not as many as were counted.
+    """
     with database.session() as session:
         if database.read_live_table(session, rows.table) is None:
             return 0
         with transaction(session):
-            return session.execute(database.dialect.render(delete_quarantined(rows, database.dialect)))
+            purged = session.execute(database.dialect.render(delete_quarantined(rows, database.dialect)))
+            if rows.counted not in (None, purged):
+                raise TargetFailed(
+                    f"{rows.table.label} has {purged:,} of these quarantined rows now, not {rows.counted:,} "
+                    "as were counted before",
+                    state=f"no row of {rows.table.label} was deleted",
+                    next_step="look at them with  flow quarantine show, then purge again",
+                )
+    return purged
