@@ -91,6 +91,13 @@ def remember_secret(value: str) -> None:
             _remembered.add(value)
 
 
+def remember_password(value: str) -> None:
+    """Mask this value in every later text, unless it may be a common word, as ``postgres`` is."""
+    is_word = len(value) <= _LONGEST_WORD and _COMMON_WORD.fullmatch(value) is not None
+    if len(value) >= 6 and not is_word:
+        remember_secret(value)
+
+
 def remember_secret_variables(variables: Mapping[str, str]) -> None:
     """Mask the values of variables that are called like a secret, and the passwords of URLs in others."""
     for name, value in variables.items():
@@ -101,6 +108,5 @@ def remember_secret_variables(variables: Mapping[str, str]) -> None:
                 continue
         elif not _SECRET_NAME.search(name):
             continue
-        is_word = len(value) <= _LONGEST_WORD and _COMMON_WORD.fullmatch(value) is not None
-        if len(value) >= 6 and not is_word and not os.path.isabs(value):
-            remember_secret(value)
+        if not os.path.isabs(value):
+            remember_password(value)

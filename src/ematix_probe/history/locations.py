@@ -7,7 +7,8 @@ from collections.abc import Collection
 from pathlib import Path
 from urllib.parse import unquote
 
-from ematix_probe.errors import HistoryError
+from ematix_probe.database_urls import split_database_url
+from ematix_probe.errors import DeclarationError, HistoryError
 from ematix_probe.history.base import HistoryStore
 from ematix_probe.redaction import mask
 from ematix_probe.suggestions import did_you_mean
@@ -50,10 +51,12 @@ def open_store(given: str) -> HistoryStore:
         from ematix_probe.history.sql import SqlHistory
 
         if scheme in POSTGRES:
-            plain, options = split_options(given, ("schema",))
-            return SqlHistory(
-                PostgresDatabase(f"postgresql://{plain.partition('://')[2]}", options.get("schema"))
-            )
+            try:
+                address = split_database_url(f"postgresql://{rest}")
+            except DeclarationError as error:
+                raise HistoryError(f"the history: {error.what}", next_step=error.next_step) from None
+            plain, options = split_options(address.encoded, ("schema",))
+            return SqlHistory(PostgresDatabase(plain, options.get("schema")))
         return SqlHistory(MySQLDatabase(f"mysql://{rest}"))
     if scheme in OBJECTS:
         from ematix_probe.history.objects import ObjectHistory

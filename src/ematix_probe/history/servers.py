@@ -7,10 +7,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
+from ematix_probe.database_urls import split_database_url
 from ematix_probe.errors import DeclarationError, HistoryError
 from ematix_probe.history.database import HistoryDatabase
 from ematix_probe.history.tables import history_tables
-from ematix_probe.redaction import mask
 from ematix_probe.sources.mysql_address import parse_address
 
 SCHEMA = "ematix_probe"
@@ -25,7 +25,7 @@ class PostgresDatabase(HistoryDatabase):
     """The tables are in the schema ``ematix_probe``, or in that of the URL's option ``schema``."""
 
     def __init__(self, url: str, schema: str | None) -> None:
-        self._url, self.location = url, mask(url)
+        self._url, self.location = url, split_database_url(url).masked
         self.tables = history_tables(schema=schema or SCHEMA)
 
     def engine(self, *, write: bool) -> sa.Engine:
@@ -71,14 +71,11 @@ class MySQLDatabase(HistoryDatabase):
     """The tables are in the database of the URL; their names begin with ``probe_``."""
 
     def __init__(self, url: str) -> None:
-        self.location = mask(url)
         self.tables = history_tables("probe_")
         try:
-            self._address = parse_address(url)
-        except DeclarationError as error:
-            raise HistoryError(
-                f"the history {self.location}: {error.what}", next_step=error.next_step
-            ) from None
+            self._address, self.location = parse_address(url), split_database_url(url).masked
+        except DeclarationError as error:  # whose URL is not shown: it may hold a password anywhere
+            raise HistoryError(f"the history: {error.what}", next_step=error.next_step) from None
         if not self._address.database:
             raise HistoryError(
                 f"the history {self.location} names no database",

@@ -9,8 +9,8 @@ from __future__ import annotations
 import ipaddress
 import ssl
 from dataclasses import dataclass, field
-from urllib.parse import parse_qsl, unquote, urlsplit
 
+from ematix_probe.database_urls import split_database_url
 from ematix_probe.errors import DeclarationError
 
 SCHEMES = ("mysql", "mariadb")
@@ -78,15 +78,9 @@ def parse_address(url: str) -> MySQLAddress:
     scheme = url.partition("://")[0].partition("+")[0]
     if scheme not in SCHEMES or "://" not in url:
         raise DeclarationError("mysql() takes a url that begins with mysql:// or mariadb://")
-    try:
-        parts = urlsplit(url)
-        port = parts.port or 3306
-    except ValueError:
-        raise DeclarationError(
-            "the url of mysql() cannot be read", next_step="write special characters of the password as %XX"
-        ) from None
+    parts = split_database_url(url)
     given: dict[str, str] = {}
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+    for name, value in parts.options.items():
         known = _OPTIONS.get(name.lower().replace("_", "-"))
         if known is None:
             raise DeclarationError(
@@ -94,7 +88,7 @@ def parse_address(url: str) -> MySQLAddress:
             )
         given[known] = value
     given.pop("charset", None)
-    host = parts.hostname or "localhost"
+    host = parts.host or "localhost"
     local = _is_local(host) or "unix_socket" in given
     written = given.pop("mode", "disable" if local and "authority" not in given else "verify-full").lower()
     mode = _SPELLINGS.get(written.replace("_", "-"), written.replace("_", "-"))
@@ -105,10 +99,10 @@ def parse_address(url: str) -> MySQLAddress:
         raise DeclarationError(f"connect_timeout is {seconds!r}: it is a whole number of seconds")
     return MySQLAddress(
         host,
-        port,
-        unquote(parts.username or ""),
-        unquote(parts.password or ""),
-        unquote(parts.path.lstrip("/")),
+        parts.port or 3306,
+        parts.user or "",
+        parts.password or "",
+        parts.database,
         mode,
         connect_timeout=int(seconds),
         **given,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from sqlglot import exp
 
 from ematix_probe.column_types import family_of, plain_type
+from ematix_probe.database_urls import split_database_url
 from ematix_probe.environment import REFERENCE, resolve
 from ematix_probe.errors import CannotConnect, DeclarationError, SourceFailed
 from ematix_probe.extras import require
@@ -31,7 +32,7 @@ from ematix_probe.sources.sql_subject import (
 if TYPE_CHECKING:
     import psycopg
 
-_SCHEMES = ("postgres://", "postgresql://")
+_SCHEMES = ("postgres", "postgresql")
 _SECRETS = ("password", "sslpassword", "passfile")
 _TYPES = """
 SELECT format_type(o, m), t.typtype::text, t.typcategory::text
@@ -86,7 +87,7 @@ class PostgresSource(Source):
         if "connect_timeout" not in parts:
             more["connect_timeout"] = "15"
         try:
-            return driver.connect(_without_driver(resolve(self.url)), autocommit=True, **more)  # type: ignore[no-any-return]
+            return driver.connect(self._readable_url(), autocommit=True, **more)  # type: ignore[no-any-return]
         except (driver.Error, OSError, UnicodeError) as error:
             raise CannotConnect(
                 f"PostgreSQL cannot be reached: {self._message(error)}",
@@ -109,9 +110,13 @@ class PostgresSource(Source):
         """libpq's options; nothing when the url cannot be read, which connecting reports."""
         conninfo = require("psycopg.conninfo", "postgres", "a PostgreSQL source")
         try:
-            return cast("Mapping[str, Any]", conninfo.conninfo_to_dict(_without_driver(resolve(self.url))))
+            return cast("Mapping[str, Any]", conninfo.conninfo_to_dict(self._readable_url()))
         except (self._driver().Error, DeclarationError):
             return {}
+
+    def _readable_url(self) -> str:
+        """The URL as libpq reads it; it takes the first ``@`` for the end of the password."""
+        return split_database_url(resolve(self.url)).encoded
 
     def _message(self, error: Exception) -> str:
         parts = self._parts()
@@ -183,18 +188,18 @@ class OpenPostgres(OpenSubject):
 
 def postgres(url: str, *, timeout: float | None = None) -> PostgresSource:
     """A PostgreSQL database: ``postgres://user:password@host:port/database?sslmode=verify-full``."""
-    known = isinstance(url, str) and (_without_driver(url).startswith(_SCHEMES) or REFERENCE.match(url))
-    if not known:
+    scheme = url.partition("://")[0].partition("+")[0] if isinstance(url, str) and "://" in url else ""
+    if not isinstance(url, str) or (scheme not in _SCHEMES and not REFERENCE.match(url)):
         raise DeclarationError(
             "postgres() takes a url that begins with postgres:// or postgresql://", where=caller_location()
         )
+    if not REFERENCE.search(url):
+        try:
+            split_database_url(url)
+        except DeclarationError as error:
+            error.where = caller_location()
+            raise
     return PostgresSource(url, check_timeout(timeout))
-
-
-def _without_driver(url: str) -> str:
-    """``postgresql+psycopg://…``, as SQLAlchemy writes it, without the driver."""
-    scheme, separator, rest = url.partition("://")
-    return f"{scheme.partition('+')[0]}{separator}{rest}"
 
 
 def _column(name: str, native: str, kind: str, category: str, *, nullable: bool | None) -> ColumnInfo:

@@ -168,7 +168,7 @@ def test_something_else_than_a_function_of_one_argument_is_refused(below: Any) -
         (lambda: source.postgres("mysql://u:geheim@h/d"), "begins with postgres://"),
         (lambda: source.mysql("postgres://u:geheim@h/d"), "begins with mysql://"),
         (lambda: source.mysql("mysql://u:geheim@h/d?ssl_mod=1"), "MySQL has no option 'ssl_mod'"),
-        (lambda: source.mysql("mysql://u:geheim@h:port/d"), "cannot be read"),
+        (lambda: source.mysql("mysql://u:geheim@h:port/d"), "has no host that can be read"),
         (lambda: source.sqlite(""), "sqlite() takes a path, not ''"),
         (lambda: source.duckdb(5), "duckdb() takes a path, not 5"),
         (lambda: source.postgres("postgres://h/d", timeout=0), "timeout= is a number of seconds above 0"),
