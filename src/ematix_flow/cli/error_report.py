@@ -22,6 +22,7 @@ from ematix_flow.cli.terminal import say, style_text, terminal_width, write
 from ematix_flow.errors import FlowError, Interrupted, OutputFailed, UsageError
 from ematix_flow.spec.location import NamedLocation
 from ematix_flow.spec.redaction import mask
+from ematix_probe.cli.error_report import show_tracebacks as show_tracebacks_of_probes
 from ematix_probe.errors import ProbeError
 from ematix_probe.errors import UsageError as ProbeUsageError
 
@@ -34,7 +35,8 @@ def show_tracebacks(wanted: bool) -> Iterator[None]:
     global _with_tracebacks
     before, _with_tracebacks = _with_tracebacks, wanted
     try:
-        yield
+        with show_tracebacks_of_probes(wanted):
+            yield
     finally:
         _with_tracebacks = before
 

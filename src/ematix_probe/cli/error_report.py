@@ -6,7 +6,8 @@ import itertools
 import sys
 import textwrap
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from ematix_probe.cli.terminal import say, style_text, terminal_width, write
@@ -14,6 +15,18 @@ from ematix_probe.errors import ProbeError, UsageError
 from ematix_probe.redaction import mask
 
 INTERRUPTED = 130
+_with_tracebacks = False
+
+
+@contextmanager
+def show_tracebacks(wanted: bool) -> Iterator[None]:
+    """Within the block, show unexpected errors of single probes with their traceback if ``wanted``."""
+    global _with_tracebacks
+    before, _with_tracebacks = _with_tracebacks, wanted
+    try:
+        yield
+    finally:
+        _with_tracebacks = before
 
 
 def report_error(error: BaseException, *, arguments: Sequence[str], debug: bool = False) -> int:
@@ -61,6 +74,13 @@ def show_error(error: ProbeError, probe: str | None = None) -> None:
             indented = text.replace("\n", "\n         ")
             lines.append(f"  {style_text((label + ':').ljust(7), 'dim', sys.stderr)}{indented}")
     write("\n".join(lines), sys.stderr)
+
+
+def unexpected_error(error: Exception) -> ProbeError:
+    """The error of one probe that this program did not foresee; with --debug its traceback is shown."""
+    if _with_tracebacks:
+        say(mask("".join(traceback.format_exception(error))), "dim")
+    return _as_probe_error(error, _with_tracebacks)
 
 
 def wants_json(arguments: Sequence[str]) -> bool:

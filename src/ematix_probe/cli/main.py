@@ -34,10 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write(f"ematix-probe {__version__}")
         return 0
     try:
-        from ematix_probe.cli.error_report import wants_json
+        from ematix_probe.cli.error_report import show_tracebacks, wants_json
         from ematix_probe.cli.masked_streams import masked_output
 
-        with _signals(), masked_output(as_json=wants_json(words)):
+        with _signals(), masked_output(as_json=wants_json(words)), show_tracebacks(debug):
             return _run(words, debug)
     except BaseException as error:
         return _report(error, words, debug)

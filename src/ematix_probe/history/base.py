@@ -22,6 +22,10 @@ class HistoryStore(ABC):
     def add(self, run: RecordedRun) -> int:
         """Write the run with its assertions, all or nothing; returns its id. Ids grow with time."""
 
+    def prepare(self) -> None:
+        """Find out before the first `add` whether the store can be opened."""
+        self.check()
+
     @abstractmethod
     def newest(self, probe: str | None, limit: int, before: int | None) -> Sequence[RecordedRun]:
         """The newest runs with an id below ``before``: without assertions, with their counts."""

@@ -121,6 +121,9 @@ class SqlHistory(HistoryStore):
             time.sleep(random.uniform(0.01, 0.05 * (attempt + 1)))
         raise AssertionError
 
+    def prepare(self) -> None:
+        self._upgrade()
+
     def _upgrade(self) -> None:
         """Create the tables, or bring them up to this version: all or nothing, where the database can."""
         if self._is_current:

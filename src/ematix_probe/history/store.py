@@ -116,6 +116,10 @@ class RunHistory:
         names = self.probes() if probe is None else [bounded_name(probe)]
         return sum(self._store.prune(name, max(keep, 0), before) for name in names)
 
+    def prepare(self) -> None:
+        """Open the store for writing, and make its tables if there are none. HistoryError if that fails."""
+        self._store.prepare()
+
     def check(self) -> str:
         """Ask the store, without changing it; returns what it holds, in words."""
         return self._store.check()

@@ -12,6 +12,20 @@ import pytest
 
 from tests.unit.probe.conftest import PROBES, Call
 
+ODD_PROBE = """
+class Odd:
+    name = "odd"
+
+    def assertion_names(self):
+        return ["a"]
+
+    def run(self):
+        raise ValueError('password=geheim1')
+
+
+odd = Odd()
+"""
+
 
 def test_a_run_shows_each_probe_and_the_rows_that_fail(shop: Path, ematix_probe: Call) -> None:
     called = ematix_probe("run", "checks.py")
@@ -125,13 +139,41 @@ def test_reports_go_to_files_and_folders_are_made(shop: Path, ematix_probe: Call
 def test_a_report_that_cannot_be_written_loses_neither_the_verdicts_nor_the_other_report(
     shop: Path, ematix_probe: Call
 ) -> None:
+    Path("odd.py").write_text(
+        ODD_PROBE.replace("raise ValueError('password=geheim1')", "import os; os.mkdir('x.xml'); 1 / 0"),
+        encoding="utf-8",
+    )
     called = ematix_probe(
-        "run", "checks.py::customers", "-o", "json", "--junit", "shop.db/x.xml", "--json", "ok.json"
+        *("run", "odd.py", "checks.py::customers"),
+        *("-o", "json", "--junit", "x.xml", "--json", "ok.json"),
     )
     assert called.code == 1
-    assert called.json[0]["verdict"] == "pass"
-    assert "the report shop.db/x.xml cannot be written" in called.err
-    assert json.loads(Path("ok.json").read_text())[0]["verdict"] == "pass"
+    assert [each["verdict"] for each in called.json] == ["error", "pass"]
+    assert "the report x.xml cannot be written: Is a directory" in called.err
+    assert json.loads(Path("ok.json").read_text()) == called.json
+
+
+@pytest.mark.parametrize("place", [".", "/", "shop.db/x", ".."])
+@pytest.mark.parametrize("option", ["--json", "--junit", "--html"])
+def test_a_place_that_takes_no_report_is_refused_before_the_first_probe_runs(
+    shop: Path, ematix_probe: Call, option: str, place: str
+) -> None:
+    called = ematix_probe("run", "checks.py::customers", option, place)
+    assert (called.code, called.out) == (1, "")
+    shown = " ".join(called.err.split())
+    assert f"error: the report {place} cannot be written: " in shown
+    assert "no probe was run next: name a file in a folder that is writable" in shown
+
+
+def test_every_place_that_cannot_be_written_is_named_before_the_run(shop: Path, ematix_probe: Call) -> None:
+    called = ematix_probe("run", "checks.py", "--json", ".", "--html", "ok.html", "--history", "gone/h.db")
+    assert (called.code, called.out) == (1, "")
+    assert called.err.count("error: ") == 2
+    assert not Path("ok.html").exists()
+    assert [each.name for each in Path().iterdir() if each.name.startswith(".ok")] == []
+    called = ematix_probe("run", "checks.py", "--json", "same", "--html", "./same")
+    assert called.code == 2
+    assert "two reports go to the file" in called.err
 
 
 def test_secrets_are_shown_nowhere(shop: Path, ematix_probe: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,14 +209,30 @@ def test_secrets_are_shown_nowhere(shop: Path, ematix_probe: Call, monkeypatch: 
     assert "hunter" not in shown.out
 
 
-def test_a_run_without_a_place_for_its_history_keeps_its_verdicts_and_fails(
-    shop: Path, ematix_probe: Call
+@pytest.mark.parametrize(
+    ("place", "why"), [("gone/h.db", "there is no folder"), ("checks.py", "is not a database")]
+)
+def test_a_history_that_does_not_open_is_refused_before_the_first_probe_runs(
+    shop: Path, ematix_probe: Call, place: str, why: str
 ) -> None:
-    called = ematix_probe("run", "checks.py::customers", "--history", "gone/h.db")
+    called = ematix_probe("run", "checks.py::customers", "--history", place)
+    assert (called.code, called.out) == (1, "")
+    assert "error: the history sqlite://" in called.err
+    assert why in " ".join(called.err.split())
+
+
+def test_a_history_that_is_lost_during_the_run_keeps_the_verdicts(shop: Path, ematix_probe: Call) -> None:
+    Path("odd.py").write_text(
+        ODD_PROBE.replace(
+            "raise ValueError",
+            "__import__('pathlib').Path('h.db').write_text('no database' * 99); raise ValueError",
+        ),
+        encoding="utf-8",
+    )
+    called = ematix_probe("run", "odd.py", "checks.py::customers", "--history", "h.db")
     assert called.code == 1
     assert "[PASS] customers" in called.out
     assert "error in customers: the history sqlite://" in called.err
-    assert "there is no folder" in " ".join(called.err.split())
 
 
 def test_list_shows_probes_with_their_source_and_place(shop: Path, ematix_probe: Call) -> None:
@@ -259,14 +317,27 @@ def test_ctrl_c_ends_the_run_with_130_and_says_so(shop: Path, ematix_probe: Call
 
 
 def test_a_probe_that_raises_is_one_sentence_and_the_traceback_is_there_on_demand(ematix_probe: Call) -> None:
-    Path("odd.py").write_text(
-        "class Odd:\n    name = 'odd'\n    def assertion_names(self):\n        return ['a']\n"
-        "    def run(self):\n        raise ValueError('password=geheim1')\n\nodd = Odd()\n",
-        encoding="utf-8",
-    )
+    Path("odd.py").write_text(ODD_PROBE, encoding="utf-8")
     called = ematix_probe("run", "odd.py")
     assert (called.code, "Traceback" in called.err) == (1, False)
-    assert "error: unexpected ValueError: password=***" in called.err
+    assert "error in odd: unexpected ValueError: password=***" in called.err
     called = ematix_probe("run", "odd.py", "--debug")
     assert "Traceback" in called.err
     assert "geheim1" not in called.err
+
+
+def test_a_probe_that_raises_stops_no_other_probe_and_is_an_error_in_every_report(
+    shop: Path, ematix_probe: Call
+) -> None:
+    Path("odd.py").write_text(ODD_PROBE, encoding="utf-8")
+    files = ("--json", "r.json", "--junit", "r.xml", "--html", "r.html")
+    called = ematix_probe("run", "odd.py", "checks.py::customers", *files)
+    assert called.code == 1
+    assert "[PASS] customers" in called.out
+    assert "2 probes: 1 passed, 1 with errors" in called.err
+    odd, customers = json.loads(Path("r.json").read_text())
+    assert (odd["verdict"], customers["verdict"]) == ("error", "pass")
+    assert odd["assertions"][0]["message"].startswith("unexpected ValueError: password=***")
+    assert xml.parse("r.xml").getroot().get("errors") == "1"
+    for file in ("r.json", "r.xml", "r.html"):
+        assert "geheim1" not in Path(file).read_text()

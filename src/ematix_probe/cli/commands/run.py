@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,14 +12,16 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ematix_probe.calling import call_probe, shows_progress
-from ematix_probe.cli.error_report import INTERRUPTED, show_error
+from ematix_probe.cli.error_report import INTERRUPTED, show_error, unexpected_error
 from ematix_probe.cli.history_option import HistoryOption, optional_history
 from ematix_probe.cli.output import OutputOption, write_json
 from ematix_probe.cli.terminal import say, style_text, write
-from ematix_probe.errors import ProbeError, ReportNotWritten
+from ematix_probe.errors import ProbeError, ReportNotWritten, UsageError
 from ematix_probe.history.forgiving import ForgivingHistory
+from ematix_probe.history.store import RunHistory
 from ematix_probe.loading import FoundProbe, load_probes, select_probes
-from ematix_probe.report import RunReport
+from ematix_probe.report import AssertionResult, RunReport
+from ematix_probe.reports.files import check_file
 from ematix_probe.reports.json_report import report_json
 
 HELP = """Run the probes of files, folders or modules.
@@ -61,17 +64,22 @@ def run(
     output: OutputOption = "text",
 ) -> int:
     chosen = select_probes(load_probes(paths), select or ())
+    files = _report_files(junit, json_file, html, fail_on)
     opened = optional_history(history)
+    _check_places(list(files), opened)
     recording = None if opened is None else ForgivingHistory(opened)
     reports: list[RunReport] = []
     errors: list[ProbeError] = []
     interrupted = False
     for each in chosen:
+        started = dt.datetime.now(dt.timezone.utc)
         try:
             report = run_probe(each, recording, allow_host or ())
-        except ProbeError as error:
-            errors.append(error)
-            show_error(error, each.name)
+        except Exception as error:  # also a fault of this program or of the probe: the others are run
+            known = error if isinstance(error, ProbeError) else unexpected_error(error)
+            errors.append(known)
+            show_error(known, each.name)
+            reports.append(failed_report(each, known, started))
             continue
         reports.append(report)
         interrupted = bool(report.metadata.get("interrupted"))
@@ -84,8 +92,8 @@ def run(
     elif len(chosen) > 1:
         from ematix_probe.reports.text import summary
 
-        say(summary(reports) if reports else "no probe could be run")
-    for path, write_reports in _report_files(junit, json_file, html, fail_on).items():
+        say(summary(reports))
+    for path, write_reports in files.items():
         try:
             write_reports(reports, path)
         except ReportNotWritten as error:  # JSON may be on stdout already, which takes one document
@@ -108,6 +116,42 @@ def run_probe(found: FoundProbe, history: Any, allowed_hosts: Sequence[str]) -> 
 
     with progress_for(found.name) as progress:
         return call_probe(found.probe, history=history, allow_hosts=allowed_hosts, progress=progress)
+
+
+def failed_report(found: FoundProbe, error: ProbeError, started: dt.datetime) -> RunReport:
+    """The report of a probe that could not be run: each of its assertions is an error."""
+    names = found.probe.assertion_names()
+    results = [AssertionResult(index, "error", str(error), name) for index, name in enumerate(names)]
+    return RunReport(
+        found.name,
+        getattr(found.probe, "table", found.name),
+        getattr(found.probe, "schema", None),
+        "error",
+        results,
+        started,
+        dt.datetime.now(dt.timezone.utc),
+        {"error": str(error)},
+    )
+
+
+def _check_places(files: Sequence[Path], history: RunHistory | None) -> None:
+    """Refuse, before the first probe runs, reports and a history that could not be written after the last."""
+    failures: list[ProbeError] = []
+    for path in files:
+        try:
+            check_file(path)
+        except ReportNotWritten as error:
+            failures.append(error)
+    if history is not None:
+        try:
+            history.prepare()
+        except ProbeError as error:
+            error.state = error.state or "no probe was run"
+            failures.append(error)
+    for failure in failures[:-1]:
+        show_error(failure)
+    if failures:
+        raise failures[-1]
 
 
 def print_report(report: RunReport) -> None:
@@ -137,6 +181,9 @@ def _report_files(
 ) -> dict[Path, Callable[[Sequence[RunReport], Path], None]]:
     """The files to write, each with its writer."""
     files: dict[Path, Callable[[Sequence[RunReport], Path], None]] = {}
+    named = [path.absolute() for path in (junit, json_file, html) if path is not None]
+    if same := next((path for path in named if named.count(path) > 1 and not path.is_char_device()), None):
+        raise UsageError(f"two reports go to the file {same}", next_step="give each report its own file")
     if junit is not None:
         from ematix_probe.reports.junit import write_junit
 
