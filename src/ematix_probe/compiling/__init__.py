@@ -6,7 +6,7 @@ How a measure becomes a verdict is in `judging`.
 
 from __future__ import annotations
 
-from ematix_probe.compiling.conditions import failing_rows
+from ematix_probe.compiling.conditions import FailingRows, failing_rows
 from ematix_probe.compiling.measures import CompiledMeasures, compile_assertions
 from ematix_probe.compiling.samples import sample_columns, sample_query
 from ematix_probe.compiling.trees import ROWS
@@ -14,6 +14,7 @@ from ematix_probe.compiling.trees import ROWS
 __all__ = [
     "ROWS",
     "CompiledMeasures",
+    "FailingRows",
     "compile_assertions",
     "failing_rows",
     "sample_columns",

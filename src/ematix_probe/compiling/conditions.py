@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sqlglot import exp
@@ -45,24 +46,36 @@ Rows = exp.Query | exp.Table
 Reference = Callable[[str], Rows]
 
 
+@dataclass(frozen=True)
+class FailingRows:
+    """A condition over the rows ``checked``, and what must be joined to them. A join doubles no row."""
+
+    condition: exp.Expression
+    joins: tuple[exp.Join, ...] = ()
+
+
 def failing_rows(
     assertion: Assertion,
     columns: Mapping[str, ColumnInfo],
     dialect: str,
     rows: Rows,
     reference: Reference,
-) -> exp.Expression:
+    *,
+    case: int | None = None,
+) -> FailingRows:
     """True, and never NULL, for the rows `checked` that fail: those that ``where`` leaves out do not.
 
+    The condition is for a WHERE, or for the branch of a CASE with the number ``case``.
     AssertionRefused when the source has no such column, or its type cannot be checked so.
     """
     compiler = ConditionCompiler(columns, dialect_named(dialect), rows, reference)
-    failing = compiler.failing(assertion)
+    found = compiler.failing_keys(assertion, case) or FailingRows(compiler.failing(assertion))
+    failing = found.condition
     where = compiler.where(assertion)
     if not isinstance(assertion, (Expression, NotNull)):
         present = [is_not_null(column(name)) for name in compared_columns(assertion)]
         failing = all_of(*present, failing) or failing
-    return all_of(None if where is None else is_true(where), failing) or failing
+    return FailingRows(all_of(None if where is None else is_true(where), failing) or failing, found.joins)
 
 
 def compared_columns(assertion: Assertion) -> tuple[str, ...]:
@@ -93,6 +106,10 @@ class ConditionCompiler:
     def value(self, name: str) -> exp.Expression:
         """The column's value as it is compared."""
         return self.dialect.value(self.column(name), column(name))
+
+    def key_part(self, name: str, tree: exp.Expression | None = None) -> exp.Expression:
+        """The column's value, or another tree of its type, as a part of a key."""
+        return self.dialect.key_part(self.column(name), column(name) if tree is None else tree)
 
     def where(self, assertion: Assertion) -> exp.Expression | None:
         sql = assertion.options.where
@@ -175,23 +192,65 @@ class ConditionCompiler:
         return exp.Not(this=exp.Exists(this=filtered(parents, *pairs)))
 
     def repeated_keys(self, assertion: Unique, *selected: exp.Expression) -> exp.Select:
-        """One row for each key that occurs more than once; its parts are ``k0``, ``k1`` …"""
-        values = [self.value(name) for name in assertion.columns]
+        """One row for each key that occurs more than once; with the trees that are selected of it."""
+        values = [self.key_part(name) for name in assertion.columns]
         present = [is_not_null(column(name)) for name in assertion.columns]
         keys = self.scan(*selected, where=all_of(self.where(assertion), *present))
         keys = keys.group_by(*[value.copy() for value in values], copy=False)
         return keys.having(exp.GT(this=count_rows(), expression=number(1)), copy=False)
 
     def _repeated(self, assertion: Unique) -> exp.Expression:
-        values = [self.value(name) for name in assertion.columns]
-        keys = self.repeated_keys(
-            assertion, *[aliased(value.copy(), f"k{place}") for place, value in enumerate(values)]
-        )
-        pairs = [
-            exp.EQ(this=column(f"k{place}", "repeated"), expression=value)
-            for place, value in enumerate(values)
-        ]
+        keys = self.repeated_keys(assertion, *self._named_parts(assertion))
+        pairs = self._equal_parts(assertion, "repeated")
         return exp.Exists(this=filtered(from_rows(keys, number(1), alias="repeated"), *pairs))
+
+    # --- keys by a join, for engines that would evaluate EXISTS anew for each row ---
+
+    def failing_keys(self, assertion: Assertion, case: int | None = None) -> FailingRows | None:
+        """The rows that fail `unique` or `foreign_key`, by a join; None where EXISTS is as good."""
+        dialect = self.dialect
+        if dialect.joins_exists_in_where if case is None else dialect.joins_exists_in_case:
+            return None
+        alias = f"ematix_probe_keys_{case or 0}"
+        first = column(_part(0), alias)
+        if isinstance(assertion, Unique):
+            repeated = self.repeated_keys(assertion, *self._named_parts(assertion))
+            return FailingRows(is_not_null(first), (self._join(assertion, repeated, alias),))
+        if isinstance(assertion, ForeignKey):
+            return FailingRows(is_null(first), (self._join(assertion, self._known_keys(assertion), alias),))
+        return None
+
+    def _known_keys(self, assertion: ForeignKey) -> exp.Select:
+        """The different keys of the rows that have a parent, which an engine finds from either side."""
+        present = [is_not_null(column(name)) for name in assertion.columns]
+        own = self.scan(*self._named_parts(assertion), where=all_of(*present)).distinct(copy=False)
+        parts = [column(_part(place), "own") for place in range(len(assertion.columns))]
+        pairs = [
+            exp.EQ(this=self.key_part(name, column(other, "referenced")), expression=part.copy())
+            for name, other, part in zip(assertion.columns, assertion.referenced_columns, parts, strict=True)
+        ]
+        named = [aliased(part, _part(place)) for place, part in enumerate(parts)]
+        known = from_rows(own, *named, alias="own")
+        parents = from_rows(self.reference(assertion.references), alias="referenced").args["from_"].this
+        return known.join(parents, on=all_of(*pairs), copy=False).distinct(copy=False)
+
+    def _join(self, assertion: Unique | ForeignKey, keys: exp.Select, alias: str) -> exp.Join:
+        source = exp.Subquery(this=keys, alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
+        return exp.Join(this=source, side="LEFT", on=all_of(*self._equal_parts(assertion, alias)))
+
+    def _named_parts(self, assertion: Unique | ForeignKey) -> list[exp.Expression]:
+        return [aliased(self.key_part(name), _part(place)) for place, name in enumerate(assertion.columns)]
+
+    def _equal_parts(self, assertion: Unique | ForeignKey, keys: str) -> list[exp.Expression]:
+        return [
+            exp.EQ(this=column(_part(place), keys), expression=self.key_part(name))
+            for place, name in enumerate(assertion.columns)
+        ]
+
+
+def _part(place: int) -> str:
+    """The name of a part of a key, which no column that a user's condition names should have."""
+    return f"ematix_probe_key_{place}"
 
 
 def _similar(name: str, known: Mapping[str, ColumnInfo]) -> str:

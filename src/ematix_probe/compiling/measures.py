@@ -18,8 +18,10 @@ from ematix_probe.assertions import (
     Assertion,
     CardinalityBetween,
     Drift,
+    Expression,
     ForeignKey,
     Freshness,
+    NotNull,
     NullShare,
     PercentileBetween,
     RowCount,
@@ -29,7 +31,13 @@ from ematix_probe.assertions import (
     Unique,
 )
 from ematix_probe.compiling import bounds
-from ematix_probe.compiling.conditions import ConditionCompiler, Reference, Rows
+from ematix_probe.compiling.conditions import (
+    ConditionCompiler,
+    FailingRows,
+    Reference,
+    Rows,
+    compared_columns,
+)
 from ematix_probe.compiling.dialects import dialect_named
 from ematix_probe.compiling.dialects.base import needs_number
 from ematix_probe.compiling.schemas import schema_differences
@@ -41,6 +49,7 @@ from ematix_probe.compiling.trees import (
     from_rows,
     is_not_null,
     is_null,
+    joined,
     scalar,
 )
 from ematix_probe.errors import AssertionRefused, ProbeError
@@ -136,6 +145,9 @@ class _MeasureCompiler(ConditionCompiler):
         if isinstance(assertion, PercentileBetween):
             return self._percentile(assertion, where, checked)
         failing = self._measure(self._count_failing(assertion, where))
+        if not isinstance(assertion, (Expression, NotNull)):  # the others ignore rows without a value
+            present = [is_not_null(column(name)) for name in compared_columns(assertion)]
+            checked = self._measure(self.dialect.count_if(all_of(where, *present)))
         return lambda row: {"failing": int(row[failing] or 0), "checked": int(row[checked])}
 
     def _measure(self, tree: exp.Expression) -> int:
@@ -152,8 +164,9 @@ class _MeasureCompiler(ConditionCompiler):
             return scalar(from_rows(counted, exp.Sum(this=column("n", "repeated")), alias="repeated"))
         if isinstance(assertion, ForeignKey):
             present = [is_not_null(column(name)) for name in assertion.columns]
-            orphans = all_of(where, *present, self.failing(assertion))
-            return scalar(self.scan(count_rows(), where=orphans))
+            found = self.failing_keys(assertion) or FailingRows(self.failing(assertion))
+            orphans = all_of(where, *present, found.condition)
+            return scalar(joined(self.scan(count_rows(), where=orphans), found.joins))
         return self.dialect.count_if(all_of(where, self.failing(assertion)))
 
     def _null_share(self, name: str, where: exp.Expression | None, checked: int) -> Reader:

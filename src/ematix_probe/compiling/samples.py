@@ -15,7 +15,7 @@ from ematix_probe.compiling.conditions import (
     failing_rows,
 )
 from ematix_probe.compiling.dialects import dialect_named
-from ematix_probe.compiling.trees import aliased, column, filtered, from_rows, number
+from ematix_probe.compiling.trees import aliased, column, filtered, from_rows, joined, number
 from ematix_probe.compiling.user_sql import named_columns, read_condition
 from ematix_probe.sources.base import ColumnInfo
 
@@ -47,10 +47,9 @@ def sample_query(
     """Up to ``limit`` failing rows with `sample_columns`, the same ones in every run over the same rows."""
     compiler = ConditionCompiler(columns, dialect_named(dialect), rows, reference)
     names = sample_columns(assertion, columns, dialect, key)
-    query = filtered(
-        from_rows(rows, *[aliased(column(name), name) for name in names]),
-        failing_rows(assertion, columns, dialect, rows, reference),
-    )
+    failing = failing_rows(assertion, columns, dialect, rows, reference)
+    query = from_rows(rows, *[aliased(column(name), name) for name in names])
+    query = filtered(joined(query, failing.joins), failing.condition)
     first = assertion.columns if isinstance(assertion, Unique) else ()  # equal keys stand together
     for name in dict.fromkeys([*first, *names]):
         tree = compiler.dialect.order(columns[name], column(name))

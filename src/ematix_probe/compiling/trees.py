@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
@@ -110,6 +111,12 @@ def from_rows(rows: exp.Query | exp.Table, *selected: exp.Expression, alias: str
 def filtered(select: exp.Select, *conditions: exp.Expression | None) -> exp.Select:
     condition = all_of(*conditions)
     return select if condition is None else select.where(condition, copy=False)
+
+
+def joined(select: exp.Select, joins: Iterable[exp.Join]) -> exp.Select:
+    for join in joins:
+        select.append("joins", join)
+    return select
 
 
 def scalar(select: exp.Select) -> exp.Expression:

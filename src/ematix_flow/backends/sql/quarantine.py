@@ -67,6 +67,7 @@ def fill_gated(
     The conditions are evaluated once: a condition that is not deterministic cannot lose or double a row.
     """
     from ematix_probe.compiling import ROWS, failing_rows
+    from ematix_probe.compiling.trees import joined
 
     rules = gate.set_aside_rules
     failing = [
@@ -80,8 +81,8 @@ def fill_gated(
     values: list[exp.Expr] = [exp.Column(this=identifier(name), table=identifier(ROWS)) for name in names]
     checked = exp.Subquery(this=rows.copy(), alias=exp.TableAlias(this=identifier(ROWS)))
     select = exp.select(*values, exp.Case(ifs=cases)).from_(checked)
-    for join in (join for each in failing for join in each.joins):
-        select.append("joins", join)
+    for each in failing:
+        select = joined(select, each.joins)
     return insert_into(gated, [*names, RULE], select)
 
 

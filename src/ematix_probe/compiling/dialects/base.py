@@ -41,6 +41,8 @@ class ProbeDialect(ABC):
     flavour: str  # of its regular expressions, see portable_regex
     loose = False  # columns hold values of any type
     has_infinity = True
+    joins_exists_in_where = True  # the engine plans a correlated EXISTS as a join, not once for each row
+    joins_exists_in_case = True
 
     # --- values ---
 
@@ -49,6 +51,10 @@ class ProbeDialect(ABC):
 
     def exact_text(self, tree: exp.Expression, column: ColumnInfo) -> exp.Expression:
         raise NotImplementedError
+
+    def key_part(self, column: ColumnInfo, tree: exp.Expression) -> exp.Expression:
+        """The value where keys are grouped and joined: equal exactly when the values are."""
+        return self.value(column, tree)
 
     def literal(self, value: Typed, column: ColumnInfo) -> exp.Expression:
         if isinstance(value, bool):

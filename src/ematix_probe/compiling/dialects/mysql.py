@@ -21,10 +21,18 @@ class MySQLDialect(ProbeDialect):
     name = "mysql"
     flavour = "mysql"
     has_infinity = False
+    joins_exists_in_where = joins_exists_in_case = False
 
     def exact_text(self, tree: exp.Expression, column: ColumnInfo) -> exp.Expression:
-        utf8 = exp.DataType(this=exp.DataType.Type.CHARACTER_SET, kind=exp.Var(this="utf8mb4"))
-        return exp.Collate(this=exp.Cast(this=tree, to=utf8), expression=exp.Var(this=_BY_CODE_POINT))
+        return exp.Collate(this=_in_utf8(tree), expression=exp.Var(this=_BY_CODE_POINT))
+
+    def key_part(self, column: ColumnInfo, tree: exp.Expression) -> exp.Expression:
+        """Texts and bytes by their SHA-256: an index on a derived table takes no long value."""
+        if column.family not in ("text", "bytes"):
+            return self.value(column, tree)
+        if column.family == "text":
+            tree = _in_utf8(tree)
+        return call("UNHEX", exp.SHA2(this=tree, length=number(256)))
 
     def double(self, value: float) -> exp.Expression:
         written = repr(abs(value))
@@ -58,6 +66,11 @@ class MySQLDialect(ProbeDialect):
 
     def microseconds(self, column: ColumnInfo, tree: exp.Expression) -> exp.Expression:
         return call("TIMESTAMPDIFF", exp.Var(this="MICROSECOND"), _datetime("1970-01-01 00:00:00"), tree)
+
+
+def _in_utf8(tree: exp.Expression) -> exp.Expression:
+    utf8 = exp.DataType(this=exp.DataType.Type.CHARACTER_SET, kind=exp.Var(this="utf8mb4"))
+    return exp.Cast(this=tree, to=utf8)
 
 
 def _datetime(written: str) -> exp.Expression:

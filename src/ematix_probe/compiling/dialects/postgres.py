@@ -16,6 +16,7 @@ _LESS_THAN_ONE = 1 - 2**-50
 class PostgresDialect(ProbeDialect):
     name = "postgres"
     flavour = "postgres"
+    joins_exists_in_case = False
 
     def exact_text(self, tree: exp.Expression, column: ColumnInfo) -> exp.Expression:
         if not column.native.startswith(("text", "character varying")):

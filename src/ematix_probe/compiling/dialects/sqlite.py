@@ -33,6 +33,7 @@ class SQLiteDialect(ProbeDialect):
     name = "sqlite"
     flavour = "python"
     loose = True
+    joins_exists_in_where = joins_exists_in_case = False
 
     def value(self, column: ColumnInfo, tree: exp.Expression) -> exp.Expression:
         if column.family in _TIMES:

@@ -111,13 +111,12 @@ class _Checks:
 
         rows = self._select_rows(_PIECE, _PLACE)
         rules = self._gate.set_aside_rules
-        cases = [
-            exp.If(
-                this=failing_rows(rule.assertion, self._columns, "duckdb", rows, self._reference),
-                true=exp.Literal.number(number),
+        cases = []
+        for number, rule in enumerate(rules):
+            failing = failing_rows(
+                rule.assertion, self._columns, "duckdb", rows, self._reference, case=number
             )
-            for number, rule in enumerate(rules)
-        ]
+            cases.append(exp.If(this=failing.condition, true=exp.Literal.number(number)))
         named: list[exp.Expr] = [
             exp.Column(this=identifier(name), table=identifier(ROWS)) for name in (_PIECE, _PLACE)
         ]
