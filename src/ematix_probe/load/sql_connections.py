@@ -12,8 +12,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
+from ematix_probe.database_urls import split_database_url
 from ematix_probe.errors import CannotConnect, DeclarationError
 from ematix_probe.extras import require
 from ematix_probe.load.hosts import AllowedHost, Endpoint, resolve_allowed, same_address
@@ -118,7 +119,7 @@ def postgres_settings(url: str) -> dict[str, Any]:
     import os
 
     psycopg = import_driver("postgres")
-    _scheme, _, rest = url.partition("://")
+    _scheme, _, rest = split_database_url(url).encoded.partition("://")
     try:
         settings = dict(psycopg.conninfo.conninfo_to_dict(f"postgresql://{rest}"))
     except psycopg.ProgrammingError as error:
@@ -157,17 +158,17 @@ class MySQLConnection(SqlConnection):
 
     def __init__(self, target: SqlTarget, endpoints: Sequence[Endpoint], timeout: float) -> None:
         pymysql = import_driver("mysql")
-        parts = urlsplit(target.url)
-        given = dict(parse_qsl(parts.query))
+        parts = split_database_url(target.url)
+        given = parts.options
         endpoint = endpoints[0] if endpoints else None
         tls = self._tls(given)
         self._connection = _mysql_connection_class()(
             host=endpoint.host.strip("[]") if endpoint else "localhost",
             port=endpoint.port if endpoint else 0,
             unix_socket=None if endpoint else given.get("unix_socket"),
-            user=unquote(parts.username or ""),
-            password=unquote(parts.password or ""),
-            database=unquote(parts.path.lstrip("/")) or None,
+            user=parts.user or "",
+            password=parts.password or "",
+            database=parts.database or None,
             charset="utf8mb4",
             autocommit=True,
             connect_timeout=max(round(timeout), 2),
@@ -326,9 +327,9 @@ def find_endpoints(target: SqlTarget, allowed: Sequence[AllowedHost]) -> tuple[E
     if target.dialect == "postgres":
         hosts = postgres_hosts(target.url)
     elif target.dialect == "mysql":
-        parts = urlsplit(target.url)
-        local = parts.hostname is None and "unix_socket" in dict(parse_qsl(parts.query))
-        hosts = [] if local else [(parts.hostname or "localhost", parts.port or 3306)]
+        parts = split_database_url(target.url)
+        local = parts.host is None and "unix_socket" in parts.options
+        hosts = [] if local else [(parts.host or "localhost", parts.port or 3306)]
     else:
         database_file(target.url)
         hosts = []

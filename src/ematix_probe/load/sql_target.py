@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
+from ematix_probe.database_urls import split_database_url
 from ematix_probe.environment import REFERENCE, resolve
 from ematix_probe.errors import DeclarationError
 from ematix_probe.load.checks import Check, FunctionCheck, RowCountCheck, needs_body, read_checks
@@ -88,7 +89,9 @@ class SqlTarget:
 
     @property
     def database_label(self) -> str:
-        return mask(self.url)
+        if self.dialect in ("sqlite", "duckdb") or REFERENCE.search(self.url):
+            return mask(self.url)
+        return split_database_url(self.url).masked
 
     @property
     def needs_rows(self) -> bool:
@@ -105,7 +108,9 @@ class SqlTarget:
 
     def resolved(self) -> SqlTarget:
         """The target with the references to the environment replaced."""
-        return dataclasses.replace(self, url=resolve(self.url, self.where))
+        url = resolve(self.url, self.where)
+        _check_url(self.dialect, url, self.where)
+        return dataclasses.replace(self, url=url)
 
 
 def sql(
@@ -155,10 +160,10 @@ def sql(
 
 def _database(source: Any, where: str | None) -> tuple[Dialect, str]:
     url = source if isinstance(source, str) else _url_of(source)
-    scheme = urlsplit(url).scheme.partition("+")[0].lower() if isinstance(url, str) else ""
+    scheme = _scheme(url) if isinstance(url, str) else ""
     if isinstance(url, str) and REFERENCE.match(url):
         try:
-            scheme = urlsplit(resolve(url, where)).scheme.partition("+")[0].lower()
+            scheme = _scheme(resolve(url, where))
         except ValueError:
             scheme = ""
     if not isinstance(url, str) or scheme not in SCHEMES:
@@ -168,7 +173,30 @@ def _database(source: Any, where: str | None) -> tuple[Dialect, str]:
             where=where,
             next_step="write postgresql://…, mysql://…, mariadb://…, sqlite:///file or duckdb:///file",
         )
+    if not REFERENCE.search(url):
+        _check_url(SCHEMES[scheme], url, where)
     return SCHEMES[scheme], url
+
+
+def _scheme(url: str) -> str:
+    return url.partition(":")[0].partition("+")[0].lower()
+
+
+def _check_url(dialect: Dialect, url: str, where: str | None) -> None:
+    """DeclarationError for a URL that cannot be read; its password is masked from here on."""
+    try:
+        if dialect in ("postgres", "mysql"):
+            split_database_url(url)
+        else:
+            urlsplit(url)
+    except DeclarationError as error:
+        raise DeclarationError(error.what, where=where, next_step=error.next_step) from None
+    except ValueError:
+        raise DeclarationError(
+            "the URL of the database cannot be read",
+            where=where,
+            next_step="write sqlite:///file or duckdb:///file",
+        ) from None
 
 
 def _url_of(source: Any) -> str | None:

@@ -218,3 +218,28 @@ def test_credentials_and_urls_show_nowhere(monkeypatch: pytest.MonkeyPatch) -> N
     assert target.dialect == "postgres"
     assert "opensesame" not in repr(target) + str(declared(target=target).plan().describe())
     assert "opensesame" in target.resolved().url
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
+@pytest.mark.parametrize("password", ["pa55/w0rd", "first@SECONDHALF", "a?b#c:d[e@w0rd/half"])
+def test_a_password_with_special_characters_connects_and_shows_nowhere(scheme: str, password: str) -> None:
+    target = sql(f"{scheme}://eve:{password}@127.0.0.1:1/x", "SELECT 1")
+    probed = declared(lambda t: t.error_rate_below(1), target=target, rate=5, duration=0.2)
+    assert target.database_label == f"{scheme}://eve:***@127.0.0.1:1/x"
+    report = probed.run()
+    assert set(report.metadata["errors"]) == {"cannot connect"}
+    shown = str(probed.plan().describe()) + repr(target) + str(report.to_dict())
+    for part in ("pa55", "w0rd", "first", "SECONDHALF", "half"):
+        assert part not in shown
+
+
+@pytest.mark.parametrize("url", ["postgresql://eve:w0rd-1@127.0.0.1:pa55/x", "mysql://eve:w0rd-1@[x/pa55"])
+def test_a_url_of_a_database_that_cannot_be_read_is_refused_without_being_shown(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP", url)
+    for refuse in (lambda: sql(url, "SELECT 1"), lambda: declared(target=sql("${SHOP}", "SELECT 1")).run()):
+        with pytest.raises(DeclarationError) as refused:
+            refuse()
+        assert "w0rd" not in str(refused.value) and "pa55" not in str(refused.value)
+        assert refused.value.where is not None
