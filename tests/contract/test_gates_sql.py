@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from ematix_flow import ematix
-from ematix_flow.backends.base import QuarantinedRows, QuarantineFilter
+from ematix_flow.backends.base import LoadResult, QuarantinedRows, QuarantineFilter
+from ematix_flow.backends.gated_target import QuarantineCount
 from ematix_flow.backends.sql.quarantine_reads import count_quarantined, purge_quarantined, read_quarantined
 from ematix_flow.backends.sql.session import transaction
 from ematix_flow.backends.sql.target import RelationalTarget
@@ -164,9 +165,9 @@ MARKED = TableSpec(
 )
 
 
-def incremental(target: GateTarget, rows: list[tuple[int, int]], low: int | None, key: str) -> None:
+def incremental(target: GateTarget, rows: list[tuple[int, int]], low: int | None, key: str) -> LoadResult:
     start = None if low is None else Watermark("at", DataType("integer"), low)
-    target.load(
+    return target.load(
         rules("quarantine", lambda t: t.expression("v > 0", name="positive")),
         [{"at": at, "v": v} for at, v in rows if low is None or at >= low],
         table=MARKED,
@@ -183,6 +184,22 @@ def test_rows_at_the_watermark_that_are_read_again_are_set_aside_once(target: Ga
     incremental(target, rows, 2, "c")
     assert [(row["at"], row["v"]) for row in target.quarantined(MARKED)] == [(2, -3), (2, -2), (2, -2)]
     assert target.rows(MARKED) == [{"at": 1, "v": 1}, {"at": 2, "v": 5}, {"at": 3, "v": 7}]
+
+
+def test_an_incremental_load_with_nothing_new_keeps_and_counts_no_quarantined_row(target: GateTarget) -> None:
+    incremental(target, [(1, 1), (2, -2), (2, -2), (2, 5)], None, "a")
+    (first,) = counted(target)
+    again = incremental(target, [(2, -2), (2, 5), (2, -2)], 2, "b")
+    assert counted(target) == [first]
+    assert [(each.failing, each.quarantined) for each in again.expectations] == [(2, 0)]
+    other = incremental(target, [(2, -2), (2, 5), (2, -3)], 2, "c")
+    assert [each.quarantined for each in other.expectations] == [2]
+    assert [row["v"] for row in target.quarantined(MARKED)] == [-3, -2]
+
+
+def counted(target: GateTarget) -> list[QuarantineCount]:
+    assert isinstance(target.target, RelationalTarget)
+    return count_quarantined(target.target, quarantine_table(MARKED, None), "contract")
 
 
 def test_an_incremental_load_from_the_beginning_replaces_the_quarantined_rows(target: GateTarget) -> None:

@@ -15,7 +15,7 @@ from ematix_flow.alerters import Alerter, AlertEvent
 from ematix_flow.api.pipeline import Pipeline
 from ematix_flow.backends.state_stores.run_logs import open_run_log
 from ematix_flow.errors import ExpectationFailed, PlanError, PostTransformFailed, SchemaMismatch
-from ematix_flow.observe.alerts.alert_observer import AlertObserver
+from ematix_flow.observe.alerts.alert_observer import AlertObserver, quality_event
 from ematix_flow.observe.alerts.alerter_urls import AlertSubscription
 from ematix_flow.observe.alerts.event import KINDS
 from ematix_flow.observe.observer import RunEnd
@@ -262,6 +262,13 @@ def test_rows_that_were_set_aside_send_one_alert_with_the_next_command(declare: 
     assert (event.kind, event.next_step) == ("quality_failed", "flow quarantine list orders")
     assert event.error_message == "positive: 1 of 3 rows fail"
     assert event.state == "1 row is in quarantine, the rest is loaded"
+
+
+def test_an_alert_says_that_an_earlier_run_set_the_rows_aside(declare: Declare) -> None:
+    declare(expectations=RULES).sync()
+    (positive, _) = last_run().metrics["targets"][0]["expectations"]
+    event = quality_event(last_run(), [{**positive, "quarantined": 0}])
+    assert event.state == "no row was added to quarantine: an earlier run set the failing ones aside"
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from ematix_flow.backends.sql.control_tables import (
 from ematix_flow.backends.sql.database import SqlDatabase
 from ematix_flow.backends.sql.gate import CheckedRows
 from ematix_flow.backends.sql.gate_checks import GateChecks, RulesRefused
+from ematix_flow.backends.sql.kept_quarantine import are_in_quarantine
 from ematix_flow.backends.sql.load_steps import (
     STRATEGIES,
     WORK_TABLES,
@@ -259,18 +260,26 @@ class LoadTransaction:
         if self._ledger_holds(key):
             return LoadResult(RowCounts(read=rows_in), duplicate=True)
         checked = self.gate_checks.check(select)
-        self.gate_checks.set_aside(select, checked, high)
         counts = self._run_steps(self._strategy_steps(checked.select), rows_in - checked.quarantined)
         if not counted and self.staged is None:
             rows_in = counts["insert"]  # the query ran once, so the rows written are the rows read
         elif not counted and counts["insert"] != self.staged:  # a trigger, or incomplete staging
             require_all_staged_rows(load, self._count_incoming(select)[0], self.staged)
         refuse_shrink(load, counts)
-        fault_points.point("apply.rows_written")
         applied = self._result(checked, rows_in, counts, high)
-        if not made_no_progress(load.plan.range, applied):
+        idle = made_no_progress(load.plan.range, applied)
+        if idle and self._are_in_quarantine(checked):
+            kept = tuple(replace(each, quarantined=0) for each in checked.results)
+            return replace(applied, expectations=kept)
+        self.gate_checks.set_aside(select, checked, high)
+        fault_points.point("apply.rows_written")
+        if not idle:
             self._record_batch(key, applied)
         return applied
+
+    def _are_in_quarantine(self, checked: CheckedRows) -> bool:
+        gated = self.work.get(GATED_TABLE)
+        return gated is not None and are_in_quarantine(self.session, self.dialect, self.load, checked, gated)
 
     @property
     def gate_checks(self) -> GateChecks:

@@ -123,13 +123,16 @@ def quality_event(record: RunRecord, problems: Sequence[Mapping[str, Any]]) -> A
     """Return the alert for a run that succeeded with rows that fail expectations."""
     quarantined = sum(each.get("quarantined") or 0 for each in problems)
     aside = "1 row is" if quarantined == 1 else f"{quarantined:,} rows are"
+    state = f"{aside} in quarantine, the rest is loaded" if quarantined else "the rows are loaded"
+    if not quarantined and any(each.get("action") == "quarantine" for each in problems):
+        state = "no row was added to quarantine: an earlier run set the failing ones aside"
     return AlertEvent(
         "quality_failed",
         record.pipeline,
         error_message="; ".join(_describe_problem(each) for each in problems),
         run_id=record.run_id,
         slot=record.slot,
-        state=f"{aside} in quarantine, the rest is loaded" if quarantined else "the rows are loaded",
+        state=state,
         next_step=f"flow quarantine list {record.pipeline}"
         if quarantined
         else f"flow runs show {record.run_id[:8]}",
