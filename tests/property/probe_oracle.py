@@ -64,12 +64,21 @@ def expect(
         if type(assertion) in _BY_ROW:
             fails = _BY_ROW[type(assertion)](assertion, table, rows, parents, condition)
             failing = sum(1 for row in rows if fails(row))
-            share = Fraction(failing, len(rows)) if rows else Fraction(0)
+            checked = sum(1 for row in rows if not _is_ignored(assertion, row))
+            share = Fraction(failing, checked) if checked else Fraction(0)
             holds = share <= Fraction(repr(assertion.options.tolerate))
-            return _expected(assertion, holds, failing, len(rows))
+            return _expected(assertion, holds, failing, checked)
         return _expected(assertion, *_WHOLE[type(assertion)](assertion, table, rows, now))
     except Refused:
         return Expected("error")
+
+
+def _is_ignored(assertion: Any, row: Row) -> bool:
+    """Whether the row has no value that could be checked."""
+    if isinstance(assertion, (a.NotNull, a.Expression)):
+        return False
+    columns = assertion.columns if isinstance(assertion, (a.Unique, a.ForeignKey)) else [assertion.column]
+    return any(row[column] is None for column in columns)
 
 
 def _expected(
