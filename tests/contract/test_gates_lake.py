@@ -11,7 +11,7 @@ import pytest
 from ematix_flow import fault_points
 from ematix_flow.backends.base import LoadResult, QuarantinedRows, QuarantineFilter
 from ematix_flow.engine.planning.gates import plan_gate
-from ematix_flow.errors import ExpectationFailed, RowRejected, SchemaMismatch
+from ematix_flow.errors import ExpectationFailed, RowRejected, SchemaMismatch, TargetFailed
 from ematix_flow.run.pipeline import open_connections
 from ematix_flow.spec.expectations import Expectation, ExpectationsSpec, OnFail, quarantine_table
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
@@ -245,7 +245,10 @@ def test_rows_at_the_watermark_that_a_lake_reads_again_are_set_aside_once(target
     committed = len(target.target.ledger(PIPELINE, TARGET))
     incremental(target, rows, 2)
     assert len(target.target.ledger(PIPELINE, TARGET)) == committed  # nothing is new
-    rows += [(2, -3), (3, 7)]
+    rows[2] = (2, -3)
+    incremental(target, rows, 2)  # the watermark stays, and as many rows as before fail
+    assert [row["v"] for row in target.quarantined(MARKED)] == [-3, -2]
+    rows += [(2, -2), (3, 7)]
     incremental(target, rows, 2)
     assert [(row["at"], row["v"]) for row in target.quarantined(MARKED)] == [(2, -3), (2, -2), (2, -2)]
     assert target.rows(MARKED) == [{"at": 1, "v": 1}, {"at": 2, "v": 5}, {"at": 3, "v": 7}]
@@ -336,6 +339,21 @@ def test_a_load_into_a_lake_that_dies_sets_every_row_aside_once(target: LakeGate
     assert target.rows() == [order(3, 3), *([order(6, 6)] if committed else [])]
     assert target.quarantined() == [aside(order(4, -4))]
     assert target_notes(target) == []
+
+
+def test_rows_are_not_purged_while_a_load_into_the_lake_is_not_done(delta: LakeGateTarget) -> None:
+    place = quarantine_table(TableSpec("shop", "orders", ORDERS.columns), None)
+    chosen = QuarantinedRows(place, QuarantineFilter(PIPELINE))
+
+    def purge_now() -> None:
+        with pytest.raises(TargetFailed, match="has rows of a load that is not done"):
+            delta.target.purge_quarantined(chosen)
+
+    with fault_points.inject("quarantine.written", purge_now) as purge:
+        delta.load(positive("quarantine"), [order(1, 1), order(2, -2)])
+    assert purge.has_fired
+    assert delta.quarantined() == [aside(order(2, -2))]
+    assert delta.target.purge_quarantined(chosen) == 1
 
 
 @pytest.mark.parametrize("point", in_every_run("quarantine.noted", "apply.after_commit"))

@@ -199,7 +199,20 @@ class LakeGate:
         rows = quarantine.current_rows() if read_again is not None else None
         if rows is None or read_again is None:
             return True
-        return rows.where(self._dialect.render(read_again)).count() != checked.quarantined
+        kept = rows.where(self._dialect.render(read_again))
+        return not self._are_those(kept)
+
+    def _are_those(self, kept: DataFrame) -> bool:
+        """Whether these rows of the quarantine table are the failing rows, each the same number of times."""
+        from pyspark.sql import functions as f
+
+        assert self._failing is not None
+        names = [self._dialect.quote(name) for name in (*self._load.table.column_names, RULE)]
+        failing = self._spark.table(self._failing).where(f"{self._dialect.quote(RULE)} IS NOT NULL")
+        copies = failing.select(*names, f.lit(1)).unionAll(kept.select(*names, f.lit(-1)))
+        copies = copies.toDF(*[f"c{number}" for number in range(len(names))], "copies")
+        counted = copies.groupBy(*copies.columns[:-1]).agg(f.sum("copies").alias("copies"))
+        return counted.where("copies <> 0").isEmpty()
 
     def _read_again(self) -> exp.Expr | None:
         """The condition for rows that the load has read again; None if it reads only new rows."""

@@ -18,11 +18,12 @@ from ematix_flow import fault_points
 from ematix_flow.backends.base import QuarantinedRows
 from ematix_flow.backends.lake.dialect import LakeDialect
 from ematix_flow.backends.lake.format import LakeFormat
-from ematix_flow.backends.lake.journal import Journal, LakeCommit
-from ematix_flow.backends.lake.quarantine_notes import QuarantineNote
+from ematix_flow.backends.lake.journal import FOLDER, Journal, LakeCommit
+from ematix_flow.backends.lake.quarantine_notes import QuarantineNote, list_notes, table_digest
 from ematix_flow.backends.lake.row_changes import new_view_name
+from ematix_flow.backends.lake.target_notes import remembered_tables
 from ematix_flow.backends.sql.quarantine import delete_quarantined
-from ematix_flow.errors import SchemaMismatch
+from ematix_flow.errors import SchemaMismatch, TargetFailed
 from ematix_flow.spec.expectations import QUARANTINE_COLUMNS, QUARANTINED_BY
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
@@ -172,15 +173,33 @@ def settle_quarantine(
 
 
 def purge_rows(spark: SparkSession, format: LakeFormat, rows: QuarantinedRows, dialect: LakeDialect) -> int:
-    """Delete rows of a quarantine table. Returns how many there were."""
+    """Delete rows of a quarantine table. Returns how many there were.
+
+    Refused while the table has rows of a load that has not committed: they would be deleted with the others.
+    """
     if format.snapshot(spark, rows.table) is None:
         return 0
+    if _is_changing(format, rows.table):
+        raise TargetFailed(
+            f"{rows.table.label} has rows of a load that is not done, or has died",
+            state="nothing was purged",
+            next_step="run the pipeline, and purge them then",
+        )
     delete = delete_quarantined(rows, dialect)
     counted = exp.select(exp.Count(this=exp.Star())).from_(delete.this.copy())
     count = spark.sql(dialect.render(counted.where(delete.args["where"].this.copy()))).collect()[0][0]
     if count:
         spark.sql(dialect.render(delete))
     return int(count)
+
+
+def _is_changing(format: LakeFormat, quarantine: TableSpec) -> bool:
+    """Whether the journal of a target has a note of this quarantine table."""
+    store, _ = format.table_folder(quarantine)
+    digest = table_digest(quarantine)
+    folders = {format.table_folder(table)[1] for table in remembered_tables(store)}
+    found = (list_notes(store.names(f"{folder}/{FOLDER}")) for folder in folders)
+    return any(note.table_digest == digest for notes in found for note in notes)
 
 
 def _run_if_any(spark: SparkSession, name: str, statement: str, condition: str) -> bool:

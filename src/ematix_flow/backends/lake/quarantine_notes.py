@@ -44,10 +44,17 @@ def list_notes(names: Iterable[str]) -> tuple[QuarantineNote, ...]:
 
 
 def write_note(store: Store, folder: str, number: int, token: str, table: TableSpec) -> QuarantineNote:
-    text = json.dumps({"schema": table.schema, "name": table.name})
-    note = QuarantineNote(number, token, hashlib.sha256(text.encode()).hexdigest()[:16])
-    store.create(f"{folder}/{note}", text)
+    note = QuarantineNote(number, token, table_digest(table))
+    store.create(f"{folder}/{note}", _encode_name(table))
     return note
+
+
+def table_digest(table: TableSpec) -> str:
+    return hashlib.sha256(_encode_name(table).encode()).hexdigest()[:16]
+
+
+def _encode_name(table: TableSpec) -> str:
+    return json.dumps({"schema": table.schema, "name": table.name})
 
 
 def noted_table(store: Store, folder: str, note: QuarantineNote) -> TableSpec:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from ematix_flow.backends.base import Load
 from ematix_flow.backends.stores.base import Store
@@ -12,6 +13,7 @@ from ematix_flow.spec.types import DataType
 
 # for a table of which only the name is known
 NO_COLUMNS = (ColumnSpec("_", DataType("text")),)
+_TARGETS = ".ematix_flow/targets"
 
 
 def remember_table(store: Store, load: Load) -> None:
@@ -30,6 +32,17 @@ def remembered_table(store: Store, pipeline: str, target: str) -> TableSpec | No
     if not names:  # the table may have been moved here with its journal: the target's label names it
         schema, _, name = target.partition(":")[2].rpartition(".")
         return TableSpec(schema, name, NO_COLUMNS) if name else None
+    return _read_note(store, note, names)
+
+
+def remembered_tables(store: Store) -> list[TableSpec]:
+    """The table of every target that has been loaded."""
+    notes = [f"{_TARGETS}/{name}" for name in store.folders(_TARGETS)]
+    found = ((note, _names(store, note)) for note in notes)
+    return [_read_note(store, note, names) for note, names in found if names]
+
+
+def _read_note(store: Store, note: str, names: Sequence[str]) -> TableSpec:
     found = json.loads(store.read(f"{note}/{names[-1]}"))
     return TableSpec(found["schema"], found["name"], NO_COLUMNS)
 
@@ -39,4 +52,4 @@ def _names(store: Store, note: str) -> list[str]:
 
 
 def _note_path(pipeline: str, target: str) -> str:
-    return f".ematix_flow/targets/{distinct_name(pipeline, target)}"
+    return f"{_TARGETS}/{distinct_name(pipeline, target)}"
