@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from ematix_probe import check, feed, http
+from ematix_probe import RunHistory, check, feed, http
 from ematix_probe.load.histogram import RELATIVE_ERROR
 from ematix_probe.load.progress import LoadProgress
 from tests.contract.load_runs import figure, run_load
@@ -210,6 +211,7 @@ def test_ctrl_c_ends_a_load_with_the_report_of_what_was_measured(
 ) -> None:
     (tmp_path / "probes.py").write_text(PROBES.format(port=server.port, processes=processes))
     command = [sys.executable, "-m", "ematix_probe.cli.main", "run", "probes.py", "--json", "report.json"]
+    command += ["--history", "history.db"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         wait_until(lambda: len(server.received) >= 25 or running.poll() is not None)
         running.send_signal(signal.SIGINT)
@@ -218,7 +220,13 @@ def test_ctrl_c_ends_a_load_with_the_report_of_what_was_measured(
     (report,) = json.loads((tmp_path / "report.json").read_text())
     assert report["probe_name"] == "endless"
     assert report["metadata"]["interrupted"] is True
-    assert report["verdict"] == "pass"
+    assert report["verdict"] == "error"
+    assert re.match(
+        r"  error: error_rate_below: interrupted after \d+\.\d s of 600 s$", output.splitlines()[1]
+    )
+    history = RunHistory(tmp_path / "history.db")
+    assert [run.verdict for run in history.runs()] == ["error"]
+    assert history.past("endless", "error_rate_below") == []
     assert 25 <= report["metadata"]["summary"]["attempts"] <= len(server.received)
     assert any("interrupted after" in each for each in report["metadata"]["warnings"])
     assert {each.path for each in server.received} == {"/"}

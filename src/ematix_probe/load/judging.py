@@ -20,9 +20,15 @@ NOTHING_MEASURED = "nothing was measured: the load ended in its warm-up, or befo
 
 
 def judge_load(assertion: LoadAssertion, index: int, outcome: LoadOutcome) -> AssertionResult:
-    """The result of one assertion. Nothing measured is an error; no good answer fails a limit of latency."""
+    """The result of one assertion. No good answer fails a limit of latency.
+
+    A load that was interrupted, or measured nothing, is an error without figures: a part of a load must
+    neither pass nor become a value of a trend.
+    """
+    if outcome.interruption is not None:
+        return error_result(assertion, index, outcome.interruption)
     if outcome.recorder.attempts == 0 or outcome.effective_seconds == 0:
-        return _result(assertion, index, "error", NOTHING_MEASURED, {})
+        return error_result(assertion, index, NOTHING_MEASURED)
     if isinstance(assertion, PercentileUnder):
         return _percentile(assertion, index, outcome)
     if isinstance(assertion, ErrorRateBelow):
@@ -36,7 +42,7 @@ def judge_load(assertion: LoadAssertion, index: int, outcome: LoadOutcome) -> As
 
 
 def error_result(assertion: LoadAssertion, index: int, message: str) -> AssertionResult:
-    """The result of an assertion of a load that could not run."""
+    """The result of an assertion of a load that could not run, or not to its end."""
     return _result(assertion, index, "error", message, {})
 
 

@@ -56,6 +56,13 @@ class LoadOutcome:
     def is_whole(self) -> bool:
         return not self.interrupted and self.ended_early is None
 
+    @property
+    def interruption(self) -> str | None:
+        """How far an interrupted load came, in words; None for a load that was not interrupted."""
+        if not self.interrupted:
+            return None
+        return f"interrupted after {self.elapsed:.1f} s of {self.profile.seconds:g} s"
+
     @cached_property
     def scheduled(self) -> int:
         """The arrivals of the measured time that the open model intended."""

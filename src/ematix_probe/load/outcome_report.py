@@ -71,8 +71,8 @@ def summarise(outcome: LoadOutcome) -> dict[str, float | None]:
 def find_warnings(outcome: LoadOutcome) -> list[str]:
     """What a reader must know before trusting the figures."""
     warnings, recorder = [], outcome.recorder
-    if outcome.interrupted:
-        warnings.append(f"interrupted after {outcome.elapsed:.1f} s of {outcome.profile.seconds:g} s")
+    if outcome.interruption is not None:
+        warnings.append(outcome.interruption)
     if outcome.abandoned:
         warnings.append(
             f"{outcome.abandoned:,} requests were in flight when it was interrupted: they are not counted"
@@ -81,6 +81,7 @@ def find_warnings(outcome: LoadOutcome) -> list[str]:
         warnings.append(f"ended early after {outcome.elapsed:.1f} s: {outcome.ended_early}")
     if (
         outcome.profile.model == "open"
+        and outcome.ended_early is None  # else arrivals were left out because the feeder had no row for them
         and outcome.scheduled
         and recorder.started < HELD_RATE * outcome.scheduled
     ):

@@ -46,7 +46,7 @@ class LoadProgress:
         """The progress in one line."""
         target = f"/{self.target:,.0f} req/s" if self.model == "open" else f" req/s, {self.target:,.0f} users"
         parts = [
-            f"{format_duration(self.elapsed)} of {format_duration(self.duration)}",
+            f"{format_duration(round(self.elapsed, 1))} of {format_duration(self.duration)}",
             self.phase,
             f"{self.rate:,.0f}{target}",
             f"p50 {_ms(self.p50_ms)}, p99 {_ms(self.p99_ms)}",

@@ -13,6 +13,8 @@ from ematix_probe.report import AssertionResult, RunReport, as_json
 TAGS = {"pass": "[PASS]", "warn": "[WARN]", "fail": "[FAIL]", "error": "[ ERR]"}
 STYLES = {"pass": "green", "warn": "yellow", "fail": "bold red", "error": "bold red"}
 _LONGEST_VALUE = 80
+_LONGEST_ERROR = 160
+_SHOWN_ERRORS = 3
 _WORDS = {"pass": "passed", "warn": "warned", "fail": "failed", "error": "with errors"}
 
 
@@ -54,12 +56,35 @@ def summary(reports: Sequence[RunReport]) -> str:
     return f"{len(reports)} probe{'' if len(reports) == 1 else 's'}: {said}"
 
 
+def note_lines(report: RunReport) -> Iterator[str]:
+    """What a reader must know before trusting the figures, such as requests that were started late."""
+    known = {each.message for each in report.assertions}
+    for each in report.metadata.get("warnings") or ():
+        if each not in known:
+            yield mask(_one_line(str(each)))
+
+
+def error_lines(report: RunReport) -> Iterator[str]:
+    """The most frequent errors of a load that does not pass, with a message: ``5 × timeout: no answer``."""
+    if report.verdict == "pass" or report.metadata.get("kind") != "load":
+        return
+    messages = report.metadata.get("error_messages") or {}
+    counts = Counter[str](report.metadata.get("errors") or {})
+    for kind, count in counts.most_common(_SHOWN_ERRORS):
+        text = " ".join([f"{kind}:", *messages[kind][0].split()] if messages.get(kind) else [kind])
+        text = mask(_one_line(text))
+        shown = text if len(text) <= _LONGEST_ERROR else text[: _LONGEST_ERROR - 1] + "…"
+        yield f"{count:,} × {shown}"
+
+
 def report_text(report: RunReport) -> str:
     """The whole report as plain text."""
     lines = [f"{TAGS[report.verdict]} {head_line(report)}  {tail_of(report)}"]
     for result in report.assertions:
         if result.verdict != "pass":
             lines += failing_lines(result)
+    lines += (f"  {line}" for line in error_lines(report))
+    lines += (f"  note: {line}" for line in note_lines(report))
     return "\n".join(lines)
 
 

@@ -65,6 +65,28 @@ def test_text_has_the_assertions_that_do_not_pass_with_their_rows() -> None:
     assert summary([MIXED, report(result(0, "pass"))]) == "2 probes: 1 passed, 1 with errors"
 
 
+def test_text_of_a_load_has_its_notes_and_the_first_message_of_its_frequent_errors() -> None:
+    broken = 'near "SELEC": syntax error\n  at postgres://eve:geheim1@db/shop ' + "x" * 300
+    metadata = {
+        "kind": "load",
+        "warnings": ["ended early after 3.0 s: the feeder had no row after 3", "message 0"],
+        "errors": {"timeout": 1, "OperationalError": 5, "status 500": 3, "connection reset": 2},
+        "error_messages": {"OperationalError": [broken, "another"], "connection reset": ["by peer"]},
+    }
+    _, assertion, first, second, third, note = report_text(
+        report(result(0, "fail"), metadata=metadata)
+    ).splitlines()
+    assert assertion == "  c0.rule: message 0"
+    assert first.startswith(
+        '  5 × OperationalError: near "SELEC": syntax error at postgres://eve:***@db/shop xxx'
+    )
+    assert first.endswith("x…") and len(first) < 180
+    assert (second, third) == ("  3 × status 500", "  2 × connection reset: by peer")
+    assert note == "  note: ended early after 3.0 s: the feeder had no row after 3"
+    passed = report_text(report(result(0, "pass"), metadata={**metadata, "warnings": ["late"]})).splitlines()
+    assert passed[1:] == ["  note: late"]
+
+
 def test_values_cannot_move_the_cursor_of_a_terminal_nor_fill_it() -> None:
     rows = [{"a": "\x1b[2Jgone\n", "b": "x" * 500}]
     shown = report_text(report(result(0, "fail", failing=1, samples=rows)))

@@ -122,6 +122,13 @@ def test_nothing_measured_is_an_error_and_not_a_pass() -> None:
         assert judged(lambda t: t.p99_under("1s"), found).message == NOTHING_MEASURED
 
 
+def test_a_load_that_was_cut_short_is_an_error_without_figures() -> None:
+    for declare in (lambda t: t.error_rate_below(0.5), lambda t: t.p99_under("1s", severity="warn")):
+        found = judged(declare, outcome(elapsed=4.0, interrupted=True))
+        assert (found.verdict, found.message) == ("error", "interrupted after 4.0 s of 10 s")
+        assert found.measures == {}
+
+
 def test_answers_without_a_status_fail_the_assertion_about_statuses() -> None:
     recorder = Recorder(0, 10 * SECOND)
     recorder.record(0, 0, 1, 0, "connection refused", "", 0)
@@ -138,6 +145,10 @@ def test_a_report_warns_of_what_makes_its_figures_doubtful() -> None:
     ]
     few = outcome(recorder=Recorder(0, 10 * SECOND))
     assert "only 0 of 100 intended requests were started in time" in find_warnings(few)[0]
+    ended = outcome(
+        recorder=Recorder(0, 10 * SECOND), elapsed=3.0, ended_early="the feeder had no row after 3"
+    )
+    assert find_warnings(ended) == ["ended early after 3.0 s: the feeder had no row after 3"]
     ended = outcome(elapsed=10.0, ended_early="the feeder had no row after 3", interrupted=True, abandoned=2)
     assert find_warnings(ended)[:3] == [
         "interrupted after 10.0 s of 10 s",

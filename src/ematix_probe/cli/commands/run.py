@@ -155,8 +155,16 @@ def _check_places(files: Sequence[Path], history: RunHistory | None) -> None:
 
 
 def print_report(report: RunReport) -> None:
-    """``[FAIL] orders (shop.orders)``, and below it the assertions that do not hold."""
-    from ematix_probe.reports.text import STYLES, TAGS, failing_lines, head_line, tail_of
+    """``[FAIL] orders (shop.orders)``, and below it the assertions that do not hold, errors and notes."""
+    from ematix_probe.reports.text import (
+        STYLES,
+        TAGS,
+        error_lines,
+        failing_lines,
+        head_line,
+        note_lines,
+        tail_of,
+    )
 
     tag = style_text(TAGS[report.verdict], STYLES[report.verdict], sys.stdout)
     lines = [f"{tag} {head_line(report)}  {style_text(tail_of(report), 'dim', sys.stdout)}"]
@@ -165,6 +173,8 @@ def print_report(report: RunReport) -> None:
             first, *rest = failing_lines(result, " " * 9)
             mark = style_text(f"{result.verdict:>5}:", STYLES[result.verdict], sys.stdout)
             lines += [f"  {mark} {first.lstrip()}", *rest]
+    lines += (f"         {line}" for line in error_lines(report))
+    lines += (f"  {style_text(' note:', 'dim', sys.stdout)} {line}" for line in note_lines(report))
     write("\n".join(lines))
 
 
