@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -61,11 +62,15 @@ class DataProbe:
     def assertion_names(self) -> list[str]:
         return [assertion.label for assertion in self._plan.assertions]
 
-    def run(self, *, history: RunHistory | None = None) -> RunReport:
-        """Check all assertions. ``history`` gives assertions about change their past, and records the run."""
+    def run(self, *, history: RunHistory | str | os.PathLike[str] | None = None) -> RunReport:
+        """Check all assertions. ``history`` gives assertions about change their past, and records the run.
+
+        It is a `RunHistory`, or the path or URL of one.
+        """
+        from ematix_probe.history.given import history_of
         from ematix_probe.running import run_data_probe
 
-        return run_data_probe(self._plan, history=history)
+        return run_data_probe(self._plan, history=history_of(history))
 
     def __repr__(self) -> str:
         return (

@@ -35,8 +35,8 @@ Past = Sequence[Measures]
 Judgement = tuple[bool, str, dict[str, Any]]  # holds, message, the figures to keep
 AnyAssertion = TypeVar("AnyAssertion", bound=Assertion)
 _NO_HISTORY = (
-    "it compares with recorded runs, and there is no history: run(history=RunHistory(path)), "
-    "or  ematix-probe run --history PATH"
+    "it compares with recorded runs, and there is no history: run(history=PATH), "
+    "or  ematix-probe run --history PATH; in a pipeline, set EMATIX_PROBE_HISTORY"
 )
 
 

@@ -14,7 +14,7 @@ from ematix_flow.errors import ExpectationFailed, FlowError, PostTransformFailed
 from ematix_flow.graph.registry import DeclaredPipeline, current_registry
 from ematix_flow.plan.results import RunResult
 from ematix_flow.plan.stages import RunPostTransform
-from ematix_flow.run.probes import Note, describe_problems, report_json
+from ematix_flow.run.probes import Note, describe_problems, report_json, run_probe
 from ematix_flow.run.run_context import RunContext
 
 PipelineRunner = Callable[[DeclaredPipeline, RunContext], RunResult]
@@ -86,7 +86,7 @@ def _run_probe(
     if are_checks_skipped():
         note(f"{SKIP_VARIABLE} is set: the probe {post.step.text} does NOT run")
         return
-    report = declared.post_functions[post.index].run()
+    report = run_probe(declared.post_functions[post.index])
     reports.append(report_json(report))
     problems = describe_problems(report)
     if report.verdict in ("fail", "error"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from ematix_flow.graph.registry import DeclaredPipeline
 from ematix_flow.spec.redaction import mask
 
 Note = Callable[[str], None]
+_log = logging.getLogger(__name__)
 
 
 def run_pre_probes(declared: DeclaredPipeline, note: Note) -> list[Mapping[str, Any]]:
@@ -21,7 +23,7 @@ def run_pre_probes(declared: DeclaredPipeline, note: Note) -> list[Mapping[str, 
         return []
     reports = []
     for probe in declared.pre_probes:
-        report = probe.run()
+        report = run_probe(probe)
         reports.append(report_json(report))
         problems = describe_problems(report)
         if report.verdict in ("fail", "error"):
@@ -34,6 +36,32 @@ def run_pre_probes(declared: DeclaredPipeline, note: Note) -> list[Mapping[str, 
         if problems:
             note(f"the probe {report.probe_name!r} warns: {problems}")
     return reports
+
+
+def run_probe(probe: Any) -> Any:
+    """The report of a data probe; its history is the one that ``EMATIX_PROBE_HISTORY`` names, if any.
+
+    When the run cannot be recorded, its results count all the same, and a warning is logged.
+    """
+    from ematix_probe.errors import ProbeError
+    from ematix_probe.history.forgiving import ForgivingHistory
+    from ematix_probe.history.given import history_of_environment
+
+    try:
+        history = history_of_environment()
+    except ProbeError as error:
+        raise ExpectationFailed(
+            f"the history of probes cannot be used: {error.what}",
+            state="no probe ran",
+            next_step=error.next_step or "correct EMATIX_PROBE_HISTORY",
+        ) from None
+    if history is None:
+        return probe.run()
+    forgiving = ForgivingHistory(history)
+    report = probe.run(history=forgiving)
+    for name, problem in forgiving.errors:
+        _log.warning("the run of the probe %r is not recorded: %s", name, problem.what)
+    return report
 
 
 def report_json(report: Any) -> Mapping[str, Any]:

@@ -22,7 +22,7 @@ from ematix_flow.observe.observer import RunEnd
 from ematix_flow.observe.run_metrics import RunMetrics
 from ematix_flow.state.runlog.base import project_run_log
 from ematix_flow.state.runlog.records import RunRecord
-from ematix_probe import probe, source
+from ematix_probe import RunHistory, probe, source
 from ematix_probe.tester import Tester
 from tests.unit.run.sqlite_file import execute
 
@@ -223,6 +223,41 @@ def test_a_probe_that_fails_after_the_load_fails_the_run_and_leaves_the_rows(
     with pytest.raises(PostTransformFailed, match=r"\(complete\) failed: amount.not_null"):
         declare(transforms_post=[failing_probe(shop)]).sync()
     assert ids(shop) == [1, 2, 3]
+
+
+def test_probes_of_a_pipeline_are_recorded_in_the_history_of_the_environment(
+    declare: Declare, shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMATIX_PROBE_HISTORY", str(tmp_path / "history.db"))
+
+    @probe.data(source=source.sqlite(str(shop)), table="incoming")
+    def steady(t: Tester) -> None:
+        t.row_count_change(max_drop=0.1)
+
+    result = declare(transforms_pre=[steady], transforms_post=[steady]).sync()
+    messages = [report["assertions"][0]["message"] for report in result.probes]
+    assert messages == [
+        "3 rows; no earlier run is recorded to compare with",
+        "3 rows, as many as in the last run; allowed: a fall of 10 %",
+    ]
+    assert len(RunHistory(tmp_path / "history.db").runs("steady")) == 2
+
+
+def test_a_probe_counts_although_its_run_cannot_be_recorded(
+    declare: Declare, shop: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("EMATIX_PROBE_HISTORY", str(shop.parent / "shop.db" / "history.db"))
+    result = declare(transforms_pre=[failing_probe(shop, severity="warn")]).sync()
+    assert [report["verdict"] for report in result.probes] == ["warn"]
+    assert "the run of the probe 'complete' is not recorded" in caplog.text
+
+
+def test_a_history_of_probes_that_cannot_be_named_so_stops_the_load(
+    declare: Declare, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMATIX_PROBE_HISTORY", "nowhere://x")
+    with pytest.raises(ExpectationFailed, match="'nowhere' is not a kind of history"):
+        declare(transforms_pre=[failing_probe(shop, severity="warn")]).sync()
 
 
 def test_a_probe_that_warns_is_reported_and_stops_nothing(declare: Declare, shop: Path) -> None:
