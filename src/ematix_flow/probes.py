@@ -45,12 +45,17 @@ _FORMATS = {"parquet": "parquet", "csv": "csv", "json_lines": "jsonl", "orc": "o
 _ICEBERG_TYPES = {"rest": "rest", "hive": "hive", "glue": "glue"}  # as pyiceberg calls them
 
 
-def resolve_connection(name: str) -> Source:
-    """The connection in force for a name, as a source. DeclarationError if there is none that probes read."""
+def resolve_connection(given: object) -> Source | None:
+    """The connection in force for a name, or a connection object, as a source; None for anything else.
+
+    DeclarationError if there is none of that name, or probes cannot read it.
+    """
     from ematix_flow.graph.connections import resolve_with_origin
 
+    if not isinstance(given, (str, Connection)):
+        return None
     with _as_probe_error(DeclarationError):
-        found = resolve_with_origin(name)
+        found = resolve_with_origin(given)
     _refuse_unreadable(found.connection)
     return ConnectionSource(found.connection, found.origin.where)
 

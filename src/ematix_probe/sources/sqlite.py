@@ -62,11 +62,12 @@ class OpenSQLite(OpenSubject):
     def __init__(self, connection: sqlite3.Connection, subject: Subject, source: SQLiteSource) -> None:
         from ematix_probe.sources.sqlite_functions import register
 
-        self._connection, self._subject, self._source = connection, subject, source
+        self._connection, self._source = connection, source
         connection.text_factory = lambda raw: raw.decode(errors="replace")
         register(connection)
         self._run("BEGIN")
-        self._columns, self._key = self._describe(subject)
+        self._subject = self._stored(subject)
+        self._columns, self._key = self._describe(self._subject)
 
     def columns(self) -> Sequence[ColumnInfo]:
         return self._columns
@@ -75,16 +76,24 @@ class OpenSQLite(OpenSubject):
         return subject_tree(self._subject)
 
     def reference(self, table: str) -> exp.Query | exp.Table:
-        return subject_tree(reference_subject(table))
+        return subject_tree(self._stored(reference_subject(table)))
 
     def reference_columns(self, table: str) -> Sequence[ColumnInfo]:
-        return self._describe(reference_subject(table))[0]
+        return self._describe(self._stored(reference_subject(table)))[0]
 
     def key(self) -> Sequence[str]:
         return self._key
 
     def fetch(self, query: exp.Query) -> list[tuple[object, ...]]:
         return self._run(query.sql(dialect=self.dialect))
+
+    def _stored(self, subject: Subject) -> Subject:
+        """The subject as it is stored: a pipeline writes the table ``schema__table``, for want of schemas."""
+        if subject.query is not None or subject.schema in (None, "main", "temp"):
+            return subject
+        flat = f"{subject.schema}__{subject.table}"
+        found = self._run(f"PRAGMA main.table_info({exp.to_identifier(flat, quoted=True).sql('sqlite')})")
+        return Subject(flat) if found else subject
 
     def _describe(self, subject: Subject) -> tuple[tuple[ColumnInfo, ...], tuple[str, ...]]:
         self._run(describing(subject_tree(subject)).sql(dialect=self.dialect))

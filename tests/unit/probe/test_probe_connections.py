@@ -34,7 +34,7 @@ from ematix_probe.sources.base import Subject
 from tests.unit.probe.conftest import Call
 
 
-def rows_of(name: str, table: str | None = "orders", **subject: Any) -> DataProbe:
+def rows_of(name: Any, table: str | None = "orders", **subject: Any) -> DataProbe:
     """A probe that counts the rows of a table of a connection."""
 
     @probe.data(source=name, table=table, **subject)
@@ -115,6 +115,38 @@ def test_a_name_means_what_it_means_in_a_pipeline(monkeypatch: pytest.MonkeyPatc
     assert "there is no SQLite file of_the_file.db" in str(verdicts(rows_of("shop").run()))
     monkeypatch.setenv("EMATIX_FLOW_DSN_SHOP", "sqlite://shop.db")
     assert verdicts(rows_of("shop").run()) == []
+
+
+def test_a_connection_object_is_a_source_with_and_without_registration() -> None:
+    write_sqlite()
+    shop = SQLiteConnection(name="shop", path="shop.db")
+    assert verdicts(rows_of(shop).run()) == []
+    with pytest.raises(DeclarationError, match="no connection is named 'shop'"):
+        rows_of("shop")
+    register_connection(shop)
+    assert verdicts(rows_of("shop").run()) == []
+
+
+def test_a_connection_object_that_has_no_tables_is_refused() -> None:
+    with pytest.raises(DeclarationError, match="messages and no tables") as refused:
+        rows_of(KafkaConnection(name="events", bootstrap_servers="x:1"))
+    assert (refused.value.where or "").startswith(__file__)
+
+
+def test_a_table_of_a_pipeline_into_sqlite_is_found_by_its_schema_and_name() -> None:
+    with closing(sqlite3.connect("shop.db")) as database, database:
+        database.executescript(
+            "CREATE TABLE an__clean (id INTEGER PRIMARY KEY); INSERT INTO an__clean VALUES (1), (2), (3);"
+            "CREATE TABLE orders (id INTEGER); INSERT INTO orders VALUES (1), (2), (9)"
+        )
+    shop = SQLiteConnection(name="shop", path="shop.db")
+    assert verdicts(rows_of(shop, "clean", schema="an").run()) == []
+
+    @probe.data(source=shop, table="orders", schema="main")
+    def known(t: Any) -> None:
+        t.foreign_key("id", references="an.clean", referenced_columns=["id"])
+
+    assert [each.failing for each in known.run().assertions] == [1]
 
 
 def test_references_are_replaced_when_the_probe_runs(monkeypatch: pytest.MonkeyPatch) -> None:
