@@ -15,10 +15,10 @@ from ematix_flow import BigInt, ManagedTable, Target, Text, ematix, fault_points
 from ematix_flow.api.streaming import StreamingPipeline
 from ematix_flow.backends.state_stores.dead_letters import open_stream_dead_letters
 from ematix_flow.backends.state_stores.run_logs import open_run_log
-from ematix_flow.errors import ExpectationFailed
+from ematix_flow.errors import ExpectationFailed, Unsupported
 from ematix_flow.run.context_setup import spark_starter
 from ematix_flow.run.quarantine import Quarantine
-from ematix_flow.spec.connections import ObjectStoreLocalConnection, SQLiteConnection
+from ematix_flow.spec.connections import DeltaLocalConnection, ObjectStoreLocalConnection, SQLiteConnection
 from ematix_flow.state.runlog.base import project_run_log
 from tests.services.kafka import KafkaServer
 from tests.stream_runs import events_into, kafka_connection, load, produce, query, stream
@@ -225,3 +225,69 @@ def test_expectations_for_a_broker_are_refused(kafka: KafkaServer, kafka_topic: 
     )
     with pytest.raises(Exception, match="what is sent to a broker cannot be taken back"):
         load(followed)
+
+
+def versions(url: str) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """The rows of the table and of its quarantine table."""
+    loaded = query(url, "SELECT id, name FROM events ORDER BY 1")
+    return loaded, query(url, "SELECT id, name FROM events__quarantine ORDER BY 1, 2")
+
+
+@pytest.mark.parametrize("bulk", [0, 12_000])
+@pytest.mark.parametrize("batches", ["one batch", pytest.param("a batch each", marks=pytest.mark.long)])
+def test_a_merge_loads_the_last_row_of_a_key_that_passes_however_the_batches_fall(
+    kafka: KafkaServer, kafka_topic: str, pg_database: str, bulk: int, batches: str
+) -> None:
+    """``bulk`` further messages make a batch that is too large for the process itself."""
+    query(pg_database, "CREATE TABLE events (id bigint PRIMARY KEY, name text NOT NULL)")
+    followed = events_into(
+        pg_database,
+        kafka,
+        kafka_topic,
+        mode="merge",
+        keys=["id"],
+        expectations=[
+            ematix.expect_or_drop("good", "name NOT LIKE 'bad%'"),
+            ematix.expect("short", "length(name) < 4"),
+        ],
+    )
+    sent = [
+        (1, "v1"), (1, "bad"),  # the last one fails
+        (2, "x"),
+        (3, "bad1"), (3, "bad2"),  # none passes
+        (4, "bad"), (4, "ok"),  # the one that fails is outdated
+        (5, "old"), (5, "longer"), (5, "bad1"), (5, "bad2"),
+    ]  # fmt: skip
+    rows = [{"id": id, "name": name} for id, name in sent]
+    produce(kafka, kafka_topic, ({"id": -n, "name": "y"} for n in range(1, bulk + 1)), partition=0)
+    for part in [rows] if batches == "one batch" else [[row] for row in rows]:
+        produce(kafka, kafka_topic, part, partition=0)
+        result = load(followed)
+    loaded, aside = versions(pg_database)
+    assert [row for row in loaded if row[0] > 0] == [(1, "v1"), (2, "x"), (4, "ok"), (5, "longer")]
+    assert len(loaded) == bulk + 4
+    assert aside == [(1, "bad"), (3, "bad2"), (5, "bad2")]
+    if batches == "one batch":
+        assert (result.rows_read, result.total_rows, result.quarantined) == (bulk + 11, bulk + 4, 3)
+        with open_run_log(project_run_log(os.environ), env=os.environ) as log:
+            (target,) = log.list("events", limit=1)[0].metrics["targets"]
+        found = {each["rule"]: each["failing"] for each in target["expectations"]}
+        assert found == {"good": 3, "short": 1}
+
+
+def test_a_lake_that_cannot_load_an_older_message_of_a_failing_key_is_refused(
+    kafka: KafkaServer, kafka_topic: str, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {
+        "source": kafka_connection(kafka),
+        "source_query": kafka_topic,
+        "source_columns": Orders,
+        "target": DeltaLocalConnection(name="lake", path=str(tmp_path / "lake")),
+        "target_table": ("s", "orders"),
+        "keys": ["id"],
+    }
+    rule = ematix.expect_or_drop("positive", "amount > 0")
+    stream(mode="append", expectations=[rule], **{**options, "keys": None}).plan()
+    stream(mode="merge", expectations=[ematix.expect("positive", "amount > 0")], **options).plan()
+    with pytest.raises(Unsupported, match="sets no rows aside from a stream of messages that it merges"):
+        stream(mode="merge", expectations=[rule], **options).plan()

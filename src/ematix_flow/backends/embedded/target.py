@@ -53,7 +53,7 @@ class EmbeddedTarget(RelationalTarget):
             yield
 
     def create_staging(self, load: Load, schema: pa.Schema) -> Staging:
-        columns = tuple((c.name, c.type) for c in load.table.staged().columns)
+        columns = tuple((c.name, c.type) for c in load.plan.staged.columns)
         return self.staging_type(create_staging_folder(self.file, load), columns)
 
     def drop_staging(self, staging: Staging) -> None:

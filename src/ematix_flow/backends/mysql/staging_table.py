@@ -36,7 +36,7 @@ def new_table_name(load: Load, suffix: str = "") -> str:
 
 def new_staging(address: MySQLAddress, load: Load, schema: pa.Schema, *, local_infile: bool) -> MySQLStaging:
     """A staging with a new name; `create_staging_sql` creates its table."""
-    kinds = {item.name: item.type.kind for item in load.table.staged().columns}
+    kinds = {item.name: item.type.kind for item in load.plan.staged.columns}
     return MySQLStaging(address, STAGING_SCHEMA, new_table_name(load), schema, kinds, local_infile)
 
 

@@ -208,7 +208,7 @@ class MySQLTarget(SqlServerTarget[MySQLSession]):
         staging = new_staging(self.address, known, schema, local_infile=self.server.facts.local_infile)
         with self.session() as session:
             self._create_database(session, STAGING_SCHEMA)
-            session.execute(create_staging_sql(staging, load.table.staged(), self.dialect))
+            session.execute(create_staging_sql(staging, load.plan.staged, self.dialect))
         return staging
 
     def row_check(self, table: TableSpec) -> RowCheck | None:

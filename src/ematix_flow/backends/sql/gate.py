@@ -52,11 +52,15 @@ Reference = Callable[[str], exp.Query | exp.Table]
 
 @dataclass(frozen=True)
 class CheckedRows:
-    """The rows that the gate lets pass, how many it set aside, and what each rule found."""
+    """The rows that the gate lets pass, how many it set aside, and what each rule found.
+
+    ``older`` is how many rows pass instead of the newest row of their key.
+    """
 
     select: exp.Expr
     quarantined: int = 0
     results: tuple[ExpectationResult, ...] = ()
+    older: int = 0
 
 
 def plain_column_type(data_type: DataType) -> str:

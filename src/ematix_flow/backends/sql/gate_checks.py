@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sqlglot import exp
@@ -11,6 +11,7 @@ from ematix_flow import fault_points
 from ematix_flow.backends.base import Load
 from ematix_flow.backends.sql.database import SqlDatabase
 from ematix_flow.backends.sql.gate import CheckedRows, check_rows, column_infos, diagnose
+from ematix_flow.backends.sql.older_rows import OLDER_TABLE, add_older, older_rows, rules_of_older
 from ematix_flow.backends.sql.quarantine import (
     BATCH_TABLE,
     GATED_TABLE,
@@ -25,6 +26,7 @@ from ematix_flow.backends.sql.quarantine import (
 from ematix_flow.backends.sql.session import SqlSession
 from ematix_flow.errors import CannotConnect, ExpectationFailed, FlowError
 from ematix_flow.spec.expectations import POSITION, Expectation, ExpectationResult, Gate
+from ematix_flow.spec.tables import AGE
 from ematix_flow.spec.watermarks import Watermark
 from ematix_flow.strategies.sql import column
 
@@ -39,7 +41,10 @@ class RulesRefused(Exception):
 
 @dataclass(frozen=True)
 class GateChecks:
-    """The gate of one load on one open session. ``rows`` yields the rows of the load outside of it too."""
+    """The gate of one load on one open session. ``rows`` yields the rows of the load outside of it too.
+
+    ``with_older`` also yields the older rows of each key, if they are staged.
+    """
 
     database: SqlDatabase
     session: SqlSession
@@ -47,6 +52,7 @@ class GateChecks:
     rows: exp.Expr
     work: Mapping[str, exp.Table]
     replayed: bool = False  # rows of the quarantine table, which have a source position
+    with_older: exp.Expr | None = None
 
     def check(self, select: exp.Expr) -> CheckedRows:
         """Evaluate the rules on ``select``, and divide the rows. Raises ExpectationFailed or RulesRefused."""
@@ -67,23 +73,44 @@ class GateChecks:
         if self.replayed:  # the rows keep the source position that they had
             names.append(POSITION)
             select = exp.select(*[column(n) for n in names]).from_(self.work[BATCH_TABLE].copy())
-        self._execute(
-            fill_gated(
-                gate,
-                names,
-                column_infos(self.load.table.columns, self.database.dialect),
-                self.database.dialect,
-                _as_query(select),
-                self._reference,
-                gated,
-            )
-        )
+        self._execute(self._fill(gate, names, select, gated))
         counts = {str(rule): int(n) for rule, n in self.session.fetch(self._render(failing_counts(gated)))}
         results = tuple(
             replace(each, quarantined=counts.get(each.rule, 0)) if each.action == "quarantine" else each
             for each in results
         )
-        return CheckedRows(passing_select(self.load.table, gated), sum(counts.values()), results)
+        passing = passing_select(self.load.table, gated)
+        older = self._add_older(gate, gated)
+        if older:
+            results = self._check_others(gate, passing, results)
+        return CheckedRows(passing, sum(counts.values()), results, older)
+
+    def _fill(self, gate: Gate, names: Sequence[str], rows: exp.Expr, into: exp.Table) -> exp.Insert:
+        """INSERT of the rows with the first rule that each fails."""
+        dialect = self.database.dialect
+        columns = column_infos(self.load.table.columns, dialect)
+        return fill_gated(gate, names, columns, dialect, _as_query(rows), self._reference, into)
+
+    def _add_older(self, gate: Gate, gated: exp.Table) -> int:
+        """Let the newest passing row of each key pass whose newest row fails. Returns how many there are."""
+        if self.with_older is None:
+            return 0
+        older = self.work[OLDER_TABLE]
+        rows = older_rows(self.load, self.with_older, gated)
+        names = [*self.load.table.column_names, AGE]
+        if not self._execute(self._fill(rules_of_older(gate), names, rows, older)):
+            return 0
+        return self._execute(add_older(self.load, self.database.dialect, older, gated))
+
+    def _check_others(
+        self, gate: Gate, passing: exp.Expr, results: tuple[ExpectationResult, ...]
+    ) -> tuple[ExpectationResult, ...]:
+        """Evaluate the rules that set nothing aside again, on the rows that are loaded."""
+        others = tuple(rule for rule in gate.rules if rule.action != "quarantine")
+        if not others:
+            return results
+        again = {each.rule: each for each in self._evaluate(replace(gate, rules=others), passing)}
+        return tuple(again.get(each.rule, each) for each in results)
 
     def set_aside(self, select: exp.Expr, checked: CheckedRows, high: Watermark | None) -> None:
         """Write the failing rows that `check` found in ``select`` to the quarantine table."""

@@ -32,6 +32,7 @@ from ematix_flow.backends.sql.load_steps import (
     refuse_shrink,
     require_all_staged_rows,
 )
+from ematix_flow.backends.sql.older_rows import OLDER_TABLE, newest_rows, older_table
 from ematix_flow.backends.sql.quarantine import (
     BATCH_TABLE,
     GATED_TABLE,
@@ -77,6 +78,8 @@ def create_work_tables(
         wanted[BATCH_TABLE] = batch_table(load.table, replayed)
     if gate is not None and gate.quarantine is not None:
         wanted[GATED_TABLE] = gated_table(load.table, replayed)
+        if load.plan.stages_older and not replayed:
+            wanted[OLDER_TABLE] = older_table(load.table)
     made: dict[str, exp.Table] = {}
     try:
         for name, spec in wanted.items():
@@ -90,7 +93,7 @@ def create_work_tables(
 
 def apply_load(database: SqlDatabase, session: SqlSession, load: Load, rows: LoadRows) -> LoadResult:
     """Apply the load in one transaction: table changes, rows, ledger row and watermark."""
-    staged, replayed = None, None
+    staged, replayed, with_older = None, None, None
     if isinstance(rows, SameDatabaseRows):
         select = database.computed_select(session, rows.sql, load.table)
     elif isinstance(rows, QuarantinedRows):
@@ -98,8 +101,12 @@ def apply_load(database: SqlDatabase, session: SqlSession, load: Load, rows: Loa
     else:
         staged = sum(part.rows for part in rows.parts)
         select = database.staged_select(session, rows, load.plan.staged)
+        if load.plan.stages_older:
+            with_older, select = select, newest_rows(load.table, select)
     with create_work_tables(database, session, load, staged is None, replayed is not None) as work:
-        load_transaction = LoadTransaction(database, session, load, select, staged, work, replayed)
+        load_transaction = LoadTransaction(
+            database, session, load, select, staged, work, replayed, with_older
+        )
         try:
             if load.dry_run:
                 return load_transaction.dry_run()
@@ -143,7 +150,10 @@ def is_committed(load: Load, result: LoadResult) -> bool:
 
 @dataclass(frozen=True)
 class LoadTransaction:
-    """One load on one open session. ``select`` yields its rows; ``staged`` is how many tasks have staged."""
+    """One load on one open session. ``select`` yields its rows; ``staged`` is how many tasks have staged.
+
+    ``with_older`` yields all staged rows, if ``select`` has only the newest row of each key.
+    """
 
     database: SqlDatabase
     session: SqlSession
@@ -152,6 +162,7 @@ class LoadTransaction:
     staged: int | None
     work: Mapping[str, exp.Table]
     replayed: QuarantinedRows | None = None
+    with_older: exp.Expr | None = None
 
     @property
     def dialect(self) -> SqlDialect:
@@ -163,12 +174,12 @@ class LoadTransaction:
         session.begin()
         try:
             select = self._materialize_query()
-            rows_in, high = self._count_incoming(select)
-            require_all_staged_rows(load, rows_in, self.staged)
+            rows_in, high = self._count_staged(select)
             if database.control_table_exists(session, LEDGER) and self._ledger_holds(batch_key(load, high)):
                 # the table holds the rows already, which must not fail the dry run
                 return LoadResult(RowCounts(read=rows_in), duplicate=True)
             checked = self.gate_checks.check(select)
+            rows_in += checked.older
             if database.transactional_ddl and load.plan.table_plan.changes:
                 database.make_planned_changes(session, load)
             elif not self._table_is_as_planned():
@@ -249,8 +260,7 @@ class LoadTransaction:
         select = self._materialize_query()
         counted = bool(self.work) or (self.staged is not None and load.plan.range is not None)
         if counted:
-            rows_in, high = self._count_incoming(select)
-            require_all_staged_rows(load, rows_in, self.staged)
+            rows_in, high = self._count_staged(select)
         key = batch_key(load, high)
         if load.plan.range is not None:
             current = self.database.read_watermark(
@@ -260,6 +270,7 @@ class LoadTransaction:
         if self._ledger_holds(key):
             return LoadResult(RowCounts(read=rows_in), duplicate=True)
         checked = self.gate_checks.check(select)
+        rows_in += checked.older
         counts = self._run_steps(self._strategy_steps(checked.select), rows_in - checked.quarantined)
         if not counted and self.staged is None:
             rows_in = counts["insert"]  # the query ran once, so the rows written are the rows read
@@ -284,7 +295,9 @@ class LoadTransaction:
     @property
     def gate_checks(self) -> GateChecks:
         replayed = self.replayed is not None
-        return GateChecks(self.database, self.session, self.load, self.select, self.work, replayed)
+        return GateChecks(
+            self.database, self.session, self.load, self.select, self.work, replayed, self.with_older
+        )
 
     def _result(
         self, checked: CheckedRows, rows_in: int, counts: Mapping[str, int], high: Watermark | None
@@ -335,6 +348,13 @@ class LoadTransaction:
             if step.action == "work" and filled is not None and filled.name in own:
                 self._analyze(own[filled.name])
         return counts
+
+    def _count_staged(self, select: exp.Expr) -> tuple[int, Watermark | None]:
+        """Count the rows, after a check that staging has all of them."""
+        found = self._count_incoming(select)
+        every = found if self.with_older is None else self._count_incoming(self.with_older)
+        require_all_staged_rows(self.load, every[0], self.staged)
+        return found
 
     def _count_incoming(self, select: exp.Expr) -> tuple[int, Watermark | None]:
         if self.load.plan.range is not None:

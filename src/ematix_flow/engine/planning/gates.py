@@ -29,6 +29,7 @@ from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.strategies.matching import Matching
 from ematix_flow.strategies.sql import identifier
+from ematix_probe.assertions import Unique
 
 if TYPE_CHECKING:
     from ematix_probe.compiling import CompiledMeasures
@@ -61,7 +62,8 @@ def plan_gate(
     max_identifier_bytes: int | None = None,
 ) -> PlannedGate:
     """``table`` is that of the target; ``kind`` is the kind of its backend."""
-    rules = expectations.for_table(table) if expectations else ()
+    repeats_keys = matching.order is not None  # the newest row of each key is loaded, or each as a version
+    rules = expectations.for_table(table, repeats_keys=repeats_keys) if expectations else ()
     if not rules:
         return PlannedGate()
     if are_checks_skipped():
@@ -113,6 +115,29 @@ def _refuse_own_table(quarantine: TableSpec, table: TableSpec, where: SourceLoca
             where=where,
             next_step=f"leave quarantine= out for {table.label}__quarantine, or name another table",
         )
+
+
+def refuse_lost_older_rows(
+    gate: Gate, table: TableSpec, matching: Matching, sink: BatchTarget, kind: str
+) -> None:
+    """Refuse to set aside the newest message of a key where no older one of the batch can take its place."""
+    if not isinstance(sink, RelationalTarget):
+        raise Unsupported(
+            f"a target of kind {kind!r} sets no rows aside from a stream of messages that it merges: where "
+            "the last message of a key fails, an earlier one of the batch that passes would be lost",
+            where=gate.where,
+            next_step='use on_fail="fail" or "warn", or load a database',
+        )
+    for rule in gate.set_aside_rules:
+        assertion = rule.assertion
+        if isinstance(assertion, Unique) and not set(matching.keys) <= set(assertion.columns):
+            raise Unsupported(
+                f"the expectation {rule.label!r} cannot set rows aside from a stream of messages that "
+                f"{table.label} merges: where the last message of a key fails, an earlier one of the batch "
+                "takes its place, and may repeat the values of another row",
+                where=gate.where,
+                next_step='give it the action "fail" or "warn"',
+            )
 
 
 def _refuse_partial_batches(matching: Matching, where: SourceLocation | None) -> None:

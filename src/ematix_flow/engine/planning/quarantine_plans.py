@@ -102,6 +102,7 @@ def as_replay(plan: LoadPlan, place: QuarantinePlace, connections: Connections) 
         matching=replace(plan.matching, deletes=None),
         gate=gate,
         quarantine_plan=changes,
+        stages_older=False,
     )
 
 

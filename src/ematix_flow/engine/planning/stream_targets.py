@@ -15,7 +15,7 @@ from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.backends.payloads.connection_payloads import payload_of
 from ematix_flow.backends.sql.table_names import require_table_names
 from ematix_flow.engine.connections import Connections
-from ematix_flow.engine.planning.gates import plan_gate
+from ematix_flow.engine.planning.gates import plan_gate, refuse_lost_older_rows
 from ematix_flow.engine.planning.stream_changes import plan_change_target, with_soft_delete_column
 from ematix_flow.engine.planning.stream_columns import DECLARED, REGISTERED, computed_columns, existing_table
 from ematix_flow.engine.planning.stream_drift import evolved_table, judge_new_columns
@@ -45,7 +45,8 @@ from ematix_flow.plan.stream_definition import StreamTargetPlan
 from ematix_flow.plan.window_columns import window_columns
 from ematix_flow.spec.pipelines import connection_label
 from ematix_flow.spec.streams import StreamSourceSpec, StreamSpec, StreamTargetSpec
-from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.tables import AGE, ColumnSpec, TableSpec
+from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.projection import build_projection, needs_projection
 
 # ------------------------------------------------------------------ sources
@@ -161,18 +162,6 @@ def _plan_target(
         drift = (*drift, *warnings)
     elif grown is not None and declared is not None:
         changes, _ = judge_new_columns(spec.on_drift, sink, declared, table, matching, spec.where)
-    projection = None
-    if needs_projection(table, (), {}):
-        projection = build_projection(
-            source_sql=f"SELECT * FROM {STREAM_VIEW}",
-            table=table,
-            source_columns=[c.name for c in columns],
-            source_types={c.name: c.type for c in columns},
-            pre=(),
-            column_map={},
-            dialect="spark",
-            where=spec.where,
-        )
     planned_gate = plan_gate(
         spec.expectations,
         table,
@@ -182,6 +171,10 @@ def _plan_target(
         spec.where,
         max_identifier_bytes=backend.capabilities.max_identifier_bytes,
     )
+    gate = planned_gate.gate
+    stages_older = gate is not None and gate.quarantine is not None and _keeps_last(spec, target, connections)
+    if gate is not None and stages_older:
+        refuse_lost_older_rows(gate, table, matching, sink, backend.kind)
     load = LoadPlan(
         table,
         target.mode,
@@ -189,11 +182,32 @@ def _plan_target(
         files=target.files,
         partition_by=target.partition_by,
         table_plan=changes,
-        gate=planned_gate.gate,
+        gate=gate,
         quarantine_plan=planned_gate.quarantine_plan,
+        stages_older=stages_older,
     )
+    projection = None
+    if needs_projection(table, (), {}):
+        incoming = (*columns, ColumnSpec(AGE, DataType("big_int"))) if stages_older else columns
+        projection = build_projection(
+            source_sql=f"SELECT * FROM {STREAM_VIEW}",
+            table=load.staged,
+            source_columns=[c.name for c in incoming],
+            source_types={c.name: c.type for c in incoming},
+            pre=(),
+            column_map={},
+            dialect="spark",
+            where=spec.where,
+        )
     warnings = (*drift, *planned_gate.warnings, *sink.warnings())
     return StreamTargetPlan(target, load, guarantee, projection, warnings)
+
+
+def _keeps_last(spec: StreamSpec, target: StreamTargetSpec, connections: Connections) -> bool:
+    """Whether only the last message of each key in a batch is loaded."""
+    if target.mode != "merge" or spec.transform_sql is not None or spec.is_stateful:
+        return False
+    return all(open_stream_source(connections, source).kind_of_rows == "messages" for source in spec.sources)
 
 
 def _plan_messages(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ematix_flow.backends.spark_sql.row_refusals import raise_error_sql, text_literal
 from ematix_flow.engine.streams.decoding import ORDER, ORIGIN, MessageCounts
 from ematix_flow.spec.generated_names import internal_name
-from ematix_flow.spec.tables import TableSpec
+from ematix_flow.spec.tables import AGE, TableSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -34,6 +34,30 @@ def last_of_each_key(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
     for window in (within, between):
         rows = rows.withColumn(rank, F.row_number().over(window)).where(F.col(rank) == 1).drop(rank)
     return rows
+
+
+def with_ages(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Every message with its age within its key: 0 is the message that `last_of_each_key` keeps.
+
+    Messages of one partition keep their order: one counts as no later than those that follow it.
+    A message with a null in its key has no older ones.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    partition, position, at = ORDER
+    key = [F.col(quote(name)) for name in keys]
+    by_position = [F.length(position).desc_nulls_last(), F.col(position).desc_nulls_last()]
+    later = Window.partitionBy(*key, F.col(partition)).orderBy(*by_position)
+    later = later.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    moment, no_time = internal_name("moment"), F.lit("0001-01-01 00:00:00").cast("timestamp")
+    rows = rows.withColumn(moment, F.min(F.coalesce(F.col(at), no_time)).over(later))
+    between = Window.partitionBy(*key).orderBy(
+        F.col(moment).desc(), F.col(partition).desc_nulls_last(), *by_position
+    )
+    has_null = reduce(lambda one, other: one | other, [each.isNull() for each in key])
+    age = F.when(has_null, F.lit(0)).otherwise(F.row_number().over(between) - 1).cast("long")
+    return rows.withColumn(AGE, age).drop(moment)
 
 
 def count_rows(frame: DataFrame, reason: str | None = None) -> tuple[DataFrame, CountMessages]:

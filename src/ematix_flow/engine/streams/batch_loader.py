@@ -21,6 +21,7 @@ from ematix_flow.engine.streams.batch_frames import (
     last_of_each_key,
     quote,
     refuse_nulls,
+    with_ages,
 )
 from ematix_flow.engine.streams.batch_report import BatchReport, DeadLetters, RejectedMessage
 from ematix_flow.engine.streams.change_staging import stage_changes
@@ -44,6 +45,7 @@ from ematix_flow.errors import FlowError, RowRejected
 from ematix_flow.plan.stream_capabilities import STREAM_VIEW
 from ematix_flow.plan.stream_definition import StreamPlan
 from ematix_flow.spec.streams import StreamSpec
+from ematix_flow.spec.tables import AGE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -326,11 +328,15 @@ class BatchLoader:
 
     def _rows_for_sink(self, sink: StreamSink, rows: DataFrame) -> DataFrame:
         if _keeps_last_of_key(sink) and ORDER[0] in rows.columns:
-            rows = last_of_each_key(rows, sink.plan.target.keys)
+            staged = with_ages if sink.plan.load.stages_older else last_of_each_key
+            rows = staged(rows, sink.plan.target.keys)
         if sink.plan.projection is not None:
             rows.createOrReplaceTempView(STREAM_VIEW)
             rows = rows.sparkSession.sql(sink.plan.projection)
-        return rows.select(*[quote(column.name) for column in sink.plan.table.columns])
+        names = [column.name for column in sink.plan.table.columns]
+        if sink.plan.load.stages_older:
+            names.append(AGE)
+        return rows.select(*map(quote, names))
 
     # -------------------------------------------------------------- what cannot be loaded
 

@@ -33,7 +33,7 @@ from ematix_flow.engine.streams.windows.operator import WindowOperator
 from ematix_flow.plan.spark_types import columns_of_frame
 from ematix_flow.plan.stream_definition import StreamPlan, StreamTargetPlan
 from ematix_flow.spec.streams import StreamTargetSpec
-from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.tables import AGE, ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class LoaderFactory:
         is_single_table = not computed and len(sinks) == 1 and isinstance(sinks[0], TableSink)
         # a single table without SQL decides which columns must not be null
         columns = (
-            sinks[0].plan.load.staged.columns
+            tuple(column for column in sinks[0].plan.load.staged.columns if column.name != AGE)
             if is_single_table and sinks[0].plan.projection is None and stream.spec.cdc is None
             else plan.columns
         )
