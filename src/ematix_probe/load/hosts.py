@@ -1,7 +1,8 @@
 """Which hosts a load probe may send to. Loopback always; any other host only when it is named.
 
 A name is resolved once, and connections go to the addresses that were found then: a name that later points
-elsewhere changes nothing. A name that nobody allowed may be used as long as all its addresses are loopback.
+elsewhere changes nothing. A name that nobody allowed is not resolved, unless it is ``localhost`` or addresses
+are allowed: then all of its addresses must be loopback or allowed.
 """
 
 from __future__ import annotations
@@ -84,11 +85,14 @@ def resolve_allowed(
 ) -> Endpoint:
     """The addresses of a host that a load probe may send to.
 
-    HostNotAllowed when it may not, CannotConnect when the name has no address.
+    HostNotAllowed when it may not, CannotConnect when the name that may be used has no address.
     """
     named = any(each.covers(host, port) for each in allowed)
     listed = {each.host for each in allowed if each.port in (None, port)}
     literal = _literal(host)
+    local = normal_host(host) == "localhost" or normal_host(host).endswith(".localhost")
+    if literal is None and not (named or local or any(map(_literal, listed))):
+        raise _refused(host, port, host, where)
     addresses = [str(literal)] if literal is not None else _addresses(host, port, where)
     for address in addresses:
         if not (named or is_loopback(address) or normal_host(address) in listed):

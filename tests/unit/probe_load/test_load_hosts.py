@@ -56,15 +56,17 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
 
 def test_a_name_is_allowed_by_its_name_or_when_all_its_addresses_are(names: dict[str, list[str]]) -> None:
     names["shop.test"] = ["192.0.2.1", "192.0.2.1", "192.0.2.2"]
-    names["local.test"] = ["127.0.0.1"]
+    names["db.localhost"] = ["127.0.0.1"]
+    names["evil.localhost"] = ["127.0.0.1", "192.0.2.9"]
     names["rebound.test"] = ["127.0.0.1", "192.0.2.9"]
-    assert resolve_allowed("local.test", 80, ()).addresses == ("127.0.0.1",)
+    assert resolve_allowed("db.localhost", 80, ()).addresses == ("127.0.0.1",)
     found = resolve_allowed("shop.test", 80, read_allowed(["SHOP.test"]))
     assert (found.host, found.addresses) == ("shop.test", ("192.0.2.1", "192.0.2.2"))
     assert resolve_allowed("shop.test", 80, read_allowed(["192.0.2.1", "192.0.2.2"])).addresses
     for host, allowed in (
         ("shop.test", ["192.0.2.1"]),
-        ("rebound.test", []),
+        ("evil.localhost", []),
+        ("rebound.test", ["192.0.2.1"]),
         ("shop.test", ["shop.test:81"]),
     ):
         with pytest.raises(HostNotAllowed):
@@ -73,7 +75,18 @@ def test_a_name_is_allowed_by_its_name_or_when_all_its_addresses_are(names: dict
 
 def test_a_name_without_an_address_cannot_be_connected(names: dict[str, list[str]]) -> None:
     with pytest.raises(CannotConnect, match=r"'typo\.test' has no address"):
-        resolve_allowed("typo.test", 80, ())
+        resolve_allowed("typo.test", 80, read_allowed(["typo.test"]))
+
+
+def test_a_name_that_nobody_allowed_is_not_even_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *_, **__: asked.append(host) or [])
+    for allowed in ([], ["other.test"], ["shop.test:81"], ["192.0.2.1:81"]):
+        with pytest.raises(HostNotAllowed, match=r"would send to shop\.test port 80") as refused:
+            resolve_allowed("shop.test", 80, read_allowed(allowed))
+        assert refused.value.exit_code == 2
+        assert "--allow-host shop.test" in str(refused.value.next_step)
+    assert asked == []
 
 
 @pytest.mark.parametrize(
