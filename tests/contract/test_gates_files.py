@@ -312,6 +312,17 @@ def test_the_watermark_of_files_passes_rows_that_were_set_aside(target: FilesGat
     assert [row["_source_position"] for row in target.quarantined(MARKED)] == ["1 .. 9"]
 
 
+def test_files_that_are_loaded_from_the_beginning_again_have_each_failing_row_in_quarantine_once(
+    target: FilesGateTarget,
+) -> None:
+    incremental(target, [(1, 1), (1, -1), (2, -2)], None)
+    Path(target.backend.connection.path, "shop", "marked").unlink()  # type: ignore[attr-defined]
+    assert target.target.watermark(PIPELINE, TARGET, "at") is None
+    incremental(target, [(1, 1), (1, -1), (2, -3)], None)
+    assert target.rows(MARKED) == [{"at": 1, "v": 1}]
+    assert [(row["at"], row["v"]) for row in target.quarantined(MARKED)] == [(1, -1), (2, -3)]
+
+
 def test_a_failing_row_at_the_watermark_of_files_is_set_aside_even_if_nothing_else_is_new(
     target: FilesGateTarget,
 ) -> None:

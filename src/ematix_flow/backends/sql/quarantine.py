@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
@@ -125,19 +125,29 @@ def insert_quarantined(
     return insert_into(into, [*names, *added], select)
 
 
-def delete_read_again(load: Load, gate: Gate, dialect: SqlDialect) -> exp.Delete | None:
-    """DELETE of the quarantined rows that this load has read again; None if it reads only new rows.
+def values_read_again(load: Load) -> tuple[tuple[str, Any, DataType], ...] | None:
+    """Columns and values of quarantined rows that this load has read again; None if it reads only new ones.
 
     They are those at the lower bound of an incremental load, and all of a load that replaces the table or
     reads an incremental source from its beginning.
     """
     range = load.plan.range
-    if gate.quarantine is None or (range is None and load.plan.mode != "truncate"):
+    if range is None and load.plan.mode != "truncate":
         return None
+    mine = (QUARANTINED_BY, load.pipeline, _TEXT)
     low = range.low if range is not None else None
-    conditions = [exp.EQ(this=column(QUARANTINED_BY), expression=dialect.literal(load.pipeline, _TEXT))]
-    if low is not None:
-        conditions.append(exp.EQ(this=column(low.column), expression=dialect.literal(low.value, low.type)))
+    return (mine,) if low is None else (mine, (low.column, low.value, low.type))
+
+
+def delete_read_again(load: Load, gate: Gate, dialect: SqlDialect) -> exp.Delete | None:
+    """DELETE of the rows of `values_read_again`; None if there can be none."""
+    values = values_read_again(load)
+    if gate.quarantine is None or values is None:
+        return None
+    conditions = [
+        exp.EQ(this=column(name), expression=dialect.literal(value, data_type))
+        for name, value, data_type in values
+    ]
     return exp.delete(dialect.table(gate.quarantine.schema, gate.quarantine.name)).where(*conditions)
 
 

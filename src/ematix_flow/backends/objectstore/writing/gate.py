@@ -24,7 +24,7 @@ from ematix_flow.backends.objectstore.writing.row_checks import CheckedPieces, F
 from ematix_flow.backends.objectstore.writing.staging import FilesStaging, WrittenPart
 from ematix_flow.backends.objectstore.writing.table_storage import TableStorage, TableVersion
 from ematix_flow.backends.objectstore.writing.tables import FilesTables
-from ematix_flow.backends.sql.quarantine import source_position
+from ematix_flow.backends.sql.quarantine import source_position, values_read_again
 from ematix_flow.errors import PlanError, TargetFailed
 from ematix_flow.spec.expectations import (
     POSITION,
@@ -218,13 +218,8 @@ class FilesGate:
 
     def _read_again(self) -> RowChoice | None:
         """The quarantined rows that the load has read again; None if it reads only new rows."""
-        load, low = self._load, self._load.plan.range.low if self._load.plan.range else None
-        if low is None and load.plan.mode != "truncate":
-            return None
-        values: list[tuple[str, Any, DataType]] = [(QUARANTINED_BY, load.pipeline, _TEXT)]
-        if low is not None:
-            values.append((low.column, low.value, low.type))
-        return RowChoice(tuple(values))
+        values = values_read_again(self._load)
+        return RowChoice(values) if values is not None else None
 
     def must_write(self, passed: PassedParts, base: TableVersion) -> bool:
         """Whether rows are set aside that are not in quarantine yet, although the load made no progress."""
