@@ -52,7 +52,7 @@ class GateTarget:
 
     def load(
         self,
-        rules: Sequence[Expectation],
+        rules: Sequence[Expectation] | ExpectationsSpec,
         rows: Sequence[Mapping[str, Any]],
         mode: Any = "append",
         *,
@@ -62,14 +62,15 @@ class GateTarget:
         """Plan the gate, stage the rows and apply them, with the load's own transaction changing tables."""
         if mode in ("merge", "scd2"):
             changes.setdefault("matching", MATCHING)
-            keeps: Any = "versions" if mode == "scd2" else "rows"
+            by_load: Any = "versions" if mode == "scd2" else "rows"
+            keeps = "events" if table.keeps == "events" else by_load
             table = TableSpec(
                 table.schema, table.name, table.columns, merge_keys=table.merge_keys, keeps=keeps
             )
         else:
             table = TableSpec(table.schema, table.name, table.columns)
         planned = plan_gate(
-            ExpectationsSpec(tuple(rules)),
+            rules if isinstance(rules, ExpectationsSpec) else ExpectationsSpec(tuple(rules)),
             table,
             changes.get("matching", Matching()),
             self.target,

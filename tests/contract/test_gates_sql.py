@@ -25,7 +25,7 @@ from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange, Watermark
 from ematix_flow.strategies.matching import Matching
 from ematix_probe.tester import Tester
-from tests.contract.gate_setup import DATABASES, ORDERS, GateTarget, connection_of
+from tests.contract.gate_setup import DATABASES, MATCHING, ORDERS, GateTarget, connection_of
 
 MODES = ("append", "truncate", "merge", "scd2")
 
@@ -97,6 +97,26 @@ def test_every_row_of_a_repeated_key_goes_to_quarantine(target: GateTarget) -> N
     target.load(checks, [order(1, 1), order(2, 2), order(2, 3)], "merge")
     assert target.rows() == [order(1, 1)]
     assert [(row["id"], row["amount"]) for row in target.quarantined()] == [(2, 2), (2, 3)]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_rows_of_a_key_that_follow_each_other_are_no_repeated_key(target: GateTarget, ordered: bool) -> None:
+    matching = replace(MATCHING, order="amount" if ordered else None)
+    rows = [order(1, 1), order(2, 2), order(2, 3)]
+    target.load(ExpectationsSpec(of_table="quarantine"), rows, "merge", matching=matching)
+    assert target.rows() == ([order(1, 1), order(2, 3)] if ordered else [order(1, 1)])
+    assert [row["amount"] for row in target.quarantined()] == ([] if ordered else [2, 3])
+
+
+def test_versions_of_a_key_in_one_load_are_no_repeated_key(target: GateTarget) -> None:
+    at = ColumnSpec("at", DataType("timestamp_tz"))
+    table = replace(ORDERS, name="history", columns=(*ORDERS.columns, at), keeps="events")
+    day = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+    rows = [{**order(1, day_number), "at": day.replace(day=day_number)} for day_number in (1, 2)]
+    matching = replace(MATCHING, order="at", event="at")
+    spec = ExpectationsSpec(of_table="quarantine")
+    result = target.load(spec, rows, "scd2", table=table, matching=matching)
+    assert (result.rows.inserted, result.quarantined) == (2, 0)
 
 
 def test_a_row_that_fails_several_rules_is_set_aside_once_under_the_first(target: GateTarget) -> None:

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from ematix_flow.backends.base import Load, LoadPlan, QuarantinedRows, QuarantineFilter
 from ematix_flow.backends.gated_target import QuarantineCount
 from ematix_flow.engine.connections import Connections, StartSpark
+from ematix_flow.engine.planning.gates import SKIP_VARIABLE, are_checks_skipped
 from ematix_flow.engine.planning.quarantine_plans import (
     QuarantinePlace,
     as_replay,
@@ -174,6 +175,12 @@ class Quarantine:
 
     def replay(self, run_log: str | None = None, note: Callable[[str], None] = lambda _: None) -> RunResult:
         """Load the chosen rows again, as one recorded run. Rows that fail again go back to quarantine."""
+        if are_checks_skipped():
+            raise UsageError(
+                f"{SKIP_VARIABLE} is set, so that a replay would load every quarantined row unchecked",
+                state="nothing was changed",
+                next_step=f"unset {SKIP_VARIABLE}",
+            )
         spec, chosen = self.spec, self.choose()
         labels = ", ".join(place.label for place in self.places)
         run_id = uuid.uuid4()

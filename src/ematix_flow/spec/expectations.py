@@ -80,11 +80,18 @@ class ExpectationsSpec:
         """Whether rows may go to a quarantine table."""
         return self.of_table == "quarantine" or any(rule.action == "quarantine" for rule in self.rules)
 
-    def for_table(self, table: TableSpec) -> tuple[Expectation, ...]:
-        """The rules for a target: the declared ones, and those that its table implies."""
+    def for_table(self, table: TableSpec, *, repeats_keys: bool = False) -> tuple[Expectation, ...]:
+        """The rules for a target: the declared ones, and those that its table implies.
+
+        ``repeats_keys``: a load may have several rows of a key, older and newer ones; none is unique then.
+        """
         if self.of_table is None:
             return self.rules
-        implied = tuple(Expectation(each, self.of_table) for each in assertions_of_table(table))
+        implied = tuple(
+            Expectation(each, self.of_table)
+            for each in assertions_of_table(table)
+            if not (repeats_keys and isinstance(each, Unique))
+        )
         return (*self.rules, *implied)
 
     def to_json(self) -> dict[str, Any]:

@@ -192,6 +192,15 @@ def test_rules_about_a_whole_load_and_its_shares_do_not_stop_a_replay(flow, shop
     assert [row[0] for row in set_aside(shop)] == [3]
 
 
+def test_a_replay_is_refused_while_no_expectation_is_checked(flow, shop, monkeypatch):
+    monkeypatch.setenv("EMATIX_SKIP_QUALITY", "0")
+    refused = quarantine(flow, "replay", "orders")
+    assert refused.code == 2
+    assert "would load every quarantined row unchecked" in refused.err
+    assert "unset EMATIX_SKIP_QUALITY" in refused.err
+    assert (loaded(shop), len(set_aside(shop))) == ([1, 5], 3)
+
+
 def test_a_replay_is_in_the_run_log_and_in_the_ledger(flow, shop):
     quarantine(flow, "replay", "orders", "--rule", "mail")
     with open_run_log(project_run_log(os.environ), env=os.environ) as log:
