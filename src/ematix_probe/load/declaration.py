@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 TIMEOUT = 10.0
 MAX_IN_FLIGHT = 500
 MOST_USERS = 100_000
+MOST_REQUESTS = 1_000_000  # a second
 MOST_PROCESSES = 256
 
 
@@ -161,7 +162,9 @@ def load(
     where = caller_location()
     if not isinstance(target, (HttpTarget, SqlTarget)):
         raise DeclarationError(
-            f"a load probe takes target=http(…) or target=sql(…), not {target!r}", where=where
+            f"a load probe takes target=http(…) or target=sql(…), not {target!r}",
+            where=where,
+            next_step='write  target=http("GET", "http://127.0.0.1:8000/")',
         )
     profile = _profile(duration, rate, users, stages, model, where)
     warmup_seconds = _seconds("warmup", warmup, where)
@@ -173,16 +176,24 @@ def load(
         )
     timeout_seconds = _seconds("timeout", timeout, where)
     if timeout_seconds <= 0:
-        raise DeclarationError(f"timeout={timeout!r} is no time", where=where)
+        raise DeclarationError(
+            f"timeout={timeout!r} is no time", where=where, next_step='write  timeout="10s"'
+        )
     if max_in_flight is not None and profile.model == "closed":
         raise DeclarationError(
-            "max_in_flight= belongs to rate=: users have one request in flight each", where=where
+            "max_in_flight= belongs to rate=: users have one request in flight each",
+            where=where,
+            next_step="leave out max_in_flight=",
         )
     _whole("max_in_flight", max_in_flight, 1, 100_000, where)
     _whole("processes", processes, 1, MOST_PROCESSES, where)
     _whole("seed", seed, 0, 2**63, where)
     if think_time is not None and profile.model == "open":
-        raise DeclarationError("think_time= belongs to users=: arrivals do not wait for answers", where=where)
+        raise DeclarationError(
+            "think_time= belongs to users=: arrivals do not wait for answers",
+            where=where,
+            next_step="leave out think_time=, or write users= in place of rate=",
+        )
     if target.feeder is not None and target.feeder.iterator is not None and processes > 1:
         raise DeclarationError(
             "a feeder from an iterator serves one process", where=where, next_step="use a list or a file"
@@ -194,7 +205,11 @@ def load(
             next_step="add  ?access_mode=read_only  to the URL, or leave out processes=",
         )
     if isinstance(target, HttpTarget) and target.keep_cookies and profile.model == "open":
-        raise DeclarationError("keep_cookies=True belongs to users=: arrivals have no user", where=where)
+        raise DeclarationError(
+            "keep_cookies=True belongs to users=: arrivals have no user",
+            where=where,
+            next_step="leave out keep_cookies=, or write users= in place of rate=",
+        )
     if name is not None and (not isinstance(name, str) or not name.strip()):
         raise DeclarationError(f"name= takes a text, not {name!r}", where=where)
     allowed = read_allowed(allow_hosts, where)
@@ -235,7 +250,11 @@ def _check_assertions(
             next_step='add one in its body, as in  t.p99_under("200ms")',
         )
     if isinstance(target, SqlTarget) and any(isinstance(each, StatusIn) for each in assertions):
-        raise DeclarationError("status_in() is about HTTP, and this probe runs SQL", where=where)
+        raise DeclarationError(
+            "status_in() is about HTTP, and this probe runs SQL",
+            where=where,
+            next_step="write  t.error_rate_below(0.01)",
+        )
 
 
 def _profile(
@@ -250,23 +269,33 @@ def _profile(
         raise DeclarationError(f'model= is "open" or "closed", not {model!r}', where=where)
     if stages is not None:
         if duration is not None or rate is not None or users is not None:
-            raise DeclarationError("stages= takes the place of duration=, rate= and users=", where=where)
+            raise DeclarationError(
+                "stages= takes the place of duration=, rate= and users=",
+                where=where,
+                next_step='leave these out; for stages of users write  model="closed"',
+            )
         return _staged(stages, model, where)
     if (rate is None) == (users is None):
         raise DeclarationError(
-            "a load probe takes rate= or users=, exactly one of them, or stages=", where=where
+            "a load probe takes rate= or users=, exactly one of them, or stages=",
+            where=where,
+            next_step='write  rate=100, duration="30s"  or  users=10, duration="30s"',
         )
     if duration is None:
-        raise DeclarationError("a load probe takes duration=, or stages=", where=where)
+        raise DeclarationError(
+            "a load probe takes duration=, or stages=", where=where, next_step='write  duration="30s"'
+        )
     seconds = _seconds("duration", duration, where)
     if seconds <= 0:
-        raise DeclarationError(f"duration={duration!r} is no time", where=where)
+        raise DeclarationError(
+            f"duration={duration!r} is no time", where=where, next_step='write  duration="30s"'
+        )
     if users is not None:
         _whole("users", users, 1, MOST_USERS, where)
         return LoadProfile.constant("closed", users, seconds)
     _level("rate", rate, where)
     if rate == 0:
-        raise DeclarationError("rate=0 sends nothing", where=where)
+        raise DeclarationError("rate=0 sends nothing", where=where, next_step="write  rate=100")
     return LoadProfile.constant("open", float(rate or 0), seconds)
 
 
@@ -318,5 +347,8 @@ def _whole(option: str, value: Any, least: int, most: int, where: str | None) ->
 
 def _level(option: str, value: Any, where: str | None) -> None:
     good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not good or not 0 <= value <= 1_000_000:
-        raise DeclarationError(f"{option}= is a number of requests a second, not {value!r}", where=where)
+    if not good or not 0 <= value <= MOST_REQUESTS:
+        raise DeclarationError(
+            f"{option}= is a number of requests a second from 0 to {MOST_REQUESTS:,}, not {value!r}",
+            where=where,
+        )

@@ -58,6 +58,12 @@ def read_statement(sql: str, dialect: Dialect) -> Statement:
         tokens = sqlglot.tokenize(sql, dialect=dialect)
     except TokenError as error:
         raise ValueError(str(error)) from None
+    kinds = [token.token_type.name for token in tokens]
+    # the body of a function or a trigger has semicolons of its own
+    if kinds[:1] != ["CREATE"] and any(
+        one == "SEMICOLON" != other for one, other in itertools.pairwise(kinds)
+    ):
+        raise ValueError("it is more than one statement")
     texts, names, done = [], [], 0
     for colon, name in itertools.pairwise(tokens):
         follows = colon.token_type.name == "COLON" and name.start == colon.end + 1
@@ -134,7 +140,11 @@ def sql(
     try:
         read = read_statement(statement, dialect)
     except ValueError as error:
-        raise DeclarationError(f"sql() cannot read the statement: {error}", where=where) from None
+        raise DeclarationError(
+            f"sql() cannot read the statement: {error}",
+            where=where,
+            next_step="write one statement, with :name for each value",
+        ) from None
     if pool is not None and (not isinstance(pool, int) or isinstance(pool, bool) or not 1 <= pool <= 1000):
         raise DeclarationError(
             f"sql(pool=) is a number of connections from 1 to 1000, not {pool!r}", where=where

@@ -40,7 +40,8 @@ STAGED: dict[str, Any] = {"rate": ..., "duration": ...}
         ({"duration": "soon"}, "duration=: 'soon' is not a duration"),
         ({"duration": 0}, "duration=0 is no time"),
         ({"rate": 0}, "rate=0 sends nothing"),
-        ({"rate": -1}, "rate= is a number of requests a second, not -1"),
+        ({"rate": -1}, "rate= is a number of requests a second from 0 to 1,000,000, not -1"),
+        ({"rate": 1e9}, "rate= is a number of requests a second from 0 to 1,000,000, not 1000000000.0"),
         ({"rate": float("nan")}, "rate= is a number"),
         ({"rate": True}, "rate= is a number"),
         ({"rate": ..., "users": 1.5}, "users= is a whole number from 1 to 100,000, not 1.5"),
@@ -137,6 +138,7 @@ def test_a_wrong_option_is_refused_with_its_value_and_place(given: dict[str, Any
         (lambda: sql("oracle://x", "SELECT 1"), "takes the URL or the source of a database"),
         (lambda: sql("sqlite:///x", " "), "takes a statement"),
         (lambda: sql("sqlite:///x", "SELECT 'a"), "cannot read the statement"),
+        (lambda: sql("mysql://x", "DELETE FROM a; SELECT 1"), "it is more than one statement"),
         (lambda: sql("sqlite:///x", "SELECT :id"), "the statement has :id, and there is no params="),
         (lambda: sql("sqlite:///x", "SELECT :id", params={"n": 1}), "has :id, and params= has n"),
         (lambda: sql("sqlite:///x", "SELECT 1", pool=0), "is a number of connections from 1 to 1000"),
@@ -243,3 +245,25 @@ def test_a_url_of_a_database_that_cannot_be_read_is_refused_without_being_shown(
             refuse()
         assert "w0rd" not in str(refused.value) and "pa55" not in str(refused.value)
         assert refused.value.where is not None
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT ';' -- a; b",
+        "SELECT 1;  ",
+        "SELECT 1; -- the end",
+        "CREATE TRIGGER t AFTER INSERT ON a BEGIN DELETE FROM b; DELETE FROM c; END",
+    ],
+)
+def test_a_semicolon_that_divides_no_statements_is_taken(statement: str) -> None:
+    assert sql("sqlite:///x", statement).statement.for_driver("sqlite") == statement
+
+
+@pytest.mark.parametrize(
+    "given", [{"rate": ...}, {"duration": ...}, {"timeout": 0}, {"rate": 0}, {"think_time": 1}]
+)
+def test_a_missing_or_misplaced_option_comes_with_what_to_write(given: dict[str, Any]) -> None:
+    with pytest.raises(DeclarationError) as refused:
+        declared(**given)
+    assert refused.value.next_step is not None
