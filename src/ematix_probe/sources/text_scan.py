@@ -26,6 +26,8 @@ _CONVERTING = re.compile(
 )
 _UNKNOWN_NAMES = re.compile(r"Columns with names: (.*) do not exist in the CSV File", re.DOTALL)
 _COUNTS = re.compile(r"Expected Number of Columns: (\d+) Found: (\d+)")
+_FIRST_ROWS = 100
+_TIME_WITHOUT_ZONE = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?"
 _JSON_PLACE = re.compile(r'in file "(.*?)",.*? in line (\d+)', re.DOTALL)
 
 
@@ -96,7 +98,9 @@ def json_scan(
         found = next(filter(None, (_first_bad_line(file) for file in filled)), None)
         raise SourceFailed(found or _json_message(str(error))) from error
     if not given:  # the types are found once, and not again for each statement
-        arguments["columns"] = {name: kind for name, kind, *_ in described if name not in partitions}
+        found_types = {name: kind for name, kind, *_ in described if name not in partitions}
+        found_types |= dict.fromkeys(_times_with_fractions(scan, found_types, connection), "TIMESTAMP")
+        arguments["columns"] = found_types
         scan = SqlScan(_select("read_json", filled, arguments), costly=True, rename=_json_message)
     return scan
 
@@ -238,6 +242,40 @@ def _csv_message(message: str) -> str:
 
 
 # ------------------------------------------------------------------ JSON lines
+
+
+def _times_with_fractions(scan: SqlScan, types: dict[str, str], connection: Any) -> list[str]:
+    """The columns of times such as ``2026-11-18T16:39:00.000``, which DuckDB takes for texts."""
+    import duckdb
+
+    texts = [name for name, kind in types.items() if kind == "VARCHAR"]
+    try:
+        for limit in (_FIRST_ROWS, None):  # the other rows are read only if the first ones are times
+            if not texts:
+                break
+            rows = scan.query.limit(limit) if limit else scan.query
+            tests = [_are_times(name) for name in texts]
+            query = exp.select(*tests).from_(rows.subquery("probed")).sql(dialect="duckdb")
+            found = connection.execute(query).fetchone()
+            texts = [name for name, is_time in zip(texts, found, strict=True) if is_time]
+    except duckdb.Error:  # a row that cannot be read is reported when the rows are checked
+        return []
+    return texts
+
+
+def _are_times(name: str) -> exp.Expression:
+    """Whether all values, and one at least, are times without a zone."""
+    value = exp.column(name, quoted=True)
+    shaped = exp.Anonymous(
+        this="regexp_full_match", expressions=[value, exp.Literal.string(_TIME_WITHOUT_ZONE)]
+    )
+    is_time = exp.and_(
+        shaped, exp.TryCast(this=value.copy(), to=exp.DataType.build("TIMESTAMP")).is_(exp.null()).not_()
+    )
+    return exp.Anonymous(
+        this="bool_and",
+        expressions=[exp.case().when(value.copy().is_(exp.null()).not_(), is_time)],
+    )
 
 
 def _json_message(message: str) -> str:
