@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from ematix_flow import fault_points
-from ematix_flow.backends.base import LoadResult, QuarantinedRows, QuarantineFilter
+from ematix_flow.backends.base import LoadPlan, LoadResult, QuarantinedRows, QuarantineFilter
 from ematix_flow.engine.planning.gates import plan_gate
+from ematix_flow.engine.streams.sinks import BatchName, TableSink
 from ematix_flow.errors import ExpectationFailed, RowRejected, SchemaMismatch, TargetFailed
+from ematix_flow.plan.decisions import Decision
+from ematix_flow.plan.stream_definition import StreamTargetPlan
 from ematix_flow.run.pipeline import open_connections
 from ematix_flow.spec.expectations import Expectation, ExpectationsSpec, OnFail, quarantine_table
+from ematix_flow.spec.streams import StreamTargetSpec
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange, Watermark
@@ -26,6 +32,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LONG = pytest.mark.long
+MARKED = TableSpec(
+    "shop", "marked", (ColumnSpec("at", DataType("integer")), ColumnSpec("v", DataType("integer")))
+)
 MODES = (pytest.param("append", marks=LONG), "truncate", "merge", pytest.param("scd2", marks=LONG))
 CRASHES = (
     "gate.checked",
@@ -221,11 +230,30 @@ def test_a_new_column_of_the_target_is_added_to_its_quarantine_table(target: Lak
     ]
 
 
-# ------------------------------------------------------------------ incremental loads
+def test_a_stream_that_repeats_a_batch_still_adds_the_new_columns_to_its_lake(delta: LakeGateTarget) -> None:
+    stream, wider = str(uuid.uuid4()), (*MARKED.columns, ColumnSpec("note", DataType("text"), nullable=True))
 
-MARKED = TableSpec(
-    "shop", "marked", (ColumnSpec("at", DataType("integer")), ColumnSpec("v", DataType("integer")))
-)
+    def commit(sink: TableSink, number: int, row: dict[str, Any]) -> LoadResult:
+        name = BatchName("marks", stream, number, None)
+        sink.stage_batches(name, [pa.RecordBatch.from_pylist([row])])
+        return sink.commit(name)
+
+    def sink_of(columns: tuple[ColumnSpec, ...]) -> TableSink:
+        table = TableSpec(MARKED.schema, MARKED.name, columns)
+        changes = delta.target.plan_table(table, delta.target.inspect(table))
+        load = LoadPlan(table, "append", table_plan=changes)
+        target = StreamTargetSpec(delta.backend.connection, table=table)
+        return TableSink(StreamTargetPlan(target, load, Decision("guarantee", "", "")), delta.target)
+
+    commit(sink_of(MARKED.columns), 1, {"at": 1, "v": 1})
+    restarted = sink_of(wider)  # before the stream has noted that batch 1 is done
+    assert commit(restarted, 1, {"at": 1, "v": 1, "note": "a"}).duplicate
+    assert not commit(restarted, 2, {"at": 2, "v": 2, "note": "b"}).duplicate
+    found = delta.target.inspect(MARKED)
+    assert found is not None and "note" in [column.name for column in found.columns]
+
+
+# ------------------------------------------------------------------ incremental loads
 
 
 def incremental(target: LakeGateTarget, rows: list[tuple[int, int]], low: int | None) -> LoadResult:

@@ -216,8 +216,8 @@ class TableSink(StreamSink):
             self.discard()
             return LoadResult()
         applied = self.target.apply(self._load, StagedRows(self._staging, self._parts))
-        # the first batch made the changes
-        self._load_plan = replace(self._load_plan, table_plan=TablePlan(), quarantine_plan=TablePlan())
+        if not applied.duplicate:  # which may return before it changes a table
+            self._load_plan = replace(self._load_plan, table_plan=TablePlan(), quarantine_plan=TablePlan())
         self._commits += 1
         if self._commits % _TIDY_AFTER == 0:
             self._trim_ledger(batch.pipeline)
