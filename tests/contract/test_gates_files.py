@@ -360,6 +360,16 @@ def test_replayed_rows_that_pass_leave_the_quarantine_of_files_and_the_others_st
     assert target.quarantined() == [aside(order(3, -50))]
 
 
+def test_rows_of_a_long_file_stay_in_quarantine_where_they_fail_again(target: FilesGateTarget) -> None:
+    number = 40_000  # more than are read at once
+    target.load(positive("quarantine"), [order(n, -n) for n in range(1, number + 1)])
+    odd = rules("quarantine", lambda t: t.expression("id % 1000 <> 1", name="odd"))
+    assert target.replay(odd).rows.inserted == number - 40
+    assert [row["id"] for row in target.quarantined()] == list(range(1, number, 1000))
+    chosen = QuarantinedRows(quarantine_table(TABLE, None), QuarantineFilter(PIPELINE))
+    assert [row["id"] for row in target.target.read_quarantined(chosen, 2, 38)] == [38_001, 39_001]
+
+
 def test_only_the_chosen_rows_of_files_are_replayed(target: FilesGateTarget) -> None:
     mail = rules("quarantine", lambda t: t.column("email").regex("@", name="mail"))
     target.load([*positive("quarantine"), *mail], [order(1, -1), order(2, 5, "none")])

@@ -29,6 +29,7 @@ from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 
 if TYPE_CHECKING:
+    import numpy
     import pyarrow as pa
 
 _TEXT = DataType("text")
@@ -38,11 +39,11 @@ _TEXT = DataType("text")
 class RowChoice:
     """Rows of a quarantine table by the values of some columns; of each file without those in ``except_``.
 
-    ``except_`` holds places among the chosen rows of a file, by the file's name.
+    ``except_`` holds places among the chosen rows of a file, in order, by the file's name.
     """
 
     values: tuple[tuple[str, Any, DataType], ...]
-    except_: Mapping[str, Iterable[int]] = field(default_factory=dict)
+    except_: Mapping[str, numpy.ndarray[Any, Any]] = field(default_factory=dict)
 
     @classmethod
     def of_filter(cls, chosen: QuarantineFilter) -> RowChoice:
@@ -234,7 +235,7 @@ class FilesQuarantine:
         rows = 0
         for number, file in enumerate(self._home.data_files(version)):
             count = self._count_chosen(version, file, choice) if file.name in files else 0
-            count -= len(list(choice.except_.get(file.name, ())))
+            count -= len(choice.except_.get(file.name, ()))
             if count > 0:
                 rows += count
                 removed.append(file.name)
@@ -246,13 +247,14 @@ class FilesQuarantine:
     ) -> Iterator[pa.RecordBatch]:
         import numpy
 
-        stay = numpy.array(sorted(choice.except_.get(file.name, ())), dtype="int64")
+        stay = choice.except_.get(file.name, numpy.empty(0, dtype="int64"))
         start = 0
         for batch in read_rows(file, version.state.layout, version.state.layout.columns):
             chosen = choice.mask(batch).to_numpy(zero_copy_only=False)
             places = start + numpy.cumsum(chosen) - 1  # among the chosen rows of the file
             start += int(chosen.sum())
-            kept = ~chosen | numpy.isin(places, stay)
+            first, last = numpy.searchsorted(stay, [places[0], start]) if batch.num_rows else (0, 0)
+            kept = ~chosen | numpy.isin(places, stay[first:last])
             yield batch.filter(_boolean(kept))
 
     def _write(

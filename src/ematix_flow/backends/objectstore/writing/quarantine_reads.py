@@ -1,4 +1,4 @@
-"""Counts and shows the rows of a quarantine table of files. Only the keys of the order are held in memory."""
+"""Counts and shows the rows of a quarantine table of files. DuckDB groups and orders them on disk if need be."""
 
 from __future__ import annotations
 
@@ -15,29 +15,18 @@ from ematix_flow.spec.tables import ColumnSpec
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_ORDER = (QUARANTINED_AT, QUARANTINE_BATCH, RULE)
-_PLACE = "place"
+_COLUMNS = (QUARANTINED_AT, QUARANTINE_BATCH, RULE)
+_AT, _BATCH, _RULE = _ORDER = tuple(f'"{name}"' for name in _COLUMNS)
 
 
 def count_rows_of_files(home: TableStorage, choice: RowChoice) -> list[QuarantineCount]:
     """The chosen rows by rule and batch, oldest first."""
-    import pyarrow as pa
-
-    keys = list(_chosen_rows(home, choice, _ORDER))
-    if not keys:
-        return []
-    grouped = pa.Table.from_batches(keys).group_by([RULE, QUARANTINE_BATCH])
-    found = grouped.aggregate([(QUARANTINED_AT, "min"), (QUARANTINED_AT, "max"), ([], "count_all")])
-    counts = [
-        QuarantineCount(
-            row[RULE],
-            row[QUARANTINE_BATCH],
-            row["count_all"],
-            row[f"{QUARANTINED_AT}_min"],
-            row[f"{QUARANTINED_AT}_max"],
-        )
-        for row in found.to_pylist()
-    ]
+    found = _query(
+        home,
+        choice,
+        f"SELECT {_RULE}, {_BATCH}, count(*), min({_AT}), max({_AT}) FROM chosen GROUP BY {_RULE}, {_BATCH}",
+    )
+    counts = [QuarantineCount(*row) for row in found]
     return sorted(counts, key=lambda each: (each.oldest, each.batch, each.rule))
 
 
@@ -48,21 +37,45 @@ def read_rows_of_files(
     import numpy
     import pyarrow as pa
 
-    keys = list(_chosen_rows(home, choice, _ORDER))
-    if not keys:
-        return []
-    table = pa.Table.from_batches(keys)
-    table = table.append_column(_PLACE, pa.array(numpy.arange(table.num_rows)))
-    order = table.sort_by([(name, "ascending") for name in (*_ORDER, _PLACE)])
-    wanted = order.column(_PLACE).slice(offset, limit).to_numpy()
-    found: dict[int, Mapping[str, Any]] = {}
+    order = ", ".join((*_ORDER, "place"))
+    found = _query(
+        home,
+        choice,
+        f"SELECT place FROM chosen ORDER BY {order} LIMIT {int(limit)} OFFSET {int(offset)}",
+    )
+    wanted = numpy.array([place for (place,) in found], dtype="int64")
+    rows: dict[int, Mapping[str, Any]] = {}
     start = 0
     for batch in _chosen_rows(home, choice, None):
         inside = wanted[(wanted >= start) & (wanted < start + batch.num_rows)]
-        rows = batch.take(pa.array(inside - start)).to_pylist()
-        found.update(zip(inside.tolist(), rows, strict=True))
+        rows.update(zip(inside.tolist(), batch.take(pa.array(inside - start)).to_pylist(), strict=True))
         start += batch.num_rows
-    return [found[place] for place in wanted.tolist()]
+        if len(rows) == len(wanted):
+            break
+    return [rows[place] for place in wanted.tolist()]
+
+
+def _query(home: TableStorage, choice: RowChoice, sql: str) -> list[tuple[Any, ...]]:
+    """The answer to a statement about ``chosen``: the time, batch, rule and place of each chosen row."""
+    import numpy
+    import pyarrow as pa
+
+    from ematix_probe.sources.duckdb_scan import fetch_rows, open_workspace
+
+    if home.current_version() is None:
+        return []
+    with open_workspace() as workspace:
+        engine, start = workspace.connection, 0
+        engine.execute(
+            f"CREATE TABLE chosen ({_AT} TIMESTAMPTZ, {_BATCH} VARCHAR, {_RULE} VARCHAR, place BIGINT)"
+        )
+        for batch in _chosen_rows(home, choice, _COLUMNS):
+            places = pa.array(numpy.arange(start, start + batch.num_rows, dtype="int64"))
+            arrays = [*(batch.column(name) for name in _COLUMNS), places]
+            engine.register("piece", pa.Table.from_arrays(arrays, names=[*_COLUMNS, "place"]))
+            engine.execute("INSERT INTO chosen SELECT * FROM piece")
+            start += batch.num_rows
+        return fetch_rows(engine, sql)
 
 
 def _chosen_rows(
