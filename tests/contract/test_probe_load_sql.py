@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 import threading
 from collections import Counter
@@ -258,6 +259,20 @@ def test_large_answers_are_read_in_pieces_and_checks_see_the_first_thousand_rows
     )
     report = run_load(target, rate=10, duration=0.1)
     assert (seen, figure(report, "received")) == ([1000], 5000)
+
+
+def test_a_statement_whose_answer_is_checked_is_no_longer_in_flight(sqlite: Database) -> None:
+    calls, second = itertools.count(), threading.Event()
+
+    def wait_for_the_other_user(answer: object) -> bool:
+        if next(calls):
+            second.set()
+        return second.wait(60)
+
+    target = sql(sqlite.url, "SELECT 1", pool=1, checks=[check.that("met", wait_for_the_other_user)])
+    report = run_load(target, users=2, duration=0.2)
+    assert report.verdict == "pass", report.metadata["errors"]
+    assert figure(report, "max_in_flight") == 1
 
 
 def test_ctrl_c_cancels_what_runs(sqlite: Database) -> None:

@@ -202,7 +202,6 @@ class _SqlLoad:
         if error is None and self.target.checks:
             error, detail = judge(self.target.checks, Rows(answer.size, answer.rows))
         with self.lock:
-            self.in_flight -= 1
             if not self.is_over:
                 self.recorder.record(intended, started, finished, 0, error, detail, answer.size)
         return answer
@@ -220,6 +219,8 @@ class _SqlLoad:
             if opened is None:
                 opened = self.pool.open()
         except Exception as error:
+            with self.lock:
+                self.in_flight -= 1
             self.pool.give_back(None)
             return Answer(error=CANNOT_CONNECT, detail=f"{type(error).__name__}: {error}")
         me = threading.get_ident()
@@ -235,7 +236,8 @@ class _SqlLoad:
         else:
             return Answer(size=count, rows=rows)
         finally:
-            with self.lock:
+            with self.lock:  # before another thread can take the connection
+                self.in_flight -= 1
                 self.running.pop(me, None)
             self.pool.give_back(opened)
 
