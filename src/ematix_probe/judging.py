@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
@@ -34,6 +35,7 @@ Measures = Mapping[str, Any]
 Past = Sequence[Measures]
 Judgement = tuple[bool, str, dict[str, Any]]  # holds, message, the figures to keep
 AnyAssertion = TypeVar("AnyAssertion", bound=Assertion)
+_FAR_AHEAD_SECONDS = 24 * 3600
 _NO_HISTORY = (
     "it compares with recorded runs, and there is no history: run(history=PATH), "
     "or  ematix-probe run --history PATH; in a pipeline, set EMATIX_PROBE_HISTORY"
@@ -139,7 +141,8 @@ def _null_share(assertion: NullShare, measures: Measures) -> Judgement:
     asked = f"at most {wording.percent(assertion.at_most)}"
     if assertion.at_least:
         asked = f"{wording.percent(assertion.at_least)} … {wording.percent(assertion.at_most)}"
-    found = f"{wording.count(failing)} of {wording.count(checked)} rows ({wording.percent(share)}) are NULL"
+    found = f"{wording.count(failing)} of {wording.count(checked)} rows ({wording.percent(share)})"
+    found += " is NULL" if failing == 1 else " are NULL"
     return (
         holds,
         f"{found}; asked for: {asked}",
@@ -204,6 +207,14 @@ def _freshness(assertion: Freshness, measures: Measures, now: dt.datetime) -> Ju
         old = "" if age == float("inf") else f"{format_duration(age)} old: "
         message = f"the newest value is {old}{shown}; {allowed}"
     return age <= assertion.within, message, {"age_seconds": age, "newest": shown}
+
+
+def warn_of_future(assertion: Assertion, result: AssertionResult) -> AssertionResult:
+    """The result of a probe; freshness that passes is a warning when its newest value is a day ahead."""
+    age = result.measures.get("age_seconds")
+    if not isinstance(assertion, Freshness) or result.verdict != "pass" or not isinstance(age, (int, float)):
+        return result
+    return dataclasses.replace(result, verdict="warn") if age < -_FAR_AHEAD_SECONDS else result
 
 
 # --- against the past ---

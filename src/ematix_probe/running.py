@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_probe.assertions import Assertion, Drift, ForeignKey, RowCountChange
 from ematix_probe.errors import ProbeError
-from ematix_probe.judging import error_result, judge
+from ematix_probe.judging import error_result, judge, warn_of_future
 from ematix_probe.report import AssertionResult, RunReport, worst
 from ematix_probe.sources.base import ColumnInfo, OpenSubject
 
@@ -67,7 +67,7 @@ def _check(
         if isinstance(past, ProbeError):
             results.append(error_result(assertion, index, str(past)))
             continue
-        result = judge(assertion, index, measured, now=now, past=past)
+        result = warn_of_future(assertion, judge(assertion, index, measured, now=now, past=past))
         if result.failing and assertion.by_row:
             samples = sample_rows(assertion, columns, opened)
             result = dataclasses.replace(result, samples=samples)

@@ -68,7 +68,10 @@ def expect(
             share = Fraction(failing, checked) if checked else Fraction(0)
             holds = share <= Fraction(repr(assertion.options.tolerate))
             return _expected(assertion, holds, failing, checked)
-        return _expected(assertion, *_WHOLE[type(assertion)](assertion, table, rows, now))
+        holds, *counts = _WHOLE[type(assertion)](assertion, table, rows, now)
+        if isinstance(assertion, a.Freshness) and holds and _is_far_ahead(assertion, rows, now):
+            return Expected("warn", *counts)
+        return _expected(assertion, holds, *counts)
     except Refused:
         return Expected("error")
 
@@ -291,6 +294,11 @@ def _freshness(assertion: a.Freshness, table: Table, rows: Sequence[Row], now: d
     if not times:
         return False, None, len(rows)
     return (instant(now) - max(times)).total_seconds() <= assertion.within, None, len(rows)
+
+
+def _is_far_ahead(assertion: a.Freshness, rows: Sequence[Row], now: dt.datetime) -> bool:
+    times = [instant(row[assertion.column]) for row in rows if row[assertion.column] is not None]
+    return max(times) - instant(now) > dt.timedelta(days=1)
 
 
 def _schema(assertion: a.SchemaMatch, table: Table, rows: Any, now: dt.datetime) -> Whole:
