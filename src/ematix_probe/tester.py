@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ematix_probe import arguments as check
 from ematix_probe.assertions import (
@@ -29,6 +29,7 @@ from ematix_probe.assertions import (
     Unique,
 )
 from ematix_probe.duration import Duration, parse_duration
+from ematix_probe.suggestions import did_you_mean
 
 
 class Tester:
@@ -43,6 +44,11 @@ class Tester:
     @property
     def assertions(self) -> tuple[Assertion, ...]:
         return tuple(self._assertions)
+
+    if not TYPE_CHECKING:  # which finds unknown names itself
+
+        def __getattr__(self, name: str) -> Any:
+            raise _unknown_attribute(self, "t", name)
 
     def column(self, name: str) -> ColumnTester:
         return ColumnTester(self, check.text("column", "the name of a column", name))
@@ -144,6 +150,11 @@ class ColumnTester:
     def __init__(self, tester: Tester, name: str) -> None:
         self._tester, self._name = tester, name
 
+    if not TYPE_CHECKING:  # which finds unknown names itself
+
+        def __getattr__(self, name: str) -> Any:
+            raise _unknown_attribute(self, "t.column(…)", name)
+
     def _add(self, assertion: Assertion) -> ColumnTester:
         self._tester.add(assertion)
         return self
@@ -211,10 +222,14 @@ class ColumnTester:
                 raise check.wrong("sum_between", f"a sum is compared with numbers, not with {bound!r}")
         return self._add(SumBetween(self._name, low, high, options=given))
 
-    def null_share(self, *, at_most: float, at_least: float = 0.0, **options: Any) -> ColumnTester:
+    def null_share(
+        self, *, at_most: float | None = None, at_least: float | None = None, **options: Any
+    ) -> ColumnTester:
         given = check.options_of("null_share", options, "at_most", "at_least", tolerate=False)
-        most = check.share("null_share", "at_most", at_most)
-        least = check.share("null_share", "at_least", at_least)
+        if at_most is None and at_least is None:
+            raise check.wrong("null_share", "it needs at_most= or at_least=")
+        most = check.share("null_share", "at_most", 1.0 if at_most is None else at_most)
+        least = check.share("null_share", "at_least", 0.0 if at_least is None else at_least)
         check.value_range("null_share", least, most)
         return self._add(NullShare(self._name, most, least, options=given))
 
@@ -228,6 +243,11 @@ class ColumnTester:
         return self._add(
             _drift(metric, self._name, None if p is None else check.percentile("drift", p), named)
         )
+
+
+def _unknown_attribute(tester: object, shown: str, name: str) -> AttributeError:
+    known = [each for each in dir(type(tester)) if not each.startswith("_")]
+    return AttributeError(f"{shown} has no {name!r}{did_you_mean(name, known)}")
 
 
 def _drift(metric: Metric, column: str | None, p: float | None, named: dict[str, Any]) -> Drift:

@@ -41,7 +41,7 @@ def failing_lines(result: AssertionResult, indent: str = "  ") -> Iterator[str]:
 
 def head_line(report: RunReport) -> str:
     """The line of a probe, without its tag: ``orders (shop.orders)``."""
-    return f"{mask(report.probe_name)} ({mask(_one_line(report.subject))})"
+    return f"{mask(_one_line(report.probe_name))} ({mask(_one_line(report.subject))})"
 
 
 def tail_of(report: RunReport) -> str:

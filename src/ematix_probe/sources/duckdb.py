@@ -21,6 +21,7 @@ from ematix_probe.sources.sql_subject import check_timeout, describing, referenc
 if TYPE_CHECKING:
     import duckdb as engine
 
+_SQLITE = b"SQLite format 3\0"
 _KEY = (
     "SELECT constraint_column_names FROM duckdb_constraints() WHERE constraint_type = 'PRIMARY KEY' "
     "AND table_name = $table AND schema_name = coalesce($schema, current_schema()) "
@@ -62,7 +63,13 @@ class DuckDBSource(Source):
             "temp_directory": str(Path(folder) / "spill"),
             "preserve_insertion_order": False,
             "python_enable_replacements": False,  # a name in SQL is never a variable of the program
+            "autoinstall_known_extensions": False,  # a probe loads nothing from the network
         }
+        if _is_sqlite(path):
+            raise CannotConnect(
+                f"{self.path} is a SQLite file, not one of DuckDB",
+                next_step=f'write  source.sqlite("{self.path}")',
+            )
         try:
             connection = driver.connect(str(path), read_only=True, config=settings)
             connection.execute("SET TimeZone = 'UTC'")
@@ -144,3 +151,11 @@ def duckdb(path: str | Path, *, timeout: float | None = None) -> DuckDBSource:
     if not isinstance(path, (str, Path)) or not str(path).strip():
         raise DeclarationError(f"duckdb() takes a path, not {path!r}", where=caller_location())
     return DuckDBSource(str(path), check_timeout(timeout))
+
+
+def _is_sqlite(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_SQLITE)) == _SQLITE
+    except OSError:
+        return False  # DuckDB says why the file cannot be opened

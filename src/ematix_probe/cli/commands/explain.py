@@ -95,7 +95,7 @@ def _statement(plan: DataPlan, connect: bool) -> tuple[str | None, str | None, s
         return (
             None,
             None,
-            f"All {len(plan.assertions)} assertions become one statement of the source. --connect shows it: "
+            f"{_all_assertions(len(plan.assertions))} one statement of the source. --connect shows it: "
             "it depends on the types of the columns.",
         )
     from ematix_probe.compiling import compile_assertions
@@ -154,3 +154,7 @@ def _options(assertion: Assertion) -> str:
         f"tolerates {options.tolerate:.4g} of the rows" if options.tolerate else "",
     ]
     return ", ".join(part for part in parts if part)
+
+
+def _all_assertions(number: int) -> str:
+    return "The assertion becomes" if number == 1 else f"All {number} assertions become"
