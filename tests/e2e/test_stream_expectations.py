@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import pytest
 
 from ematix_flow import BigInt, ManagedTable, Target, Text, ematix, fault_points, pk
+from ematix_flow.alerters import Alerter, AlertEvent, clear_alerters, register_alerter
 from ematix_flow.api.streaming import StreamingPipeline
 from ematix_flow.backends.state_stores.dead_letters import open_stream_dead_letters
 from ematix_flow.backends.state_stores.run_logs import open_run_log
@@ -21,7 +22,7 @@ from ematix_flow.run.quarantine import Quarantine
 from ematix_flow.spec.connections import DeltaLocalConnection, ObjectStoreLocalConnection, SQLiteConnection
 from ematix_flow.state.runlog.base import project_run_log
 from tests.services.kafka import KafkaServer
-from tests.stream_runs import events_into, kafka_connection, load, produce, query, stream
+from tests.stream_runs import events_into, kafka_connection, load, produce, query, stream, until
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -92,6 +93,33 @@ def test_failing_rows_of_each_batch_are_set_aside_and_the_stream_goes_on(shop: S
         ("positive", "warn", 1),
         ("small", "warn", 1),
     ]
+
+
+class Listener(Alerter):
+    name = "listener"
+
+    def __init__(self) -> None:
+        self.events: list[AlertEvent] = []
+
+    def send(self, event: AlertEvent) -> None:
+        self.events.append(event)
+
+
+def test_a_running_stream_sends_an_alert_when_a_rule_fails_for_the_first_time(shop: Shop) -> None:
+    listener = Listener()
+    register_alerter(listener)
+    shop.write((1, -1), (2, 2))
+    try:
+        running = shop.stream([ematix.expect_or_drop("positive", "amount > 0")]).start()
+        until(lambda: bool(listener.events), running)
+        shop.write((3, -3))
+        until(lambda: shop.ids("orders__quarantine") == [1, 3], running)
+        running.stop()
+        running.wait(120)
+    finally:
+        clear_alerters()
+    (event,) = listener.events
+    assert (event.kind, event.error_message) == ("quality_failed", "positive: 1 of 2 rows fail")
 
 
 def test_a_batch_that_fails_stops_the_stream_with_nothing_of_it_visible(shop: Shop) -> None:

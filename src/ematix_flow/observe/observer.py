@@ -17,6 +17,7 @@ from ematix_flow.spec.redaction import mask
 
 if TYPE_CHECKING:
     from ematix_flow.plan.definition import Plan
+    from ematix_flow.spec.expectations import ExpectationResult
     from ematix_flow.state.runlog.records import RunRecord
 
 CLOSE_SECONDS = 4.5  # to send what is queued; with its imports a process ends within 5 s
@@ -79,6 +80,12 @@ class Observer:
     def run_is_well(self, record: RunRecord) -> None:
         """A run that goes on, such as a stream's, has done a part of its work."""
 
+    def expectations_failed(self, record: RunRecord, failures: Sequence[ExpectationResult]) -> None:
+        """A run that goes on has done a part of its work, with rows that fail these expectations.
+
+        Each expectation is reported once in a run.
+        """
+
     def run_finished(self, record: RunRecord, ending: RunEnd) -> None:
         """The attempt is over; the record holds its outcome.
 
@@ -120,6 +127,9 @@ class Observers:
 
     def run_is_well(self, record: RunRecord) -> None:
         self._notify(lambda observer: observer.run_is_well(record))
+
+    def expectations_failed(self, record: RunRecord, failures: Sequence[ExpectationResult]) -> None:
+        self._notify(lambda observer: observer.expectations_failed(record, failures))
 
     def run_finished(self, record: RunRecord, ending: RunEnd) -> None:
         self._notify(lambda observer: observer.run_finished(record, ending))

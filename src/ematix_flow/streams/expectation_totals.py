@@ -17,16 +17,15 @@ class ExpectationTotals:
     def __init__(self) -> None:
         self._found: dict[str, dict[str, ExpectationResult]] = {}
 
-    def add(self, target: str, results: Sequence[ExpectationResult]) -> list[str]:
-        """Add the results of a batch. Returns a note for each rule that fails for the first time."""
-        own, notes = self._found.setdefault(target, {}), []
+    def add(self, target: str, results: Sequence[ExpectationResult]) -> list[ExpectationResult]:
+        """Add the results of a batch. Returns those of rules that fail for the first time."""
+        own, first = self._found.setdefault(target, {}), []
         for result in results:
             before = own.get(result.rule)
             own[result.rule] = result if before is None else _sum(before, result)
             if result.verdict != "pass" and (before is None or before.verdict == "pass"):
-                aside = ", which go to the quarantine table" if result.quarantined else ""
-                notes.append(f"{target}: {result}{aside}; later batches are only counted")
-        return notes
+                first.append(result)
+        return first
 
     def to_json(self) -> list[Mapping[str, Any]]:
         """One entry a target, as a run of a pipeline records them."""
@@ -35,6 +34,11 @@ class ExpectationTotals:
             for target, own in self._found.items()
             if own
         ]
+
+
+def first_failure_note(target: str, result: ExpectationResult) -> str:
+    aside = ", which go to the quarantine table" if result.quarantined else ""
+    return f"{target}: {result}{aside}; later batches are only counted"
 
 
 def _sum(one: ExpectationResult, other: ExpectationResult) -> ExpectationResult:

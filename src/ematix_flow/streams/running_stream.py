@@ -52,7 +52,7 @@ from ematix_flow.state.runlog.base import RunLog, project_run_log
 from ematix_flow.state.runlog.records import RunRecord, RunStatus
 from ematix_flow.state.times import utc_now
 from ematix_flow.streams.dead_letters import dead_letters_of_stream
-from ematix_flow.streams.expectation_totals import ExpectationTotals
+from ematix_flow.streams.expectation_totals import ExpectationTotals, first_failure_note
 from ematix_flow.streams.restarts import RestartNotice, RestartPolicy, RestartSupervisor
 from ematix_flow.streams.run_options import StreamRunOptions
 
@@ -360,6 +360,13 @@ class _SupervisedStream:
 
     def _on_batch(self, batch: BatchReport) -> list[str]:
         """Count the batch. Returns notes about expectations that fail for the first time."""
+        first = {
+            target: self._expectations.add(target, found) for target, found in batch.expectations.items()
+        }
+        failures = [result for found in first.values() for result in found]
+        if failures and self._record is not None:
+            self._is_healthy = True
+            self.observers.expectations_failed(self._record, failures)
         self._report_healthy()
         name = self.spec.name
         written, letters = sum(batch.rows_written.values()), sum(batch.dead_letters.values())
@@ -399,11 +406,9 @@ class _SupervisedStream:
             self.watch.messages_left_out(name, lost, batch.empty)
         if batch.quarantined:
             self.watch.rows_quarantined(name, batch.quarantined)
-        notes = []
-        for target, found in batch.expectations.items():
+        for found in batch.expectations.values():
             self.metrics.count_expectations(name, found)
-            notes += self._expectations.add(target, found)
-        return notes
+        return [first_failure_note(target, result) for target, found in first.items() for result in found]
 
     def _on_target_failure(self, target: str, error: FlowError | None) -> None:
         if error is None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from ematix_flow.backends.base import BatchTarget, TablePlan
+from ematix_flow.backends.base import BatchTarget, SparkTarget, TablePlan
 from ematix_flow.backends.gated_target import GatedTarget
 from ematix_flow.backends.sql.gate import column_infos
 from ematix_flow.backends.sql.table_names import require_distinct_names, require_table_names
@@ -121,7 +121,7 @@ def refuse_lost_older_rows(
     gate: Gate, table: TableSpec, matching: Matching, sink: BatchTarget, kind: str
 ) -> None:
     """Refuse to set aside the newest message of a key where no older one of the batch can take its place."""
-    if not isinstance(sink, RelationalTarget):
+    if isinstance(sink, SparkTarget) or not isinstance(sink, RelationalTarget):
         raise Unsupported(
             f"a target of kind {kind!r} sets no rows aside from a stream of messages that it merges: where "
             "the last message of a key fails, an earlier one of the batch that passes would be lost",

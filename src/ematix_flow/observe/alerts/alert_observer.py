@@ -17,10 +17,12 @@ from ematix_flow.observe.alerts.sent_alerts import (
     record_sent_alerts,
 )
 from ematix_flow.observe.observer import Observer, RunEnd
+from ematix_flow.spec.expectations import ExpectationResult
 from ematix_flow.state.runlog.base import RunLog
 from ematix_flow.state.runlog.records import RunRecord
 
 _MAX_UNLOGGED = 20
+_LONGEST_SIGNATURE = 300
 _DIED = "the process of the run died"
 
 
@@ -32,6 +34,8 @@ class AlertObserver(Observer):
 
     def __init__(self, address: AlertSubscription, run_log: RunLog) -> None:
         self._address, self._run_log = address, run_log
+        # by id of a run that goes on: its end overwrites the record of them
+        self._sent_during: dict[str, list[SentAlert]] = {}
         self._unlogged: dict[str, list[SentAlert]] = {}  # by pipeline: alerts that the run log did not record
         self.name = address.alerter.name
 
@@ -44,6 +48,14 @@ class AlertObserver(Observer):
                 self._alert_quality(record, problems)
             else:
                 self.run_is_well(record)
+        self._sent_during.pop(record.run_id, None)
+
+    def expectations_failed(self, record: RunRecord, failures: Sequence[ExpectationResult]) -> None:
+        problems = [each.to_json() for each in failures if each.alerts]
+        if problems and "quality_failed" in self._address.kinds:
+            self._sent_during[record.run_id] = self._alert_quality(record, problems)
+        else:
+            self.run_is_well(record)
 
     def run_is_well(self, record: RunRecord) -> None:
         alerts = self._open_alerts(record, past_well=True)
@@ -78,21 +90,32 @@ class AlertObserver(Observer):
             out = [sent, *(each for each in out if each not in known)]
         self._record_alerts(record.pipeline, record.run_id, out)
 
-    def _alert_quality(self, record: RunRecord, problems: Sequence[Mapping[str, Any]]) -> None:
-        """Alert that rows fail expectations although the run loaded them or set them aside."""
+    def _alert_quality(self, record: RunRecord, problems: Sequence[Mapping[str, Any]]) -> list[SentAlert]:
+        """Alert that rows fail expectations although the run loaded them or set them aside.
+
+        Once for each rule. Returns the open alerts.
+        """
         out = self._open_alerts(record, past_well=True)
         if any(sent.kind != "quality_failed" for sent in out):
             self.run_is_well(record)  # the run itself has recovered from a failure
             out = []
-        what = failure_signature("", "; ".join(sorted(str(each["rule"]) for each in problems)))
-        known = [sent for sent in out if (sent.kind, sent.signature) == ("quality_failed", what)]
-        remind = self._address.remind
-        event = quality_event(record, problems)
-        if not known or (remind is not None and event.timestamp - known[0].sent_at >= remind):
+        signatures = dict.fromkeys(f": {each['rule']}"[:_LONGEST_SIGNATURE] for each in problems)
+        event, remind = quality_event(record, problems), self._address.remind
+        known = {
+            sent.signature
+            for sent in out
+            if sent.kind == event.kind and (remind is None or event.timestamp - sent.sent_at < remind)
+        }
+        if not known.issuperset(signatures):
             send_with_timeout(self._address.alerter, event)
-            sent = SentAlert(self._address.key, event.kind, what, event.timestamp, record.run_id)
-            out = [sent, *(each for each in out if each not in known)]
+            others = [sent for sent in out if sent.kind != event.kind or sent.signature not in signatures]
+            sent_now = [
+                SentAlert(self._address.key, event.kind, each, event.timestamp, record.run_id)
+                for each in signatures
+            ]
+            out = [*sent_now, *others]
         self._record_alerts(record.pipeline, record.run_id, out)
+        return out
 
     def _record_alerts(self, pipeline: str, run_id: str, alerts: list[SentAlert]) -> None:
         try:
@@ -103,10 +126,13 @@ class AlertObserver(Observer):
 
     def _open_alerts(self, record: RunRecord, *, past_well: bool = False) -> list[SentAlert]:
         unlogged = self._unlogged.get(record.pipeline, [])
+        during = self._sent_during.get(record.run_id, [])
         try:
-            return open_alerts(self._run_log, record, self._address.key, past_well=past_well) or unlogged
+            found = open_alerts(self._run_log, record, self._address.key, past_well=past_well) or unlogged
         except FlowError:
-            return unlogged
+            found = unlogged
+        known = {(sent.kind, sent.signature) for sent in found}
+        return [*found, *(sent for sent in during if (sent.kind, sent.signature) not in known)]
 
 
 def _failed_expectations(record: RunRecord) -> list[Mapping[str, Any]]:
