@@ -169,6 +169,24 @@ def test_a_dry_run_finds_the_verdicts_and_creates_nothing(target: GateTarget) ->
     assert (target.rows(), target.quarantined()) == ([], [])
 
 
+def test_a_dry_run_checks_a_rule_about_the_table_that_the_run_creates(target: GateTarget) -> None:
+    assert isinstance(target.target, RelationalTarget)
+    checks = rules(
+        "warn",
+        lambda t: t.foreign_key("amount", references="shop.orders", referenced_columns="id", name="fk"),
+    )
+    rows = [order(1, None), order(2, 7)]
+    if not target.target.transactional_ddl:
+        with pytest.raises(ExpectationFailed, match="cannot evaluate 'fk'"):
+            target.load(checks, rows, dry_run=True)
+    else:
+        dry = target.load(checks, rows, dry_run=True)
+        assert [(each.failing, each.checked) for each in dry.expectations] == [(1, 1)]
+        assert target.target.inspect(ORDERS) is None
+    run = target.load(checks, rows)
+    assert [(each.failing, each.checked) for each in run.expectations] == [(1, 1)]
+
+
 def test_a_rule_that_the_database_refuses_fails_the_load_and_is_named(target: GateTarget) -> None:
     checks = [
         *positive("warn"),

@@ -156,6 +156,12 @@ def test_a_dry_run_counts_and_changes_nothing(database: Path) -> None:
     assert len(execute(database, "SELECT * FROM analytics__people")) == 2
 
 
+def test_a_dry_run_counts_the_rows_of_a_table_that_the_run_changes(database: Path) -> None:
+    execute(database, "CREATE TABLE analytics__people (id bigint PRIMARY KEY)")
+    assert declare(on_drift="evolve").dry_run().rows_inserted == 2
+    assert [row[1] for row in execute(database, "PRAGMA table_info(analytics__people)")] == ["id"]
+
+
 def test_validation_answers_instead_of_raising(database: Path) -> None:
     assert declare().validate().ok
     wrong = declare("wrong", sql="SELECT id, nam FROM raw_people").validate()

@@ -169,7 +169,10 @@ class LoadTransaction:
         return self.database.dialect
 
     def dry_run(self) -> LoadResult:
-        """Run the strategy's statements in a transaction that is always rolled back."""
+        """Change the table and run the strategy's statements, in a transaction that is always rolled back.
+
+        Without the planned changes, which some databases cannot roll back, the strategy is left out.
+        """
         session, load, database = self.session, self.load, self.database
         session.begin()
         try:
@@ -178,11 +181,11 @@ class LoadTransaction:
             if database.control_table_exists(session, LEDGER) and self._ledger_holds(batch_key(load, high)):
                 # the table holds the rows already, which must not fail the dry run
                 return LoadResult(RowCounts(read=rows_in), duplicate=True)
+            if database.transactional_ddl:
+                database.make_planned_changes(session, load)
             checked = self.gate_checks.check(select)
             rows_in += checked.older
-            if database.transactional_ddl and load.plan.table_plan.changes:
-                database.make_planned_changes(session, load)
-            elif not self._table_is_as_planned():
+            if not self._table_is_as_planned():
                 inserted = rows_in - checked.quarantined
                 return LoadResult(
                     RowCounts(read=rows_in, inserted=inserted), high, expectations=checked.results

@@ -11,7 +11,6 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ematix_flow import fault_points
@@ -192,16 +191,13 @@ def open_source(plan: Plan, connections: Connections) -> BatchSource | SparkSour
 
 
 def build_load(plan: Plan, target_plan: TargetPlan, run_id: uuid.UUID, batch_key: str, dry_run: bool) -> Load:
-    load_plan = target_plan.load
-    if dry_run:  # the table keeps its definition
-        load_plan = replace(load_plan, table_plan=TablePlan(), quarantine_plan=TablePlan())
     return Load(
         pipeline=plan.pipeline.name,
         target=target_plan.target.label,
-        plan=load_plan,
+        plan=target_plan.load,
         run_id=run_id,
         loaded_at=dt.datetime.now(dt.timezone.utc),
-        batch_key=None if load_plan.range is not None else batch_key,
+        batch_key=None if target_plan.load.range is not None else batch_key,
         dry_run=dry_run,
     )
 
