@@ -15,7 +15,7 @@ from ematix_flow.backends.base import LoadResult, QuarantinedRows, QuarantineFil
 from ematix_flow.backends.objectstore.formats.file_readers import read_rows
 from ematix_flow.backends.objectstore.target import FilesTarget
 from ematix_flow.engine.planning.gates import plan_gate
-from ematix_flow.errors import ExpectationFailed, NameRefused, PlanError, RowRejected
+from ematix_flow.errors import ExpectationFailed, NameRefused, PlanError, RowRejected, TargetFailed
 from ematix_flow.spec.connections import Connection
 from ematix_flow.spec.expectations import Expectation, ExpectationsSpec, OnFail, quarantine_table
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
@@ -408,6 +408,16 @@ def test_rows_of_files_in_quarantine_are_counted_shown_in_order_and_purged(targe
     mine = QuarantinedRows(place, QuarantineFilter(PIPELINE, "positive", counts[1].batch))
     assert target.target.purge_quarantined(mine) == 2
     assert [row["id"] for row in target.quarantined()] == [2, 4]
+
+
+def test_a_damaged_file_of_a_quarantine_is_named_when_its_rows_are_counted(target: FilesGateTarget) -> None:
+    target.load(positive("quarantine"), [order(1, -1)])
+    place = quarantine_table(TABLE, None)
+    folder = Path(target.backend.connection.path, "shop", "orders__quarantine")  # type: ignore[attr-defined]
+    (file,) = folder.glob("*.parquet")
+    file.write_bytes(b"no parquet")
+    with pytest.raises(TargetFailed, match=file.name):
+        target.target.count_quarantined(place, PIPELINE)
 
 
 # ------------------------------------------------------------------ crashes

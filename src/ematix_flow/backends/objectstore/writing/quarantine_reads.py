@@ -1,4 +1,4 @@
-"""Counts and shows the rows of a quarantine table of files. DuckDB groups and orders them on disk if need be."""
+"""Counts and shows the rows of files in quarantine. DuckDB groups and orders them while they are read."""
 
 from __future__ import annotations
 
@@ -57,6 +57,7 @@ def read_rows_of_files(
 
 def _query(home: TableStorage, choice: RowChoice, sql: str) -> list[tuple[Any, ...]]:
     """The answer to a statement about ``chosen``: the time, batch, rule and place of each chosen row."""
+    import duckdb
     import numpy
     import pyarrow as pa
 
@@ -64,18 +65,30 @@ def _query(home: TableStorage, choice: RowChoice, sql: str) -> list[tuple[Any, .
 
     if home.current_version() is None:
         return []
+    schema = pa.schema([(_COLUMNS[0], pa.timestamp("us", "UTC")), *((n, pa.string()) for n in _COLUMNS[1:])])
+    schema = schema.append(pa.field("place", pa.int64()))
+    errors: list[Exception] = []
+
+    def numbered() -> Iterator[pa.RecordBatch]:
+        start = 0
+        try:
+            for batch in _chosen_rows(home, choice, _COLUMNS):
+                places = pa.array(numpy.arange(start, start + batch.num_rows, dtype="int64"))
+                arrays = [*(batch.column(name) for name in _COLUMNS), places]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+                start += batch.num_rows
+        except Exception as error:  # DuckDB would raise another one
+            errors.append(error)
+            raise
+
     with open_workspace() as workspace:
-        engine, start = workspace.connection, 0
-        engine.execute(
-            f"CREATE TABLE chosen ({_AT} TIMESTAMPTZ, {_BATCH} VARCHAR, {_RULE} VARCHAR, place BIGINT)"
-        )
-        for batch in _chosen_rows(home, choice, _COLUMNS):
-            places = pa.array(numpy.arange(start, start + batch.num_rows, dtype="int64"))
-            arrays = [*(batch.column(name) for name in _COLUMNS), places]
-            engine.register("piece", pa.Table.from_arrays(arrays, names=[*_COLUMNS, "place"]))
-            engine.execute("INSERT INTO chosen SELECT * FROM piece")
-            start += batch.num_rows
-        return fetch_rows(engine, sql)
+        workspace.connection.register("chosen", pa.RecordBatchReader.from_batches(schema, numbered()))
+        try:
+            return fetch_rows(workspace.connection, sql)
+        except duckdb.Error:
+            if errors:
+                raise errors[0] from None
+            raise
 
 
 def _chosen_rows(
