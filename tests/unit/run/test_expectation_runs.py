@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from ematix_flow import BigInt, SQLiteConnection, Text, ematix, pk
+from ematix_flow import BigInt, SQLiteConnection, Target, Text, ematix, pk
 from ematix_flow.alerters import Alerter, AlertEvent
 from ematix_flow.api.pipeline import Pipeline
 from ematix_flow.backends.state_stores.run_logs import open_run_log
@@ -138,6 +138,29 @@ def test_a_gate_that_cannot_work_is_refused_by_the_plan(
     with pytest.raises(error) as refused:
         declare(**options).plan()
     assert said in str(refused.value)
+
+
+def test_a_quarantine_table_for_two_targets_of_one_database_is_refused(shop: Path) -> None:
+    one, other = (SQLiteConnection(name=name, path=str(shop)) for name in ("one", "other"))
+    elsewhere = SQLiteConnection(name="elsewhere", path=str(shop.with_name("elsewhere.db")))
+
+    def load_into(second: SQLiteConnection) -> Pipeline:
+        @ematix.pipeline(
+            targets=[Target(one, table=Orders), Target(second, table=Orders)],
+            source_connection=one,
+            name=second.name,
+            expectations=RULES,
+            quarantine="bad_orders",
+        )
+        def load(conn: Any) -> str:
+            return "SELECT order_id, amount, email FROM incoming"
+
+        return load
+
+    with pytest.raises(PlanError, match="connections 'one' and 'other' reach the same") as refused:
+        load_into(other).plan()
+    assert "main.bad_orders would hold the rows of two targets" in refused.value.what
+    assert len(load_into(elsewhere).plan().targets) == 2
 
 
 # ------------------------------------------------------------------ results and the run log

@@ -6,13 +6,14 @@ What a kind of target cannot evaluate exactly is refused here, before anything i
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from ematix_flow.backends.base import BatchTarget, SparkTarget, TablePlan
+from ematix_flow.backends.base import Backend, BatchTarget, SparkTarget, TablePlan
 from ematix_flow.backends.gated_target import GatedTarget
 from ematix_flow.backends.sql.gate import column_infos
 from ematix_flow.backends.sql.table_names import require_distinct_names, require_table_names
@@ -138,6 +139,31 @@ def refuse_lost_older_rows(
                 where=gate.where,
                 next_step='give it the action "fail" or "warn"',
             )
+
+
+def refuse_shared_quarantine(
+    targets: Sequence[tuple[Gate | None, Backend]], where: SourceLocation | None
+) -> None:
+    """Refuse one quarantine table for two targets, also where two connections reach one database."""
+    held = [(gate.quarantine, backend) for gate, backend in targets if gate is not None and gate.quarantine]
+    for (first, one), (second, other) in combinations(held, 2):
+        if first.label.lower() != second.label.lower() or one.kind != other.kind:
+            continue
+        if one is not other and not one.is_same_database(other):
+            continue
+        if first.schema is None and _default_database(one) != _default_database(other):
+            continue
+        names = " and ".join(repr(each.connection.name) for each in (one, other))
+        raise PlanError(
+            f"the quarantine table {first.label} would hold the rows of two targets: the connections {names} "
+            "reach the same database",
+            where=where,
+            next_step="leave quarantine= out: then each target has its own table, <table>__quarantine",
+        )
+
+
+def _default_database(backend: Backend) -> str | None:
+    return backend.query_context().get("default database")
 
 
 def _refuse_partial_batches(matching: Matching, where: SourceLocation | None) -> None:

@@ -20,7 +20,7 @@ from ematix_flow.backends.sql.computed_table import computed_table_name, select_
 from ematix_flow.backends.sql.table_names import refuse_reserved, require_table_names
 from ematix_flow.backends.sql.target import RelationalTarget
 from ematix_flow.engine.connections import Connections, compare_connections
-from ematix_flow.engine.planning.gates import plan_gate
+from ematix_flow.engine.planning.gates import plan_gate, refuse_shared_quarantine
 from ematix_flow.engine.planning.source_range import (
     bound_range,
     late_warning,
@@ -151,6 +151,9 @@ def _build_unlocated(
         with _target_errors(target):
             planned.append(_plan_target(spec, target, path, source, connections, cores))
     targets = tuple(planned)
+    refuse_shared_quarantine(
+        [(each.load.gate, connections.backend(each.target.connection)) for each in targets], spec.where
+    )
     shared = None
     if len(spec.targets) > 1:
         ranges = [

@@ -15,7 +15,7 @@ from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.backends.payloads.connection_payloads import payload_of
 from ematix_flow.backends.sql.table_names import require_table_names
 from ematix_flow.engine.connections import Connections
-from ematix_flow.engine.planning.gates import plan_gate, refuse_lost_older_rows
+from ematix_flow.engine.planning.gates import plan_gate, refuse_lost_older_rows, refuse_shared_quarantine
 from ematix_flow.engine.planning.stream_changes import plan_change_target, with_soft_delete_column
 from ematix_flow.engine.planning.stream_columns import DECLARED, REGISTERED, computed_columns, existing_table
 from ematix_flow.engine.planning.stream_drift import evolved_table, judge_new_columns
@@ -106,12 +106,16 @@ def plan_targets(
         outgoing = computed_columns(spec, connections, columns, lookups)
     if spec.window is not None:
         outgoing = window_columns(spec.window, outgoing, spec.where)
-    return tuple(
+    planned = tuple(
         _plan_target(spec, target, connections, outgoing, are_declared)
         if spec.cdc is None
         else plan_change_target(spec, target, connections, outgoing, are_declared)
         for target in spec.targets
     )
+    refuse_shared_quarantine(
+        [(each.load.gate, connections.backend(each.target.connection)) for each in planned], spec.where
+    )
+    return planned
 
 
 def _plan_target(
