@@ -204,7 +204,7 @@ class ConditionCompiler:
         pairs = self._equal_parts(assertion, "repeated")
         return exp.Exists(this=filtered(from_rows(keys, number(1), alias="repeated"), *pairs))
 
-    # --- keys by a join, for engines that would evaluate EXISTS anew for each row ---
+    # --- keys by a join, for engines that would evaluate EXISTS once for each row ---
 
     def failing_keys(self, assertion: Assertion, case: int | None = None) -> FailingRows | None:
         """The rows that fail `unique` or `foreign_key`, by a join; None where EXISTS is as good."""

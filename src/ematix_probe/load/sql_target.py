@@ -59,7 +59,7 @@ def read_statement(sql: str, dialect: Dialect) -> Statement:
     except TokenError as error:
         raise ValueError(str(error)) from None
     kinds = [token.token_type.name for token in tokens]
-    # the body of a function or a trigger has semicolons of its own
+    # the body of a function or a trigger has semicolons too
     if kinds[:1] != ["CREATE"] and any(
         one == "SEMICOLON" != other for one, other in itertools.pairwise(kinds)
     ):

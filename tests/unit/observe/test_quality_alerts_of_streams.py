@@ -40,7 +40,7 @@ def failure(rule: str, *, alerts: bool = True) -> ExpectationResult:
 
 
 class Stream:
-    """Runs of one stream, each with an observer of its own, as after a restart of the process."""
+    """Runs of one stream, each with a separate observer, as after a restart of the process."""
 
     def __init__(self, log: RunLog, listener: Listener, kinds: Sequence[AlertKind] = KINDS) -> None:
         self.log, self.listener, self.kinds, self.runs = log, listener, frozenset(kinds), 0
