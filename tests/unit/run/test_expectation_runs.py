@@ -223,6 +223,14 @@ def test_no_expectation_and_no_probe_is_checked_if_the_environment_says_so(
     assert len(skipped) == 3
 
 
+@pytest.mark.parametrize("value", ["", "0", "false", "No", "off"])
+def test_a_variable_that_says_no_keeps_the_checks(
+    declare: Declare, shop: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("EMATIX_SKIP_QUALITY", value)
+    assert len(declare(expectations=RULES).sync().expectations) == len(RULES)
+
+
 # ------------------------------------------------------------------ probes before and after
 
 

@@ -48,8 +48,9 @@ class PlannedGate:
 
 
 def are_checks_skipped(env: Mapping[str, str] | None = None) -> bool:
-    """Whether the environment says that no expectation is checked: any value of the variable, also 0."""
-    return bool((os.environ if env is None else env).get(SKIP_VARIABLE))
+    """Whether the environment says that no expectation is checked: any value of the variable but a "no"."""
+    value = (os.environ if env is None else env).get(SKIP_VARIABLE, "")
+    return value.strip().lower() not in ("", "0", "false", "no", "off")
 
 
 def plan_gate(
