@@ -54,45 +54,49 @@ def expect(name: str, condition: Condition) -> ExpectationList:
 
     A condition is SQL of the target, an assertion, or a function of the tester of a probe.
     """
-    return _build("expect", {name: condition}, "warn")
+    return _build("expect", [(name, condition)], "warn")
 
 
 def expect_or_drop(name: str, condition: Condition) -> ExpectationList:
     """Load the rows for which the condition is not false; the others go to the quarantine table."""
-    return _build("expect_or_drop", {name: condition}, "quarantine")
+    return _build("expect_or_drop", [(name, condition)], "quarantine")
 
 
 def expect_or_fail(name: str, condition: Condition) -> ExpectationList:
     """Load nothing if the condition is false for a row."""
-    return _build("expect_or_fail", {name: condition}, "fail")
+    return _build("expect_or_fail", [(name, condition)], "fail")
 
 
 def expect_all(expectations: Mapping[str, Condition]) -> ExpectationList:
     """Several of `expect`: a mapping of name and condition."""
-    return _build("expect_all", expectations, "warn")
+    return _build("expect_all", _pairs("expect_all", expectations), "warn")
 
 
 def expect_all_or_drop(expectations: Mapping[str, Condition]) -> ExpectationList:
     """Several of `expect_or_drop`: a mapping of name and condition."""
-    return _build("expect_all_or_drop", expectations, "quarantine")
+    return _build("expect_all_or_drop", _pairs("expect_all_or_drop", expectations), "quarantine")
 
 
 def expect_all_or_fail(expectations: Mapping[str, Condition]) -> ExpectationList:
     """Several of `expect_or_fail`: a mapping of name and condition."""
-    return _build("expect_all_or_fail", expectations, "fail")
+    return _build("expect_all_or_fail", _pairs("expect_all_or_fail", expectations), "fail")
 
 
-def _build(called: str, conditions: Any, action: OnFail) -> ExpectationList:
+def _pairs(called: str, conditions: Any) -> list[tuple[Any, Any]]:
+    if isinstance(conditions, Mapping) and conditions:
+        return list(conditions.items())
+    raise DeclarationError(
+        f"{called}() takes a mapping of name and condition, not {conditions!r}",
+        where=caller_location(),
+        next_step=f'write {called}({{"amount is positive": "amount > 0"}})',
+    )
+
+
+def _build(called: str, conditions: Iterable[tuple[Any, Any]], action: OnFail) -> ExpectationList:
     where = caller_location()
-    if not isinstance(conditions, Mapping) or not conditions:
-        raise DeclarationError(
-            f"{called}() takes a mapping of name and condition, not {conditions!r}",
-            where=where,
-            next_step=f'write {called}({{"amount is positive": "amount > 0"}})',
-        )
     rules = [
         Expectation(each, action)
-        for name, condition in conditions.items()
+        for name, condition in conditions
         for each in _named_assertions(called, name, condition, where)
     ]
     for rule in rules:

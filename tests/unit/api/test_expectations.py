@@ -210,6 +210,7 @@ def test_several_targets_of_a_connection_do_not_share_a_quarantine_table() -> No
     [
         (lambda: ematix.expect("a", 5), "not 5"),
         (lambda: ematix.expect("", "x > 0"), "takes a name and a condition, not ''"),
+        (lambda: ematix.expect(["a"], "x > 0"), "takes a name and a condition, not ['a']"),
         (lambda: ematix.expect("a", "  "), "the condition of 'a'"),
         (lambda: ematix.expect_all([]), "takes a mapping of name and condition, not []"),
         (lambda: ematix.expect_all({}), "takes a mapping of name and condition"),
