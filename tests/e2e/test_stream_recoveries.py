@@ -363,7 +363,7 @@ def test_no_row_is_blamed_for_a_database_that_goes_away_while_it_is_looked_for(
     query(pg_database, "CREATE TABLE events (id bigint NOT NULL CHECK (id <> 3), page text)")
     produce(kafka, kafka_topic, [{"id": n, "page": "a"} for n in range(6)])
 
-    def away(*_: object) -> None:
+    def away(*_: object, **options: object) -> None:
         raise TargetFailed("the connection to the target broke")
 
     followed = events_into(pg_database, kafka, kafka_topic, transform_on_error="drop")
