@@ -20,6 +20,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCES = REPOSITORY / "src"
 # Before a test has its own home: what `make` installed is in this cache, so that nothing is fetched again
 UV_CACHE = os.environ.get("UV_CACHE_DIR") or str(Path.home() / ".cache" / "uv")
+_LEFT_OUT = ("PYTHONPATH", "VIRTUAL_ENV", "UV_BUILD_CONSTRAINT")  # the last is a path in the checkout
 
 
 def run(folder: Path, *command: str | Path) -> str:
@@ -30,7 +31,7 @@ def run(folder: Path, *command: str | Path) -> str:
 
 
 def _completed(folder: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
-    env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    env = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
     return subprocess.run(
         [str(word) for word in command],
         cwd=folder,
