@@ -40,7 +40,7 @@ def judge_drift(assertion: Drift, value: Any, past_values: Sequence[Any]) -> tup
     """Whether the value is inside the band of its past, and why. The order of the past does not matter.
 
     With too few recorded runs it passes and says so. Past values that are no numbers do not count. A value
-    that is no number, such as the average of no rows, is outside of every band.
+    that is not a number, such as the average of no rows, is outside of every band.
     """
     past = [number for number in map(as_number, past_values) if number is not None]
     current = as_number(value)

@@ -99,7 +99,7 @@ class SQLiteDialect(ProbeDialect):
     def read_sum(self, column: ColumnInfo, values: list[Any]) -> int | float | Decimal:
         high, low, rest, rests = values
         whole = (high or 0) * _HALF + (low or 0)
-        if rests:  # whose sum is NULL where it is no number: infinity and minus infinity
+        if rests:  # whose sum is NULL for infinity plus minus infinity
             scaled = whole / 10 ** (_whole_scale(column) or 0)
             return math.nan if rest is None else float(scaled + rest)
         scale = _whole_scale(column)
