@@ -58,9 +58,22 @@ def options_of(
     severity = given.get("severity", "fail")
     if severity not in ("fail", "warn"):
         raise wrong(method, f'severity= is "fail" or "warn", not {severity!r}')
-    tolerated = share(method, "tolerate", given.get("tolerate", 0.0))
+    tolerated = given.get("tolerate", 0.0)
+    if is_number(tolerated) and 1 < tolerated <= 100:
+        raise DeclarationError(
+            f"{method}(): tolerate= is a share from 0 to 1, not {tolerated!r}",
+            where=caller_location(),
+            next_step=f"write  tolerate={tolerated / 100:g}  for {tolerated:g} %",
+        )
+    tolerated = share(method, "tolerate", tolerated)
     for name in ("where", "name"):
         if given.get(name) is not None:
+            if isinstance(given[name], str) and not given[name].strip():
+                raise DeclarationError(
+                    f"{method}(): {name}= is a text that is not empty, not {given[name]!r}",
+                    where=caller_location(),
+                    next_step=f"leave {name}= out",
+                )
             text(method, f"{name}=", given[name])
     return Options(severity=severity, where=given.get("where"), tolerate=tolerated, name=given.get("name"))
 

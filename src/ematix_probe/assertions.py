@@ -48,8 +48,10 @@ class Assertion:
 
     @property
     def label(self) -> str:
-        """The name of its result: the declared one, else one made from its arguments."""
-        return self.options.name or self.default_label
+        """The name of its result: the declared one, else one made from its arguments and ``where=``."""
+        if self.options.name or not self.options.where:
+            return self.options.name or self.default_label
+        return f"{self.default_label} where {' '.join(self.options.where.split())}"
 
     @property
     def default_label(self) -> str:

@@ -5,19 +5,25 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ematix_probe.assertions import Assertion
 from ematix_probe.errors import DeclarationError
-from ematix_probe.location import caller_location
+from ematix_probe.location import caller_location, calling_module_body
 from ematix_probe.report import RunReport
 from ematix_probe.sources.base import Source, Subject
 from ematix_probe.tester import Tester
+from ematix_probe.unknown_options import refuse_unknown_options
 
 if TYPE_CHECKING:
     from ematix_probe.history.store import RunHistory
+
+
+_CHANGES = r"(?i)\s*(?:insert|update|delete|merge|drop|create|alter|truncate)\s"
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,7 @@ class DataProbe:
 
     def __init__(self, plan: DataPlan) -> None:
         self._plan = plan
+        self.declared_in = calling_module_body()
         self.__name__ = plan.name
         self.__doc__ = plan.description
 
@@ -78,9 +85,10 @@ class DataProbe:
         )
 
 
+@refuse_unknown_options("@probe.data")
 def data(
-    *,
-    source: Any,
+    *misplaced: Any,
+    source: Any = None,
     table: str | None = None,
     query: str | None = None,
     schema: str | None = None,
@@ -93,12 +101,20 @@ def data(
     from ematix_probe.sources.resolving import resolve_source
 
     where = caller_location()
+    if misplaced or source is None:
+        raise DeclarationError(
+            "@probe.data needs source=, and takes arguments by name only",
+            where=where,
+            next_step='write  @probe.data(source=…, table="orders")',
+        )
     _check_texts({"name": name}, where)
     opened = resolve_source(source, where)
     subject = build_subject(opened, table, query, schema, where)
 
     def declare(function: Callable[[Tester], object]) -> DataProbe:
         _check_function(function, where)
+        refuse_deferred_body(function, where)
+        refuse_replaced_probe(function, where)
         tester = Tester()
         function(tester)
         if not tester.assertions:
@@ -107,6 +123,7 @@ def data(
                 where=where,
                 next_step='add one in its body, as in  t.column("id").not_null()',
             )
+        refuse_repeated_labels(function.__name__, tester.assertions, where)
         return DataProbe(
             DataPlan(
                 name or function.__name__,
@@ -140,7 +157,42 @@ def build_subject(
             where=where,
             next_step="name the schema in the query",
         )
+    if query is not None and re.match(_CHANGES, query):
+        raise DeclarationError(
+            f"query= is one SELECT, not {' '.join(query.split())[:60]!r}",
+            where=where,
+            next_step='write  query="SELECT …"',
+        )
     return Subject(table or "", schema, query)
+
+
+def refuse_replaced_probe(function: Any, where: str | None) -> None:
+    """Refuse a function with the name of an earlier probe of the file, which nothing would find any more."""
+    body = calling_module_body()
+    name = getattr(function, "__name__", None)
+    earlier = getattr(function, "__globals__", {}).get(name)
+    if body is None or earlier is None or getattr(type(earlier), "assertion_names", None) is None:
+        return
+    declared = earlier.plan().where if hasattr(earlier, "plan") else None
+    if getattr(earlier, "declared_in", None) is body and declared != where:
+        from ematix_probe.loading import short
+
+        raise DeclarationError(
+            f"two functions of probes are called {name!r}, and the second replaces the first",
+            where=f"{short(declared)} and {short(where)}",
+            next_step="rename one of the functions",
+        )
+
+
+def refuse_repeated_labels(probe: str, assertions: Sequence[Assertion], where: str | None) -> None:
+    """The history, trends and reports know an assertion by its label: two of one label would be mixed up."""
+    for label, times in Counter(assertion.label for assertion in assertions).items():
+        if times > 1:
+            raise DeclarationError(
+                f"{'two' if times == 2 else times} assertions of the probe {probe!r} are called {label!r}",
+                where=where,
+                next_step="give one of them another name, with name=",
+            )
 
 
 def _check_texts(given: Mapping[str, Any], where: str | None) -> None:
@@ -163,3 +215,15 @@ def _check_function(function: Any, where: str | None) -> None:
             where=where,
             next_step="write  def orders(t): …  below it",
         ) from None
+
+
+def refuse_deferred_body(function: Any, where: str | None) -> None:
+    """Refuse a function whose body does not run when it is called, so that no assertion would be added."""
+    name = getattr(function, "__name__", function)
+    step = None
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        found, step = f"async def {name}", f"write  def {name}(t): …"
+    elif inspect.isgeneratorfunction(function):
+        found, step = f"{name}() with yield in its body", "call the methods of t without  yield"
+    if step is not None:
+        raise DeclarationError(f"a probe is a plain function, not {found}", where=where, next_step=step)

@@ -28,8 +28,10 @@ def parse_duration(spec: Duration) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """``90`` as ``1m 30s``: the two largest units. ``2.5`` stays ``2.5s``."""
-    if seconds < 1:
+    """``90`` as ``1m 30s``: the two largest units. ``2.5`` stays ``2.5s``, and a little is not 0."""
+    if 0 < seconds < 0.001:
+        return "under 1ms"
+    if seconds < 0.9995:
         return f"{seconds * 1000:.0f}ms"
     if seconds < 9.95:
         return f"{round(seconds, 1):g}s"

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 
 from ematix_probe.errors import DeclarationError
 
 REFERENCE = re.compile(r"\$\{(?:env:)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
 
 
-def resolve(text: str, where: str | None = None) -> str:
-    """The text with its references replaced; DeclarationError for a variable that is not set."""
+def resolve(
+    text: str, where: str | None = None, encode: Callable[[str, re.Match[str]], str] | None = None
+) -> str:
+    """The text with its references replaced; DeclarationError for a variable that is not set.
+
+    ``encode`` gets each value and its reference, and returns what is put in its place.
+    """
 
     def value(found: re.Match[str]) -> str:
         given = os.environ.get(found["name"], found["default"])
@@ -21,7 +27,7 @@ def resolve(text: str, where: str | None = None) -> str:
                 where=where,
                 next_step=f"set it, as in  export {found['name']}=…",
             )
-        return given
+        return given if encode is None else encode(given, found)
 
     return REFERENCE.sub(value, text)
 

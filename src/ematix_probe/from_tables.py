@@ -6,15 +6,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ematix_probe.assertions import NotNull, Options, Unique
-from ematix_probe.declaration import DataPlan, DataProbe
+from ematix_probe.declaration import DataPlan, DataProbe, refuse_deferred_body, refuse_repeated_labels
 from ematix_probe.errors import DeclarationError
 from ematix_probe.location import caller_location
 from ematix_probe.sources.base import Subject
 from ematix_probe.tester import Tester
+from ematix_probe.unknown_options import refuse_unknown_options
 
 _IS_CURRENT, _VALID_FROM, _VALID_TO = "is_current", "valid_from", "valid_to"
 
 
+@refuse_unknown_options("probe_from_table()")
 def probe_from_table(
     table_cls: Any,
     *,
@@ -53,6 +55,7 @@ def probe_from_table(
         columns_of_key = tuple(each for each in group if not (versions and each == _VALID_FROM))
         tester.add(Unique(columns_of_key or group, options=options))
     if extend is not None:
+        refuse_deferred_body(extend, where)
         extend(tester)
     label = getattr(table_cls, "__name__", tablename)
     if not tester.assertions:
@@ -61,6 +64,7 @@ def probe_from_table(
             where=where,
             next_step="add assertions, as in  extend=lambda t: t.row_count(at_least=1)",
         )
+    refuse_repeated_labels(name or tablename, tester.assertions, where)
     resolved = resolve_source(source, where)
     declared_schema = schema if schema is not None else getattr(table_cls, "__schema__", None)
     alone = resolved.default_subject

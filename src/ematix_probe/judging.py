@@ -29,6 +29,7 @@ from ematix_probe.assertions import (
     Unique,
 )
 from ematix_probe.duration import format_duration
+from ematix_probe.failing_values import are_samples_wanted, is_figure
 from ematix_probe.report import AssertionResult, Verdict
 
 Measures = Mapping[str, Any]
@@ -102,7 +103,7 @@ def _rows(singular: str, plural: str) -> Callable[[Assertion, Measures], Judgeme
             return True, "there are no rows to check", figures
         words = (singular if failing == 1 else plural).format(**_words(assertion))
         shown = f" ({wording.percent(share)})" if failing else ""
-        message = f"{wording.count(failing)} of {wording.count(checked)} rows{shown} {words}"
+        message = f"{wording.share_of_rows(failing, checked)}{shown} {words}"
         if tolerated and failing:
             message += f"; {wording.percent(tolerated)} are tolerated"
         return share <= tolerated, message, figures
@@ -141,7 +142,7 @@ def _null_share(assertion: NullShare, measures: Measures) -> Judgement:
     asked = f"at most {wording.percent(assertion.at_most)}"
     if assertion.at_least:
         asked = f"{wording.percent(assertion.at_least)} … {wording.percent(assertion.at_most)}"
-    found = f"{wording.count(failing)} of {wording.count(checked)} rows ({wording.percent(share)})"
+    found = f"{wording.share_of_rows(failing, checked)} ({wording.percent(share)})"
     found += " is NULL" if failing == 1 else " are NULL"
     return (
         holds,
@@ -177,6 +178,8 @@ def _percentile(assertion: PercentileBetween, measures: Measures) -> Judgement:
     if value is None:
         return False, f"there is no {name}, because there are no values; asked for: {asked}", {name: None}
     shown = wording.time_text(value) if measures.get("is_time") else wording.figure(value)
+    if not (measures.get("is_time") or is_figure(value) or are_samples_wanted()):
+        shown, value = "a text that is not shown", None
     how = "by a sketch" if measures["method"] == "sketch" else "exact"
     return bool(measures["inside"]), f"{name} is {shown} ({how}); asked for: {asked}", {name: value}
 
@@ -193,6 +196,8 @@ def _schema(assertion: SchemaMatch, measures: Measures) -> Judgement:
 def _freshness(assertion: Freshness, measures: Measures, now: dt.datetime) -> Judgement:
     newest = measures["newest_microseconds"]
     allowed = f"at most {format_duration(assertion.within)} is allowed"
+    if measures.get("strays"):
+        return False, f"there is no newest value: {_strays(measures)}; {allowed}", {"age_seconds": None}
     if newest is None:
         what = "there are no rows" if not measures["checked"] else "all values are NULL"
         return False, f"{what}, so nothing is fresh; {allowed}", {"age_seconds": None}
@@ -250,6 +255,8 @@ def _drift(assertion: Drift, measures: Measures, past: Past) -> Judgement:
 
     name = assertion.metric if assertion.p is None else f"p{assertion.p * 100:g}"
     value = measures["percentile" if assertion.metric == "percentile" else name]
+    if not (is_figure(value) or are_samples_wanted()):
+        value = None
     holds, message = judge_drift(assertion, value, [each.get(name) for each in past])
     return holds, message, {name: value}
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ematix_probe.wording import literal
+
 FLAVOURS = ("python", "postgres", "re2", "java", "mysql")
 
 _WHITESPACE = " \t\n\r\f\v"
@@ -46,7 +48,7 @@ def check_pattern(pattern: str) -> int:
     try:
         return re.compile(written, re.ASCII).groups
     except re.error as error:
-        raise PatternError(f"the regular expression {pattern!r} is wrong: {error}") from None
+        raise PatternError(f"the regular expression {literal(pattern)} is wrong: {error}") from None
 
 
 def matches_empty_after_start(pattern: str) -> bool:
@@ -146,7 +148,7 @@ class _PatternTranslator:
 
     def _not_portable_error(self, why: str) -> PatternError:
         return PatternError(
-            f"the regular expression {self.pattern!r} {why}",
+            f"the regular expression {literal(self.pattern)} {why}",
             next_step="use only syntax that all engines share, or sql() with a function of the source",
         )
 

@@ -35,6 +35,8 @@ _QUOTED_PASSWORD = re.compile(
     rf"(?P<head>\b\w{{0,40}}(?:{_WORDS})[\"']\s*:\s*)(?P<q>[\"'])(?P<pw>(?:\\.|(?!(?P=q))[^\\])+)(?P=q)",
     re.IGNORECASE,
 )
+# advice: "export DB_PASSWORD=…", "${DB_PASSWORD:-…}"
+_GAP = re.compile(r"(?P<q>['\"]?)-?(?:…|\.{3})(?P=q)\}{0,2}\.?")
 # "/etc/passwd: File exists" is a file name and a system error, not a password
 _PATH_BEFORE = re.compile(r"(?:^|[\s'\"(=])/(?:[^/\s:]{1,255}/){0,40}$")
 _SYSTEM_ERROR_TEXTS = tuple(sorted({os.strerror(number).lower() for number in errno.errorcode}))
@@ -64,8 +66,9 @@ def mask(text: str) -> str:
 
 
 def _is_harmless(found: re.Match[str]) -> bool:
-    """Whether the text after the word is a reference, or a system error about a file of that name."""
-    if found["pw"].startswith("${"):
+    """Whether the text after the word is a reference, a gap to fill in, or a system error about a file of
+    that name."""
+    if found["pw"].startswith("${") or _GAP.fullmatch(found["pw"]):
         return True
     text, following = found.string, found.string[found.start("pw") : found.start("pw") + 80].lower()
     return (

@@ -13,24 +13,37 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_probe.assertions import Assertion, Drift, ForeignKey, RowCountChange
 from ematix_probe.errors import ProbeError
+from ematix_probe.failing_values import are_samples_wanted
+from ematix_probe.history.forgiving import ForgivingHistory
+from ematix_probe.history.given import prepare_history
 from ematix_probe.judging import error_result, judge, warn_of_future
 from ematix_probe.report import AssertionResult, RunReport, worst
 from ematix_probe.sources.base import ColumnInfo, OpenSubject
+from ematix_probe.sources.sql_subject import add_schema_hint
 
 if TYPE_CHECKING:
+    from ematix_probe.compiling import Measured
     from ematix_probe.declaration import DataPlan
     from ematix_probe.run_history import RunHistory
+    from ematix_probe.sampling import FailingAssertion
 
-SAMPLES = 10
-_TOGETHER = 150  # assertions a statement: SQLite takes 2000 columns, Postgres 1664
 _PAST_RUNS = 30
 _SHOWN_LETTERS = 200
 
 
 def run_data_probe(
-    plan: DataPlan, *, history: RunHistory | None = None, now: dt.datetime | None = None
+    plan: DataPlan,
+    *,
+    history: RunHistory | ForgivingHistory | None = None,
+    now: dt.datetime | None = None,
 ) -> RunReport:
-    """Check all assertions of a plan. ``history`` gives them their past and records the run."""
+    """Check all assertions of a plan. ``history`` gives them their past and records the run.
+
+    A history that cannot be opened raises before anything is read. A `ForgivingHistory` does not: then the
+    assertions that need the past are errors.
+    """
+    if not isinstance(history, ForgivingHistory):
+        prepare_history(history)
     started = dt.datetime.now(dt.timezone.utc)
     time = now or started
     metadata: dict[str, Any] = {"source": plan.source.label}
@@ -38,6 +51,7 @@ def run_data_probe(
         with plan.source.open(plan.subject) as opened:
             results = _check(plan, opened, history, time)
     except ProbeError as error:
+        add_schema_hint(error, plan.subject)
         results = [
             error_result(assertion, index, str(error)) for index, assertion in enumerate(plan.assertions)
         ]
@@ -53,11 +67,37 @@ def run_data_probe(
     )
     if history is not None:
         history.record(report)
+    if isinstance(history, ForgivingHistory) and (unrecorded := history.error_of(plan.name)) is not None:
+        return _without_past(plan, report, history, unrecorded)
     return report
 
 
+def _without_past(
+    plan: DataPlan, report: RunReport, history: ForgivingHistory, unrecorded: ProbeError
+) -> RunReport:
+    """The report of a run that could not be recorded.
+
+    An assertion that waits for more recorded runs would pass for ever, so it is an error.
+    """
+    results = [
+        error_result(assertion, result.assertion_index, f"this run could not be recorded: {unrecorded}")
+        if result.verdict != "error" and _lacks_past(plan, assertion, history)
+        else result
+        for assertion, result in zip(plan.assertions, report.assertions, strict=True)
+    ]
+    return dataclasses.replace(report, assertions=results, verdict=worst([each.verdict for each in results]))
+
+
+def _lacks_past(plan: DataPlan, assertion: Assertion, history: ForgivingHistory) -> bool:
+    past = _past(plan, assertion, history)
+    return past is not None and not isinstance(past, ProbeError) and len(past) < _needed_runs(assertion)
+
+
 def _check(
-    plan: DataPlan, opened: OpenSubject, history: RunHistory | None, now: dt.datetime
+    plan: DataPlan,
+    opened: OpenSubject,
+    history: RunHistory | ForgivingHistory | None,
+    now: dt.datetime,
 ) -> list[AssertionResult]:
     columns = {column.name: column for column in opened.columns()}
     measures = measure(plan.assertions, columns, opened)
@@ -67,63 +107,104 @@ def _check(
         if isinstance(past, ProbeError):
             results.append(error_result(assertion, index, str(past)))
             continue
-        result = warn_of_future(assertion, judge(assertion, index, measured, now=now, past=past))
-        if result.failing and assertion.by_row:
-            samples = sample_rows(assertion, columns, opened)
-            result = dataclasses.replace(result, samples=samples)
-        results.append(result)
+        results.append(
+            warn_of_future(assertion, judge(assertion, index, measured.values, now=now, past=past))
+        )
+    failing = [
+        index for index, result in enumerate(results) if result.failing and plan.assertions[index].by_row
+    ]
+    if failing and are_samples_wanted():
+        from ematix_probe.sampling import FailingAssertion
+
+        found = _sample(
+            [
+                FailingAssertion(
+                    plan.assertions[index], results[index].failing or 0, measures[index].repeated_keys
+                )
+                for index in failing
+            ],
+            columns,
+            opened,
+        )
+        for index, samples in zip(failing, found, strict=True):
+            results[index] = dataclasses.replace(results[index], samples=samples)
     return results
 
 
 def measure(
     assertions: Sequence[Assertion], columns: Mapping[str, ColumnInfo], opened: OpenSubject
-) -> list[Mapping[str, Any]]:
+) -> list[Measured]:
     """The measures of each assertion. One that cannot be measured has the measure ``error``."""
+    from ematix_probe.compiling import Measured
+
     refused = {
         index: reason
         for index, assertion in enumerate(assertions)
         if (reason := _mismatched_reference(assertion, columns, opened)) is not None
     }
     rest = [index for index in range(len(assertions)) if index not in refused]
-    measured: dict[int, Mapping[str, Any]] = {index: {"error": reason} for index, reason in refused.items()}
-    for start in range(0, len(rest), _TOGETHER):
-        some = rest[start : start + _TOGETHER]
-        found = _measure_together([assertions[index] for index in some], columns, opened)
-        measured |= zip(some, found, strict=True)
+    measured = {index: Measured({"error": reason}) for index, reason in refused.items()}
+    found = _measure_together([assertions[index] for index in rest], columns, opened) if rest else []
+    measured |= zip(rest, found, strict=True)
     return [measured[index] for index in range(len(assertions))]
 
 
 def _measure_together(
     assertions: Sequence[Assertion], columns: Mapping[str, ColumnInfo], opened: OpenSubject
-) -> list[Mapping[str, Any]]:
-    from ematix_probe.compiling import compile_assertions
+) -> list[Measured]:
+    """By one statement, or some where they measure much; each assertion of a refused one alone."""
+    from ematix_probe.compiling import compile_in_statements
 
     try:
-        compiled = compile_assertions(assertions, columns, opened.dialect, opened.rows(), opened.reference)
-        (row,) = opened.fetch(compiled.query)
-        return compiled.read(row)
+        statements = compile_in_statements(
+            assertions,
+            columns,
+            opened.dialect,
+            opened.rows(),
+            opened.reference,
+            with_keys=are_samples_wanted(),
+        )
     except ProbeError as error:
-        if len(assertions) == 1:
-            return [{"error": str(error)}]
+        return _measure_alone(assertions, columns, opened, error)
+    found: list[Measured] = []
+    for compiled in statements:
+        some = assertions[len(found) : len(found) + len(compiled.readers)]
+        try:
+            (row,) = opened.fetch(compiled.query)
+            found += compiled.read(row)
+        except ProbeError as error:
+            found += _measure_alone(some, columns, opened, error)
+    return found
+
+
+def _measure_alone(
+    assertions: Sequence[Assertion],
+    columns: Mapping[str, ColumnInfo],
+    opened: OpenSubject,
+    error: ProbeError,
+) -> list[Measured]:
+    """After the ``error`` of all together. A single one has been measured alone."""
+    from ematix_probe.compiling import Measured
+
+    if len(assertions) == 1:
+        return [Measured({"error": str(error)})]
     return [found for each in assertions for found in _measure_together([each], columns, opened)]
 
 
-def sample_rows(
-    assertion: Assertion, columns: Mapping[str, ColumnInfo], opened: OpenSubject, limit: int = SAMPLES
-) -> list[Mapping[str, Any]]:
-    """Failing rows; none when the source refuses to show them, which changes no verdict."""
-    from ematix_probe.compiling import sample_columns, sample_query
+def _sample(
+    failing: Sequence[FailingAssertion],
+    columns: Mapping[str, ColumnInfo],
+    opened: OpenSubject,
+) -> list[list[Mapping[str, Any]]]:
+    from ematix_probe.sampling import Sampler
 
     try:
         key = [name for name in opened.key() if name in columns]
-        names = sample_columns(assertion, columns, opened.dialect, key)
-        query = sample_query(
-            assertion, columns, opened.dialect, opened.rows(), opened.reference, key, limit=limit
-        )
-        rows = opened.fetch(query)
+        sampler = Sampler(columns, opened.dialect, opened.rows(), opened.reference, key, opened.fetch)
+        found = sampler.samples(failing)
     except ProbeError:
-        return []
-    return [dict(zip(names, map(_shown, row), strict=True)) for row in rows]
+        return [[] for _ in failing]
+    return [[{name: _shown(value) for name, value in row.items()} for row in rows] for rows in found]
 
 
 def _shown(value: Any) -> Any:
@@ -168,12 +249,15 @@ def _comparable(one: ColumnInfo, two: ColumnInfo) -> bool:
 
 
 def _past(
-    plan: DataPlan, assertion: Assertion, history: RunHistory | None
+    plan: DataPlan, assertion: Assertion, history: RunHistory | ForgivingHistory | None
 ) -> Sequence[Mapping[str, Any]] | ProbeError | None:
     if history is None or not isinstance(assertion, (Drift, RowCountChange)):
         return None
     try:
-        needed = assertion.at_least_runs if isinstance(assertion, Drift) else 1
-        return history.past(plan.name, assertion.label, max(_PAST_RUNS, needed))
+        return history.past(plan.name, assertion.label, max(_PAST_RUNS, _needed_runs(assertion)))
     except ProbeError as error:
         return error
+
+
+def _needed_runs(assertion: Assertion) -> int:
+    return assertion.at_least_runs if isinstance(assertion, Drift) else 1

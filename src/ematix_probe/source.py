@@ -5,6 +5,7 @@ Each is imported from its module when it is used, and its library when a probe r
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,9 @@ _HOMES = {
     "sqlite": "sqlite",
 }
 
+_OF_FILES = ("csv", "delta", "iceberg", "jsonl", "orc", "parquet", "s3_parquet")  # also in a bucket
+_MORE_OPTIONS = {"csv": ("null", "encoding", "sample_rows"), "jsonl": ("sample_rows",)}
+
 __all__ = [
     "csv",
     "delta",
@@ -55,7 +59,17 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"ematix_probe.sources.{_HOMES[name]}"), name)
+    return _with_checked_options(name)
+
+
+@functools.cache
+def _with_checked_options(name: str) -> Any:
+    from ematix_probe.sources.s3 import OPTIONS
+    from ematix_probe.unknown_options import refuse_unknown_options
+
+    function = getattr(importlib.import_module(f"ematix_probe.sources.{_HOMES[name]}"), name)
+    more = (*_MORE_OPTIONS.get(name, ()), *OPTIONS) if name in _OF_FILES else ()
+    return refuse_unknown_options(f"source.{name}()", more)(function)
 
 
 def __dir__() -> list[str]:

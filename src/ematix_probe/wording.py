@@ -18,6 +18,11 @@ def count(value: int) -> str:
     return f"{value:,}"
 
 
+def share_of_rows(some: int, every: int) -> str:
+    """``2 of 1,000 rows``."""
+    return f"{some:,} of {every:,} {'row' if every == 1 else 'rows'}"
+
+
 def figure(value: Any) -> str:
     """A measured value: whole numbers with thousands separators, others as Python shows them."""
     if value is None:

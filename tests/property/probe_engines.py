@@ -9,15 +9,18 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import math
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from ematix_probe import assertions as a
 from ematix_probe.declaration import DataPlan
 from ematix_probe.running import run_data_probe
 from ematix_probe.sources.base import Source, Subject
-from tests.property.probe_oracle import Row, Table, expect
+from tests.property.probe_oracle import Row, Table, expect, instant
 from tests.property.probe_tables import PARENTS, Case
 
 NOW = dt.datetime(2024, 6, 15, 12, 0, tzinfo=dt.timezone.utc)
@@ -78,6 +81,36 @@ def check_case(case: Case, engine: Engine, source: Source, subject: Subject, par
             assert wanted.checked is None or result.checked == wanted.checked, told
         if assertion.by_row and result.failing:
             assert len(result.samples) == min(10, result.failing), told
+            check_samples(result.samples, wanted.failing_rows, told)
+
+
+def check_samples(samples: Sequence[Row], failing: Sequence[Row], told: object) -> None:
+    """Samples are failing rows, none of them twice, in the order of their first column."""
+    names = list(samples[0])
+    found = Counter(tuple(_shown(row[name]) for name in names) for row in samples)
+    possible = Counter(tuple(_shown(row[name]) for name in names) for row in failing)
+    assert found <= possible, (found - possible, told)
+    first = [_shown(row[names[0]]) for row in samples if row[names[0]] is not None]
+    assert [row[names[0]] for row in samples[: len(samples) - len(first)]] == [None] * (
+        len(samples) - len(first)
+    )
+    if len({type(value) for value in first}) == 1:  # SQLite gives times and texts as they were written
+        assert first == sorted(first), told
+
+
+def _shown(value: Any) -> Any:
+    """A value in the form that all sources share, of a length that reports show."""
+    if isinstance(value, (bool, int, float, Decimal)):
+        return "NaN" if value != value else float(value)
+    if isinstance(value, str):
+        value = value.removesuffix("…")[:200]
+        try:
+            return instant(value) if re.match(r"\d{4}-\d\d-\d\d", value) else value
+        except ValueError:
+            return value
+    if isinstance(value, dt.date):
+        return instant(value)
+    return bytes(value) if isinstance(value, (bytes, bytearray, memoryview)) else value
 
 
 def _referring(assertion: a.Assertion, parents: str) -> a.Assertion:

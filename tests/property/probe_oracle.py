@@ -5,6 +5,7 @@ It shares no code with the compiler or the judge, but the syntax of regular expr
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import math
 import re
@@ -29,6 +30,7 @@ class Expected:
     verdict: str
     failing: int | None = None
     checked: int | None = None
+    failing_rows: Sequence[Row] = ()
 
 
 class Refused(Exception):
@@ -63,11 +65,12 @@ def expect(
     try:
         if type(assertion) in _BY_ROW:
             fails = _BY_ROW[type(assertion)](assertion, table, rows, parents, condition)
-            failing = sum(1 for row in rows if fails(row))
+            failing_rows = [row for row in rows if fails(row)]
             checked = sum(1 for row in rows if not _is_ignored(assertion, row))
-            share = Fraction(failing, checked) if checked else Fraction(0)
+            share = Fraction(len(failing_rows), checked) if checked else Fraction(0)
             holds = share <= Fraction(repr(assertion.options.tolerate))
-            return _expected(assertion, holds, failing, checked)
+            found = _expected(assertion, holds, len(failing_rows), checked)
+            return dataclasses.replace(found, failing_rows=failing_rows)
         holds, *counts = _WHOLE[type(assertion)](assertion, table, rows, now)
         if isinstance(assertion, a.Freshness) and holds and _is_far_ahead(assertion, rows, now):
             return Expected("warn", *counts)

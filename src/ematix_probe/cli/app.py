@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -64,10 +65,15 @@ _runs.command("prune", help=runs.PRUNE_HELP)(runs.prune)
 app.add_typer(_runs, name="runs", help=COMMANDS["runs"])
 
 
+@functools.cache
+def _build_parser() -> Any:
+    """The parser. Building it takes longer than parsing, and a process may call several commands."""
+    return typer.main.get_command(app)
+
+
 def call(arguments: Sequence[str]) -> int:
     """Parse the command line and run the command. A command returns its exit code, or None for success."""
-    command = typer.main.get_command(app)
-    code = command.main(list(arguments), prog_name="ematix-probe", standalone_mode=False)
+    code = _build_parser().main(list(arguments), prog_name="ematix-probe", standalone_mode=False)
     if code == 130:  # how typer says Ctrl-C
         raise KeyboardInterrupt
     return code if isinstance(code, int) else 0

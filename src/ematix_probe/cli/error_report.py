@@ -8,9 +8,11 @@ import textwrap
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
 from ematix_probe.cli.terminal import say, style_text, terminal_width, write
+from ematix_probe.cli.usage_errors import command_of, usage_text
+from ematix_probe.control_characters import mask_and_escape
 from ematix_probe.errors import ProbeError, UsageError
 from ematix_probe.redaction import mask
 
@@ -68,12 +70,19 @@ def show_error(error: ProbeError, probe: str | None = None) -> None:
     what = error.what.replace("\n", "\n  ")
     if width is not None and "\n" not in what:
         what = textwrap.fill(what, max(width - len(head), 20), subsequent_indent=" " * len(head))
-    lines = [style_text(head, "bold red", sys.stderr) + style_text(what, "bold", sys.stderr)]
-    for label, text in (("where", error.where), ("state", error.state), ("next", error.next_step)):
+    parts = (("where", error.where), ("state", error.state), ("next", error.next_step))
+    write(render_error(head, what, parts, sys.stderr), sys.stderr)
+
+
+def render_error(head: str, what: str, parts: Sequence[tuple[str, str | None]], stream: TextIO) -> str:
+    """An error and its parts, one below the other, in the style of the stream."""
+    head, what = mask_and_escape(head, keep="\n"), mask_and_escape(what, keep="\n")
+    lines = [style_text(head, "bold red", stream) + style_text(what, "bold", stream)]
+    for label, text in parts:
         if text:
-            indented = text.replace("\n", "\n         ")
-            lines.append(f"  {style_text((label + ':').ljust(7), 'dim', sys.stderr)}{indented}")
-    write("\n".join(lines), sys.stderr)
+            indented = mask_and_escape(text, keep="\n").replace("\n", "\n         ")
+            lines.append(f"  {style_text((label + ':').ljust(7), 'dim', stream)}{indented}")
+    return "\n".join(lines)
 
 
 def unexpected_error(error: Exception) -> ProbeError:
@@ -95,38 +104,10 @@ def _as_probe_error(error: BaseException, debug: bool) -> ProbeError:
     import typer
 
     if isinstance(error, typer.TyperException):
-        return _usage_error(error)
+        return UsageError(usage_text(error), next_step=f"{command_of(error, 'ematix-probe')} --help")
     return ProbeError(
         f"unexpected {type(error).__name__}: {error}",
         next_step="this is a bug in ematix-probe: please report it with this traceback"
         if debug
         else "run it again with --debug to see the traceback",
-    )
-
-
-def _usage_error(error: Any) -> UsageError:
-    """Typer's error about an option or argument."""
-    context = getattr(error, "ctx", None)
-    possible = getattr(error, "possibilities", None)
-    message = _number_text(error) or (error.message if possible else error.format_message())
-    if possible:
-        message = f"{message.rstrip('.')}. Did you mean {' or '.join(sorted(possible))}?"
-    message = message.replace("Value error, ", "")  # added by pydantic, which typer uses
-    path = context.command_path if context is not None else "ematix-probe"
-    return UsageError(message[:1].lower() + message[1:], next_step=f"{path} --help")
-
-
-def _number_text(error: Any) -> str | None:
-    """A plain text for pydantic's error about a number; None for other errors."""
-    found: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
-    option = getattr(error, "param", None)
-    if not found or option is None:
-        return None
-    limits = found[0].get("ctx", {})
-    wanted = {
-        "int_parsing": "a whole number",
-        "greater_than_equal": f"a number from {limits.get('ge')} up",
-    }.get(found[0]["type"])
-    return (
-        None if wanted is None else f"{max(option.opts, key=len)} takes {wanted}, not {found[0]['input']!r}"
     )

@@ -1,4 +1,7 @@
-"""Terminal features of an output stream: colour and width; and writing that survives a closed pipe."""
+"""Terminal features of an output stream: colour and width; and writing that survives a closed pipe.
+
+Also for `ematix_flow`, which raises its own error when nothing can be written.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import os
 import shutil
 import sys
 from typing import TextIO
+
+from ematix_probe.control_characters import escape_controls
 
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
@@ -48,12 +53,12 @@ def write(text: str, stream: TextIO | None = None) -> None:
         put(text + "\n")
         stream.flush()
     except BrokenPipeError:
-        _discard_rest(stream)
+        discard_rest(stream)
     except UnicodeEncodeError:
         encoding = stream.encoding or "ascii"
         put(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
     except OSError as error:
-        _discard_rest(stream)
+        discard_rest(stream)
         if stream is not sys.stderr:
             from ematix_probe.errors import ProbeError
 
@@ -66,9 +71,9 @@ def write(text: str, stream: TextIO | None = None) -> None:
 
 def say(text: str, style: str | None = None) -> None:
     """Write a message for the user to stderr, so that stdout holds only data."""
-    write(style_text(text, style, sys.stderr), sys.stderr)
+    write(style_text(escape_controls(text, keep="\n\t"), style, sys.stderr), sys.stderr)
 
 
-def _discard_rest(stream: TextIO) -> None:
+def discard_rest(stream: TextIO) -> None:
     """Discard the stream's buffer and everything written to it later."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

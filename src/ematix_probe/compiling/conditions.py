@@ -39,6 +39,7 @@ from ematix_probe.compiling.trees import (
     number,
 )
 from ematix_probe.compiling.user_sql import read_condition
+from ematix_probe.control_characters import mask_and_escape
 from ematix_probe.errors import AssertionRefused
 from ematix_probe.sources.base import ColumnInfo
 
@@ -200,7 +201,7 @@ class ConditionCompiler:
         return keys.having(exp.GT(this=count_rows(), expression=number(1)), copy=False)
 
     def _repeated(self, assertion: Unique) -> exp.Expression:
-        keys = self.repeated_keys(assertion, *self._named_parts(assertion))
+        keys = self.repeated_keys(assertion, *self.named_parts(assertion))
         pairs = self._equal_parts(assertion, "repeated")
         return exp.Exists(this=filtered(from_rows(keys, number(1), alias="repeated"), *pairs))
 
@@ -212,9 +213,9 @@ class ConditionCompiler:
         if dialect.joins_exists_in_where if case is None else dialect.joins_exists_in_case:
             return None
         alias = f"ematix_probe_keys_{case or 0}"
-        first = column(_part(0), alias)
+        first = column(key_name(0), alias)
         if isinstance(assertion, Unique):
-            repeated = self.repeated_keys(assertion, *self._named_parts(assertion))
+            repeated = self.repeated_keys(assertion, *self.named_parts(assertion))
             return FailingRows(is_not_null(first), (self._join(assertion, repeated, alias),))
         if isinstance(assertion, ForeignKey):
             return FailingRows(is_null(first), (self._join(assertion, self._known_keys(assertion), alias),))
@@ -223,13 +224,13 @@ class ConditionCompiler:
     def _known_keys(self, assertion: ForeignKey) -> exp.Select:
         """The different keys of the rows that have a parent, which an engine finds from either side."""
         present = [is_not_null(column(name)) for name in assertion.columns]
-        own = self.scan(*self._named_parts(assertion), where=all_of(*present)).distinct(copy=False)
-        parts = [column(_part(place), "own") for place in range(len(assertion.columns))]
+        own = self.scan(*self.named_parts(assertion), where=all_of(*present)).distinct(copy=False)
+        parts = [column(key_name(place), "own") for place in range(len(assertion.columns))]
         pairs = [
             exp.EQ(this=self.key_part(name, column(other, "referenced")), expression=part.copy())
             for name, other, part in zip(assertion.columns, assertion.referenced_columns, parts, strict=True)
         ]
-        named = [aliased(part, _part(place)) for place, part in enumerate(parts)]
+        named = [aliased(part, key_name(place)) for place, part in enumerate(parts)]
         known = from_rows(own, *named, alias="own")
         parents = from_rows(self.reference(assertion.references), alias="referenced").args["from_"].this
         return known.join(parents, on=all_of(*pairs), copy=False).distinct(copy=False)
@@ -238,17 +239,17 @@ class ConditionCompiler:
         source = exp.Subquery(this=keys, alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
         return exp.Join(this=source, side="LEFT", on=all_of(*self._equal_parts(assertion, alias)))
 
-    def _named_parts(self, assertion: Unique | ForeignKey) -> list[exp.Expression]:
-        return [aliased(self.key_part(name), _part(place)) for place, name in enumerate(assertion.columns)]
+    def named_parts(self, assertion: Unique | ForeignKey) -> list[exp.Expression]:
+        return [aliased(self.key_part(name), key_name(place)) for place, name in enumerate(assertion.columns)]
 
     def _equal_parts(self, assertion: Unique | ForeignKey, keys: str) -> list[exp.Expression]:
         return [
-            exp.EQ(this=column(_part(place), keys), expression=self.key_part(name))
+            exp.EQ(this=column(key_name(place), keys), expression=self.key_part(name))
             for place, name in enumerate(assertion.columns)
         ]
 
 
-def _part(place: int) -> str:
+def key_name(place: int) -> str:
     """The name of a part of a key, which no column that a user's condition names should have."""
     return f"ematix_probe_key_{place}"
 
@@ -259,5 +260,5 @@ def _similar(name: str, known: Mapping[str, ColumnInfo]) -> str:
     if near:
         return f"; did you mean {folded[near[0]]!r}?"
     listed = list(known)
-    shown = ", ".join(listed[:10]) + (" …" if len(listed) > 10 else "")
+    shown = ", ".join(map(mask_and_escape, listed[:10])) + (" …" if len(listed) > 10 else "")
     return f"; there is {shown}" if listed else ""

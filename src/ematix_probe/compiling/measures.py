@@ -1,14 +1,14 @@
 """Compiles all assertions of a probe to one statement of one result row, and reads their measures from it.
 
 What is measured over single rows becomes an aggregate of one scan; repeated keys, missing parents and sorted
-values become scalar subqueries of the same statement.
+values become scalar subqueries of the same statement. For samples it also returns some repeated keys
+(`repeated_keys`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -40,7 +40,16 @@ from ematix_probe.compiling.conditions import (
 )
 from ematix_probe.compiling.dialects import dialect_named
 from ematix_probe.compiling.dialects.base import needs_number
+from ematix_probe.compiling.repeated_keys import RepeatedKeysQuery, repeated_keys_query
 from ematix_probe.compiling.schemas import schema_differences
+from ematix_probe.compiling.statements import (
+    SHARED_ROWS,
+    CompiledMeasures,
+    Reader,
+    Row,
+    share_rows,
+    structure,
+)
 from ematix_probe.compiling.trees import (
     aliased,
     all_of,
@@ -55,22 +64,11 @@ from ematix_probe.compiling.trees import (
 from ematix_probe.errors import AssertionRefused, ProbeError
 from ematix_probe.sources.base import ColumnInfo
 
-Row = Sequence[Any]
-Reader = Callable[[Row], Mapping[str, Any]]
-_SHARED_ROWS = "ematix_probe_rows"
+_MOST_FIGURES = 1_000  # of a statement: SQLite returns 2000 columns, Postgres 1664
+_FIGURES_OF_ONE = 10  # assertion, at most
+_MOST_KEYS = 50  # assertions of keys in a statement: DuckDB plans twice as many in five times the time
+_ABOUT_KEYS = (ForeignKey, Unique)
 _TIMES = ("date", "timestamp", "timestamp_tz")
-
-
-@dataclass(frozen=True)
-class CompiledMeasures:
-    """One statement for all assertions. An assertion that cannot be compiled has the measure ``error``."""
-
-    query: exp.Select
-    readers: tuple[Reader, ...]
-
-    def read(self, row: Row) -> list[Mapping[str, Any]]:
-        """The measures of each assertion, in order, from the statement's one row."""
-        return [reader(row) for reader in self.readers]
 
 
 def compile_assertions(
@@ -79,45 +77,86 @@ def compile_assertions(
     dialect: str,
     rows: Rows,
     reference: Reference,
+    *,
+    with_keys: bool = False,
 ) -> CompiledMeasures:
-    """ONE statement that measures all assertions; none of them makes the others fail to compile."""
-    shared = exp.Table(this=exp.to_identifier(_SHARED_ROWS, quoted=True))
-    evaluate_once = bool(rows.meta.get("evaluate_once"))
-    compiler = _MeasureCompiler(columns, dialect, shared if evaluate_once else rows, reference)
-    readers = tuple(compiler.reader(assertion) for assertion in assertions)
-    query = compiler.statement()
-    if evaluate_once:
-        _share_rows(query, rows)
-    return CompiledMeasures(query, readers)
+    """ONE statement that measures all assertions; none of them makes the others fail to compile.
+
+    ``with_keys``: it also returns some repeated keys, which are values of the data.
+    """
+    compiler = _MeasureCompiler(columns, dialect, rows, reference, with_keys)
+    for assertion in assertions:
+        compiler.add(assertion)
+    return compiler.compiled()
 
 
-def _share_rows(query: exp.Select, rows: Rows) -> None:
-    """Let the rows be a common table expression, unless the statement reads them only once."""
-    uses = [each for each in query.find_all(exp.Table) if each.name == _SHARED_ROWS]
-    if len(uses) == 1:
-        single = rows.copy()
-        single.set("alias", uses[0].args["alias"])
-        uses[0].replace(single)
-        return
-    inner = rows.this.this if isinstance(rows, exp.Table) else rows.copy()
-    name = exp.TableAlias(this=exp.to_identifier(_SHARED_ROWS, quoted=True))
-    query.set("with_", exp.With(expressions=[exp.CTE(this=inner.copy(), alias=name)]))
+def compile_in_statements(
+    assertions: Sequence[Assertion],
+    columns: Mapping[str, ColumnInfo],
+    dialect: str,
+    rows: Rows,
+    reference: Reference,
+    *,
+    with_keys: bool = False,
+) -> list[CompiledMeasures]:
+    """The statement of `compile_assertions`, or several that measure a part of the assertions each, in order:
+    no engine returns any number of columns, or plans any number of subqueries."""
+    compilers = [_MeasureCompiler(columns, dialect, rows, reference, with_keys)]
+    for assertion in assertions:
+        if compilers[-1].is_full_for(assertion):
+            compilers.append(_MeasureCompiler(columns, dialect, rows, reference, with_keys))
+        compilers[-1].add(assertion)
+    return [compiler.compiled() for compiler in compilers]
 
 
 class _MeasureCompiler(ConditionCompiler):
+    """Collects the figures of one statement."""
+
     def __init__(
-        self, columns: Mapping[str, ColumnInfo], dialect: str, rows: Rows, reference: Reference
+        self,
+        columns: Mapping[str, ColumnInfo],
+        dialect: str,
+        rows: Rows,
+        reference: Reference,
+        with_keys: bool,
     ) -> None:
-        super().__init__(columns, dialect_named(dialect), rows, reference)
-        self._places: dict[str, int] = {}
+        evaluate_once = bool(rows.meta.get("evaluate_once"))
+        shared = exp.Table(this=exp.to_identifier(SHARED_ROWS, quoted=True))
+        super().__init__(columns, dialect_named(dialect), shared if evaluate_once else rows, reference)
+        self._rows_to_share = rows if evaluate_once else None
+        self._with_keys = with_keys
+        self._places: dict[Hashable, int] = {}
         self._selected: list[exp.Expression] = []
+        self._repeated_keys: dict[tuple[str | None, ...], RepeatedKeysQuery] = {}
+        self._readers: list[Reader] = []
+        self._places_of_keys: list[int | None] = []
+        self._subqueries = 0
         self._measure(count_rows())  # there is always an aggregate of the rows, so that one row comes back
 
-    def statement(self) -> exp.Select:
-        named = [aliased(tree, f"m{place}") for place, tree in enumerate(self._selected)]
-        return from_rows(self.rows, *named)
+    def is_full_for(self, assertion: Assertion) -> bool:
+        """Whether the assertion belongs into the next statement."""
+        if not self._readers:
+            return False
+        if isinstance(assertion, _ABOUT_KEYS) and self._subqueries >= _MOST_KEYS:
+            return True
+        return len(self._selected) + _FIGURES_OF_ONE > _MOST_FIGURES
 
-    def reader(self, assertion: Assertion) -> Reader:
+    def add(self, assertion: Assertion) -> None:
+        self._readers.append(self._reader_or_error(assertion))
+        self._places_of_keys.append(self._place_of_keys(assertion))
+        self._subqueries += isinstance(assertion, _ABOUT_KEYS)
+
+    def compiled(self) -> CompiledMeasures:
+        named = [aliased(tree, f"m{place}") for place, tree in enumerate(self._selected)]
+        query = from_rows(self.rows, *named)
+        if self._repeated_keys:
+            tables = [each.table for each in self._repeated_keys.values()]
+            query.set("with_", exp.With(expressions=tables))
+        if self._rows_to_share is not None:
+            share_rows(query, self._rows_to_share)
+        return CompiledMeasures(query, tuple(self._readers), tuple(self._places_of_keys))
+
+    def _reader_or_error(self, assertion: Assertion) -> Reader:
         try:
             return self._reader(assertion)
         except ProbeError as error:
@@ -144,24 +183,59 @@ class _MeasureCompiler(ConditionCompiler):
             return self._sum(assertion, where, checked)
         if isinstance(assertion, PercentileBetween):
             return self._percentile(assertion, where, checked)
+        if isinstance(assertion, Unique):
+            return self._unique(assertion, where)
         failing = self._measure(self._count_failing(assertion, where))
         if not isinstance(assertion, (Expression, NotNull)):  # the others ignore rows without a value
-            present = [is_not_null(column(name)) for name in compared_columns(assertion)]
-            checked = self._measure(self.dialect.count_if(all_of(where, *present)))
+            checked = self._measure(self._count_present(assertion, where))
         return lambda row: {"failing": int(row[failing] or 0), "checked": int(row[checked])}
 
     def _measure(self, tree: exp.Expression) -> int:
         """The place of a measure in the result; equal measures share one."""
-        written = tree.sql(self.dialect.name)
-        if written not in self._places:
-            self._places[written] = len(self._selected)
+        key = structure(tree)
+        if key not in self._places:
+            self._places[key] = len(self._selected)
             self._selected.append(tree)
-        return self._places[written]
+        return self._places[key]
+
+    def _count_present(self, assertion: Assertion, where: exp.Expression | None) -> exp.Expression:
+        names = compared_columns(assertion)
+        if where is None and len(names) == 1:
+            return exp.Count(this=column(names[0]))
+        return self.dialect.count_if(all_of(where, *(is_not_null(column(name)) for name in names)))
+
+    def _unique(self, assertion: Unique, where: exp.Expression | None) -> Reader:
+        for name in assertion.columns:
+            self.column(name)  # before anything is measured: a missing one would fail the whole statement
+        checked = self._measure(self._count_present(assertion, where))
+        query = self._repeated_keys_query(assertion) if self._with_keys else None
+        if query is None:
+            counted = self.repeated_keys(assertion, aliased(count_rows(), "n"))
+            count = scalar(from_rows(counted, exp.Sum(this=column("n", "repeated")), alias="repeated"))
+        else:
+            count = query.count
+        failing = self._measure(count)
+        return lambda row: {"failing": int(row[failing] or 0), "checked": int(row[checked])}
+
+    def _repeated_keys_query(self, assertion: Unique) -> RepeatedKeysQuery | None:
+        """Assertions about the same rows and columns share one."""
+        what = (assertion.options.where, *assertion.columns)
+        if what not in self._repeated_keys:
+            name = f"ematix_probe_repeated_{len(self._repeated_keys)}"
+            query = repeated_keys_query(self, assertion, name)
+            if query is None:
+                return None
+            self._repeated_keys[what] = query
+        return self._repeated_keys[what]
+
+    def _place_of_keys(self, assertion: Assertion) -> int | None:
+        """The place of the repeated keys in the result, for an assertion that has a reader."""
+        if not isinstance(assertion, Unique):
+            return None
+        query = self._repeated_keys.get((assertion.options.where, *assertion.columns))
+        return None if query is None else self._measure(query.keys)
 
     def _count_failing(self, assertion: Assertion, where: exp.Expression | None) -> exp.Expression:
-        if isinstance(assertion, Unique):
-            counted = self.repeated_keys(assertion, aliased(count_rows(), "n"))
-            return scalar(from_rows(counted, exp.Sum(this=column("n", "repeated")), alias="repeated"))
         if isinstance(assertion, ForeignKey):
             present = [is_not_null(column(name)) for name in assertion.columns]
             found = self.failing_keys(assertion) or FailingRows(self.failing(assertion))
@@ -184,7 +258,10 @@ class _MeasureCompiler(ConditionCompiler):
         dynamic = self.dialect.loose and info.family == "other"
         if info.family not in _TIMES and not dynamic:
             raise AssertionRefused(
-                f"freshness() needs a column of dates or times, and {info.name!r} is of type {info.type}"
+                f"freshness() needs a column of dates or times, and {info.name!r} is of type {info.type}",
+                next_step=f'query="SELECT datetime({info.name}) AS {info.name} FROM …" makes it a time'
+                if self.dialect.loose
+                else "columns= of a text file gives its type; a query can convert it with CAST",
             )
         tree = column(assertion.column)
         if self.dialect.loose:  # what is newest shows only in the form in which times are compared
@@ -194,7 +271,16 @@ class _MeasureCompiler(ConditionCompiler):
         else:
             newest = self.dialect.microseconds(info, exp.Max(this=self.dialect.only(tree, where)))
         place = self._measure(newest)
-        return lambda row: {"newest_microseconds": _plain(row[place]), "checked": int(row[checked])}
+        if not self.dialect.loose:
+            return lambda row: {"newest_microseconds": _plain(row[place]), "checked": int(row[checked])}
+        given, time = column(assertion.column), column(assertion.column)
+        unread = all_of(where, exp.Not(this=is_null(given)), is_null(self.dialect.microseconds(info, time)))
+        strays = self._measure(self.dialect.count_if(unread))
+        return lambda row: {
+            "newest_microseconds": _plain(row[place]),
+            "checked": int(row[checked]),
+            "strays": int(row[strays] or 0),
+        }
 
     def _cardinality(self, name: str, where: exp.Expression | None, checked: int) -> Reader:
         place = self._measure(self.dialect.distinct(self._comparable(name), where, self.scan))

@@ -75,8 +75,8 @@ def _joined(
     if not given:
         return None
     tree: Any = given[0].copy()
-    for condition in given[1:]:
-        tree = joiner(this=_paren(tree), expression=_paren(condition))
+    for condition in given[1:]:  # only the conditions are copied: a copy of the tree each time takes long
+        tree = joiner(this=_in_parentheses(tree), expression=_paren(condition))
     return tree  # type: ignore[no-any-return]
 
 
@@ -125,7 +125,9 @@ def scalar(select: exp.Select) -> exp.Expression:
 
 
 def _paren(tree: exp.Expression) -> exp.Expression:
+    return _in_parentheses(tree.copy())
+
+
+def _in_parentheses(tree: exp.Expression) -> exp.Expression:
     compound = isinstance(tree, (exp.Connector, exp.Not, exp.Predicate, exp.Unary, exp.Binary))
-    if compound and not isinstance(tree, exp.Paren):
-        return exp.Paren(this=tree.copy())
-    return tree.copy()
+    return exp.Paren(this=tree) if compound and not isinstance(tree, exp.Paren) else tree

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ematix_probe.errors import ProbeError
+from ematix_probe.history.given import prepare_history
 
 if TYPE_CHECKING:
     from ematix_probe.history.store import RunHistory
@@ -26,6 +27,14 @@ class ForgivingHistory:
 
     def past(self, probe_name: str, assertion_name: str, limit: int = 30) -> list[Mapping[str, Any]]:
         return self._history.past(probe_name, assertion_name, limit)
+
+    def prepare(self) -> None:
+        """Find out whether the history can be opened. ProbeError if not, which a load probe raises."""
+        prepare_history(self._history)
+
+    def error_of(self, probe_name: str) -> ProbeError | None:
+        """Why the newest run of this probe is not recorded."""
+        return next((error for name, error in reversed(self.errors) if name == probe_name), None)
 
     def record(self, report: RunReport) -> int:
         try:

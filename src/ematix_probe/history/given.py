@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, cast
 
-from ematix_probe.errors import DeclarationError
+from ematix_probe.errors import DeclarationError, ProbeError
 from ematix_probe.location import caller_location
 
 if TYPE_CHECKING:
@@ -27,6 +27,18 @@ def history_of(given: Any) -> RunHistory | None:
         where=caller_location(),
         next_step='write  run(history="history.db")',
     )
+
+
+def prepare_history(history: Any) -> None:
+    """Refuse, before a probe runs, a history that could not record the run. Others than ours may not tell."""
+    prepare = getattr(history, "prepare", None)
+    if prepare is None:
+        return
+    try:
+        prepare()
+    except ProbeError as error:
+        error.state = error.state or "the probe was not run"
+        raise
 
 
 def history_of_environment() -> RunHistory | None:

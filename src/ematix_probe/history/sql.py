@@ -28,6 +28,7 @@ _TRIES = 12  # against other writers
 _PAST_RUNS = 10  # an assertion is looked for in so many times more runs than are wanted
 _PORTION = 500
 _NOT_A_DATABASE = ("file is not a database", "disk image is malformed", "not a valid duckdb database file")
+_DISK_FULL = ("is full", "disk full", "no space left on device")
 T = TypeVar("T")
 
 
@@ -279,6 +280,12 @@ class SqlHistory(HistoryStore):
 
     def _failure(self, error: SQLAlchemyError) -> HistoryError | CannotConnect:
         message = database_message(error)
+        if any(words in message.lower() for words in _DISK_FULL):
+            return HistoryError(
+                f"the history {self.location} cannot be written: {message}",
+                state="nothing of this was written",
+                next_step="make room on its disk, or name another with --history",
+            )
         if self._database.is_unreachable(error):
             return CannotConnect(
                 f"the history {self.location} cannot be reached: {message}",

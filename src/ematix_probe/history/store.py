@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ematix_probe.errors import HistoryError
 from ematix_probe.history.locations import open_store
 from ematix_probe.history.records import RecordedRun, bounded_name, recorded_run
+from ematix_probe.redaction import mask
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -52,13 +54,19 @@ class RunHistory:
     """
 
     def __init__(self, path_or_url: str | os.PathLike[str], *, samples: bool = False) -> None:
-        self._store = open_store(os.fspath(path_or_url))
+        self._given = os.fspath(path_or_url)
+        self._store = open_store(self._given)
         self._samples = samples
 
     @property
     def location(self) -> str:
         """Where it is, without secrets."""
         return self._store.location
+
+    @property
+    def option(self) -> str:
+        """The option that names it on the command line; without its place where that has secrets."""
+        return f"--history {shlex.quote(self._given)}" if mask(self._given) == self._given else "--history …"
 
     def record(self, report: RunReport) -> int:
         """Record a run in one transaction; returns its id."""
@@ -76,7 +84,7 @@ class RunHistory:
         if found is None:
             raise HistoryError(
                 f"the history {self.location} has no run {id}",
-                next_step="ematix-probe runs list  shows the runs that there are",
+                next_step=f"ematix-probe runs list {self.option}  shows the runs that there are",
             )
         return found
 
@@ -157,7 +165,7 @@ def _unknown_probe(history: RunHistory, probe: str) -> HistoryError:
     step = f"it has runs of {', '.join(names[:8])}{', …' if len(names) > 8 else ''}" if names else None
     return HistoryError(
         f"the history {history.location} has no run of {probe!r}{did_you_mean(probe, names)}",
-        next_step=step or "record one:  ematix-probe run PATH --history …",
+        next_step=step or f"record one:  ematix-probe run PATH {history.option}",
     )
 
 

@@ -188,6 +188,18 @@ def read_statuses(what: str, statuses: Any) -> set[int]:
     return found
 
 
+def judge(checks: tuple[Check, ...], answer: Any) -> tuple[str | None, str]:
+    """The kind and the words of the first check that the answer fails."""
+    for each in checks:
+        try:
+            failure = each.failure(answer)
+        except Exception as error:  # a body that cannot be unpacked
+            failure = f"{type(error).__name__}: {error}"
+        if failure is not None:
+            return f"check: {each.name}", failure
+    return None, ""
+
+
 def needs_body(checks: Iterable[Check]) -> bool:
     return any(not isinstance(each, StatusCheck) for each in checks)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ematix_probe.declaration import refuse_deferred_body, refuse_replaced_probe
 from ematix_probe.duration import Duration, format_duration, parse_duration
 from ematix_probe.errors import DeclarationError
 from ematix_probe.load.assertions import LoadAssertion, StatusIn
@@ -16,8 +18,9 @@ from ematix_probe.load.http_target import HttpTarget
 from ematix_probe.load.profile import LoadProfile, Model
 from ematix_probe.load.sql_target import SqlTarget
 from ematix_probe.load.tester import LoadTester
-from ematix_probe.location import caller_location
+from ematix_probe.location import caller_location, calling_module_body
 from ematix_probe.report import RunReport
+from ematix_probe.unknown_options import refuse_unknown_options
 
 if TYPE_CHECKING:
     from ematix_probe.load.progress import LoadProgress
@@ -90,6 +93,7 @@ class LoadProbe:
 
     def __init__(self, plan: LoadPlan) -> None:
         self._plan = plan
+        self.declared_in = calling_module_body()
         self.__name__ = plan.name
         self.__doc__ = plan.description
 
@@ -118,7 +122,7 @@ class LoadProbe:
     def run(
         self,
         *,
-        history: RunHistory | None = None,
+        history: RunHistory | str | os.PathLike[str] | None = None,
         allow_hosts: Iterable[str] = (),
         progress: Callable[[LoadProgress], object] | None = None,
     ) -> RunReport:
@@ -126,9 +130,18 @@ class LoadProbe:
 
         ``progress`` is called about once a second. Ctrl-C ends the load early: the report says so.
         """
+        from ematix_probe.history.given import history_of
         from ematix_probe.load.running import run_load_probe
 
-        return run_load_probe(self._plan, history=history, allow_hosts=allow_hosts, progress=progress)
+        return run_load_probe(
+            self._plan, history=history_of(history), allow_hosts=allow_hosts, progress=progress
+        )
+
+    def refuse(self, allow_hosts: Iterable[str] = ()) -> None:
+        """Raise what is declared wrongly or not allowed, as `run` would. Nothing is sent."""
+        from ematix_probe.load.running import refuse_load
+
+        refuse_load(self._plan, allow_hosts)
 
     def __repr__(self) -> str:
         return (
@@ -136,6 +149,7 @@ class LoadProbe:
         )
 
 
+@refuse_unknown_options("@probe.load")
 def load(
     *,
     target: HttpTarget | SqlTarget,
@@ -216,6 +230,8 @@ def load(
     thinking = None if think_time is None else _think_time(think_time, where)
 
     def declare(function: Callable[[LoadTester], object]) -> LoadProbe:
+        refuse_deferred_body(function, where)
+        refuse_replaced_probe(function, where)
         tester = LoadTester()
         function(tester)
         _check_assertions(tester.assertions, target, name or function.__name__, where)

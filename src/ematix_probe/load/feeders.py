@@ -18,6 +18,7 @@ from typing import Literal
 from ematix_probe.errors import DeclarationError, ProbeError
 from ematix_probe.load.templates import Row
 from ematix_probe.location import caller_location
+from ematix_probe.unknown_options import refuse_unknown_options
 
 Order = Literal["sequential", "random", "once"]
 ROWS_IN_MEMORY = 1_000_000  # what order="random" may read of a file
@@ -109,6 +110,7 @@ def _words(error: Exception) -> str:
     return str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
 
 
+@refuse_unknown_options("feed()")
 def feed(
     rows: Iterable[Row] | str | Path | Feeder, *, order: Order | None = None, seed: int | None = None
 ) -> Feeder:

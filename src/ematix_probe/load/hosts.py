@@ -2,7 +2,7 @@
 
 A name is resolved once, and connections go to the addresses that were found then: a name that later points
 elsewhere changes nothing. A name that nobody allowed is not resolved, unless it is ``localhost`` or addresses
-are allowed: then all of its addresses must be loopback or allowed.
+are allowed: then all of its addresses must be loopback or allowed. ``0.0.0.0`` and ``::`` stand for loopback.
 """
 
 from __future__ import annotations
@@ -93,11 +93,20 @@ def resolve_allowed(
     local = normal_host(host) == "localhost" or normal_host(host).endswith(".localhost")
     if literal is None and not (named or local or any(map(_literal, listed))):
         raise _refused(host, port, host, where)
-    addresses = [str(literal)] if literal is not None else _addresses(host, port, where)
+    found = [str(literal)] if literal is not None else _addresses(host, port, where)
+    addresses = list(dict.fromkeys(_as_this_machine(address) for address in found))
     for address in addresses:
         if not (named or is_loopback(address) or normal_host(address) in listed):
             raise _refused(host, port, address, where)
     return Endpoint(host, port, tuple(addresses))
+
+
+def _as_this_machine(address: str) -> str:
+    """The loopback address for ``0.0.0.0`` and ``::``, which stand for this machine; others as they are."""
+    literal = _literal(address)
+    if literal is None or not literal.is_unspecified:
+        return address
+    return "127.0.0.1" if literal.version == 4 else "::1"
 
 
 def is_loopback(address: str) -> bool:

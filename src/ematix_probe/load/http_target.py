@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json as json_text
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,9 +30,11 @@ from ematix_probe.load.templates import (
     check_header,
     columns_of,
     columns_of_json,
+    encode_for_url,
 )
 from ematix_probe.location import caller_location
 from ematix_probe.redaction import mask, remember_secret
+from ematix_probe.unknown_options import refuse_unknown_options
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 REPEATABLE = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS"})
@@ -99,7 +102,7 @@ class HttpTarget:
 
     @property
     def parts(self) -> SplitResult:
-        return urlsplit(resolve(self.url, self.where))
+        return urlsplit(resolve_url(self.url, self.where))
 
     @property
     def has_status_check(self) -> bool:
@@ -124,7 +127,7 @@ class HttpTarget:
                 check_header(value)
             except TemplateError as error:
                 raise DeclarationError(f"http(headers=): {name}: {error}", where=self.where) from None
-        url = resolve(self.url, self.where)
+        url = resolve_url(self.url, self.where)
         check_url(url, self.where)
         return dataclasses.replace(
             self,
@@ -137,6 +140,7 @@ class HttpTarget:
         )
 
 
+@refuse_unknown_options("http()")
 def http(
     method: str,
     url: str,
@@ -214,6 +218,25 @@ def _check_url(target: HttpTarget) -> None:
     if REFERENCE.search(url):
         return  # checked again when the load begins
     check_url(url, where)
+
+
+def resolve_url(url: str, where: str | None) -> str:
+    """The URL with its references replaced; values after the host are percent-encoded, as those of a feeder.
+
+    A value that is the whole URL, or that stands in its beginning up to the host and port, stays as it is.
+    """
+
+    def encode(value: str, found: re.Match[str]) -> str:
+        before = REFERENCE.sub("", url[: found.start()]).partition("://")
+        is_after_host = any(char in (before[2] if before[1] else before[0]) for char in "/?#")
+        if not is_after_host:
+            return value
+        encoded = encode_for_url(value)
+        if mask(value) != value:  # a secret stays one in this form
+            remember_secret(encoded)
+        return encoded
+
+    return resolve(url, where, encode)
 
 
 def check_url(url: str, where: str | None) -> None:

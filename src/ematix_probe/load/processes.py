@@ -17,8 +17,8 @@ from typing import Any
 from ematix_probe.errors import ProbeError
 from ematix_probe.extras import require
 from ematix_probe.load.checks import functions_of
+from ematix_probe.load.loop_timer import clock
 from ematix_probe.load.shares import Share, ShareResult, Snapshot, StopSignal
-from ematix_probe.load.timer import clock
 from ematix_probe.load.worker import read_frame, run_share, snapshot_from, write_frame
 
 LEAD = 20_000_000  # nanoseconds between the last "ready" and the start

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ematix_probe.errors import DeclarationError, HostNotAllowed, MissingDependency, ProbeError
+from ematix_probe.history.given import prepare_history
 from ematix_probe.load.declaration import LoadPlan
 from ematix_probe.load.hosts import AllowedHost, Endpoint, read_allowed, resolve_allowed
 from ematix_probe.load.http_client import import_h2, import_parser, tls_context
@@ -33,7 +34,11 @@ def run_load_probe(
     allow_hosts: Iterable[str] = (),
     progress: OnProgress | None = None,
 ) -> RunReport:
-    """The report of one run. What is declared wrongly or not allowed raises; what fails is an ``error``."""
+    """The report of one run. What is declared wrongly or not allowed raises; what fails is an ``error``.
+
+    A history that cannot be opened raises too, before anything is sent.
+    """
+    prepare_history(history)
     allowed = (*plan.allow_hosts, *read_allowed(allow_hosts))
     started = dt.datetime.now(dt.timezone.utc)
     metadata: dict[str, Any]
@@ -61,6 +66,16 @@ def run_load_probe(
     if history is not None:
         history.record(report)
     return report
+
+
+def refuse_load(plan: LoadPlan, allow_hosts: Iterable[str] = ()) -> None:
+    """Raise what is declared wrongly or not allowed. What else prevents the load is found when it begins."""
+    try:
+        build_shares(plan, (*plan.allow_hosts, *read_allowed(allow_hosts)))
+    except (DeclarationError, HostNotAllowed):
+        raise
+    except ProbeError:
+        return
 
 
 def build_shares(plan: LoadPlan, allowed: tuple[AllowedHost, ...]) -> list[Share]:

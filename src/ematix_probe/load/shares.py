@@ -51,6 +51,10 @@ class Share:
     def recorder(self) -> Recorder:
         return Recorder(round(self.warmup * SECOND), round(self.profile.seconds * SECOND))
 
+    def intended_start(self, number: int, end: int) -> int:
+        """When an arrival is due, in nanoseconds from the beginning: before the ``end`` of the load."""
+        return min(round(self.profile.arrival_time(number) * SECOND), end - 1)
+
     def thinking_seconds(self, n: int) -> float:
         """How long the user waits after iteration ``n``: evenly spread over the range."""
         if self.think_time is None:

@@ -17,6 +17,7 @@ from ematix_probe.load.checks import Check, FunctionCheck, RowCountCheck, needs_
 from ematix_probe.load.feeders import Feeder, feed
 from ematix_probe.location import caller_location
 from ematix_probe.redaction import mask
+from ematix_probe.unknown_options import refuse_unknown_options
 
 Dialect = Literal["postgres", "mysql", "sqlite", "duckdb"]
 SCHEMES: dict[str, Dialect] = {
@@ -119,6 +120,7 @@ class SqlTarget:
         return dataclasses.replace(self, url=url)
 
 
+@refuse_unknown_options("sql()")
 def sql(
     source: Any,
     statement: str,

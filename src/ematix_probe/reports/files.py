@@ -61,5 +61,7 @@ def _not_written(path: str | Path, error: OSError | ValueError, state: str | Non
     return ReportNotWritten(
         f"the report {path} cannot be written: {getattr(error, 'strerror', None) or error}",
         state=state,
-        next_step="name a file in a folder that is writable",
+        next_step="make room there, or name a file on another disk"
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+        else "name a file in a folder that is writable",
     )

@@ -7,10 +7,11 @@ of a report is masked and escaped.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
+from html import escape as escape_markup
 from pathlib import Path
 from typing import Any
 
+from ematix_probe.control_characters import escape_controls
 from ematix_probe.duration import format_duration
 from ematix_probe.report import RunReport
 from ematix_probe.reports.files import write_file
@@ -188,7 +189,7 @@ def _table(head: Sequence[str], rows: Sequence[str]) -> str:
 
 
 def _lines(text: str) -> str:
-    return "<br>".join(escape(line) for line in text.splitlines())
+    return "<br>".join(escape(line) for line in text.split("\n"))
 
 
 def _number(value: float | None) -> str:
@@ -197,3 +198,8 @@ def _number(value: float | None) -> str:
     if float(value).is_integer():
         return f"{value:,.0f}"
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def escape(text: str) -> str:
+    """The text without markup and without control characters."""
+    return escape_markup(escape_controls(text))

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree as xml
 
+from ematix_probe.control_characters import mask_and_escape
 from ematix_probe.redaction import mask
 from ematix_probe.report import AssertionResult, RunReport
 from ematix_probe.reports.files import write_file
-from ematix_probe.reports.text import sample_lines
+from ematix_probe.reports.text import message_lines, sample_lines
 
 # what XML 1.0 cannot hold, not even escaped
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -43,7 +44,7 @@ def _suite(report: RunReport, fail_on_warn: bool) -> xml.Element:
     suite = xml.Element(
         "testsuite",
         {
-            "name": _legal(report.probe_name),
+            "name": _legal(mask_and_escape(report.probe_name)),
             "tests": str(len(verdicts)),
             "failures": str(sum(verdict in failing for verdict in verdicts)),
             "errors": str(verdicts.count("error")),
@@ -63,16 +64,16 @@ def _case(report: RunReport, result: AssertionResult, seconds: float, fail_on_wa
     case = xml.Element(
         "testcase",
         {
-            "classname": _legal(f"{report.probe_name}.{report.subject}"),
-            "name": _legal(result.name),
+            "classname": _legal(mask_and_escape(f"{report.probe_name}.{report.subject}")),
+            "name": _legal(mask_and_escape(result.name)),
             "time": f"{seconds:.3f}",
         },
     )
-    text = _legal("\n".join([result.message, *sample_lines(result)]))
+    text = _legal("\n".join([*message_lines(result), *sample_lines(result)]))
     if result.verdict == "error":
-        _add(case, "error", text, message=_legal(result.message), type="error")
+        _add(case, "error", text, message=_legal("\n".join(message_lines(result))), type="error")
     elif result.verdict == "fail" or (result.verdict == "warn" and fail_on_warn):
-        _add(case, "failure", text, message=_legal(result.message), type=result.verdict)
+        _add(case, "failure", text, message=_legal("\n".join(message_lines(result))), type=result.verdict)
     elif result.verdict == "warn":
         _add(case, "system-out", f"warning: {text}")
     return case

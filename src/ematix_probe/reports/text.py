@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ematix_probe.control_characters import escape_controls, mask_and_escape
 from ematix_probe.duration import format_duration
 from ematix_probe.redaction import mask
 from ematix_probe.report import AssertionResult, RunReport, as_json
@@ -21,15 +22,21 @@ _WORDS = {"pass": "passed", "warn": "warned", "fail": "failed", "error": "with e
 def sample_lines(result: AssertionResult) -> list[str]:
     """The sample rows: ``id=7, email=NULL``."""
     return [
-        ", ".join(f"{mask(str(name))}={_value(value)}" for name, value in row.items())
+        ", ".join(f"{mask_and_escape(str(name))}={_value(value)}" for name, value in row.items())
         for row in result.samples
     ]
 
 
+def message_lines(result: AssertionResult) -> list[str]:
+    """The lines of the message: one at least."""
+    text = escape_controls(mask(result.message).replace("\r\n", "\n"), keep="\n")
+    return text.rstrip("\n").split("\n")
+
+
 def failing_lines(result: AssertionResult, indent: str = "  ") -> Iterator[str]:
     """Name and message of an assertion, and its samples below."""
-    first, *more = mask(result.message).splitlines() or [""]
-    yield f"{indent}{mask(result.name)}: {first}"
+    first, *more = message_lines(result)
+    yield f"{indent}{mask_and_escape(result.name)}: {first}"
     yield from (f"{indent}    {line}" for line in more)
     lines = sample_lines(result)
     if lines:
@@ -41,7 +48,7 @@ def failing_lines(result: AssertionResult, indent: str = "  ") -> Iterator[str]:
 
 def head_line(report: RunReport) -> str:
     """The line of a probe, without its tag: ``orders (shop.orders)``."""
-    return f"{mask(_one_line(report.probe_name))} ({mask(_one_line(report.subject))})"
+    return f"{mask_and_escape(report.probe_name)} ({mask_and_escape(report.subject)})"
 
 
 def tail_of(report: RunReport) -> str:
@@ -61,7 +68,7 @@ def note_lines(report: RunReport) -> Iterator[str]:
     known = {each.message for each in report.assertions}
     for each in report.metadata.get("warnings") or ():
         if each not in known:
-            yield mask(_one_line(str(each)))
+            yield mask_and_escape(str(each))
 
 
 def error_lines(report: RunReport) -> Iterator[str]:
@@ -71,8 +78,8 @@ def error_lines(report: RunReport) -> Iterator[str]:
     messages = report.metadata.get("error_messages") or {}
     counts = Counter[str](report.metadata.get("errors") or {})
     for kind, count in counts.most_common(_SHOWN_ERRORS):
-        text = " ".join([f"{kind}:", *messages[kind][0].split()] if messages.get(kind) else [kind])
-        text = mask(_one_line(text))
+        said = mask(messages[kind][0]).split() if messages.get(kind) else []
+        text = mask_and_escape(" ".join([f"{kind}:", *said] if said else [kind]))
         shown = text if len(text) <= _LONGEST_ERROR else text[: _LONGEST_ERROR - 1] + "…"
         yield f"{count:,} × {shown}"
 
@@ -90,21 +97,14 @@ def report_text(report: RunReport) -> str:
 
 def figures(measures: Mapping[str, Any]) -> str:
     """``row_count=12, null_share=0.25``."""
-    return ", ".join(f"{name}={_value(value)}" for name, value in measures.items())
+    return ", ".join(f"{mask_and_escape(name)}={_value(value)}" for name, value in measures.items())
 
 
 def _value(value: Any) -> str:
     if value is None:
         return "NULL"
     shown = as_json(value)
-    text = mask(_one_line(shown if isinstance(shown, str) else str(shown)))
+    text = mask_and_escape(shown if isinstance(shown, str) else str(shown))
     if isinstance(value, str) and (not text or text != text.strip() or "," in text):
         text = f"'{text}'"
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"
-
-
-def _one_line(text: str) -> str:
-    """Control characters as their codes: a value must not move the terminal's cursor."""
-    return "".join(
-        c if c.isprintable() or c == " " else c.encode("unicode_escape", "replace").decode() for c in text
-    )

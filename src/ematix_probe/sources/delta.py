@@ -1,7 +1,8 @@
 """Delta tables as a source: one version of the table for all statements of a probe.
 
-delta-rs reads the table, deletion vectors and renamed columns included. A table with a feature that delta-rs
-does not read is read by Spark if a session with Delta is there; else the error says so.
+delta-rs reads the table, deletion vectors and renamed columns included. Where the table has neither, DuckDB
+reads its files if they are local, which is faster. A table with a feature that delta-rs does not read is read
+by Spark if a session with Delta is there; else the error says so.
 """
 
 from __future__ import annotations
@@ -9,19 +10,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from ematix_probe.environment import resolve
-from ematix_probe.errors import DeclarationError, SourceFailed
+from ematix_probe.errors import DeclarationError, ProbeError, SourceFailed
 from ematix_probe.extras import require
 from ematix_probe.location import caller_location
 from ematix_probe.sources.base import OpenSubject, Subject
 from ematix_probe.sources.duckdb_scan import ScanSource, Workspace
-from ematix_probe.sources.file_paths import is_own_name
+from ematix_probe.sources.file_paths import DataFile, is_own_name
+from ematix_probe.sources.files import parquet_scan
 from ematix_probe.sources.s3 import S3Access, is_s3, s3_access
-from ematix_probe.sources.scans import BatchScan, Scan
+from ematix_probe.sources.scans import BatchScan, Scan, SqlScan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 _READ_FEATURES = frozenset(
     {"timestampNtz", "deletionVectors", "columnMapping", "v2Checkpoint", "vacuumProtocolCheck"}
 )
+# those of them with which every row of the files is a row of the table, under the same names
+_PLAIN_FILES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
 _UNSUPPORTED = re.compile(r"unsupported|\breader", re.IGNORECASE)
 
 
@@ -56,7 +61,9 @@ class DeltaSource(ScanSource):
         return not is_s3(self.path) and (Path(self.path).expanduser() / "_delta_log").is_dir()
 
     def scan(self, subject: Subject, workspace: Workspace) -> Scan:
-        return _scan_of(self._table(subject))
+        table = self._table(subject)
+        scan = _scan_of(table)
+        return _files_scan(table, scan, workspace) or scan
 
     @contextmanager
     def open(self, subject: Subject) -> Iterator[OpenSubject]:
@@ -155,7 +162,7 @@ class _DeltaScan(BatchScan):
         return dataset.scanner(columns=list(columns)).to_reader()
 
 
-def _scan_of(table: Any) -> Scan:
+def _scan_of(table: Any) -> _DeltaScan:
     import pyarrow as pa
 
     declared = table.schema()
@@ -168,6 +175,34 @@ def _scan_of(table: Any) -> Scan:
     except Exception as error:
         raise _NotForDeltaRs(_first_line(error)) from error
     return _DeltaScan(table, schema, required)
+
+
+def _files_scan(table: Any, scan: _DeltaScan, workspace: Workspace) -> SqlScan | None:
+    """The files of the version, if they hold exactly its rows and columns and are on this machine."""
+    import duckdb
+    import pyarrow as pa
+
+    protocol, partitions = table.protocol(), table.metadata().partition_columns
+    if (
+        partitions
+        or protocol.min_reader_version == 2
+        or not _PLAIN_FILES.issuperset(protocol.reader_features or ())
+    ):
+        return None
+    paths = [unquote(uri.removeprefix("file://")) for uri in table.file_uris()]
+    if not paths or not all(Path(path).is_file() for path in paths):
+        return None
+    files = [DataFile(path, 0, path) for path in sorted(paths)]
+    try:
+        found = parquet_scan(files, {}, workspace)
+        as_batches = workspace.connection.from_arrow(pa.Table.from_batches([], scan.schema()))
+        wanted = list(zip(as_batches.columns, map(str, as_batches.types), strict=True))
+        # a file without a column, or with another type for it, is delta-rs's to read
+        if workspace.describe(found.query) != wanted:
+            return None
+    except (ProbeError, duckdb.Error, pa.ArrowException):
+        return None
+    return replace(found, not_null=scan.not_null)
 
 
 def _first_line(error: Exception) -> str:

@@ -16,6 +16,7 @@ from ematix_probe.errors import CannotConnect, DeclarationError, SourceFailed
 from ematix_probe.extras import require
 from ematix_probe.location import caller_location
 from ematix_probe.sources.base import ColumnInfo, OpenSubject, Source, Subject
+from ematix_probe.sources.interrupting import run_interruptibly
 from ematix_probe.sources.sql_subject import check_timeout, describing, reference_subject, subject_tree
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class OpenDuckDB(OpenSubject):
         try:
             if values is not None:
                 return self._connection.execute(sql, values).fetchall()
-            return fetch_rows(self._connection, sql)
+            return run_interruptibly(lambda: fetch_rows(self._connection, sql), self._connection.interrupt)
         except self._driver.Error as error:
             with suppress(self._driver.Error):
                 self._connection.rollback()

@@ -18,6 +18,7 @@ from sqlglot import exp
 
 from ematix_probe.errors import ProbeError, SourceFailed
 from ematix_probe.sources.base import ColumnInfo, OpenSubject, Source, Subject
+from ematix_probe.sources.interrupting import run_interruptibly
 from ematix_probe.sources.machine_limits import processors, scan_memory
 from ematix_probe.sources.scans import BatchScan, Scan, SpooledScan, SqlScan
 
@@ -97,6 +98,7 @@ class ScannedSubject(OpenSubject):
         self._views: dict[Subject, exp.Table] = {}
         self._scans: dict[str, Scan] = {}  # by the name of the view
         self._readers: dict[str, _Batches] = {}
+        self._copies: dict[str, frozenset[str]] = {}  # the columns, in lower case, by the name of the view
         if subject.query is None:
             self._rows: exp.Query | exp.Table = self._view(subject)
         else:
@@ -109,7 +111,10 @@ class ScannedSubject(OpenSubject):
         return self._columns
 
     def rows(self) -> exp.Query | exp.Table:
-        return self._rows.copy()
+        rows = self._rows.copy()
+        names = [self._rows.name] if isinstance(self._rows, exp.Table) else list(self._scans)
+        rows.meta["costly"] = any(self._scans[name].costly and name not in self._copies for name in names)
+        return rows
 
     def reference(self, table: str) -> exp.Query | exp.Table:
         schema, _, name = table.rpartition(".")
@@ -188,7 +193,7 @@ class ScannedSubject(OpenSubject):
     def _narrowed(self, query: exp.Query) -> Iterator[exp.Query]:
         """The statement with a separate stream for each use of a table, of only the columns that it names.
 
-        What is costly to read and used several times is copied first.
+        What is costly to read and used several times is copied first. The copy stays for later statements.
         """
         narrow = query.copy()
         uses: dict[str, list[exp.Table]] = {}
@@ -196,19 +201,17 @@ class ScannedSubject(OpenSubject):
             if table.name in self._scans and not table.db:
                 uses.setdefault(table.name, []).append(table)
         registered: list[str] = []
-        copied: list[str] = []
+        wanted = named_columns(narrow) if any(self._scans[name].costly for name in uses) else None
         try:
             for name, tables in uses.items():
-                if len(tables) > 1 and self._scans[name].costly:
-                    copied.append(self._copy(name, tables, narrow))
+                if self._has_copy(name, wanted) or (len(tables) > 1 and self._scans[name].costly):
+                    self._copy(name, tables, wanted)
                 elif name in self._readers:
                     registered += [self._stream(name, table, i) for i, table in enumerate(tables)]
             yield narrow
         finally:
             for each in registered:
                 self._connection.unregister(each)
-            for each in copied:
-                self._connection.execute(f'DROP TABLE IF EXISTS "{each}"')
 
     def _stream(self, name: str, table: exp.Table, number: int) -> str:
         stream, batches = f"{name}_{number}", self._readers[name]
@@ -217,29 +220,40 @@ class ScannedSubject(OpenSubject):
         _replace(table, stream)
         return stream
 
-    def _copy(self, name: str, tables: Sequence[exp.Table], statement: exp.Query) -> str:
+    def _has_copy(self, name: str, wanted: frozenset[str] | None) -> bool:
+        """Whether there is a copy with these columns (in lower case); None: with all."""
+        copied = self._copies.get(name)
+        if copied is None:
+            return False
+        every = {each.lower() for each in self._column_names(name)}
+        return copied >= (every if wanted is None else every & wanted)
+
+    def _copy(self, name: str, tables: Sequence[exp.Table], wanted: frozenset[str] | None) -> None:
+        """Let uses of a table be those of a copy, which is made if there is none with these columns."""
         copy = f"{name}_copy"
-        wanted = named_columns(statement)
-        columns = [
-            each.name for each in self._described(exp.Table(this=exp.to_identifier(name, quoted=True)))
-        ]
-        chosen = [each for each in columns if wanted is None or each.lower() in wanted] or columns[:1]
-        select = exp.select(*(exp.column(each, quoted=True) for each in chosen) if chosen else ("*",)).from_(
-            exp.Table(this=exp.to_identifier(name, quoted=True))
-        )
-        with self._narrowed(select) as narrow:
-            self._run(f'CREATE TEMP TABLE "{copy}" AS {narrow.sql(dialect="duckdb")}')
+        if not self._has_copy(name, wanted):
+            columns = self._column_names(name)
+            chosen = [each for each in columns if wanted is None or each.lower() in wanted] or columns[:1]
+            select = exp.select(
+                *(exp.column(each, quoted=True) for each in chosen) if chosen else ("*",)
+            ).from_(exp.Table(this=exp.to_identifier(name, quoted=True)))
+            self._copies.pop(name, None)
+            with self._narrowed(select) as narrow:
+                self._run(f'CREATE OR REPLACE TEMP TABLE "{copy}" AS {narrow.sql(dialect="duckdb")}')
+            self._copies[name] = frozenset(each.lower() for each in chosen)
         for table in tables:
             _replace(table, copy)
-        return copy
+
+    def _column_names(self, name: str) -> list[str]:
+        return [each.name for each in self._described(exp.Table(this=exp.to_identifier(name, quoted=True)))]
 
     def _execute(self, sql: str) -> list[tuple[Any, ...]]:
         with self._errors():
-            return fetch_rows(self._connection, sql)
+            return run_interruptibly(lambda: fetch_rows(self._connection, sql), self._connection.interrupt)
 
     def _run(self, sql: str) -> None:
         with self._errors():
-            self._connection.execute(sql)
+            run_interruptibly(lambda: self._connection.execute(sql), self._connection.interrupt)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

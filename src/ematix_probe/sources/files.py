@@ -104,8 +104,10 @@ def scan_files(
     partitions = partition_types(found)
     if format == "orc" or (format == "parquet" and filesystem is not None):
         return _dataset_scan(found, format, filesystem, partitions)
+    if filesystem is None:
+        _check_first_bytes(found.files, format, options)
     if format == "parquet":
-        return _parquet_scan(found.files, partitions, workspace)
+        return parquet_scan(found.files, partitions, workspace)
     local, names = (found, {}) if filesystem is None else _download(found, filesystem, workspace.folder)
     try:
         if format == "csv":
@@ -120,10 +122,33 @@ def scan_files(
     return replace(scan, rename=lambda message: _renamed(inner(message), names))
 
 
+def _check_first_bytes(files: Sequence[DataFile], format: FileFormat, options: Any) -> None:
+    """SourceFailed for local files of another format or encoding, of which engines say little."""
+    for file in files:
+        try:
+            with open(file.path, "rb") as stream:
+                first = stream.read(4)
+        except OSError as error:
+            raise SourceFailed(
+                f"cannot read {file.path}: {error.strerror or error}",
+                next_step="check that the file is still there, and that you may read it",
+            ) from error
+        if format == "parquet" and first not in (b"PAR1", b"PARE"):
+            named = [name for name, ends in EXTENSIONS.items() if file.path.lower().endswith(ends)]
+            step = "name a Parquet file"
+            if named and named != ["parquet"]:
+                step = f"source.{named[0]}() reads such files"
+            raise SourceFailed(f"{file.path} is not a Parquet file", next_step=step)
+        if format == "csv" and first[:2] in (b"\xff\xfe", b"\xfe\xff") and options.encoding == "utf-8":
+            raise SourceFailed(
+                f"{file.path} is text in UTF-16, not UTF-8", next_step='give  encoding="utf-16"'
+            )
+
+
 # ------------------------------------------------------------------ one reader a format
 
 
-def _parquet_scan(files: Sequence[DataFile], partitions: dict[str, str], workspace: Workspace) -> SqlScan:
+def parquet_scan(files: Sequence[DataFile], partitions: dict[str, str], workspace: Workspace) -> SqlScan:
     """The statistics in Parquet leave out NaN, and DuckDB decides conditions by them: a CASE hides them."""
     from ematix_probe.sources.duckdb_types import duckdb_type
 

@@ -75,6 +75,9 @@ class PostgresSource(Source):
                 self._begin(connection)
             except self._driver().Error as error:
                 raise CannotConnect(self._message(error), where=self.label) from None
+            from ematix_probe.sources.postgres_times import return_them_as_texts
+
+            return_them_as_texts(connection.adapters)
             yield OpenPostgres(connection, subject, self)
         finally:
             with suppress(self._driver().Error, OSError):

@@ -11,7 +11,7 @@ from ematix_probe.errors import CannotConnect, DeclarationError
 from ematix_probe.location import caller_location
 from ematix_probe.redaction import remember_secret
 
-_OPTIONS = (
+OPTIONS = (
     "region",
     "endpoint_url",
     "access_key",
@@ -124,9 +124,9 @@ class S3Access:
 def s3_access(options: dict[str, Any], what: str) -> S3Access:
     """The access that the options of a source describe; DeclarationError for an option that is none."""
     for name in options:
-        if name not in _OPTIONS:
+        if name not in OPTIONS:
             raise DeclarationError(
-                f"{what} takes no {name}=", where=caller_location(), state=f"it takes {', '.join(_OPTIONS)}"
+                f"{what} takes no {name}=", where=caller_location(), state=f"it takes {', '.join(OPTIONS)}"
             )
     for name in _TEXTS:
         value = options.get(name)

@@ -8,9 +8,13 @@ from urllib.parse import quote
 
 from sqlglot import exp
 
-from ematix_probe.errors import DeclarationError
+from ematix_probe.errors import DeclarationError, ProbeError
 from ematix_probe.location import caller_location
 from ematix_probe.sources.base import Subject
+
+_IS_MISSING = (
+    r"(?i)no such table|does not exist|doesn't exist|has no table|cannot be found|no Iceberg metadata"
+)
 
 
 def table_tree(schema: str | None, table: str) -> exp.Table:
@@ -24,6 +28,15 @@ def reference_subject(name: str) -> Subject:
     """The subject of ``schema.table`` or ``table``."""
     schema, _, table = name.rpartition(".")
     return Subject(table, schema or None)
+
+
+def add_schema_hint(error: ProbeError, subject: Subject) -> None:
+    """Give the error of a missing table ``schema.table`` its next step: the schema has its own option."""
+    if subject.query is not None or subject.schema is not None or "." not in subject.table:
+        return
+    if error.next_step is None and re.search(_IS_MISSING, error.what):
+        found = reference_subject(subject.table)
+        error.next_step = f'for a table of a schema write  schema="{found.schema}", table="{found.table}"'
 
 
 def query_tree(sql: str) -> exp.Table:

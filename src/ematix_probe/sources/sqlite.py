@@ -17,6 +17,7 @@ from ematix_probe.column_types import family_of, plain_type
 from ematix_probe.errors import CannotConnect, DeclarationError, SourceFailed
 from ematix_probe.location import caller_location
 from ematix_probe.sources.base import ColumnInfo, OpenSubject, Source, Subject
+from ematix_probe.sources.interrupting import run_interruptibly
 from ematix_probe.sources.sql_subject import (
     check_timeout,
     describing,
@@ -25,7 +26,7 @@ from ematix_probe.sources.sql_subject import (
     without_secrets,
 )
 
-_BUSY_SECONDS = 30.0
+_BUSY_SECONDS = 10.0
 _STEPS = 100_000  # of SQLite's machine, between two looks at the clock
 _VIEW = "ematix_probe_described"
 
@@ -49,7 +50,9 @@ class SQLiteSource(Source):
             raise CannotConnect(f"there is no SQLite file {self.path}", next_step="correct the path")
         uri = f"file:{quote(str(path.resolve()))}?mode=ro"
         try:
-            connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
+            connection = sqlite3.connect(
+                uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
         except sqlite3.Error as error:
             raise CannotConnect(f"{self.path} cannot be opened: {error}") from None
         with closing(connection):
@@ -121,13 +124,25 @@ class OpenSQLite(OpenSubject):
             deadline = time.monotonic() + limit
             self._connection.set_progress_handler(lambda: int(time.monotonic() > deadline), _STEPS)
         try:
-            return self._connection.execute(sql).fetchall()
+            return run_interruptibly(
+                lambda: self._connection.execute(sql).fetchall(), self._connection.interrupt
+            )
         except (sqlite3.Error, sqlite3.Warning, UnicodeError) as error:
             message = without_secrets(str(error), ())
-            if message == "interrupted":
+            if message == "interrupted" and limit is not None:
                 message = f"the statement took longer than {limit:g} s"
-            next_step = "name a SQLite file" if "not a database" in message else None
-            raise SourceFailed(message, where=self._source.label, next_step=next_step) from None
+            state = next_step = None
+            if "not a database" in message:
+                next_step = "name a SQLite file"
+            elif "user-defined function raised" in message:  # whose arguments Python could not read
+                message = (
+                    "a text is not valid UTF-8: no pattern can be compared with it, no time read from it"
+                )
+                next_step = "correct the text, or leave such rows out with where= or a query"
+            elif "is locked" in message:
+                state = f"another connection writes to it, and {_BUSY_SECONDS:g} s were waited"
+                next_step = "run the probe when that transaction has ended; with WAL, readers need not wait"
+            raise SourceFailed(message, where=self._source.label, state=state, next_step=next_step) from None
 
 
 def sqlite(path: str | Path, *, timeout: float | None = None) -> SQLiteSource:

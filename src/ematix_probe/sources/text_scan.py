@@ -1,4 +1,7 @@
-"""Scans of CSV and JSON lines by DuckDB, and errors that name the file and the line."""
+"""Scans of CSV and JSON lines by DuckDB, and errors that name the file and the line.
+
+An error names the value too, if failing rows may be shown.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,13 @@ from typing import Any
 from sqlglot import exp
 
 from ematix_probe.errors import SourceFailed
+from ematix_probe.failing_values import are_samples_wanted
 from ematix_probe.sources.duckdb_scan import NO_COLUMN, plain_message
 from ematix_probe.sources.duckdb_types import duckdb_type
 from ematix_probe.sources.file_paths import DataFile
 from ematix_probe.sources.scans import SqlScan
 from ematix_probe.sources.text_options import ColumnTypes, CsvOptions, JsonOptions
+from ematix_probe.sources.text_types import csv_types, json_types, run
 
 _DELIMITERS = ",;\t|"
 _FIRST_LINE = 1 << 20
@@ -22,25 +27,27 @@ _ON_LINE = re.compile(r"CSV Error on Line: (\d+)")
 _ORIGINAL = re.compile(r"Original Line: ?(.*)")
 _FILE = re.compile(r"^\s*file = (.*)$", re.MULTILINE)
 _CONVERTING = re.compile(
-    r'Error when converting column "(.*)"\. Could not convert string "(.*)" to \'(.*)\'', re.DOTALL
+    r'Error when converting column "(.*)"\. Could not convert string "(.*)" to \'([^\']*)\'', re.DOTALL
 )
 _UNKNOWN_NAMES = re.compile(r"Columns with names: (.*) do not exist in the CSV File", re.DOTALL)
 _COUNTS = re.compile(r"Expected Number of Columns: (\d+) Found: (\d+)")
-_FIRST_ROWS = 100
-_TIME_WITHOUT_ZONE = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?"
 _JSON_PLACE = re.compile(r'in file "(.*?)",.*? in line (\d+)', re.DOTALL)
 
 
 def csv_scan(
     files: Sequence[DataFile], options: CsvOptions, partitions: dict[str, str], connection: Any
 ) -> SqlScan:
-    """The rows of CSV files. Its types are those that every value of the sample has."""
+    """The rows of CSV files. Its types are those that no value loses anything in."""
     import duckdb
 
     filled = [file for file in files if file.size]
     if not filled:
         return _no_rows(options.columns, partitions)
     delimiter = options.delimiter or find_delimiter(filled[0], options)
+    if options.header:
+        for file in filled:
+            names = [name.strip() for name in _first_record(file, options, delimiter)]
+            _refuse_equal_names(names, file.shown, "rename all but one of them in the first line of the file")
     arguments = {
         "delim": delimiter,
         "quote": options.quote,
@@ -64,12 +71,19 @@ def csv_scan(
         arguments["names"] = list(given)
     if given:
         arguments["types"] = given
-    scan = SqlScan(_select("read_csv", filled, arguments), costly=True, rename=_csv_message)
+    query = _select("read_csv", filled, arguments)
+    texts = {name: value for name, value in arguments.items() if name != "types"} | {"all_varchar": True}
     try:
-        connection.execute(f"DESCRIBE {scan.query.sql(dialect='duckdb')}")
+        described = connection.execute(f"DESCRIBE {query.sql(dialect='duckdb')}").fetchall()
+        proposed = {
+            name: kind for name, kind, *_ in described if name not in given and name not in partitions
+        }
+        guessed = csv_types(_select("read_csv", filled, texts), proposed, run(connection))
     except duckdb.Error as error:
         raise SourceFailed(_csv_problem(str(error), filled, options, arguments, connection)) from error
-    return scan
+    if guessed:
+        arguments["types"] = {**given, **guessed}
+    return SqlScan(_select("read_csv", filled, arguments), costly=True, rename=_csv_message)
 
 
 def json_scan(
@@ -91,18 +105,39 @@ def json_scan(
     given = {name: duckdb_type(kind) for name, kind in options.columns if name not in partitions}
     if given:
         arguments["columns"] = given
-    scan = SqlScan(_select("read_json", filled, arguments), costly=True, rename=_json_message)
+    query = _select("read_json", filled, arguments)
     try:
-        described = connection.execute(f"DESCRIBE {scan.query.sql(dialect='duckdb')}").fetchall()
+        described = connection.execute(f"DESCRIBE {query.sql(dialect='duckdb')}").fetchall()
+        proposed = {name: kind for name, kind, *_ in described if name not in partitions}
+        if not given:  # the types are found once, and not again for each statement
+            _refuse_equal_keys(filled, list(proposed), connection)
+            query = _typed_json(filled, arguments, proposed, connection)
     except duckdb.Error as error:
         found = next(filter(None, (_first_bad_line(file) for file in filled)), None)
         raise SourceFailed(found or _json_message(str(error))) from error
-    if not given:  # the types are found once, and not again for each statement
-        found_types = {name: kind for name, kind, *_ in described if name not in partitions}
-        found_types |= dict.fromkeys(_times_with_fractions(scan, found_types, connection), "TIMESTAMP")
-        arguments["columns"] = found_types
-        scan = SqlScan(_select("read_json", filled, arguments), costly=True, rename=_json_message)
-    return scan
+    return SqlScan(query, costly=True, rename=_json_message)
+
+
+def _typed_json(
+    files: Sequence[DataFile], arguments: dict[str, Any], proposed: dict[str, str], connection: Any
+) -> exp.Select:
+    """The rows with types that lose nothing. A decimal is read as text, as DuckDB would round its double."""
+
+    def texts(names: Sequence[str]) -> exp.Query:
+        return _select("read_json", files, {**arguments, "columns": dict.fromkeys(names, "VARCHAR")})
+
+    is_sample = arguments["sample_size"] != -1
+    found = json_types(texts, proposed, is_sample, run(connection))
+    decimals = {name: kind for name, kind in found.items() if kind.startswith("DECIMAL")}
+    columns = {**found, **dict.fromkeys(decimals, "VARCHAR")}
+    query = _select("read_json", files, {**arguments, "columns": columns})
+    if decimals:
+        casts = [
+            exp.alias_(exp.cast(exp.column(name, quoted=True), kind, dialect="duckdb"), name, quoted=True)
+            for name, kind in decimals.items()
+        ]
+        query.selects[0].set("replace", casts)
+    return query
 
 
 def read_function(name: str, files: Sequence[DataFile], arguments: dict[str, Any]) -> exp.Expression:
@@ -166,11 +201,15 @@ def find_delimiter(file: DataFile, options: CsvOptions) -> str:
 
 
 def _first_line(file: DataFile, encoding: str) -> str:
+    return _first_text(file, encoding).partition("\n")[0]
+
+
+def _first_text(file: DataFile, encoding: str) -> str:
     import pyarrow as pa
 
     try:
         with pa.input_stream(file.path, compression="detect") as stream:
-            return bytes(stream.read(_FIRST_LINE)).decode(encoding, errors="replace").partition("\n")[0]
+            return bytes(stream.read(_FIRST_LINE)).decode(encoding, errors="replace").removeprefix("\ufeff")
     except (OSError, LookupError):
         return ""
 
@@ -184,7 +223,8 @@ def _csv_problem(
     if _ON_LINE.search(message):
         return _csv_message(message)
     for file in files:
-        names = _header(file, options, arguments["delim"])
+        cells = _first_record(file, options, arguments["delim"])
+        names = [f"column{i}" for i in range(len(cells) or 1)]
         rest = {
             key: value for key, value in arguments.items() if key not in ("types", "names", "sample_size")
         }
@@ -203,12 +243,37 @@ def _csv_problem(
     return _csv_message(plain_message(message))
 
 
-def _header(file: DataFile, options: CsvOptions, delimiter: str) -> list[str]:
+def _first_record(file: DataFile, options: CsvOptions, delimiter: str) -> list[str]:
     import csv
+    import io
 
-    line = _first_line(file, options.encoding)
-    cells = next(csv.reader([line.rstrip("\r")], delimiter=delimiter, quotechar=options.quote), [])
-    return [f"column{i}" for i in range(len(cells) or 1)]
+    doubled = options.escape in (None, options.quote)
+    text = io.StringIO(_first_text(file, options.encoding), newline="")
+    reader = csv.reader(
+        text,
+        delimiter=delimiter,
+        quotechar=options.quote,
+        doublequote=doubled,
+        escapechar=None if doubled else options.escape,
+    )
+    try:
+        return next(reader, [])
+    except csv.Error:
+        return []
+
+
+def _refuse_equal_names(names: Sequence[str], place: str, next_step: str) -> None:
+    """SourceFailed for names that SQL cannot tell apart. DuckDB would give one of them another name."""
+    same: dict[str, list[str]] = {}
+    for name in names:
+        same.setdefault(name.lower(), []).append(name)
+    for found in same.values():
+        if len(found) > 1 and found[0]:
+            shown = f"{', '.join(map(repr, found[:-1]))} and {found[-1]!r}"
+            raise SourceFailed(
+                f"{place} has columns whose names are equal or differ only in case: {shown}",
+                next_step=next_step,
+            )
 
 
 def _csv_message(message: str) -> str:
@@ -228,14 +293,14 @@ def _csv_message(message: str) -> str:
     place = f"{file[1].strip() if file else 'a CSV file'}, line {line[1]}"
     if found := _CONVERTING.search(message):
         column, value, kind = found.groups()
-        hint = f'give the type, as in  columns={{"{column}": "text"}}'
-        if "auto-detected" in message:
-            return f"{place}: {value!r} in column {column!r} is no {kind}, as the rows before it; {hint}"
-        return f"{place}: {value!r} in column {column!r} is no {kind}"
+        shown = repr(value) if are_samples_wanted() else "a value"
+        return f"{place}: {shown} in column {column!r} is no {kind}"
     if counts := _COUNTS.search(message):
         return f"{place}: the row has {counts[2]} values, and there are {counts[1]} columns"
     if "unicode" in message:
         return f'{place}: the text is not UTF-8; give its encoding, as in  encoding="latin-1"'
+    if not are_samples_wanted():
+        return f"{place}: the row cannot be read"
     reason = message[line.end() :].strip().split("\n\n")[0]
     original = _ORIGINAL.search(reason)
     return f"{place}: {' '.join((reason[original.end() :] if original else reason).split())}"
@@ -244,37 +309,22 @@ def _csv_message(message: str) -> str:
 # ------------------------------------------------------------------ JSON lines
 
 
-def _times_with_fractions(scan: SqlScan, types: dict[str, str], connection: Any) -> list[str]:
-    """The columns of times such as ``2026-11-18T16:39:00.000``, which DuckDB takes for texts."""
-    import duckdb
-
-    texts = [name for name, kind in types.items() if kind == "VARCHAR"]
-    try:
-        for limit in (_FIRST_ROWS, None):  # the other rows are read only if the first ones are times
-            if not texts:
-                break
-            rows = scan.query.limit(limit) if limit else scan.query
-            tests = [_are_times(name) for name in texts]
-            query = exp.select(*tests).from_(rows.subquery("probed")).sql(dialect="duckdb")
-            found = connection.execute(query).fetchone()
-            texts = [name for name, is_time in zip(texts, found, strict=True) if is_time]
-    except duckdb.Error:  # a row that cannot be read is reported when the rows are checked
-        return []
-    return texts
-
-
-def _are_times(name: str) -> exp.Expression:
-    """Whether all values, and one at least, are times without a zone."""
-    value = exp.column(name, quoted=True)
-    shaped = exp.Anonymous(
-        this="regexp_full_match", expressions=[value, exp.Literal.string(_TIME_WITHOUT_ZONE)]
+def _refuse_equal_keys(files: Sequence[DataFile], names: Sequence[str], connection: Any) -> None:
+    """SourceFailed for keys that differ only in case: DuckDB calls ``ID`` next to ``id`` ``ID_1``."""
+    known = {name.lower() for name in names}
+    suspects = [found for name in names if (found := re.fullmatch(r"(.+)_\d+", name))]
+    if not any(found[1].lower() in known for found in suspects):
+        return
+    lines = read_function("read_json_objects", files, {"format": "newline_delimited"})
+    keys = exp.Anonymous(
+        this="unnest", expressions=[exp.Anonymous(this="json_keys", expressions=[exp.column("json")])]
     )
-    is_time = exp.and_(
-        shaped, exp.TryCast(this=value.copy(), to=exp.DataType.build("TIMESTAMP")).is_(exp.null()).not_()
-    )
-    return exp.Anonymous(
-        this="bool_and",
-        expressions=[exp.case().when(value.copy().is_(exp.null()).not_(), is_time)],
+    query = exp.select(exp.alias_(keys, "key")).distinct().from_(lines).sql(dialect="duckdb")
+    found_keys = sorted(key for (key,) in connection.execute(query).fetchall())
+    _refuse_equal_names(
+        found_keys,
+        files[0].shown if len(files) == 1 else "one table of these files",
+        'rename one of them, or give the columns to read, as in  columns={"id": "bigint"}',
     )
 
 
@@ -284,8 +334,10 @@ def _json_message(message: str) -> str:
         return message
     file, line = found[1], int(found[2])
     exact = _first_bad_line(DataFile(file, 1, file), line + 1)
+    if exact is not None or not are_samples_wanted():
+        return exact or f"{file}, line {line}: a value cannot be read"
     reason = re.sub(r"\nTry .*", "", message[found.end() :], flags=re.DOTALL).strip(" :\n")
-    return exact or f"{file}, line {line}: {reason}"
+    return f"{file}, line {line}: {reason}"
 
 
 def _first_bad_line(file: DataFile, limit: int = 1_000_000) -> str | None:
@@ -304,8 +356,8 @@ def _first_bad_line(file: DataFile, limit: int = 1_000_000) -> str | None:
             except ValueError as error:  # no UTF-8
                 return f"{file.shown}, line {number}: this is no JSON: {error}"
             if not isinstance(value, dict) and value is not None:
-                shown = line[:40].decode(errors="replace").strip()
-                return f"{file.shown}, line {number}: {shown!r} is not an object"
+                shown = repr(line[:40].decode(errors="replace").strip()) if are_samples_wanted() else "this"
+                return f"{file.shown}, line {number}: {shown} is not an object"
     except OSError as error:
         return f"cannot read {file.shown}: {error}"
     return None

@@ -140,7 +140,7 @@ def test_a_table_of_versions_has_one_current_row_for_a_key() -> None:
             "INSERT INTO customers VALUES (1, 1, 0), (1, 2, 1), (2, 1, 1), (2, 3, 1);"
         )
     made = probe_from_table(table_of(*VERSIONS), source=SHOP)
-    assert made.assertion_names()[-1] == "id.unique"
+    assert made.assertion_names()[-1] == "id.unique where is_current"
     unique = made.run().assertions[-1]
     assert (unique.verdict, unique.failing, unique.checked) == ("fail", 2, 3)
     every = probe_from_table(table_of(*VERSIONS), source=SHOP, current_only=False)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
-from ematix_probe.errors import ModuleLoadError, UsageError
+from ematix_probe.errors import DeclarationError, ModuleLoadError, UsageError
 from ematix_probe.loading import load_probes, select_probes
 from tests.unit.probe.conftest import Call
 
@@ -88,6 +91,49 @@ def test_two_probes_of_one_name_are_refused_with_both_places() -> None:
     with pytest.raises(ModuleLoadError, match="two probes are called 'p'") as raised:
         load_probes(["one.py", "two.py"])
     assert raised.value.where == "one.py:4 and two.py:4"
+
+
+LOAD = """
+from ematix_probe import http, probe
+
+@probe.load(target=http("GET", "http://127.0.0.1:1/"), rate=1, duration=1, name="{name}")
+def p(t):
+    t.p99_under(1)
+"""
+
+
+@pytest.mark.parametrize(
+    "text", [ONE.format(name="p") + ONE.format(name="p"), LOAD.format(name="a") + LOAD.format(name="b")]
+)
+def test_a_probe_that_a_later_one_of_its_file_replaces_is_refused_with_both_places(text: str) -> None:
+    write("twice.py", text)
+    with pytest.raises(DeclarationError, match="two functions of probes are called 'p'") as raised:
+        load_probes(["twice.py"])
+    assert raised.value.where == "twice.py:4 and twice.py:10"
+
+
+def test_a_probe_may_replace_one_of_another_import_of_its_file_or_of_another_file() -> None:
+    write("parts.py", ONE.format(name="p"))
+    file = write("again.py", "from parts import p\n" + ONE.format(name="p"))
+    assert names("again.py") == ["p"]
+    file.write_text("\n\nx = 1\n" + ONE.format(name="p"), encoding="utf-8")
+    importlib.reload(sys.modules["again"])
+    write("loop.py", "made = []\nfor n in (1, 2):\n" + indent(LOOPED))
+    assert names("loop.py") == ["p1", "p2"]
+
+
+LOOPED = """
+from ematix_probe import probe, source
+
+@probe.data(source=source.csv("a.csv"), name=f"p{n}")
+def p(t):
+    t.row_count(at_least=1)
+made.append(p)
+"""
+
+
+def indent(text: str) -> str:
+    return textwrap.indent(text, "    ")
 
 
 def test_a_syntax_error_is_told_with_its_line() -> None:

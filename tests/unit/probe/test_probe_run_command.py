@@ -341,3 +341,59 @@ def test_a_probe_that_raises_stops_no_other_probe_and_is_an_error_in_every_repor
     assert xml.parse("r.xml").getroot().get("errors") == "1"
     for file in ("r.json", "r.xml", "r.html"):
         assert "geheim1" not in Path(file).read_text()
+
+
+FORGING = """
+from ematix_probe import probe, source
+
+NAME = "a\\n[PASS] all fine\\x1b[32m"
+
+@probe.data(source=source.sqlite("shop.db"), query=f'SELECT 1 AS "{NAME}"')
+def forging(t):
+    t.column(NAME).is_in([2])
+    t.column(NAME).is_in([3], name="\\x1b[2J")
+    t.column("\\x1b").not_null()
+"""
+
+
+def test_a_name_with_control_characters_forges_no_line_in_any_output(shop: Path, ematix_probe: Call) -> None:
+    Path("forging.py").write_text(FORGING, encoding="utf-8")
+    files = ("--junit", "r.xml", "--html", "r.html", "--history", "h.db")
+    run = ematix_probe("run", "forging.py", *files)
+    assert run.code == 1
+    shown = [
+        ematix_probe(*words).out
+        for words in (("runs", "show", "1", "--history", "h.db"), ("explain", "forging.py"))
+    ]
+    pages = [Path(file).read_text(encoding="utf-8") for file in ("r.xml", "r.html")]
+    for text in (run.out, run.err, *shown, *pages):
+        assert "\x1b" not in text
+        forged = [
+            line for line in text.splitlines() if "SELECT" not in text and line.lstrip().startswith("[PASS]")
+        ]
+        assert not forged
+    assert "a\\n[PASS] all fine\\x1b[32m.enum" in run.out
+
+
+TEXT_PERCENTILE = """
+from ematix_probe import probe, source
+
+@probe.data(source=source.sqlite("shop.db"), table="customers")
+def texts(t):
+    t.column("email").percentile_between(1, "a", "b")
+    t.column("id").percentile_between(1, 0, 1)
+"""
+
+
+@pytest.mark.parametrize("samples", ["on", "off"])
+def test_without_samples_the_percentile_of_a_text_is_neither_shown_nor_recorded(
+    shop: Path, ematix_probe: Call, monkeypatch: pytest.MonkeyPatch, samples: str
+) -> None:
+    monkeypatch.setenv("EMATIX_PROBE_SAMPLES", samples)
+    Path("texts.py").write_text(TEXT_PERCENTILE, encoding="utf-8")
+    run = ematix_probe("run", "texts.py", "--history", "h.db", "--json", "r.json")
+    recorded = ematix_probe("runs", "show", "1", "--history", "h.db", "-o", "json").out
+    for text in (run.out, recorded, Path("r.json").read_text()):
+        assert ("bob@b.org" in text) == (samples == "on")
+        assert "p100 is 2" in text
+    assert "email.p100_between" in run.out

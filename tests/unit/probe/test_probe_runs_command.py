@@ -62,6 +62,21 @@ def test_list_shows_the_newest_first_and_how_to_see_more(runs: Call) -> None:
     ]
 
 
+def test_the_commands_that_are_advised_can_be_copied(runs: Call, ematix_probe: Call) -> None:
+    advised = [
+        next(line for line in runs(*arguments).err.splitlines() if "ematix-probe runs" in line)
+        for arguments in (("list", "--limit", 2, "-p", "orders"), ("show", 99))
+    ]
+    commands = [line.partition("ematix-probe ")[2].partition("  ")[0] for line in advised]
+    assert [run["id"] for run in ematix_probe(*commands[0].split(), "-o", "json").json] == [3, 2]
+    assert ematix_probe(*commands[1].split()).code == 0
+
+
+def test_a_history_whose_url_has_a_password_is_not_written_into_a_command() -> None:
+    assert RunHistory("postgresql://u:s3cret@h/db").option == "--history …"
+    assert RunHistory("my runs.db").option == "--history 'my runs.db'"
+
+
 def test_show_has_all_that_is_recorded_of_a_run(runs: Call) -> None:
     called = runs("show", 5)
     assert called.out.splitlines()[1].split() == ["probe", "orders"]

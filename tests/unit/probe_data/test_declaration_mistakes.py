@@ -198,3 +198,56 @@ def test_a_wrong_source_is_refused_at_its_line_and_shows_no_secret(
     assert said in raised.value.what
     assert "geheim" not in str(raised.value)
     assert str(raised.value.where).startswith(__file__)
+
+
+SAME_LABELS: dict[str, Mistake] = {
+    "row_count_change": lambda t: (t.row_count_change(max_drop=0.1), t.row_count_change(max_rise=0.1)),
+    "a.average.drift": lambda t: t.column("a").drift("average").drift("average", sensitivity=9),
+    "a.between": lambda t: t.column("a").between(0, None).between(None, 9),
+    "same": lambda t: t.column("a").not_null(name="same").unique(name="same"),
+}
+
+
+@pytest.mark.parametrize("label", SAME_LABELS)
+def test_two_assertions_of_one_label_are_refused(label: str) -> None:
+    with pytest.raises(DeclarationError, match=f"two assertions of the probe 'orders' are called '{label}'"):
+        probe.data(source=source.sqlite("a.db"), table="orders", name="other")(_orders(SAME_LABELS[label]))
+
+
+def test_assertions_of_other_rows_have_a_label_each() -> None:
+    def declared(t: Tester) -> None:
+        t.row_count_change(max_drop=0.1, where="country =\n 'DE'").row_count_change(max_drop=0.1)
+        t.column("a").not_null(where="id > 1").not_null(where="id > 1", name="my own")
+
+    found = probe.data(source=source.sqlite("a.db"), table="orders")(declared)
+    assert found.assertion_names() == [
+        "row_count_change where country = 'DE'",
+        "row_count_change",
+        "a.not_null where id > 1",
+        "my own",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "next_step"),
+    [
+        (lambda t: t.column("a").not_null(tolerate=5), "write  tolerate=0.05  for 5 %"),
+        (lambda t: t.column("a").not_null(where=""), "leave where= out"),
+        (lambda t: probe.data(_orders), "write  @probe.data(source=…"),
+        (
+            lambda t: probe.data(source=source.sqlite("a.db"), query="delete from a"),
+            'write  query="SELECT …"',
+        ),
+    ],
+)
+def test_the_next_step_is_what_to_write(mistake: Mistake, next_step: str) -> None:
+    with pytest.raises(DeclarationError) as raised:
+        mistake(Tester())
+    assert str(raised.value.next_step).startswith(next_step)
+
+
+def _orders(body: Mistake) -> Callable[[Tester], object]:
+    def orders(t: Tester) -> None:
+        body(t)
+
+    return orders

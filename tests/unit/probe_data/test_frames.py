@@ -60,7 +60,7 @@ def test_times_in_nanoseconds_are_compared_and_counted_exactly(zone: str | None)
 
     def declare(t: Tester) -> None:
         t.column("at").unique().cardinality_between(2, 2).between(utc, utc)
-        t.column("at").between(dt.datetime.min, dt.datetime.max).is_in([utc])
+        t.column("at").between(dt.datetime.min, dt.datetime.max, name="any time").is_in([utc])
         t.column("at").percentile_between(0.5, utc, utc).freshness(within="36500d")
 
     report = run(frame, declare)

@@ -74,3 +74,25 @@ def test_a_sum_neither_overflows_nor_loses_decimals(
     bounds = (0, 0) if total is None else (total, total)
     (result,) = run(tmp_path, declared, values, lambda t: t.column("x").sum_between(*bounds)).assertions
     assert result.verdict == ("fail" if total is None else "pass"), result
+
+
+@pytest.mark.parametrize(
+    ("declared", "check"),
+    [("text", lambda c: c.regex("^a")), ("timestamp", lambda c: c.between("2023-01-01", "2025-01-01"))],
+)
+def test_a_text_that_is_not_utf_8_is_named_as_the_reason(tmp_path: Path, declared: str, check: Any) -> None:
+    path = tmp_path / "a.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.executescript(
+            f"CREATE TABLE t (x {declared}); INSERT INTO t VALUES (CAST(x'61ff' AS TEXT))"
+        )
+
+    @probe.data(source=source.sqlite(path), table="t")
+    def stored(t: Tester) -> None:
+        check(t.column("x"))
+        t.column("x").not_null()
+
+    refused, held = stored.run().assertions
+    assert (refused.verdict, held.verdict) == ("error", "pass")
+    assert "a text is not valid UTF-8" in refused.message
+    assert "next: correct the text" in refused.message

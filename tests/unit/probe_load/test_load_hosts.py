@@ -16,8 +16,14 @@ def test_loopback_is_always_allowed(host: str) -> None:
     assert resolve_allowed(host, 80, ()).addresses
 
 
+@pytest.mark.parametrize(("host", "address"), [("0.0.0.0", "127.0.0.1"), ("[::]", "::1")])
+def test_the_unspecified_address_is_this_machine(host: str, address: str) -> None:
+    assert resolve_allowed(host, 80, ()).addresses == (address,)
+    assert resolve_allowed(host, 80, read_allowed([host])).addresses == (address,)
+
+
 @pytest.mark.parametrize(
-    "host", ["192.0.2.1", "0.0.0.0", "10.0.0.1", "169.254.169.254", "::", "::ffff:8.8.8.8"]
+    "host", ["192.0.2.1", "0.0.0.1", "10.0.0.1", "169.254.169.254", "::2", "::ffff:8.8.8.8"]
 )
 def test_every_other_address_must_be_named(host: str) -> None:
     with pytest.raises(HostNotAllowed) as refused:

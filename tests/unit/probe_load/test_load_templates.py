@@ -19,6 +19,7 @@ from ematix_probe.load.http_requests import RenderedRequest, RequestRenderer
 from ematix_probe.load.http_target import HttpTarget
 from ematix_probe.load.sql_target import read_statement
 from ematix_probe.load.templates import TemplateError
+from ematix_probe.redaction import mask, remember_secret
 
 URL = "http://127.0.0.1"
 
@@ -65,6 +66,52 @@ def test_values_of_the_environment_are_no_templates(monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("TOKEN")
     with pytest.raises(DeclarationError, match="no variable 'TOKEN'"):
         target.resolved()
+
+
+@pytest.mark.parametrize("fed", [False, True])
+@pytest.mark.parametrize(
+    ("url", "sent"),
+    [
+        ("http://h/p/${T}/end?t=${T}&z=1", "/p/{}/end?t={}&z=1"),
+        ("${BASE}/p/${T}?${T}={env}", "/api/v1/p/{}?{}={env}"),
+        ("${SCHEME}://${HOST}/${T}", "/{}"),
+        ("http://${HOST}?t=${T}", "/?t={}"),
+        ("http://h/${NONE:-a/b}/x", "/a%2Fb/x"),
+        ("${WHOLE}", "/a?b=c&d=e"),
+    ],
+)
+def test_values_of_the_environment_cannot_leave_their_place_in_a_url(
+    monkeypatch: pytest.MonkeyPatch, url: str, sent: str, fed: bool
+) -> None:
+    variables = {
+        "BASE": "http://h:80/api/v1",
+        "SCHEME": "https",
+        "HOST": "h:81",
+        "WHOLE": "http://h/a?b=c&d=e",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    values = {
+        "a#b": "a%23b",
+        "a&z=9": "a%26z%3D9",
+        "a/../b?c": "a%2F..%2Fb%3Fc",
+        "50%": "50%25",
+        "{env}${HOST}": "%7Benv%7D%24%7BHOST%7D",
+    }
+    for value, encoded in values.items():
+        monkeypatch.setenv("T", value)
+        target = http("GET", url.replace("{env}", "1"), feeder=[{"env": "row"}] if fed else None)
+        expected = sent.replace("{env}", "1").replace("{}", encoded)
+        assert rendered(target, {"env": "row"}).target == expected
+
+
+def test_a_secret_of_the_environment_is_masked_in_the_form_in_which_it_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remember_secret("s3cret#value")
+    monkeypatch.setenv("T", "s3cret#value")
+    sent = rendered(http("GET", "http://h/${T}"), {}).target
+    assert mask(f"no such page: {sent}") == "no such page: /***"
 
 
 def test_a_request_goes_over_the_wire_with_its_length() -> None:

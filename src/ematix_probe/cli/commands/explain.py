@@ -9,6 +9,7 @@ import typer
 
 from ematix_probe.cli.output import Column, OutputOption, write_json, write_table
 from ematix_probe.cli.terminal import say, write
+from ematix_probe.control_characters import mask_and_escape
 from ematix_probe.errors import ProbeError, UsageError
 from ematix_probe.loading import FoundProbe, load_probes, select_probes, short
 from ematix_probe.redaction import mask
@@ -57,13 +58,13 @@ def explain(
         return
     facts = {
         "probe": found.name,
-        "about": " ".join((getattr(plan, "description", None) or "").split()),
+        "about": " ".join(mask(getattr(plan, "description", None) or "").split()),
         "declared at": short(found.where),
         "source": found.source,
         "of": found.subject,
         **_load_facts(found, plan),
     }
-    write("\n".join(f"{name:<13}{mask(str(text))}" for name, text in facts.items() if text))
+    write("\n".join(f"{name:<13}{mask_and_escape(str(text))}" for name, text in facts.items() if text))
     write("")
     columns = (
         Column("assertion", wraps=True),
@@ -73,7 +74,8 @@ def explain(
     )
     write_table(columns, [(each.label, each.kind, _rule(each), _options(each)) for each in assertions])
     if statement is not None:
-        write(f"\n{mask(statement)}")
+        shown = mask_and_escape(statement, keep="\n")
+        write(f"\n{shown}")
     if note:
         say(f"\n{note}")
 
@@ -99,16 +101,24 @@ def _statement(plan: DataPlan, connect: bool) -> tuple[str | None, str | None, s
             "it depends on the types of the columns.",
         )
     from ematix_probe.compiling import compile_assertions
+    from ematix_probe.failing_values import are_samples_wanted
+    from ematix_probe.sources.sql_subject import add_schema_hint
 
     try:
         with plan.source.open(plan.subject) as opened:
             columns = {column.name: column for column in opened.columns()}
             compiled = compile_assertions(
-                plan.assertions, columns, opened.dialect, opened.rows(), opened.reference
+                plan.assertions,
+                columns,
+                opened.dialect,
+                opened.rows(),
+                opened.reference,
+                with_keys=are_samples_wanted(),
             )
             text = compiled.query.sql(dialect=opened.dialect, pretty=True)
             return text, opened.dialect, None
     except ProbeError as error:
+        add_schema_hint(error, plan.subject)
         if connect:
             raise
         return None, None, f"There is no statement to show: {error}"
@@ -143,7 +153,7 @@ def _value(value: Any) -> str:
     if isinstance(value, list):
         shown = ", ".join(_value(each) for each in value[:6])
         return f"[{shown}{', …' if len(value) > 6 else ''}]"
-    return repr(value) if isinstance(value, str) else str(value)
+    return repr(mask(value)) if isinstance(value, str) else str(value)
 
 
 def _options(assertion: Assertion) -> str:

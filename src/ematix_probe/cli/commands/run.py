@@ -27,7 +27,8 @@ from ematix_probe.reports.json_report import report_json
 HELP = """Run the probes of files, folders or modules.
 
 PATH is a .py file, a folder of them, or a module; PATH::NAME is one probe of it. Exit code 0 when all
-assertions hold, 1 when one does not, 2 when a file cannot be imported, 130 after Ctrl-C.
+assertions hold, 1 when one does not, 2 when nothing was run: a file cannot be imported, or a load would
+send to a host that was not allowed; 130 after Ctrl-C.
 """
 FailOn = Literal["fail", "warn"]
 
@@ -66,7 +67,7 @@ def run(
     chosen = select_probes(load_probes(paths), select or ())
     files = _report_files(junit, json_file, html, fail_on)
     opened = optional_history(history)
-    _check_places(list(files), opened)
+    _check_before(chosen, allow_host or (), list(files), opened)
     recording = None if opened is None else ForgivingHistory(opened)
     reports: list[RunReport] = []
     errors: list[ProbeError] = []
@@ -75,6 +76,12 @@ def run(
         started = dt.datetime.now(dt.timezone.utc)
         try:
             report = run_probe(each, recording, allow_host or ())
+        except KeyboardInterrupt:
+            interrupted = True
+            known = _interruption(len(reports), len(chosen))
+            show_error(known, each.name)
+            reports.append(failed_report(each, known, started))
+            break
         except Exception as error:  # also a fault of this program or of the probe: the others are run
             known = error if isinstance(error, ProbeError) else unexpected_error(error)
             errors.append(known)
@@ -134,9 +141,31 @@ def failed_report(found: FoundProbe, error: ProbeError, started: dt.datetime) ->
     )
 
 
-def _check_places(files: Sequence[Path], history: RunHistory | None) -> None:
-    """Refuse, before the first probe runs, reports and a history that could not be written after the last."""
+def _interruption(done: int, probes: int) -> ProbeError:
+    return ProbeError(
+        "interrupted",
+        state=f"{done} of {probes} probes were run; nothing of this one was recorded",
+        next_step="run the same command again",
+    )
+
+
+def _check_before(
+    chosen: Sequence[FoundProbe],
+    allowed_hosts: Sequence[str],
+    files: Sequence[Path],
+    history: RunHistory | None,
+) -> None:
+    """Refuse, before the first probe runs, what could not be done later.
+
+    That is a load that is declared wrongly or sends to a host that nobody allowed, a report that cannot be
+    written, and a history that does not open.
+    """
     failures: list[ProbeError] = []
+    for probe in (each.probe for each in chosen if hasattr(each.probe, "refuse")):
+        try:
+            probe.refuse(allowed_hosts)
+        except ProbeError as error:
+            failures.append(error)
     for path in files:
         try:
             check_file(path)
@@ -146,8 +175,10 @@ def _check_places(files: Sequence[Path], history: RunHistory | None) -> None:
         try:
             history.prepare()
         except ProbeError as error:
-            error.state = error.state or "no probe was run"
             failures.append(error)
+    failures.sort(key=lambda error: error.exit_code)  # the last one makes the exit code
+    for failure in failures:
+        failure.state = failure.state or "no probe was run"
     for failure in failures[:-1]:
         show_error(failure)
     if failures:
@@ -179,9 +210,7 @@ def print_report(report: RunReport) -> None:
 
 
 def exit_code(reports: Sequence[RunReport], errors: Sequence[ProbeError], fail_on: FailOn) -> int:
-    """2 when a probe is declared wrongly, 1 when something does not hold, else 0."""
-    if any(error.exit_code == 2 for error in errors):
-        return 2
+    """1 when something does not hold, was not run or was not recorded, else 0."""
     bad = {"fail", "error", "warn"} if fail_on == "warn" else {"fail", "error"}
     return 1 if errors or any(report.verdict in bad for report in reports) else 0
 

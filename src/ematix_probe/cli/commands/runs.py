@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -24,11 +25,11 @@ from ematix_probe.cli.output import (
     write_table,
 )
 from ematix_probe.cli.terminal import say, style_text, terminal_width, write
+from ematix_probe.control_characters import mask_and_escape
 from ematix_probe.drift import as_number
 from ematix_probe.duration import format_duration, parse_duration
 from ematix_probe.errors import UsageError
 from ematix_probe.history.records import RecordedAssertion, RecordedRun
-from ematix_probe.redaction import mask
 from ematix_probe.report import VERDICTS
 from ematix_probe.reports.text import STYLES, figures
 
@@ -77,7 +78,9 @@ def list_runs(
     )
     write_table(columns, [_run_row(run) for run in found])
     if len(found) == limit:
-        say(f"ematix-probe runs list --before {found[-1].id}  shows older ones", "dim")
+        of = [*(["--probe", probe] if probe else []), *([] if limit == 20 else ["--limit", str(limit)])]
+        words = shlex.join(["ematix-probe", "runs", "list", "--before", str(found[-1].id), *of])
+        say(f"{words} {opened.option}  shows older ones", "dim")
 
 
 def _run_row(run: RecordedRun) -> tuple[object, ...]:
@@ -107,7 +110,7 @@ def show_run(run: RunArgument, history: HistoryOption = None, output: OutputOpti
         "run": str(found.id),
         "probe": found.probe_name,
         "of": found.subject,
-        "verdict": style_text(found.verdict, STYLES.get(found.verdict), sys.stdout),
+        "verdict": found.verdict,
         "started": f"{local_time(found.started_at)} {local_zone()}",
         "took": format_duration(found.duration_seconds),
         **{
@@ -115,7 +118,9 @@ def show_run(run: RunArgument, history: HistoryOption = None, output: OutputOpti
         },
     }
     wide = max(map(len, facts)) + 2
-    write("\n".join(f"{name:<{wide}}{mask(text)}" for name, text in facts.items()))
+    verdict = style_text(found.verdict, STYLES.get(found.verdict), sys.stdout)
+    lines = {name: mask_and_escape(text) for name, text in facts.items()} | {"verdict": verdict}
+    write("\n".join(f"{mask_and_escape(name):<{wide}}{text}" for name, text in lines.items()))
     write("")
     columns = (
         Column("assertion", wraps=True),
@@ -126,7 +131,7 @@ def show_run(run: RunArgument, history: HistoryOption = None, output: OutputOpti
     write_table(columns, [(a.name, a.verdict, a.message, figures(a.measures)) for a in found.assertions])
     for each in found.assertions:
         for row in each.samples:
-            write(f"  {each.name}: {figures(row)}")
+            write(f"  {mask_and_escape(each.name)}: {figures(row)}")
 
 
 def trend(
@@ -151,10 +156,8 @@ def trend(
         return
     first, last = found.runs[0], found.runs[-1]
     number = f"{len(found.runs)} runs" if len(found.runs) > 1 else "1 run"
-    write(
-        f"{found.probe} ({mask(last.subject)}): {number}, {local_time(first.started_at)} … "
-        f"{local_time(last.started_at)} {local_zone()}"
-    )
+    what = f"{mask_and_escape(found.probe)} ({mask_and_escape(last.subject)})"
+    write(f"{what}: {number}, {local_time(first.started_at)} … {local_time(last.started_at)} {local_zone()}")
     write(f"{'verdict':<11}{verdict_strip([run.verdict for run in found.runs])}")
     durations = sparkline([run.duration_seconds for run in found.runs])
     write(f"{'duration':<11}{durations}  {format_duration(last.duration_seconds)}")
@@ -212,7 +215,7 @@ def diff(
         return
     for name, each in (("from", one), ("to", two)):
         verdict = style_text(each.verdict, STYLES.get(each.verdict), sys.stdout)
-        what = f"{each.probe_name} ({mask(each.subject)})"
+        what = f"{mask_and_escape(each.probe_name)} ({mask_and_escape(each.subject)})"
         write(f"{name:<6}run {each.id}, {what}, {local_time(each.started_at)}: {verdict}")
     write("")
     if not changes:

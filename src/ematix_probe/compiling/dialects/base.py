@@ -24,6 +24,7 @@ from ematix_probe.sources.base import ColumnInfo
 Scan = Callable[..., exp.Select]  # gives  SELECT … FROM rows AS checked WHERE …  for selected trees
 COMPARED_TEXT = ("varchar", "text")
 EXACT_AVERAGES = 10
+LONGEST_KEY = 1_000  # letters of a part of a key that samples look for
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class ProbeDialect(ABC):
     has_infinity = True
     joins_exists_in_where = True  # the engine plans a correlated EXISTS as a join, not once for each row
     joins_exists_in_case = True
+    evaluates_tables_once = True  # a common table expression that is used several times
 
     # --- values ---
 
@@ -150,6 +152,32 @@ class ProbeDialect(ABC):
 
     # --- samples ---
 
+    def hexadecimal(self, tree: exp.Expression) -> exp.Expression:
+        """The bytes of a text in UTF-8; NULL where the engine cannot give them."""
+        return call("HEX", tree)
+
+    def written(self, column: ColumnInfo, tree: exp.Expression) -> exp.Expression | None:
+        """What `returned` gives as ASCII, which no driver fails to read: ``i`` and a whole number, ``b`` and
+        a truth value, ``t`` and the bytes of a text. NULL for a long text, None for other types."""
+        value = self.returned(column, tree)
+        if value is None:
+            return None
+        if column.family in ("integer", "boolean"):
+            return exp.DPipe(this=text(column.family[0]), expression=cast(value, "TEXT"))
+        short = exp.LTE(this=exp.Length(this=value.copy()), expression=number(LONGEST_KEY))
+        return case(short, exp.DPipe(this=text("t"), expression=self.hexadecimal(value)))
+
+    def texts_joined(self, tree: exp.Expression, separator: str) -> exp.Expression:
+        """The aggregate of all texts that are not NULL."""
+        return call("STRING_AGG", tree, text(separator))
+
+    def returned(self, column: ColumnInfo, tree: exp.Expression) -> exp.Expression | None:
+        """A part of a key as a whole number, a text or a truth value: equal keys are equal in this form, or
+        some of their rows are not found, and different ones never are. None for other types."""
+        if column.family in ("boolean", "integer", "text"):
+            return tree
+        return None if column.family in ("bytes", "other") else cast(tree, "TEXT")
+
     def order(self, column: ColumnInfo, tree: exp.Expression) -> exp.Expression | None:
         """What rows are ordered by; None for a type without an order."""
         return None if column.family == "other" else self.value(column, tree)
@@ -186,7 +214,11 @@ def counted_distinct(value: exp.Expression, where: exp.Expression | None, scan: 
 def needs_number(column: ColumnInfo, what: str, *, loose: bool) -> None:
     if column.family in ("integer", "decimal", "float") or (loose and column.family == "other"):
         return
-    raise AssertionRefused(f"{what} needs a column of numbers, and {column.name!r} is of type {column.type}")
+    step = f'in a text file, columns={{"{column.name}": "double"}} makes the error name the wrong value'
+    raise AssertionRefused(
+        f"{what} needs a column of numbers, and {column.name!r} is of type {column.type}",
+        next_step=step if column.family == "text" else None,
+    )
 
 
 __all__ = [

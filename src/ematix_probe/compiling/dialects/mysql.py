@@ -22,6 +22,7 @@ class MySQLDialect(ProbeDialect):
     flavour = "mysql"
     has_infinity = False
     joins_exists_in_where = joins_exists_in_case = False
+    evaluates_tables_once = False  # MariaDB evaluates it for each use
 
     def exact_text(self, tree: exp.Expression, column: ColumnInfo) -> exp.Expression:
         return exp.Collate(this=_in_utf8(tree), expression=exp.Var(this=_BY_CODE_POINT))

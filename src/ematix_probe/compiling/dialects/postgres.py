@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from ematix_probe.compiling.dialects.base import PercentileTree, ProbeDialect, Scan, counted_distinct
-from ematix_probe.compiling.trees import cast, number, text
+from ematix_probe.compiling.trees import call, case, cast, number, text
 from ematix_probe.portable_regex import translate
 from ematix_probe.sources.base import ColumnInfo
 
@@ -55,6 +55,17 @@ class PostgresDialect(ProbeDialect):
     def microseconds(self, column: ColumnInfo, tree: exp.Expression) -> exp.Expression:
         seconds = exp.Extract(this=exp.Var(this="EPOCH"), expression=tree)
         return cast(exp.Mul(this=seconds, expression=number(1_000_000)), "DECIMAL")
+
+    def hexadecimal(self, tree: exp.Expression) -> exp.Expression:
+        # in other encodings a text may have letters without bytes in UTF-8, which would be an error
+        encoding = exp.EQ(this=call("GETDATABASEENCODING"), expression=text("UTF8"))
+        encoded = call("ENCODE", call("CONVERT_TO", tree, text("UTF8")), text("hex"))
+        return case(encoding, encoded)
+
+    def returned(self, column: ColumnInfo, tree: exp.Expression) -> exp.Expression | None:
+        if column.family == "float":  # as text it would have as many digits as the session says
+            return call("ENCODE", call("FLOAT8SEND", cast(tree, "DOUBLE")), text("hex"))
+        return super().returned(column, tree)
 
     def count_if(self, condition: exp.Expression | None) -> exp.Expression:
         counted = exp.Count(this=exp.Star())

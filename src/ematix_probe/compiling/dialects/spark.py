@@ -18,6 +18,7 @@ _DAY = 86_400_000_000
 class SparkDialect(ProbeDialect):
     name = "spark"
     flavour = "java"
+    # evaluates_tables_once: the queries of a table share the exchange of its groups
 
     def exact_text(self, tree: exp.Expression, column: ColumnInfo) -> exp.Expression:
         if "collate" not in column.native.lower():
@@ -32,6 +33,9 @@ class SparkDialect(ProbeDialect):
 
     def matches(self, tree: exp.Expression, pattern: str) -> exp.Expression:
         return call("REGEXP_LIKE", tree, text(translate(pattern, self.flavour)))
+
+    def texts_joined(self, tree: exp.Expression, separator: str) -> exp.Expression:
+        return call("CONCAT_WS", text(separator), exp.ArrayAgg(this=tree))
 
     def summand(self, column: ColumnInfo, tree: exp.Expression) -> exp.Expression:
         if column.type == "bigint":  # whose sum would overflow

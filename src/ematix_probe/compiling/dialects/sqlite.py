@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import sqlite3
 from decimal import Decimal
 from typing import Any
 
@@ -15,7 +16,7 @@ from sqlglot import exp
 
 from ematix_probe.column_types import precision_and_scale
 from ematix_probe.compiling.bounds import Typed
-from ematix_probe.compiling.dialects.base import PercentileTree, ProbeDialect, Scan
+from ematix_probe.compiling.dialects.base import LONGEST_KEY, PercentileTree, ProbeDialect, Scan
 from ematix_probe.compiling.trees import all_of, call, case, cast, is_not_null, is_null, number, scalar, text
 from ematix_probe.iso_times import microseconds
 from ematix_probe.portable_regex import translate
@@ -34,6 +35,7 @@ class SQLiteDialect(ProbeDialect):
     flavour = "python"
     loose = True
     joins_exists_in_where = joins_exists_in_case = False
+    evaluates_tables_once = sqlite3.sqlite_version_info >= (3, 35)
 
     def value(self, column: ColumnInfo, tree: exp.Expression) -> exp.Expression:
         if column.family in _TIMES:
@@ -127,6 +129,29 @@ class SQLiteDialect(ProbeDialect):
 
     def microseconds(self, column: ColumnInfo, tree: exp.Expression) -> exp.Expression:
         return call(MICROSECONDS, tree)
+
+    def returned(self, column: ColumnInfo, tree: exp.Expression) -> exp.Expression | None:
+        return tree  # of any type, which shows in the value
+
+    def written(self, column: ColumnInfo, tree: exp.Expression) -> exp.Expression | None:
+        stored = exp.Typeof(this=tree.copy())
+        bytes_of_text = exp.Length(this=exp.Cast(this=tree.copy(), to=exp.DataType.build("BLOB", "sqlite")))
+        whole = exp.DPipe(this=text("i"), expression=cast(tree.copy(), "TEXT"))
+        return exp.Case(
+            ifs=[
+                exp.If(this=exp.EQ(this=stored, expression=text("integer")), true=whole),
+                exp.If(
+                    this=all_of(
+                        exp.EQ(this=stored.copy(), expression=text("text")),
+                        exp.LTE(this=bytes_of_text, expression=number(LONGEST_KEY)),
+                    ),
+                    true=exp.DPipe(this=text("t"), expression=self.hexadecimal(tree.copy())),
+                ),
+            ]
+        )
+
+    def texts_joined(self, tree: exp.Expression, separator: str) -> exp.Expression:
+        return call("GROUP_CONCAT", tree, text(separator))
 
     def order(self, column: ColumnInfo, tree: exp.Expression) -> exp.Expression | None:
         return self.value(column, tree)
