@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from ematix_flow.backends.base import Backend, BatchTarget, SparkSource
 from ematix_flow.backends.capabilities import Capabilities
-from ematix_flow.backends.delta.format import DeltaFormat
 from ematix_flow.backends.delta.source import DeltaSource
 from ematix_flow.backends.delta.stream import DeltaStream
+from ematix_flow.backends.delta.table_format import DeltaFormat
 from ematix_flow.backends.messages.base import StreamSource
 from ematix_flow.backends.stores.base import Store
 from ematix_flow.backends.stores.local_store import LocalStore

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from ematix_flow.backends.delta.commit_log import LOG
-from ematix_flow.backends.lake.format import CompactionResult
+from ematix_flow.backends.delta.log_versions import LOG
 from ematix_flow.backends.lake.journal import FOLDER
 from ematix_flow.backends.lake.spark_sql_session import temporary_settings
+from ematix_flow.backends.lake.table_format import CompactionResult
 from ematix_flow.backends.maintenance import SAFE_RETENTION, FileTotals
 from ematix_flow.backends.spark_sql.query_tables import quote_name
 from ematix_flow.backends.stores.base import Store

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from ematix_flow.backends.base import SparkSource
-from ematix_flow.backends.delta.commit_log import LOG, first_and_last_version
+from ematix_flow.backends.delta.log_versions import LOG, first_and_last_version
 from ematix_flow.backends.delta.table_lookup import DeltaTables
 from ematix_flow.backends.spark_sql.query_tables import TableName, TimeTravel, query_frame, select_columns_sql
 from ematix_flow.backends.spark_sql.row_refusals import text_literal

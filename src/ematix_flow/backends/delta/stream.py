@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ematix_flow.backends.delta.commit_log import first_and_last_version
+from ematix_flow.backends.delta.log_versions import first_and_last_version
 from ematix_flow.backends.delta.table_lookup import DeltaTables
 from ematix_flow.backends.messages.base import ReadRequest, SparkStreamSource
 from ematix_flow.backends.messages.source_options import bool_option, count_option, known_options

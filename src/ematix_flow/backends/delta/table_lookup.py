@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ematix_flow.backends.delta.commit_log import is_table
+from ematix_flow.backends.delta.log_versions import is_table
+from ematix_flow.backends.lake.direct_staging import is_direct_file
 from ematix_flow.backends.spark_sql.query_tables import TableName
 from ematix_flow.backends.stores.base import Store
 from ematix_flow.backends.stores.table_folders import is_hidden, path_segments
@@ -60,8 +61,10 @@ class DeltaTables:
 def find_plain_file(store: Store, folder: str, inside: Iterable[str] | None = None) -> str | None:
     """A data file or a partition folder in a folder that is not a Delta table.
 
+    Files that a first load has written count only from its commit on.
+
     ``inside`` are the folders in it, if they are known.
     """
-    files = (name for name in store.names(folder) if not is_hidden(name))
+    files = (name for name in store.names(folder) if not is_hidden(name) and not is_direct_file(name))
     partitions = (name for name in (store.folders(folder) if inside is None else inside) if "=" in name)
     return next(files, None) or next(partitions, None)

@@ -8,8 +8,10 @@ from dataclasses import replace
 from ematix_flow.backends.base import Backend, BatchTarget, SparkSource
 from ematix_flow.backends.capabilities import Capabilities
 from ematix_flow.backends.iceberg.catalog_settings import catalog_name, storage_settings, uses_s3
+from ematix_flow.backends.iceberg.direct_table import HadoopDirectTables
 from ematix_flow.backends.iceberg.table_names import Namespaces
 from ematix_flow.backends.iceberg.warehouse import open_store, open_warehouse, spark_warehouse, store_location
+from ematix_flow.backends.lake.direct_table import SparkNeeded
 from ematix_flow.backends.stores.local_store import LocalStore
 from ematix_flow.errors import Unsupported
 from ematix_flow.spec.connections import Connection
@@ -67,7 +69,7 @@ class IcebergBackend(Backend):
         return IcebergSource(self._iceberg, self._namespaces, self._label)
 
     def target(self) -> BatchTarget:
-        from ematix_flow.backends.iceberg.format import IcebergFormat
+        from ematix_flow.backends.iceberg.table_format import IcebergFormat
         from ematix_flow.backends.iceberg.target import IcebergTarget
 
         if self._store is None:
@@ -76,9 +78,24 @@ class IcebergBackend(Backend):
         # by the warehouse and not by the address, which may change while the tables stay
         journals = None if in_folders else spark_warehouse(self._iceberg)
         format = IcebergFormat(
-            self._namespaces, self._store, journals=journals, warehouse=open_warehouse(self._iceberg)
+            self._namespaces,
+            self._store,
+            journals=journals,
+            warehouse=open_warehouse(self._iceberg),
+            direct=self._direct_tables(),
         )
         return IcebergTarget(self._iceberg, format, self._store, self.spark_conf())
+
+    def _direct_tables(self) -> HadoopDirectTables | SparkNeeded:
+        if self._iceberg.catalog_type != "hadoop":
+            return SparkNeeded(f"tables of a {self._iceberg.catalog_type} catalog are committed by Spark")
+        if self._iceberg.properties:  # among them may be a lock for all writers
+            return SparkNeeded("the connection has properties for Iceberg's own catalog")
+        if self._iceberg.staging:
+            return SparkNeeded("the connection has its staging outside of the warehouse")
+        if not isinstance(self._store, LocalStore):
+            return SparkNeeded("tables in a bucket without a catalog are committed by Spark")
+        return HadoopDirectTables(self._store, spark_warehouse(self._iceberg))
 
     def _no_store_error(self) -> Unsupported:
         place = store_location(self._iceberg)

@@ -14,7 +14,7 @@ from ematix_flow.backends.iceberg.catalog_settings import token_address
 from ematix_flow.backends.stores.base import Store
 from ematix_flow.errors import CannotConnect
 from ematix_flow.spec.connections.lakes import IcebergConnection
-from ematix_flow.spec.redaction import mask
+from ematix_probe.redaction import mask
 
 _SECONDS = 15
 _HIVE_PORT = 9083

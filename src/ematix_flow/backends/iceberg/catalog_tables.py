@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.iceberg.table_names import Namespaces, TablePath, may_mean_metadata
-from ematix_flow.backends.lake.format import TableSnapshot
+from ematix_flow.backends.lake.table_format import TableSnapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.backends.lake.format import CompactionResult
+from ematix_flow.backends.lake.table_format import CompactionResult
 from ematix_flow.backends.maintenance import SAFE_RETENTION, FileTotals
 from ematix_flow.backends.spark_sql.query_tables import quote_name
 from ematix_flow.backends.spark_sql.row_refusals import text_literal

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.backends.base import TableChange
 from ematix_flow.backends.iceberg.dialect import IcebergDialect, can_widen
-from ematix_flow.backends.iceberg.format import IcebergFormat
 from ematix_flow.backends.iceberg.spark_catalog import open_catalog
+from ematix_flow.backends.iceberg.table_format import IcebergFormat
 from ematix_flow.backends.lake.target import LakeTarget
 from ematix_flow.backends.sql.alterations import CannotAlter
 from ematix_flow.backends.sql.session import SqlSession

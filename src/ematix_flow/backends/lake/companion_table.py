@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ematix_flow.backends.lake.dialect import LakeDialect
-from ematix_flow.backends.lake.format import LakeFormat
 from ematix_flow.backends.lake.frame_columns import conform_frame
 from ematix_flow.backends.lake.journal import Journal, LakeCommit
 from ematix_flow.backends.lake.row_changes import ACTION_COLUMN, INSERT, RowChanges, new_view_name
+from ematix_flow.backends.lake.table_format import LakeFormat
 from ematix_flow.errors import SchemaMismatch, TargetFailed
 from ematix_flow.spec.tables import EVENT_AT, IS_DELETE, LAST_POSITION, ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType

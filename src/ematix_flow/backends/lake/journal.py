@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,7 +43,6 @@ FOLD_ABOVE = 1_000  # with more entries, a load folds first
 _ENTRY, _DONE = ".json", ".done"
 _FORMAT = 1
 
-_log = logging.getLogger(__name__)
 _READ_AT_ONCE, _REMOVED_AT_ONCE = 8, 100
 
 
@@ -141,21 +140,23 @@ class Journal:
             "ledger": entry_to_json(entry),
             "positions": [stored.to_json() for stored in watermarks],
         }
+        self.store.create(self._entry_path(commit, entry), json.dumps(value))
+
+    def _entry_path(self, commit: LakeCommit, entry: LedgerEntry) -> str:
         name = _EntryName(
             commit.number,
             _owner_digest(entry.pipeline, entry.target),
             _digest(entry.batch_key, 32),
             commit.token,
         )
-        self.store.create(f"{self.folder}/{name}{_ENTRY}", json.dumps(value))
+        return f"{self.folder}/{name}{_ENTRY}"
 
     def mark_committed(self, commit: LakeCommit, entry: LedgerEntry, mark: Watermark | None) -> None:
         """Mark the load as committed. Write its entry again if another process took over our lock and removed
         it."""
-        try:
-            self.write_entry(commit, entry, mark)
-        except FileExistsError:
-            _log.debug("the entry of load %d is where it was written", commit.number)
+        if not self.store.has_file(self._entry_path(commit, entry)):
+            with suppress(FileExistsError):
+                self.write_entry(commit, entry, mark)
         _write_mark(self.store, self.folder, commit.number, commit.token)
 
     def remove_uncommitted(self) -> list[str]:
@@ -269,7 +270,8 @@ def _done_name(number: int, token: str) -> str:
 
 def _write_mark(store: Store, folder: str, number: int, token: str) -> None:
     try:
-        store.create(f"{folder}/{_done_name(number, token)}{_DONE}", "")
+        # not durable: the log has the commit, and the next entry makes its folder durable, with this mark
+        store.create(f"{folder}/{_done_name(number, token)}{_DONE}", "", durable=False)
     except FileExistsError:
         return  # another reader has already written it
 

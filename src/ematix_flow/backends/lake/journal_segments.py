@@ -11,6 +11,7 @@ import json
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from ematix_flow.backends.stores.base import Store
@@ -64,7 +65,7 @@ class JournalSegment:
 
 
 class JournalSegments:
-    """The segments of one journal in the store. Nothing is cached."""
+    """The segments of one journal in the store."""
 
     def __init__(self, store: Store, folder: str) -> None:
         self._store, self._folder = store, f"{folder}/{FOLDED}"
@@ -78,7 +79,10 @@ class JournalSegments:
     def has_batch(self, whose: str, batch: str) -> bool:
         for _ in range(_TRIES):
             try:
-                return any(batch in self._batches(segment, whose) for segment in self.segments())
+                return any(
+                    batch in _batches(self._store, self._folder, segment, whose)
+                    for segment in self.segments()
+                )
             except FileNotFoundError:
                 continue
         raise self._damaged_error("its files are replaced faster than they can be read")
@@ -101,7 +105,7 @@ class JournalSegments:
             number = segments[-1].first
 
     def entries(self, segment: JournalSegment) -> list[FoldedEntry]:
-        value = self._read(f"{segment}{_ENTRIES}")
+        value = self.read(f"{segment}{_ENTRIES}")
         return [FoldedEntry(*entry) for entry in value["entries"]]
 
     def write_entries(self, entries: Sequence[FoldedEntry]) -> JournalSegment:
@@ -133,11 +137,7 @@ class JournalSegments:
         found = [segment for segment in map(JournalSegment.parse, names) if segment is not None]
         return sorted(found, key=lambda segment: (segment.last, segment.first, segment.token))
 
-    def _batches(self, segment: JournalSegment, whose: str) -> list[str]:
-        batches: list[str] = self._read(f"{segment}{_BATCHES}")["batches"].get(whose, [])
-        return batches
-
-    def _read(self, name: str) -> dict[str, Any]:
+    def read(self, name: str) -> dict[str, Any]:
         try:
             value: dict[str, Any] = json.loads(self._store.read(f"{self._folder}/{name}"))
             if value["format"] == _FORMAT:
@@ -159,6 +159,15 @@ def last_folded_number(store: Store, folder: str) -> int:
     """The highest number in a segment; 0 if there is none."""
     segments = JournalSegments(store, folder).segments()
     return segments[-1].last if segments else 0
+
+
+@lru_cache(maxsize=128)  # every load needs all of them, and the files of a segment never change
+def _batches(store: Store, folder: str, segment: JournalSegment, whose: str) -> str:
+    """The digests of the batches of a pipeline and target, as one text."""
+    batches = JournalSegments(store, folder.removesuffix(f"/{FOLDED}")).read(f"{segment}{_BATCHES}")[
+        "batches"
+    ]
+    return " ".join(batches.get(whose, ()))
 
 
 def _supersedes(one: JournalSegment, other: JournalSegment) -> bool:

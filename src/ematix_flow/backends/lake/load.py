@@ -21,9 +21,8 @@ from ematix_flow.backends.base import LedgerEntry, Load, LoadResult
 from ematix_flow.backends.incremental_loads import batch_key, made_no_progress, require_unmoved_watermark
 from ematix_flow.backends.lake.companion_table import CompanionTable
 from ematix_flow.backends.lake.dialect import LakeDialect
-from ematix_flow.backends.lake.format import ConcurrentCommit, LakeFormat, NewTable
+from ematix_flow.backends.lake.expectation_gate import LakeGate
 from ematix_flow.backends.lake.frame_columns import conform_frame
-from ematix_flow.backends.lake.gate import LakeGate
 from ematix_flow.backends.lake.journal import Journal, LakeCommit
 from ematix_flow.backends.lake.quarantine import QuarantineChange, settle_quarantine
 from ematix_flow.backends.lake.row_changes import (
@@ -36,7 +35,7 @@ from ematix_flow.backends.lake.row_changes import (
 )
 from ematix_flow.backends.lake.row_hash import register_functions
 from ematix_flow.backends.lake.spark_sql_session import SparkSqlSession
-from ematix_flow.backends.sql.gate import CheckedRows
+from ematix_flow.backends.lake.table_format import ConcurrentCommit, LakeFormat, NewTable
 from ematix_flow.backends.sql.load_steps import (
     STRATEGIES,
     WORK_TABLES,
@@ -46,6 +45,7 @@ from ematix_flow.backends.sql.load_steps import (
     refuse_shrink,
     require_all_staged_rows,
 )
+from ematix_flow.backends.sql.rule_checks import CheckedRows
 from ematix_flow.backends.stores.ledger_records import new_ledger_entry
 from ematix_flow.errors import SchemaMismatch, TargetFailed
 from ematix_flow.spec.row_counts import RowCounts
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _log = logging.getLogger(__name__)
-_WITH_COMPANION: tuple[TableContents, ...] = ("events", "changes", "change_versions")
+WITH_COMPANION: tuple[TableContents, ...] = ("events", "changes", "change_versions")
 
 
 @dataclass(frozen=True)
@@ -93,13 +93,13 @@ class LakeLoad:
         self._wanted = load.table.with_load_columns()
         self._snapshot = format.snapshot(spark, self._wanted)
         if self._snapshot is None and journal.last_number:
-            raise _missing_table_error(load, journal)
+            raise missing_table_error(load, journal)
         if (
             self._snapshot is not None and not load.dry_run
         ):  # a dry run holds no lock: other loads may commit meanwhile
             newest = format.newest_load(spark, self._wanted)
             if newest > journal.last_number:
-                raise _unknown_load_error(load, journal, newest)
+                raise unknown_load_error(load, journal, newest)
         spec = load.table.companion()
         self._companion = CompanionTable(spark, format, spec, journal) if spec is not None else None
         self._views: list[str] = []
@@ -149,7 +149,7 @@ class LakeLoad:
         counts = {**changes.totals(), **runner.tallies}
         if changes.replaces_all:
             counts["delete"] = spark.table(target).count()
-        refuse_shrink(load, counts)
+        refuse_shrink(load, counts, checked.results)
         applied = load_result(load, passing, counts, high)
         idle = made_no_progress(load.plan.range, applied)
         return ComputedLoad(
@@ -276,7 +276,7 @@ class LakeLoad:
         """Remove the events that a crashed load left: they must never count, even if this load fails."""
         companions = [self._companion] if self._companion is not None else []
         if self._journal.uncommitted:  # the crashed load may have been of another mode
-            others = [replace(self._load.table, keeps=keeps).companion() for keeps in _WITH_COMPANION]
+            others = [replace(self._load.table, keeps=keeps).companion() for keeps in WITH_COMPANION]
             companions += [
                 CompanionTable(self._spark, self._format, spec, self._journal)
                 for spec in others
@@ -309,7 +309,7 @@ class LakeLoad:
     def _require_commit(self, commit: LakeCommit) -> None:
         """Fail if the commit is missing: a format skips a commit whose number it already has."""
         if not self._format.has_commit(lambda: self._spark, self._wanted, commit.token):
-            raise _unknown_load_error(self._load, self._journal, commit.number)
+            raise unknown_load_error(self._load, self._journal, commit.number)
 
     def _inserted_rows(self, changes: RowChanges) -> DataFrame:
         frame = changes.frame
@@ -321,7 +321,7 @@ class LakeLoad:
         return new_ledger_entry(self._load, computed.batch_key, computed.applied)
 
 
-def _unknown_load_error(load: Load, journal: Journal, number: int) -> TargetFailed:
+def unknown_load_error(load: Load, journal: Journal, number: int) -> TargetFailed:
     table, folder = load.table.label, journal.store.uri(journal.folder)
     return TargetFailed(
         f"{table} already has load {number}, but its journal {folder} has no entry of it",
@@ -330,7 +330,7 @@ def _unknown_load_error(load: Load, journal: Journal, number: int) -> TargetFail
     )
 
 
-def _missing_table_error(load: Load, journal: Journal) -> TargetFailed:
+def missing_table_error(load: Load, journal: Journal) -> TargetFailed:
     folder = journal.store.uri(journal.folder)
     return TargetFailed(
         f"{load.table.label} does not exist, but its journal {folder} lists {journal.last_number:,} loads",

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from ematix_flow.backends.lake.companion_table import UNTIL, with_lifetime_columns
 from ematix_flow.backends.lake.conflict_retries import retry_on_conflict
 from ematix_flow.backends.lake.dialect import LakeDialect
-from ematix_flow.backends.lake.format import CompactionResult, LakeFormat
 from ematix_flow.backends.lake.journal import KEPT_ENTRIES, Journal
+from ematix_flow.backends.lake.table_format import CompactionResult, LakeFormat
 from ematix_flow.backends.maintenance import FileTotals, MaintenanceOptions, MaintenanceReport, duration_text
 from ematix_flow.backends.stores.base import Store
 from ematix_flow.errors import TargetFailed, UsageError, did_you_mean

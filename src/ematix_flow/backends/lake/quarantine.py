@@ -17,10 +17,10 @@ from sqlglot import exp
 from ematix_flow import fault_points
 from ematix_flow.backends.base import QuarantinedRows
 from ematix_flow.backends.lake.dialect import LakeDialect
-from ematix_flow.backends.lake.format import LakeFormat
 from ematix_flow.backends.lake.journal import FOLDER, Journal, LakeCommit
 from ematix_flow.backends.lake.quarantine_notes import QuarantineNote, list_notes, table_digest
 from ematix_flow.backends.lake.row_changes import new_view_name
+from ematix_flow.backends.lake.table_format import LakeFormat
 from ematix_flow.backends.lake.target_notes import remembered_tables
 from ematix_flow.backends.sql.quarantine import delete_quarantined
 from ematix_flow.errors import SchemaMismatch, TargetFailed

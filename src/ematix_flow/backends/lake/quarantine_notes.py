@@ -31,8 +31,10 @@ class QuarantineNote:
 
     @classmethod
     def parse(cls, name: str) -> QuarantineNote | None:
+        if not name.endswith(_SUFFIX):
+            return None
         parts = name.removesuffix(_SUFFIX).split("-")
-        if not name.endswith(_SUFFIX) or len(parts) != 3 or not parts[0].isdigit():
+        if len(parts) != 3 or not parts[0].isdigit():
             return None
         return cls(int(parts[0]), parts[1], parts[2])
 

@@ -20,7 +20,8 @@ from ematix_flow.backends.lake.spark_sql_session import SparkSqlSession
 from ematix_flow.backends.sql.load_steps import count_tally
 from ematix_flow.backends.stores.table_folders import literal_path
 from ematix_flow.spec.generated_names import internal_name
-from ematix_flow.strategies.sql import LoadGuard, RowTally, StrategyStep, alias_name, identifier
+from ematix_flow.strategies.load_guard import LoadGuard
+from ematix_flow.strategies.sql import RowTally, StrategyStep, alias_name, identifier
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

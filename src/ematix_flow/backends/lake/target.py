@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from ematix_flow.backends.base import (
     LedgerEntry,
     LiveTable,
     Load,
+    LoadPlan,
     LoadResult,
     LoadRows,
     QuarantinedRows,
@@ -35,9 +37,10 @@ from ematix_flow.backends.lake.companion_table import (
 )
 from ematix_flow.backends.lake.conflict_retries import retry_on_conflict
 from ematix_flow.backends.lake.dialect import LakeDialect
-from ematix_flow.backends.lake.format import ConcurrentCommit, LakeFormat, TableSnapshot
+from ematix_flow.backends.lake.direct_load_rules import DirectLoads
+from ematix_flow.backends.lake.direct_staging import DirectStaging
+from ematix_flow.backends.lake.expectation_gate import LakeGate
 from ematix_flow.backends.lake.frame_columns import staged_frame
-from ematix_flow.backends.lake.gate import LakeGate
 from ematix_flow.backends.lake.journal import FOLD_ABOVE, Journal, open_journal
 from ematix_flow.backends.lake.load import LakeLoad
 from ematix_flow.backends.lake.maintenance import LakeMaintenance
@@ -52,6 +55,7 @@ from ematix_flow.backends.lake.quarantine import (
 from ematix_flow.backends.lake.spark_sql_session import SparkSqlSession, own_session
 from ematix_flow.backends.lake.staging import BEGUN_MARKER, STAGING, LakeStaging
 from ematix_flow.backends.lake.statements import resolve_tables
+from ematix_flow.backends.lake.table_format import ConcurrentCommit, LakeFormat, TableField, TableSnapshot
 from ematix_flow.backends.lake.target_notes import NO_COLUMNS, remember_table, remembered_table
 from ematix_flow.backends.maintenance import MaintainableTarget, MaintenanceOptions, MaintenanceReport
 from ematix_flow.backends.spark_sql.query_tables import TableName
@@ -94,6 +98,7 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
         self._errors: Callable[[str], AbstractContextManager[None]] | None = None
         self._own: tuple[SparkSession, SparkSession] | None = None
         self._partition_by: tuple[str, ...] = ()
+        self._direct = DirectLoads(format, store)
 
     def use_spark(
         self, spark: Callable[[], SparkSession], errors: Callable[[str], AbstractContextManager[None]]
@@ -121,17 +126,29 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
         with self._explain_errors(f"asking {self._format.name}"):
             yield SparkSqlSession(self.spark())
 
+    def inspect(self, table: TableSpec) -> LiveTable | None:
+        self._require_valid_names(table)
+        fields = self._format.direct_fields(table)
+        if fields is None or set(VERSION_COLUMNS) <= {field.name for field in fields}:
+            return super().inspect(table)
+        return self._live_table(table, fields, None)
+
     def read_live_table(self, session: SqlSession, table: TableSpec) -> LiveTable | None:
+        self._require_valid_names(table)
+        snapshot = self._format.snapshot(self.spark(), table)
+        if snapshot is not None:
+            found = snapshot.schema.fields
+            fields = [TableField(f.name, f.dataType.simpleString(), f.nullable) for f in found]
+            return self._live_table(table, fields, self._has_plain_rows(table, snapshot))
+        self._format.require_separate(table)
+        return None
+
+    def _require_valid_names(self, table: TableSpec) -> None:
         self.name_table(table)
         require_distinct_names(table, "Spark")
         refuse_dotted_capital(table.column_names, table.label, table.where)
         refuse_lifetime_names(table)
         refuse_commit_names(table)
-        snapshot = self._format.snapshot(self.spark(), table)
-        if snapshot is not None:
-            return self._live_table(table, snapshot)
-        self._format.require_separate(table)
-        return None
 
     def name_table(self, table: TableSpec) -> None:
         """Register the table's SQL name with the dialect."""
@@ -141,13 +158,15 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
             named[companion.schema, companion.name] = self._format.table_expression(companion)
         self.dialect.add_table_names(named)
 
-    def _live_table(self, table: TableSpec, snapshot: TableSnapshot) -> LiveTable:
-        """The live table. Lakes have no keys: the declared ones are assumed, and each load enforces them."""
+    def _live_table(self, table: TableSpec, fields: Sequence[TableField], plain: bool | None) -> LiveTable:
+        """The live table. Lakes have no keys: the declared ones are assumed, and each load enforces them.
+
+        ``plain`` is the answer of `_has_plain_rows`.
+        """
         keyed = table.with_load_columns()
         declared = {c.name: c.nullable for c in keyed.columns}
         columns, native = [], {}
-        plain = self._has_plain_rows(table, snapshot)
-        for field in snapshot.schema.fields:
+        for field in fields:
             other = next((n for n in declared if n.lower() == field.name.lower() and n != field.name), None)
             if other is not None:
                 raise SchemaMismatch(
@@ -156,7 +175,7 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
                     where=table.where,
                     next_step=f"declare it as {field.name!r}",
                 )
-            shown = field.dataType.simpleString().upper()
+            shown = field.type.upper()
             native[field.name] = shown
             found = self.dialect.canonical_type(shown) or DataType("json")
             # a nullable column may have been added later, and Delta may report only nullable ones:
@@ -266,6 +285,9 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
                 store, folder, lambda token: self._format.has_commit(self.spark, table, token)
             )
 
+    def forget_batches(self, pipeline: str, target: str, before: dt.datetime) -> None:
+        """Keep all entries: loads fold the old ones, which then cost little."""
+
     # -------------------------------------------------------------- quarantine
 
     def count_quarantined(self, table: TableSpec, pipeline: str) -> list[QuarantineCount]:
@@ -290,8 +312,14 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
         if not load.dry_run:
             remember_table(self.store, load)
         folder = f"{STAGING}/{distinct_name(load.pipeline, load.target)}/{attempt}"
-        self.store.create(f"{folder}/{BEGUN_MARKER}", "")  # so that a sweep finds the leftovers of a crash
-        return LakeStaging(self.store, folder, load.plan.staged)
+        direct = self._direct.new_staging(load, folder)
+        # so that a sweep finds the leftovers of a crash
+        note = direct.note if direct is not None else ""
+        self.store.create(f"{folder}/{BEGUN_MARKER}", note, durable=False)
+        return direct or LakeStaging(self.store, folder, load.plan.staged)
+
+    def commit_method(self, plan: LoadPlan) -> tuple[str, str] | None:
+        return self._direct.commit_method(plan)
 
     def staged_select(self, session: SqlSession, rows: StagedRows, table: TableSpec) -> exp.Expr:
         raise NotImplementedError("a lake reads its staging as a frame")
@@ -324,7 +352,6 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
             )
 
     def _apply(self, load: Load, rows: StagedRows | QuarantinedRows, staging: LakeStaging) -> LoadResult:
-        spark = self.spark()
         store, folder = self._format.table_folder(load.table)
         with store.table_lock(folder):
             fault_points.point("apply.began")
@@ -332,6 +359,11 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
             if len(journal.committed) > FOLD_ABOVE:
                 journal.fold()
                 journal = self._open_journal(load.table)
+            if isinstance(staging, DirectStaging) and isinstance(rows, StagedRows):
+                applied = self._direct.apply(load, journal, rows, staging)
+                if applied is not None:
+                    return applied
+            spark = self.spark()
             if any(change.action == "fill" for change in load.plan.table_plan.changes):
                 # rows are compared by the filled values, so check before filling
                 checked = self._preview_load(load, rows, staging, journal)
@@ -403,6 +435,8 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
     def drop_staging(self, staging: Staging) -> None:
         lake_staging = _as_lake_staging(staging)
         try:
+            if isinstance(lake_staging, DirectStaging):
+                self._direct.drop(lake_staging)
             lake_staging.store.remove_tree(lake_staging.folder)
         except (FlowError, OSError) as error:  # the load may be committed: the next run sweeps the rest
             _log.warning(
@@ -411,9 +445,13 @@ class LakeTarget(RelationalTarget, SparkTarget, MaintainableTarget):
 
     def sweep_staging(self, pipeline: str, target: str) -> list[str]:
         folder = f"{STAGING}/{distinct_name(pipeline, target)}"
-        attempts = {path.split("/")[0] for path, _ in self.store.files_below(folder)}
-        self.store.remove_tree(folder)
-        return [f"staging {attempt}" for attempt in sorted(attempts)]
+        attempts = sorted({path.split("/")[0] for path, _ in self.store.files_below(folder)})
+        swept = [attempt for attempt in attempts if self._direct.sweep(folder, attempt)]
+        for attempt in swept:
+            self.store.remove_tree(f"{folder}/{attempt}")
+        if len(swept) == len(attempts):
+            self.store.remove_tree(folder)
+        return [f"staging {attempt}" for attempt in swept]
 
     def maintain(self, table: TableSpec, options: MaintenanceOptions) -> Sequence[MaintenanceReport]:
         with self._explain_errors(f"maintaining {table.label}"):

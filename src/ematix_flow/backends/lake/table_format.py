@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from ematix_flow.backends.lake.direct_table import DirectTable, SparkNeeded
 from ematix_flow.backends.lake.journal import LakeCommit
 from ematix_flow.backends.lake.row_changes import RowChanges
 from ematix_flow.backends.maintenance import SAFE_RETENTION, FileTotals
@@ -28,6 +29,15 @@ class TableSnapshot:
 
     version: str
     schema: StructType
+
+
+@dataclass(frozen=True)
+class TableField:
+    """A column of a table, with its type as Spark names it."""
+
+    name: str
+    type: str
+    nullable: bool
 
 
 @dataclass(frozen=True)
@@ -59,6 +69,8 @@ class LakeFormat(ABC):
 
     name: str  # as a person knows it
     levels = "."  # between the parts of a schema that has several
+    committer = ""  # what commits into the tables of `direct_table`, as a person knows it
+    finds_rows = False  # whether these tables answer `rows_at`
 
     @abstractmethod
     def table_expression(self, table: TableSpec) -> exp.Table:
@@ -71,6 +83,10 @@ class LakeFormat(ABC):
     @abstractmethod
     def table_folder(self, table: TableSpec) -> tuple[Store, str]:
         """The store and the folder of the table, which may not exist yet."""
+
+    def data_folder(self, table: TableSpec) -> str:
+        """The folder of the table's files in its store."""
+        return self.table_folder(table)[1]
 
     def require_separate(self, table: TableSpec) -> None:
         """Refuse a table inside another table's folder, or around one: maintenance of one would affect the
@@ -128,6 +144,28 @@ class LakeFormat(ABC):
     @abstractmethod
     def newest_load(self, spark: SparkSession, table: TableSpec) -> int:
         """The highest load number in the table's newest commits; 0 if there is none."""
+
+    def may_exist(self, table: TableSpec) -> bool:
+        """Whether the table may exist, as far as files tell without Spark."""
+        return True
+
+    def direct_table(
+        self, table: TableSpec, *, replaces: bool, may_be_old: bool = False
+    ) -> DirectTable | SparkNeeded | None:
+        """The table to commit files into as they are, or why Spark must write them. None: never possible.
+
+        ``replaces``: the files replace all rows. ``may_be_old``: a table that is already open will do, which
+        may lack newer commits.
+        """
+        return None
+
+    def direct_fields(self, table: TableSpec) -> Sequence[TableField] | None:
+        """The columns of an existing table, if they are known without Spark."""
+        return None
+
+    def commits_after(self, data_folder: str, version: int) -> str | None:
+        """The text of all commits of a direct table after that version; None if it is not complete."""
+        return None
 
     def refuse_rows(self, spark: SparkSession, table: TableSpec, changes: RowChanges) -> None:
         """Raise RowRejected if a rule of the table refuses a row of the changes. Writes nothing."""

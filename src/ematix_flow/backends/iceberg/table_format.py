@@ -4,7 +4,6 @@ the snapshot's summary."""
 from __future__ import annotations
 
 import datetime as dt
-import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,13 +11,31 @@ from sqlglot import exp
 
 from ematix_flow.backends.iceberg.catalog_tables import CatalogTables
 from ematix_flow.backends.iceberg.dialect import IcebergDialect
-from ematix_flow.backends.iceberg.hadoop_tables import METADATA, is_table, snapshot_summaries
+from ematix_flow.backends.iceberg.direct_table import DATA, HadoopDirectTables
+from ematix_flow.backends.iceberg.hadoop_tables import METADATA, is_table
 from ematix_flow.backends.iceberg.maintenance import IcebergMaintenance
+from ematix_flow.backends.iceberg.marked_commits import (
+    append_rows,
+    commit_changes,
+    folder_has_commit,
+    has_commit,
+    is_conflict,
+    newest_load,
+    replace_rows,
+    session_settings,
+)
 from ematix_flow.backends.iceberg.table_names import Namespaces, TablePath
-from ematix_flow.backends.lake.format import CompactionResult, LakeFormat, NewTable, TableSnapshot
+from ematix_flow.backends.lake.direct_table import DirectTable, SparkNeeded
 from ematix_flow.backends.lake.journal import LakeCommit
-from ematix_flow.backends.lake.row_changes import RowChanges, merge_sql, new_view_name
+from ematix_flow.backends.lake.row_changes import RowChanges, new_view_name
 from ematix_flow.backends.lake.spark_sql_session import temporary_settings
+from ematix_flow.backends.lake.table_format import (
+    CompactionResult,
+    LakeFormat,
+    NewTable,
+    TableField,
+    TableSnapshot,
+)
 from ematix_flow.backends.maintenance import FileTotals
 from ematix_flow.backends.spark_sql.query_tables import TableName
 from ematix_flow.backends.sql.create_table import column_definition
@@ -31,7 +48,6 @@ from ematix_flow.spec.tables import ColumnSpec, TableSpec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_TOKEN, _NUMBER = "ematix_flow.token", "ematix_flow.number"
 _STAND_INS = {  # a value of each type that is not a number
     "STRING": "''",
     "BINARY": "''",
@@ -40,27 +56,28 @@ _STAND_INS = {  # a value of each type that is not a number
     "TIMESTAMP": "TIMESTAMP '1970-01-01 00:00:00'",
     "TIMESTAMP_NTZ": "TIMESTAMP_NTZ '1970-01-01 00:00:00'",
 }
-_ON_WRITE, _IN_SESSION = "snapshot-property.", "spark.sql.iceberg.snapshot-property."
 _JOURNALS = ".ematix_flow/iceberg"
-_CONFLICT = re.compile(
-    r"CommitFailedException|ValidationException: [^\n]*"
-    r"(?:[Cc]onflict|[Mm]issing (?:required|data) files|new delete)"
-)
-_UNKNOWN = "CommitStateUnknownException"
 
 
 class IcebergFormat(LakeFormat):
     """``store`` holds the journals: in the tables' folders where these follow from the names, else under
     ``journals``, which is unique for this catalog. ``warehouse`` is set if tables are the folders of their
-    names."""
+    names. ``direct`` finds the tables into which files are committed as they are."""
 
     name = "Iceberg"
+    committer = "pyiceberg"
 
     def __init__(
-        self, namespaces: Namespaces, store: Store, *, journals: str | None, warehouse: Store | None = None
+        self,
+        namespaces: Namespaces,
+        store: Store,
+        *,
+        journals: str | None,
+        warehouse: Store | None = None,
+        direct: HadoopDirectTables | SparkNeeded,
     ) -> None:
         self._namespaces, self._store, self._journals = namespaces, store, journals
-        self._warehouse = warehouse
+        self._warehouse, self._direct = warehouse, direct
         self._tables = CatalogTables(namespaces)
         self._dialect = IcebergDialect()
 
@@ -90,6 +107,9 @@ class IcebergFormat(LakeFormat):
         if self._journals is None:
             return self._store, "/".join(path)
         return self._store, f"{_JOURNALS}/{distinct_name(path[-1], self._journals, *path)}"
+
+    def data_folder(self, table: TableSpec) -> str:
+        return f"{self.table_folder(table)[1]}/{DATA}"
 
     def require_separate(self, table: TableSpec) -> None:
         store, path = self._warehouse, self.table_path(table)
@@ -149,7 +169,7 @@ class IcebergFormat(LakeFormat):
             sql += f" PARTITIONED BY ({', '.join(quote(name) for name in new.partition_by)})"
         new.rows.createOrReplaceTempView(view)
         try:
-            with temporary_settings(spark, _commit_settings(_IN_SESSION, new.commit)):
+            with temporary_settings(spark, session_settings(new.commit)):
                 spark.sql(f"{sql} AS SELECT {', '.join(columns)} FROM {view}")
         finally:
             spark.catalog.dropTempView(view)
@@ -164,41 +184,46 @@ class IcebergFormat(LakeFormat):
         return f"coalesce({self._dialect.quote(item.name)}, CAST(assert_true(false) AS {native}), {stand_in})"
 
     def append(self, spark: SparkSession, table: TableSpec, rows: DataFrame, commit: LakeCommit) -> None:
-        rows.writeTo(self._name(table)).options(**_commit_settings(_ON_WRITE, commit)).append()
+        append_rows(self._name(table), rows, commit)
 
     def replace(self, spark: SparkSession, table: TableSpec, rows: DataFrame, commit: LakeCommit) -> None:
-        from pyspark.sql import functions as f
-
-        rows.writeTo(self._name(table)).options(**_commit_settings(_ON_WRITE, commit)).overwrite(f.lit(True))
+        replace_rows(self._name(table), rows, commit)
 
     def merge(self, spark: SparkSession, table: TableSpec, changes: RowChanges, commit: LakeCommit) -> None:
-        view = new_view_name("changes")
-        changes.frame.createOrReplaceTempView(view)
-        try:
-            with temporary_settings(spark, _commit_settings(_IN_SESSION, commit)):
-                spark.sql(merge_sql(self._dialect, self.table_expression(table), view, changes))
-        finally:
-            spark.catalog.dropTempView(view)
+        commit_changes(spark, self._dialect, self.table_expression(table), changes, commit)
 
     def has_commit(self, spark: Callable[[], SparkSession], table: TableSpec, token: str) -> bool:
         if self._warehouse is not None:
-            summaries = snapshot_summaries(self._warehouse, "/".join(self.table_path(table)))
-            if summaries is not None:
-                return any(summary.get(_TOKEN) == token for summary in summaries)
-        if self.snapshot(spark(), table) is None:
-            return False
-        snapshots = spark().table(f"{self._name(table)}.snapshots")
-        return snapshots.where(snapshots["summary"][_TOKEN] == token).limit(1).count() > 0
+            found = folder_has_commit(self._warehouse, "/".join(self.table_path(table)), token)
+            if found is not None:
+                return found
+        return self.snapshot(spark(), table) is not None and has_commit(spark(), self._name(table), token)
 
     def newest_load(self, spark: SparkSession, table: TableSpec) -> int:
-        number = f"max(CAST(summary['{_NUMBER}'] AS BIGINT))"
-        return int(spark.table(f"{self._name(table)}.snapshots").selectExpr(number).collect()[0][0] or 0)
+        return newest_load(spark, self._name(table))
+
+    def may_exist(self, table: TableSpec) -> bool:
+        return self._warehouse is None or is_table(self._warehouse, "/".join(self.table_path(table)))
+
+    def direct_table(
+        self, table: TableSpec, *, replaces: bool, may_be_old: bool = False
+    ) -> DirectTable | SparkNeeded | None:
+        if isinstance(self._direct, SparkNeeded):
+            return self._direct
+        return self._direct.find("/".join(self.table_path(table)), table.columns, replaces=replaces)
+
+    def direct_fields(self, table: TableSpec) -> Sequence[TableField] | None:
+        if isinstance(self._direct, SparkNeeded):
+            return None
+        return self._direct.fields("/".join(self.table_path(table)))
+
+    def commits_after(self, data_folder: str, version: int) -> str | None:
+        if isinstance(self._direct, SparkNeeded):
+            return None
+        return self._direct.committed_after(data_folder.removesuffix(f"/{DATA}"), version)
 
     def is_conflict(self, error: Exception) -> bool:
-        message = (
-            f"{error}\n{getattr(error, '_stackTrace', None) or getattr(error, '_stacktrace', None) or ''}"
-        )
-        return _UNKNOWN not in message and _CONFLICT.search(message) is not None
+        return is_conflict(error)
 
     def _name(self, table: TableSpec) -> str:
         return self._tables.quoted_name(self.table_path(table))
@@ -221,7 +246,3 @@ class IcebergFormat(LakeFormat):
 
     def _maintenance(self, spark: SparkSession, table: TableSpec) -> IcebergMaintenance:
         return IcebergMaintenance(spark, self._namespaces.catalog, self._name(table))
-
-
-def _commit_settings(prefix: str, commit: LakeCommit) -> dict[str, str]:
-    return {f"{prefix}{_TOKEN}": commit.token, f"{prefix}{_NUMBER}": str(commit.number)}

@@ -17,6 +17,11 @@ def list_versions(store: Store, folder: str) -> list[int]:
     return sorted(int(match[1]) for match in found if match)
 
 
+def has_version(store: Store, folder: str, version: int) -> bool:
+    """Whether the log has the commit of a version. Costs the same for a log of any length."""
+    return store.has_file(f"{folder}/{LOG}/{version:020d}.json")
+
+
 def is_table(store: Store, folder: str) -> bool:
     return any(_COMMIT.fullmatch(n) or _CHECKPOINT.fullmatch(n) for n in store.names(f"{folder}/{LOG}"))
 

@@ -1,4 +1,4 @@
-"""The gate of a lake load: Spark checks the staged rows, and failing rows go to the quarantine table.
+"""The expectation gate of a lake: Spark checks the staged rows, and failing rows go to the quarantine table.
 
 `check` divides the rows before anything is written. `set_aside` writes to the quarantine table, before the
 target's commit; `quarantine` decides which of its rows count.
@@ -17,14 +17,13 @@ from sqlglot import exp
 from ematix_flow import fault_points
 from ematix_flow.backends.base import Load, QuarantinedRows
 from ematix_flow.backends.lake.dialect import LakeDialect
-from ematix_flow.backends.lake.format import LakeFormat
 from ematix_flow.backends.lake.frame_columns import conform_frame
 from ematix_flow.backends.lake.journal import Journal, LakeCommit
 from ematix_flow.backends.lake.quarantine import LakeQuarantine, QuarantineChange
 from ematix_flow.backends.lake.row_changes import materialize_frame, new_view_name, view_table
 from ematix_flow.backends.lake.spark_sql_session import SparkSqlSession
+from ematix_flow.backends.lake.table_format import LakeFormat
 from ematix_flow.backends.lake.target_notes import NO_COLUMNS
-from ematix_flow.backends.sql.gate import CheckedRows, check_rows, column_infos, diagnose
 from ematix_flow.backends.sql.quarantine import (
     delete_quarantined,
     delete_read_again,
@@ -35,6 +34,7 @@ from ematix_flow.backends.sql.quarantine import (
     select_quarantined,
     superseded_keys,
 )
+from ematix_flow.backends.sql.rule_checks import CheckedRows, check_rows, column_infos, diagnose
 from ematix_flow.errors import ExpectationFailed, FlowError, PlanError, RowRejected, TargetFailed
 from ematix_flow.spec.expectations import POSITION, RULE, Expectation, ExpectationResult, Gate
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
@@ -156,7 +156,14 @@ class LakeGate:
 
     def _evaluate(self, gate: Gate, select: exp.Select) -> tuple[ExpectationResult, ...]:
         return check_rows(
-            gate, self._load, self._columns(), self._dialect.name, select, self._reference, self._fetch
+            gate,
+            self._load,
+            self._columns(),
+            self._dialect.name,
+            select,
+            self._reference,
+            self._fetch,
+            self._fetch_samples,
         )
 
     def _columns(self) -> Any:
@@ -170,6 +177,10 @@ class LakeGate:
         rows = self._spark.sql(sql)
         kinds = [field.dataType.typeName() for field in rows.schema.fields]
         return [tuple(map(_with_zone, row, kinds)) for row in rows.collect()]
+
+    def _fetch_samples(self, sql: str) -> Sequence[tuple[Any, ...]]:
+        with self._explain("reading failing rows"):
+            return self._fetch(sql)
 
     def _require_values(self, select: exp.Select) -> None:
         """Refuse replayed rows without a required value: a quarantine table takes any row."""

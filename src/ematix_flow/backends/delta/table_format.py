@@ -1,9 +1,4 @@
-"""Delta tables for the lake target: addressed by path, one commit per statement, the commit's token in the
-log.
-
-A commit carries our load number as ``txn`` of the table, so that Delta refuses a number that exists, and lets
-only one of two concurrent commits through.
-"""
+"""Delta tables for the lake target: addressed by path, one commit per statement (`marked_commits`)."""
 
 from __future__ import annotations
 
@@ -15,16 +10,25 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from ematix_flow.backends.delta.commit_log import LOG, is_table, list_versions
+from ematix_flow.backends.delta import marked_commits
+from ematix_flow.backends.delta.direct_rules import needs_mapping
+from ematix_flow.backends.delta.direct_table import DeltaDirectTables, commits_after
+from ematix_flow.backends.delta.log_versions import LOG, is_table, list_versions
 from ematix_flow.backends.delta.maintenance import DeltaMaintenance
 from ematix_flow.backends.delta.row_rules import read_rules, refuse_broken_rows
 from ematix_flow.backends.delta.table_lookup import DeltaTables, find_plain_file
 from ematix_flow.backends.lake.dialect import LakeDialect
-from ematix_flow.backends.lake.format import CompactionResult, LakeFormat, NewTable, TableSnapshot
+from ematix_flow.backends.lake.direct_table import DirectTable, SparkNeeded
 from ematix_flow.backends.lake.frame_columns import conform_frame
 from ematix_flow.backends.lake.journal import FOLDER, LakeCommit
-from ematix_flow.backends.lake.row_changes import RowChanges, merge_sql, new_view_name
-from ematix_flow.backends.lake.spark_sql_session import temporary_settings
+from ematix_flow.backends.lake.row_changes import RowChanges
+from ematix_flow.backends.lake.table_format import (
+    CompactionResult,
+    LakeFormat,
+    NewTable,
+    TableField,
+    TableSnapshot,
+)
 from ematix_flow.backends.maintenance import FileTotals
 from ematix_flow.backends.spark_sql.query_tables import TableName
 from ematix_flow.backends.sql.create_table import column_definition
@@ -37,28 +41,26 @@ from ematix_flow.strategies.sql import identifier
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_APPLICATION = "ematix_flow"
 _CONFLICTS = (
     "DELTA_CONCURRENT",
     "DELTA_METADATA_CHANGED",
     "DELTA_PROTOCOL_CHANGED",
     "io.delta.exceptions.Concurrent",
 )
-_COMMITS_TO_SEARCH = 30  # the newest commits are read from the log itself, older ones from the history
-_LOAD_NUMBER = re.compile(rf'"txn":\{{"appId":"{_APPLICATION}","version":(\d+)')
-_WRITE = "spark.databricks.delta.write"
-_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _WRITTEN = re.compile(r"part-.*\.parquet|[^/]*=[^/]*")  # what a first load that died leaves without a log
-_UNMAPPED = re.compile(r"[ ,;{}()\n\t=]")  # Delta keeps such names only apart from the files' own
 
 
 class DeltaFormat(LakeFormat):
     name = "Delta Lake"
     levels = "/"
+    committer = "delta-rs"
+    finds_rows = True
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._dialect = LakeDialect()
+        self._direct = DeltaDirectTables(store)
+        self._separate: set[str] = set()  # folders of tables that were found to be separate
 
     def table_expression(self, table: TableSpec) -> exp.Table:
         return exp.Table(this=identifier(self._uri(table)), db=identifier("delta"))
@@ -79,6 +81,8 @@ class DeltaFormat(LakeFormat):
         parts = table_folder(table)
         around = ["/".join(parts[:size]) for size in range(1, len(parts))]
         own = "/".join(parts)
+        if own in self._separate:
+            return
         is_there = is_table(self._store, own)
         # a table has its own folders, possibly many
         within = [f"{own}/{n}" for n in self._store.folders(own) if not is_hidden(n)] if is_there else []
@@ -98,6 +102,8 @@ class DeltaFormat(LakeFormat):
                     where=table.where,
                     next_step="move its content away, or choose another schema or name",
                 )
+        if is_there:
+            self._separate.add(own)
 
     def snapshot(self, spark: SparkSession, table: TableSpec) -> TableSnapshot | None:
         versions = self._versions(table)
@@ -139,7 +145,14 @@ class DeltaFormat(LakeFormat):
         )
 
     def create_with_rows(self, spark: SparkSession, new: NewTable) -> None:
-        self._save(new.spec, new.rows, new.commit, "error", new.partition_by)
+        marked_commits.commit_rows(
+            self._uri(new.spec),
+            new.rows,
+            new.commit,
+            "error",
+            partition_by=new.partition_by,
+            properties=_table_properties(new.spec.column_names),
+        )
 
     def prepare_column_change(self, spark: SparkSession, table: TableSpec, action: str, column: str) -> None:
         wanted = (
@@ -154,54 +167,35 @@ class DeltaFormat(LakeFormat):
     # -------------------------------------------------------------- commits
 
     def append(self, spark: SparkSession, table: TableSpec, rows: DataFrame, commit: LakeCommit) -> None:
-        self._save(table, rows, commit, "append")
+        marked_commits.commit_rows(self._uri(table), rows, commit, "append")
 
     def replace(self, spark: SparkSession, table: TableSpec, rows: DataFrame, commit: LakeCommit) -> None:
-        self._save(table, rows, commit, "overwrite")
-
-    def _save(
-        self,
-        table: TableSpec,
-        rows: DataFrame,
-        commit: LakeCommit,
-        mode: str,
-        partition_by: Sequence[str] = (),
-    ) -> None:
-        properties = _table_properties(table.column_names) if mode == "error" else {}
-        rows.write.format("delta").mode(mode).partitionBy(*partition_by).options(
-            **properties,
-            partitionOverwriteMode="static",  # delete all rows, for any setting of the session
-            txnAppId=_APPLICATION,
-            txnVersion=commit.number,
-            userMetadata=commit.token,
-        ).save(self._uri(table))
+        marked_commits.commit_rows(self._uri(table), rows, commit, "overwrite")
 
     def merge(self, spark: SparkSession, table: TableSpec, changes: RowChanges, commit: LakeCommit) -> None:
-        view = new_view_name("changes")
-        changes.frame.createOrReplaceTempView(view)
-        try:
-            with temporary_settings(spark, _commit_settings(commit)):
-                spark.sql(merge_sql(self._dialect, self.table_expression(table), view, changes))
-        finally:
-            spark.catalog.dropTempView(view)
+        marked_commits.commit_changes(spark, self._dialect, self.table_expression(table), changes, commit)
 
     def has_commit(self, spark: Callable[[], SparkSession], table: TableSpec, token: str) -> bool:
-        folder, versions = "/".join(table_folder(table)), self._versions(table)
-        for version in reversed(versions[-_COMMITS_TO_SEARCH:]):
-            if token in self._store.read(f"{folder}/{LOG}/{version:020d}.json").split("\n", 1)[0]:
-                return True
-        if len(versions) <= _COMMITS_TO_SEARCH:
-            return False
-        history = spark().sql(f"DESCRIBE HISTORY {self._dialect.render(self.table_expression(table))}")
-        return history.where(history["userMetadata"] == token).limit(1).count() > 0
+        name = self._dialect.render(self.table_expression(table))
+        return marked_commits.has_commit(spark, self._store, "/".join(table_folder(table)), name, token)
 
     def newest_load(self, spark: SparkSession, table: TableSpec) -> int:
+        return marked_commits.newest_load(self._store, "/".join(table_folder(table)))
+
+    def may_exist(self, table: TableSpec) -> bool:
+        return bool(self._versions(table))
+
+    def direct_table(
+        self, table: TableSpec, *, replaces: bool, may_be_old: bool = False
+    ) -> DirectTable | SparkNeeded | None:
         folder = "/".join(table_folder(table))
-        for version in reversed(self._versions(table)[-_COMMITS_TO_SEARCH:]):
-            found = _LOAD_NUMBER.search(self._store.read(f"{folder}/{LOG}/{version:020d}.json"))
-            if found:
-                return int(found[1])
-        return 0
+        return self._direct.find(folder, table.columns, replaces=replaces, may_be_old=may_be_old)
+
+    def direct_fields(self, table: TableSpec) -> Sequence[TableField] | None:
+        return self._direct.fields("/".join(table_folder(table)))
+
+    def commits_after(self, data_folder: str, version: int) -> str | None:
+        return commits_after(self._store, data_folder, version)
 
     def refuse_rows(self, spark: SparkSession, table: TableSpec, changes: RowChanges) -> None:
         if self._versions(table):
@@ -245,14 +239,5 @@ def _nested_table_error(table: TableSpec, own: str, folder: str) -> PlanError:
 
 
 def _table_properties(columns: Iterable[str]) -> dict[str, str]:
-    mapped = any(_UNMAPPED.search(name) for name in columns)
+    mapped = any(needs_mapping(name) for name in columns)
     return {"delta.columnMapping.mode": "name"} if mapped else {}
-
-
-def _commit_settings(commit: LakeCommit) -> dict[str, str]:
-    """Settings with which the next statement of a session commits with the number and the token."""
-    return {
-        f"{_WRITE}.txnAppId": _APPLICATION,
-        f"{_WRITE}.txnVersion": str(commit.number),
-        _METADATA: commit.token,
-    }
