@@ -29,15 +29,15 @@ from ematix_flow.backends.gated_target import GatedTarget, QuarantineCount
 from ematix_flow.backends.objectstore.layout.file_layout import require_readable_names
 from ematix_flow.backends.objectstore.layout.partition_folders import check_partition_columns
 from ematix_flow.backends.objectstore.storage.local_storage import LocalStorageRoot
-from ematix_flow.backends.objectstore.writing.gate import FilesGate
+from ematix_flow.backends.objectstore.table.staging import FilesStaging
+from ematix_flow.backends.objectstore.table.table_storage import StorageRoot
+from ematix_flow.backends.objectstore.writing.expectation_gate import FilesGate
 from ematix_flow.backends.objectstore.writing.load import FilesLoad, ReplayedRows
 from ematix_flow.backends.objectstore.writing.quarantine import FilesQuarantine, RowChoice
 from ematix_flow.backends.objectstore.writing.quarantine_reads import (
     count_rows_of_files,
     read_rows_of_files,
 )
-from ematix_flow.backends.objectstore.writing.staging import FilesStaging
-from ematix_flow.backends.objectstore.writing.table_storage import StorageRoot
 from ematix_flow.backends.objectstore.writing.tables import FilesTables
 from ematix_flow.errors import Unsupported
 from ematix_flow.spec.pipelines import FileOptions

@@ -56,11 +56,11 @@ def find_csv_shape(spark: SparkSession, file: SourceFile, reading: CsvReadOption
             )
         beginning = "\n".join(row.value for row in rows)
         return _shape_of_beginning(file, beginning, reading, spans_lines=True)
-    return _inspect_file(file, reading)
+    return inspect_csv_file(file, reading)
 
 
 @lru_cache(_REMEMBERED)
-def _inspect_file(file: SourceFile, reading: CsvReadOptions) -> CsvShape:
+def inspect_csv_file(file: SourceFile, reading: CsvReadOptions) -> CsvShape:
     try:
         require_text(file)
         shape = _shape_of_beginning(file, _read_beginning(file, reading), reading, spans_lines=True)

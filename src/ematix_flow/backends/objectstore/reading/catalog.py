@@ -13,7 +13,7 @@ from ematix_flow.backends.objectstore.layout.source_files import (
 )
 from ematix_flow.backends.objectstore.layout.table_paths import DELTA_LOG, is_hidden
 from ematix_flow.backends.objectstore.reading.file_tree import FileTree, FolderEntry, Parts
-from ematix_flow.backends.objectstore.writing.table_state import TableState
+from ematix_flow.backends.objectstore.table.table_state import TableState
 from ematix_flow.backends.stores.table_folders import path_segments
 from ematix_flow.errors import SourceFailed, did_you_mean
 from ematix_flow.spec.connections import format_from_path

@@ -18,7 +18,7 @@ from ematix_flow.backends.objectstore.layout.source_files import (
 )
 from ematix_flow.backends.objectstore.layout.table_paths import TablePaths
 from ematix_flow.backends.objectstore.storage.local_versions import current_version
-from ematix_flow.backends.objectstore.writing.table_state import TableState
+from ematix_flow.backends.objectstore.table.table_state import TableState
 from ematix_flow.errors import SourceFailed
 
 Parts = tuple[str, ...]

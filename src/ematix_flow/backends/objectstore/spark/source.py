@@ -15,11 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ematix_flow.backends.base import SparkSetting, SparkSource
+from ematix_flow.backends.base import BatchSource, SparkSetting, SparkSource
 from ematix_flow.backends.objectstore.formats.csv_headers import find_csv_shape
 from ematix_flow.backends.objectstore.layout.file_layout import CsvDialect, FileLayout
 from ematix_flow.backends.objectstore.layout.source_files import SourceFile
 from ematix_flow.backends.objectstore.reading.catalog import FilesCatalog, ReadableTable
+from ematix_flow.backends.objectstore.reading.csv_copy import find_csv_copy, parse_plain_select
 from ematix_flow.backends.objectstore.reading.file_tree import LocalFileTree
 from ematix_flow.backends.objectstore.spark.columnar_frames import columnar_frame
 from ematix_flow.backends.objectstore.spark.csv_frames import NEVER_A_NULL, csv_frame
@@ -92,6 +93,13 @@ class FilesSource(SparkSource):
     def settings(self) -> tuple[SparkSetting, ...]:
         batch = self._json.batch_size if self._format == "json_lines" else None
         return () if batch is None else (SparkSetting(_BATCH_ROWS, str(batch), "json_read_options="),)
+
+    def as_batches(self, sql: str) -> BatchSource | None:
+        select = parse_plain_select(sql) if self._format == "csv" else None
+        if select is None:
+            return None
+        texts = unchanged_columns(sql, self._texts)
+        return find_csv_copy(self._catalog.find(select.table), select, self._csv, texts)
 
     def size_in_bytes(self, sql: str) -> int | None:
         placed = parse_query_template(sql)

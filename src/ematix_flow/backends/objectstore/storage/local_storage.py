@@ -23,15 +23,15 @@ from ematix_flow.backends.objectstore.layout.table_paths import (
     safe_file_name,
 )
 from ematix_flow.backends.objectstore.storage import local_versions
-from ematix_flow.backends.objectstore.writing.disk_errors import explain_disk_errors
-from ematix_flow.backends.objectstore.writing.staging import LocalFilesStaging, new_attempt
-from ematix_flow.backends.objectstore.writing.table_state import (
+from ematix_flow.backends.objectstore.table.disk_errors import explain_disk_errors
+from ematix_flow.backends.objectstore.table.staging import LocalFilesStaging, new_attempt
+from ematix_flow.backends.objectstore.table.table_state import (
     TableState,
     ledger_entries,
     ledger_has_batch,
     sealed_reader,
 )
-from ematix_flow.backends.objectstore.writing.table_storage import StorageRoot, TableStorage, TableVersion
+from ematix_flow.backends.objectstore.table.table_storage import StorageRoot, TableStorage, TableVersion
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.state.file_locks import hold_file_lock
 

@@ -29,8 +29,8 @@ from ematix_flow.backends.objectstore.layout.table_paths import (
     make_state_folder,
     safe_file_name,
 )
-from ematix_flow.backends.objectstore.writing.disk_errors import explain_disk_errors
-from ematix_flow.backends.objectstore.writing.table_state import (
+from ematix_flow.backends.objectstore.table.disk_errors import explain_disk_errors
+from ematix_flow.backends.objectstore.table.table_state import (
     SEALED_ENTRIES,
     STATE_FILE,
     ReplacedVersion,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from ematix_flow.backends.base import StagedPart
 from ematix_flow.backends.objectstore.layout.table_paths import DataFile, safe_file_name
-from ematix_flow.backends.objectstore.writing.disk_errors import explain_disk_errors
-from ematix_flow.backends.objectstore.writing.staging import (
+from ematix_flow.backends.objectstore.table.disk_errors import explain_disk_errors
+from ematix_flow.backends.objectstore.table.staging import (
     DATA_FOLDER,
     SET_ASIDE_FILE,
     SUMMARY_FILE,

@@ -13,8 +13,8 @@ from ematix_flow.backends.objectstore.layout.file_layout import FileLayout
 from ematix_flow.backends.objectstore.layout.table_paths import HIDDEN, safe_file_name
 from ematix_flow.backends.objectstore.storage.s3_staging import S3FilesStaging
 from ematix_flow.backends.objectstore.storage.s3_table_storage import S3TableStorage
-from ematix_flow.backends.objectstore.writing.staging import new_attempt
-from ematix_flow.backends.objectstore.writing.table_storage import StorageRoot, TableStorage
+from ematix_flow.backends.objectstore.table.staging import new_attempt
+from ematix_flow.backends.objectstore.table.table_storage import StorageRoot, TableStorage
 from ematix_flow.backends.stores.s3_store import S3Store
 from ematix_flow.backends.stores.table_folders import table_folder
 from ematix_flow.errors import CannotConnect, FlowError, LoadError, PlanError

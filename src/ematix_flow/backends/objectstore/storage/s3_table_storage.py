@@ -30,15 +30,15 @@ from ematix_flow.backends.objectstore.layout.table_paths import (
     safe_file_name,
 )
 from ematix_flow.backends.objectstore.storage.s3_staging import S3Path
-from ematix_flow.backends.objectstore.writing import table_state
-from ematix_flow.backends.objectstore.writing.table_state import (
+from ematix_flow.backends.objectstore.table import table_state
+from ematix_flow.backends.objectstore.table.table_state import (
     TableState,
     ledger_entries,
     ledger_has_batch,
     parse_state,
     sealed_lines,
 )
-from ematix_flow.backends.objectstore.writing.table_storage import TableStorage, TableVersion
+from ematix_flow.backends.objectstore.table.table_storage import TableStorage, TableVersion
 from ematix_flow.backends.stores.s3_store import S3Store
 from ematix_flow.errors import FlowError, PlanError, TargetFailed
 

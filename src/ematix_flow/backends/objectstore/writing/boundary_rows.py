@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow.backends.objectstore.formats.file_readers import read_rows
 from ematix_flow.backends.objectstore.layout.file_layout import FileLayout
 from ematix_flow.backends.objectstore.layout.table_paths import DataFile
-from ematix_flow.backends.objectstore.writing.table_state import TableState
+from ematix_flow.backends.objectstore.table.table_state import TableState
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.watermarks import Watermark
 

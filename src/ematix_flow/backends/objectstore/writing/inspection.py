@@ -11,7 +11,7 @@ from ematix_flow.backends.objectstore.formats.file_readers import file_schema, r
 from ematix_flow.backends.objectstore.layout.file_layout import CsvDialect
 from ematix_flow.backends.objectstore.layout.partition_folders import partition_columns
 from ematix_flow.backends.objectstore.layout.table_paths import DataFile, find_foreign_format
-from ematix_flow.backends.objectstore.writing.table_storage import TableStorage
+from ematix_flow.backends.objectstore.table.table_storage import TableStorage
 from ematix_flow.errors import DeclarationError, SchemaMismatch
 from ematix_flow.spec.connections import format_from_path
 from ematix_flow.spec.file_options import CsvReadOptions

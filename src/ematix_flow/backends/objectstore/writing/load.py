@@ -18,17 +18,17 @@ from ematix_flow.backends.incremental_loads import batch_key, made_no_progress, 
 from ematix_flow.backends.objectstore.formats.file_writers import RollingFileWriter, WrittenFile
 from ematix_flow.backends.objectstore.layout.file_layout import merge_columns
 from ematix_flow.backends.objectstore.layout.table_paths import DataFile
+from ematix_flow.backends.objectstore.table.staging import FilesStaging, WrittenPart, highest_watermark
+from ematix_flow.backends.objectstore.table.table_state import FileFacts, TableState
+from ematix_flow.backends.objectstore.table.table_storage import TableStorage, TableVersion
 from ematix_flow.backends.objectstore.writing import boundary_rows
-from ematix_flow.backends.objectstore.writing.gate import FilesGate, PassedParts
+from ematix_flow.backends.objectstore.writing.expectation_gate import FilesGate, PassedParts
 from ematix_flow.backends.objectstore.writing.quarantine import RowChoice
-from ematix_flow.backends.objectstore.writing.staging import FilesStaging, WrittenPart, highest_watermark
-from ematix_flow.backends.objectstore.writing.table_state import FileFacts, TableState
-from ematix_flow.backends.objectstore.writing.table_storage import TableStorage, TableVersion
 from ematix_flow.backends.objectstore.writing.tables import existing_files
 from ematix_flow.backends.stores.ledger_records import new_ledger_entry
 from ematix_flow.errors import RowRejected, TargetFailed
 from ematix_flow.spec.row_counts import RowCounts
-from ematix_flow.strategies import truncate
+from ematix_flow.strategies.shrink_limit import check_shrink
 
 _log = logging.getLogger(__name__)
 
@@ -166,12 +166,13 @@ class FilesLoad:
         before, inserted = _total_rows(there.values()), _total_rows(file.facts for file in new)
         replaces = load.plan.mode == "truncate"
         if replaces:
-            truncate.check_shrink(
+            check_shrink(
                 load.table.label,
                 before,
                 inserted,
                 max_shrink=load.plan.max_shrink,
                 allow_empty=load.plan.allow_empty,
+                set_aside={each.rule: each.quarantined for each in passed.results},
             )
         counts = RowCounts(read=self._rows_in, inserted=inserted, deleted=before if replaces else 0)
         applied = LoadResult(counts, self._high, expectations=passed.results)

@@ -20,8 +20,8 @@ from ematix_flow.backends.objectstore.formats.file_readers import read_rows
 from ematix_flow.backends.objectstore.formats.file_writers import RollingFileWriter
 from ematix_flow.backends.objectstore.layout.file_layout import FileLayout, merge_columns, storage_column
 from ematix_flow.backends.objectstore.layout.table_paths import DataFile
-from ematix_flow.backends.objectstore.writing.table_state import FileFacts, PendingChange, TableState
-from ematix_flow.backends.objectstore.writing.table_storage import TableVersion
+from ematix_flow.backends.objectstore.table.table_state import FileFacts, PendingChange, TableState
+from ematix_flow.backends.objectstore.table.table_storage import TableVersion
 from ematix_flow.backends.objectstore.writing.tables import FilesTables, existing_files
 from ematix_flow.errors import TargetFailed
 from ematix_flow.spec.expectations import QUARANTINE_BATCH, QUARANTINED_BY, RULE

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.gated_target import QuarantineCount
 from ematix_flow.backends.objectstore.formats.file_readers import read_rows
+from ematix_flow.backends.objectstore.table.table_storage import TableStorage
 from ematix_flow.backends.objectstore.writing.quarantine import RowChoice
-from ematix_flow.backends.objectstore.writing.table_storage import TableStorage
 from ematix_flow.spec.expectations import QUARANTINE_BATCH, QUARANTINED_AT, RULE
 from ematix_flow.spec.tables import ColumnSpec
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from ematix_flow.backends.base import Load
-from ematix_flow.backends.sql.gate import check_rows, column_infos, diagnose
+from ematix_flow.backends.sql.rule_checks import check_rows, column_infos, diagnose
 from ematix_flow.errors import ExpectationFailed, FlowError, TargetFailed
 from ematix_flow.spec.expectations import Expectation, ExpectationResult, Gate
 from ematix_flow.spec.generated_names import internal_name
@@ -103,7 +103,9 @@ class _Checks:
 
     def _evaluate(self, gate: Gate) -> tuple[ExpectationResult, ...]:
         rows = self._select_rows()
-        return check_rows(gate, self._load, self._columns, "duckdb", rows, self._reference, self._fetch)
+        return check_rows(
+            gate, self._load, self._columns, "duckdb", rows, self._reference, self._fetch, self._fetch
+        )
 
     def divide(self, results: tuple[ExpectationResult, ...]) -> CheckedPieces:
         """Find the failing rows, each with the first rule that it fails."""

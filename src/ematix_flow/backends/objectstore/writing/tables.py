@@ -16,6 +16,8 @@ from ematix_flow.backends.objectstore.layout.file_layout import (
     merge_columns,
     storage_column,
 )
+from ematix_flow.backends.objectstore.table.table_state import FileFacts, TableState
+from ematix_flow.backends.objectstore.table.table_storage import StorageRoot, TableStorage, TableVersion
 from ematix_flow.backends.objectstore.writing.inspection import (
     CanHold,
     find_csv_dialect,
@@ -29,8 +31,6 @@ from ematix_flow.backends.objectstore.writing.inspection import (
     user_partition_columns,
     written_files_can_hold,
 )
-from ematix_flow.backends.objectstore.writing.table_state import FileFacts, TableState
-from ematix_flow.backends.objectstore.writing.table_storage import StorageRoot, TableStorage, TableVersion
 from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.file_options import CsvReadOptions
 from ematix_flow.spec.pipelines import FileOptions

@@ -1,4 +1,4 @@
-"""The gate of a load of files: divides staged rows into those that are loaded and those that are set aside.
+"""The expectation gate of files: divides staged rows into those that are loaded and those that are set aside.
 
 `check` runs before anything is published. Only staged files with failing rows are written again. `set_aside`
 publishes the quarantine table before the target, and `settle` finishes it after the target.
@@ -18,11 +18,11 @@ from ematix_flow.backends.base import Load, QuarantinedRows
 from ematix_flow.backends.objectstore.formats.file_readers import read_rows
 from ematix_flow.backends.objectstore.formats.file_writers import RollingFileWriter, WrittenFile
 from ematix_flow.backends.objectstore.layout.table_paths import DataFile
+from ematix_flow.backends.objectstore.table.staging import FilesStaging, WrittenPart
+from ematix_flow.backends.objectstore.table.table_storage import TableStorage, TableVersion
 from ematix_flow.backends.objectstore.writing.boundary_rows import are_same_rows
 from ematix_flow.backends.objectstore.writing.quarantine import FilesQuarantine, RowChoice
 from ematix_flow.backends.objectstore.writing.row_checks import CheckedPieces, FailingRows, check_pieces
-from ematix_flow.backends.objectstore.writing.staging import FilesStaging, WrittenPart
-from ematix_flow.backends.objectstore.writing.table_storage import TableStorage, TableVersion
 from ematix_flow.backends.objectstore.writing.tables import FilesTables
 from ematix_flow.backends.sql.quarantine import source_position, values_read_again
 from ematix_flow.errors import PlanError, TargetFailed

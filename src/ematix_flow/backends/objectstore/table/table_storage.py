@@ -15,8 +15,8 @@ from typing import Protocol
 from ematix_flow.backends.base import LedgerEntry, Load, Staging
 from ematix_flow.backends.objectstore.layout.file_layout import FileLayout
 from ematix_flow.backends.objectstore.layout.table_paths import DataFile
-from ematix_flow.backends.objectstore.writing.staging import FilesStaging
-from ematix_flow.backends.objectstore.writing.table_state import TableState
+from ematix_flow.backends.objectstore.table.staging import FilesStaging
+from ematix_flow.backends.objectstore.table.table_state import TableState
 from ematix_flow.spec.tables import TableSpec
 
 

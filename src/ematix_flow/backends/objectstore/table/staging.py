@@ -28,7 +28,7 @@ from ematix_flow.backends.objectstore.formats.file_writers import (
 )
 from ematix_flow.backends.objectstore.layout.file_layout import FileLayout
 from ematix_flow.backends.objectstore.layout.table_paths import DataFile, safe_file_name
-from ematix_flow.backends.objectstore.writing.disk_errors import explain_disk_errors
+from ematix_flow.backends.objectstore.table.disk_errors import explain_disk_errors
 from ematix_flow.errors import TargetFailed
 from ematix_flow.spec.tables import BATCH_ID, LOADED_AT
 from ematix_flow.spec.watermarks import Watermark

@@ -1,0 +1,1 @@
+"""What `writing` and `storage` both know of a table: its storage, the state of a version, and staging."""
