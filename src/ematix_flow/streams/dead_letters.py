@@ -5,14 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
 from ematix_flow import fault_points
 from ematix_flow.backends.state_stores.dead_letters import open_dead_letter_topic, open_stream_dead_letters
-from ematix_flow.engine.streams.batch_report import RejectedMessage
-from ematix_flow.engine.streams.decoding import ARRIVAL
+from ematix_flow.engine.streams.batch_report import MessagePlace, RejectedMessage
+from ematix_flow.engine.streams.message_names import ARRIVAL
 from ematix_flow.engine.streams.spool_segments import parse_arrival
 from ematix_flow.graph.connections import resolve
 from ematix_flow.spec.streams import StreamSpec
@@ -40,6 +40,13 @@ class StreamDeadLetters:
             self.topic.publish(self.store.select_new(found))
             fault_points.point("stream.dead_letters_sent")
         self.store.add(found)
+
+    def failing_in(self, batch: str, target: str) -> Mapping[MessagePlace, str]:
+        return {
+            (letter.source, letter.partition, letter.position): letter.reason
+            for letter in self.store.of_batch(self.spec.name, "expectation", batch)
+            if letter.target in (None, target)
+        }
 
     def _dead_letter(self, letter: RejectedMessage, batch: str) -> DeadLetter:
         message = letter.message
@@ -72,6 +79,10 @@ class BrokerDeadLetters:
             for letter in letters:
                 segment, row = parse_arrival(str(letter.message[ARRIVAL]))
                 self._rows.setdefault(segment, set()).add(row)
+
+    def failing_in(self, batch: str, target: str) -> Mapping[MessagePlace, str]:
+        """None: no letter outlives the process."""
+        return {}
 
     def refused_in(self, segments: Iterable[int]) -> list[tuple[int, int]]:
         """Return and forget the segment and row of each refused message in these settled segments."""

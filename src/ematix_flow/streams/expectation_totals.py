@@ -37,7 +37,8 @@ class ExpectationTotals:
 
 
 def first_failure_note(target: str, result: ExpectationResult) -> str:
-    aside = ", which go to the quarantine table" if result.quarantined else ""
+    place = "become dead letters" if result.dead_letters else "go to the quarantine table"
+    aside = f", which {place}" if result.quarantined else ""
     return f"{target}: {result}{aside}; later batches are only counted"
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from ematix_flow.errors import ConfigError, FlowError
-from ematix_flow.spec.redaction import mask
+from ematix_probe.redaction import mask
 
 T = TypeVar("T")
 

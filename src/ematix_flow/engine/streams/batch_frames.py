@@ -7,7 +7,8 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from ematix_flow.backends.spark_sql.row_refusals import raise_error_sql, text_literal
-from ematix_flow.engine.streams.decoding import ORDER, ORIGIN, MessageCounts
+from ematix_flow.engine.streams.decoding import ORDER, MessageCounts
+from ematix_flow.engine.streams.message_names import ORIGIN
 from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.tables import AGE, TableSpec
 

@@ -8,25 +8,22 @@ a target that already holds it changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow import fault_points
+from ematix_flow.backends.gated_target import MessagesFail
 from ematix_flow.engine.connections import Connections
 from ematix_flow.engine.planning.stream_columns import run_transform_sql
 from ematix_flow.engine.streams.bad_message_search import find_rejected_messages, is_row_error
 from ematix_flow.engine.streams.batch_frames import (
     CountMessages,
     count_rows,
-    last_of_each_key,
-    quote,
     refuse_nulls,
-    with_ages,
 )
 from ematix_flow.engine.streams.batch_report import BatchReport, DeadLetters, RejectedMessage
 from ematix_flow.engine.streams.change_staging import stage_changes
 from ematix_flow.engine.streams.decoding import (
-    ORDER,
     REASON,
     MessageCounts,
     SourceDecoders,
@@ -35,20 +32,24 @@ from ematix_flow.engine.streams.decoding import (
     unreadable_error,
     visit_rows,
 )
+from ematix_flow.engine.streams.failing_messages import find_known_failing, visit_failing_messages
 from ematix_flow.engine.streams.incoming_batch import IncomingBatch, driver_batch
 from ematix_flow.engine.streams.joins.decoding import decode_sides
 from ematix_flow.engine.streams.registry_schemas import KnownSchemas
-from ematix_flow.engine.streams.sinks import BatchName, StreamSink, TableSink
+from ematix_flow.engine.streams.sink_rows import keeps_last_of_key, rows_for_sink, run_sql_by_source
+from ematix_flow.engine.streams.sinks import NO_MESSAGES, BatchName, StreamSink, TableSink
 from ematix_flow.engine.streams.small_batches import Messages
-from ematix_flow.engine.streams.state.operator import SOURCE, StatefulOperator
+from ematix_flow.engine.streams.state.stateful_operator import SOURCE, StatefulOperator
 from ematix_flow.errors import FlowError, RowRejected
-from ematix_flow.plan.stream_capabilities import STREAM_VIEW
 from ematix_flow.plan.stream_definition import StreamPlan
 from ematix_flow.spec.streams import StreamSpec
-from ematix_flow.spec.tables import AGE
+from ematix_flow.spec.tables import MESSAGE, ColumnSpec
+from ematix_flow.spec.types import DataType
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+TakeRows = Callable[[Sequence[Mapping[str, Any]]], None]
 
 _LETTERS_AT_ONCE = 1_000
 _MAX_TRIES = 5  # of one batch: a target may reject a row that it accepted in the try before
@@ -73,6 +74,8 @@ class BatchLoader:
         self.plan, self.sinks, self.decoders, self.schemas = plan, sinks, decoders, schemas
         self.connections, self.dead_letters, self.lookups, self.note = connections, letters, lookups, note
         self.operator = operator
+        self._may_repeat = True  # the next batch may be one that was begun before
+        self.before_commit: Callable[[], None] = lambda: None  # called before each try of a commit
 
     @property
     def spec(self) -> StreamSpec:
@@ -151,10 +154,18 @@ class BatchLoader:
     ) -> tuple[CountMessages, int]:
         """Commit to every target. A row that one target rejects is left out of all targets and counted."""
         left_out = 0
+        failing = self._known_failing(batch, incoming)  # messages that are dead letters: their rows fail
         for tries_left in reversed(range(_MAX_TRIES)):
             try:
-                self._commit_all(batch, report)
+                self._commit_all(batch, report, failing)
                 break
+            except MessagesFail as error:
+                if not tries_left:
+                    raise
+                failing.update(error.rules)
+                with self.connections.spark_errors(f"batch {batch.number} of {self.spec.name!r}"):
+                    self._put_aside(batch, partial(visit_failing_messages, incoming, error.rules), report)
+                continue
             except RowRejected as error:
                 if self.spec.on_error == "fail" or self.decoders is None or not tries_left:
                     raise
@@ -164,17 +175,38 @@ class BatchLoader:
             with self.connections.spark_errors(f"batch {batch.number} of {self.spec.name!r}"):
                 incoming, found = self._isolate_rejected(batch, incoming, report, refused)
                 seen, left_out = self._stage_again(batch, incoming), left_out + found
+        self._may_repeat = False
         return seen, left_out
 
-    def _commit_all(self, batch: BatchName, report: BatchReport) -> None:
+    def _known_failing(self, batch: BatchName, incoming: IncomingBatch) -> dict[str, str]:
+        """The messages that an earlier try of this batch stored before it ended, with the rules they failed.
+
+        They stay out of the batch, also if their rows pass now.
+        """
+        may_repeat, self._may_repeat = self._may_repeat, True
+        if not may_repeat or self.decoders is None or not self.decoders.names_messages:
+            return {}
+        assert self.dead_letters is not None
+        letters = self.dead_letters.failing_in(batch.key, self.sinks[0].label)
+        if not letters:
+            return {}
+        gates = [sink.plan.load.gate for sink in self.sinks]
+        rules = [rule.label for gate in gates if gate is not None for rule in gate.rules]
+        with self.connections.spark_errors(f"batch {batch.number} of {self.spec.name!r}"):
+            return find_known_failing(incoming, letters, rules, self.spec.sources[0].query)
+
+    def _commit_all(
+        self, batch: BatchName, report: BatchReport, dead_letters: Mapping[str, str] = NO_MESSAGES
+    ) -> None:
         if len(self.sinks) > 1 and (self.spec.on_error != "fail" or self.spec.expectations):
             # a row that a later target rejects, or a batch that fails there, must not reach an earlier one
             for sink in self.sinks[1:]:
                 with report.time_phase("rehearse"), self.connections.spark_errors(f"sending to {sink.label}"):
                     sink.rehearse(batch)
+        self.before_commit()
         for sink in self.sinks:
             with report.time_phase("apply"), self.connections.spark_errors(f"sending to {sink.label}"):
-                applied = sink.commit(batch)
+                applied = sink.commit(batch, dead_letters)
             if not applied.duplicate or sink.label not in report.rows_written:
                 report.rows_written[sink.label] = applied.rows.written
             if applied.expectations:
@@ -253,10 +285,13 @@ class BatchLoader:
         if self.spec.join is not None:
             numbers = self.spec.joined_sources
             return decode_sides(incoming, self.decoders, numbers, self.plan.joined_columns, strict=strict)
+        columns = self.plan.columns
+        if self.decoders.names_messages:
+            columns = (*columns, ColumnSpec(MESSAGE, DataType("text")))
         return decode_frame(
             incoming,
             self.decoders,
-            self.plan.columns,
+            columns,
             ordered=self._needs_order(),
             strict=strict,
             source_column=SOURCE if self.operator is not None and len(self.spec.sources) > 1 else None,
@@ -265,7 +300,7 @@ class BatchLoader:
     def _needs_order(self) -> bool:
         """Whether a sink keeps the last message of each key, and SQL has not computed other rows."""
         computed = self.spec.transform_sql is not None or self.operator is not None
-        return not computed and any(_keeps_last_of_key(sink) for sink in self.sinks)
+        return not computed and any(keeps_last_of_key(sink) for sink in self.sinks)
 
     def _is_direct(self) -> bool:
         """Whether a decoded message is already the row of the only target: no SQL, no projection."""
@@ -276,7 +311,7 @@ class BatchLoader:
             and self.operator is None
             and self.spec.cdc is None
             and self.sinks[0].plan.projection is None
-            and not _keeps_last_of_key(self.sinks[0])
+            and not keeps_last_of_key(self.sinks[0])
         )
 
     def _skips_rejected_rows(self, incoming: IncomingBatch) -> bool:
@@ -292,7 +327,7 @@ class BatchLoader:
         the joined rows. A ``rehearsal`` does not change the state.
         """
         if self.spec.transform_sql is not None and self.spec.join is None:
-            rows = self._run_transform_sql(rows)
+            rows = run_sql_by_source(self.spec, rows, self.lookups())
         if self.operator is not None:
             if rehearsal:
                 self.operator.check_rows(rows)
@@ -307,36 +342,9 @@ class BatchLoader:
             rows = run_transform_sql(self.spec, rows, self.lookups())
         self._stage_in_sinks(batch, rows)
 
-    def _run_transform_sql(self, rows: DataFrame) -> DataFrame:
-        """Run the SQL: over all rows, or over those of each source if their watermarks differ."""
-        if SOURCE not in rows.columns:
-            return run_transform_sql(self.spec, rows, self.lookups())
-        from pyspark.sql import functions as F
-
-        lookups = self.lookups()
-        computed = [
-            run_transform_sql(
-                self.spec, rows.where(F.col(SOURCE) == number).drop(SOURCE), lookups
-            ).withColumn(SOURCE, F.lit(number))
-            for number in range(len(self.spec.sources))
-        ]
-        return reduce(lambda one, other: one.unionByName(other), computed)
-
     def _stage_in_sinks(self, batch: BatchName, rows: DataFrame) -> None:
         for sink in self.sinks:
-            sink.stage_rows(batch, self._rows_for_sink(sink, rows))
-
-    def _rows_for_sink(self, sink: StreamSink, rows: DataFrame) -> DataFrame:
-        if _keeps_last_of_key(sink) and ORDER[0] in rows.columns:
-            staged = with_ages if sink.plan.load.stages_older else last_of_each_key
-            rows = staged(rows, sink.plan.target.keys)
-        if sink.plan.projection is not None:
-            rows.createOrReplaceTempView(STREAM_VIEW)
-            rows = rows.sparkSession.sql(sink.plan.projection)
-        names = [column.name for column in sink.plan.table.columns]
-        if sink.plan.load.stages_older:
-            names.append(AGE)
-        return rows.select(*map(quote, names))
+            sink.stage_rows(batch, rows_for_sink(sink, rows))
 
     # -------------------------------------------------------------- what cannot be loaded
 
@@ -360,24 +368,32 @@ class BatchLoader:
         if self.spec.on_error == "drop":
             report.dropped += counts.bad
             return
-        assert self.dead_letters is not None and self.decoders is not None
+        assert self.decoders is not None
+        validator = self.sinks[0].row_validator() if self._skips_rejected_rows(incoming) else None
+        bad = find_bad_messages(incoming, self.decoders, validator)
+        self._put_aside(batch, partial(visit_rows, bad), report)
+
+    def _put_aside(self, batch: BatchName, visit: Callable[[TakeRows], object], report: BatchReport) -> None:
+        """Store the messages that ``visit`` passes on as dead letters. Each has its stage and reason."""
+        assert self.dead_letters is not None
         letters = self.dead_letters
+
+        def put_aside(rows: Sequence[Mapping[str, Any]]) -> None:
+            letters.add([self._rejected_message(row["stage"], row["reason"], row) for row in rows], batch.key)
+            for row in rows:
+                report.dead_letters[row["stage"]] = report.dead_letters.get(row["stage"], 0) + 1
+
         with report.time_phase("dead letters"):
-            validator = self.sinks[0].row_validator() if self._skips_rejected_rows(incoming) else None
-
-            def put_aside(rows: Sequence[Mapping[str, Any]]) -> None:
-                letters.add(
-                    [self._rejected_message(row["stage"], row["reason"], row) for row in rows], batch.key
-                )
-                for row in rows:
-                    report.dead_letters[row["stage"]] = report.dead_letters.get(row["stage"], 0) + 1
-
-            visit_rows(find_bad_messages(incoming, self.decoders, validator), put_aside)
+            visit(put_aside)
         fault_points.point("stream.dead_letters")
 
     def _rejected_message(self, stage: str, reason: str, message: Mapping[str, Any]) -> RejectedMessage:
         """The rejected message. It names the target only if the targets of the stream move separately."""
-        alone = stage == "write" and self.spec.continue_on_target_failure and len(self.sinks) == 1
+        alone = (
+            stage in ("write", "expectation")
+            and self.spec.continue_on_target_failure
+            and len(self.sinks) == 1
+        )
         return RejectedMessage(stage, reason, message, self.sinks[0].label if alone else None)
 
     def _isolate_rejected(
@@ -428,14 +444,10 @@ class BatchLoader:
         computed = (
             self.spec.cdc is not None
             or self.spec.transform_sql is not None
-            or any(sink.plan.projection is not None or _keeps_last_of_key(sink) for sink in self.sinks)
+            or any(sink.plan.projection is not None or keeps_last_of_key(sink) for sink in self.sinks)
         )
         if computed or self.operator is not None:
             self._stage_all(batch, driver_batch(spark, messages), rehearsal=True)
             return
         for sink in self.sinks:
             sink.stage_messages(batch, messages, self.decoders, lenient=lenient)
-
-
-def _keeps_last_of_key(sink: StreamSink) -> bool:
-    return sink.plan.target.mode == "merge"

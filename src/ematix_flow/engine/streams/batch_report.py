@@ -9,15 +9,17 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ematix_flow.backends.messages.base import LagUnit
-from ematix_flow.engine.streams.state.operator import StateReport
+from ematix_flow.engine.streams.state.stateful_operator import StateReport
 from ematix_flow.spec.expectations import ExpectationResult
+
+MessagePlace = tuple[str | None, str | None, str | None]  # topic, partition and position
 
 
 @dataclass(frozen=True)
 class RejectedMessage:
     """A message or row that will not be loaded, and why."""
 
-    stage: str  # decode | transform | write
+    stage: str  # decode | transform | write | expectation
     reason: str
     message: Mapping[str, Any]  # the columns of a message
     target: str | None = None  # the only target that refuses it
@@ -28,6 +30,13 @@ class DeadLetters(Protocol):
 
     def add(self, letters: Sequence[RejectedMessage], batch: str) -> None:
         """``batch`` is the key of the batch that the letters come from."""
+        ...
+
+    def failing_in(self, batch: str, target: str) -> Mapping[MessagePlace, str]:
+        """The messages of a batch that are letters because a row fails an expectation, with the reasons.
+
+        They are letters of this target, or of all.
+        """
         ...
 
 

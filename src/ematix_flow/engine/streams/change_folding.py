@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.engine.execution.spark_tasks import map_in_arrow
+from ematix_flow.engine.spark.column_types import schema_ddl
 from ematix_flow.engine.streams.batch_frames import quote
-from ematix_flow.plan.spark_types import schema_ddl
 from ematix_flow.spec.change_positions import arrival, is_open_change, is_snapshot_row, just_before
 from ematix_flow.spec.tables import (
     ABSENT,

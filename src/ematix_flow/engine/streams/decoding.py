@@ -18,9 +18,10 @@ from ematix_flow.backends.base import RowCheck, StagedPart, Staging
 from ematix_flow.backends.messages.base import MESSAGE_DDL, PARTITION, POSITION, TIMESTAMP, TOPIC
 from ematix_flow.backends.payloads.base import BadMessage, DecodedBatch, Decoder
 from ematix_flow.engine.execution import spark_tasks
+from ematix_flow.engine.spark.column_types import schema_ddl
 from ematix_flow.engine.streams.incoming_batch import IncomingBatch
+from ematix_flow.engine.streams.message_names import ARRIVAL, ORIGIN, with_message_names
 from ematix_flow.engine.streams.small_batches import Messages
-from ematix_flow.plan.spark_types import schema_ddl
 from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-ORIGIN = "origin"  # the number of the message's source
-ARRIVAL = "arrival"  # the order of arrival of messages without positions; sorts as text
 REASON = internal_name("reason")
 ORDER = (internal_name("partition"), internal_name("position"), internal_name("at"))
 LETTER_DDL = f"{MESSAGE_DDL}, reason string, stage string, {ARRIVAL} string"
@@ -55,14 +54,19 @@ class MessageCounts:
 
 @dataclass(frozen=True)
 class SourceDecoders:
-    """A decoder for each source. Each message carries the number of its source. Picklable."""
+    """A decoder for each source. Each message carries the number of its source. Picklable.
+
+    With ``names_messages`` each decoded row has a column for the message that it comes from.
+    """
 
     decoders: tuple[Decoder, ...]
+    names_messages: bool = False
 
     def decode(self, messages: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, DecodedBatch]]:
         """The messages of each source together with their decoded rows."""
         for decoder, own in self.split(messages):
-            yield own, decoder.decode(own)
+            decoded = decoder.decode(own)
+            yield own, with_message_names(own, decoded) if self.names_messages else decoded
 
     def split(self, messages: pa.RecordBatch) -> Iterator[tuple[Decoder, pa.RecordBatch]]:
         """The messages of each source and the decoder for them."""

@@ -23,7 +23,7 @@ from ematix_flow.backends.messages.base import (
 )
 from ematix_flow.backends.spool.spool import MAX_ROWS, Spool
 from ematix_flow.engine.streams.checkpoint import Checkpoint, lowest_position
-from ematix_flow.engine.streams.incoming_batch import IncomingBatch, max_tasks, task_read_batch
+from ematix_flow.engine.streams.incoming_batch import IncomingBatch, TaskReadBatch, max_tasks
 from ematix_flow.engine.streams.spool_segments import SEGMENT_DDL, all_segments, count_rows, segment_splits
 from ematix_flow.engine.streams.spool_source import segment_range, spool_frame
 from ematix_flow.errors import CannotConnect, SourceFailed
@@ -151,7 +151,7 @@ class SparkFollowedSource(FollowedSource):
         splits = source.splits(reading, before, after, max_tasks(spark), whole=self.in_order)
         if splits is None:
             return IncomingBatch(frame, expected)
-        return task_read_batch(
+        return TaskReadBatch(
             spark, splits, expected, lambda most: source.read_small_batch(reading, before, after, most)
         )
 
@@ -301,14 +301,14 @@ class _SpoolFollowedSource(FollowedSource):
             return None
         spark = frame.sparkSession
         if not self.rows_are_columns:
-            whole = all_segments(paths)
-            splits = [whole] if self.in_order else segment_splits(paths, max_tasks(spark))
-            return task_read_batch(
+            whole = all_segments(paths, self.shared.spool.id)
+            splits = [whole] if self.in_order else segment_splits(paths, whole.spool, max_tasks(spark))
+            return TaskReadBatch(
                 spark, splits, count_rows(paths), lambda most: collect_up_to(whole.read(), most), SEGMENT_DDL
             )
         source = self.shared.source
         assert isinstance(source, ReceivedFileSource)
-        named = [value.decode() for value in all_segments(paths).values()]
+        named = [value.decode() for value in all_segments(paths, self.shared.spool.id).values()]
         return IncomingBatch(source.read_files(spark, named, self.shared.reading, self.columns))
 
     def mark_committed(self, before: str | None, after: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ematix_flow.backends.messages.base import MESSAGE_DDL
@@ -21,13 +21,26 @@ _UNKNOWN_CORES = 4
 TakeMessages = Callable[[int], "Messages | None"]
 
 
-@dataclass(frozen=True)
 class IncomingBatch(TaskInput):
-    """A batch of a stream. ``expected`` is the most messages that it can hold, if known."""
+    """A batch of a stream. ``expected`` is the most messages that it can hold, if known.
 
-    frame: DataFrame
-    expected: int | None = None
-    _small_batch: list[Messages | None] = field(default_factory=list, init=False, repr=False, compare=False)
+    ``frame`` may be a function, which is called when the frame is needed.
+    """
+
+    def __init__(self, frame: DataFrame | Callable[[], DataFrame], expected: int | None = None) -> None:
+        self._frame, self.expected = frame, expected
+        self._small_batch: list[Messages | None] = []
+
+    @property
+    def has_frame(self) -> bool:
+        """Whether the frame has been built."""
+        return not callable(self._frame)
+
+    @property
+    def frame(self) -> DataFrame:
+        if callable(self._frame):
+            self._frame = self._frame()
+        return self._frame
 
     def map(self, task: ArrowFunction, ddl: str) -> DataFrame:
         return map_in_arrow(self.frame, task, ddl)
@@ -42,36 +55,32 @@ class IncomingBatch(TaskInput):
         return take_small_batch(self.frame, self.expected)
 
 
-@dataclass(frozen=True)
 class TaskReadBatch(IncomingBatch):
     """A batch that our tasks read from the source and process in the same task.
 
-    ``frame`` serves Spark SQL; it reads the messages in such tasks too.
+    Spark SQL reads the messages in such tasks too, by `frame`. A small batch does not build it: that would
+    take longer than the load.
     """
 
-    splits: Sequence[Split] = ()
-    take: TakeMessages | None = field(default=None, repr=False)
+    def __init__(
+        self,
+        spark: SparkSession,
+        splits: Sequence[Split],
+        expected: int | None,
+        take: TakeMessages,
+        ddl: str = MESSAGE_DDL,
+    ) -> None:
+        numbers = partial(split_numbers, spark, splits)
+        super().__init__(lambda: numbers().mapInArrow(_read_then(splits, None), ddl), expected)
+        self._numbers, self._splits, self._take = numbers, splits, take
 
     def map(self, task: ArrowFunction, ddl: str) -> DataFrame:
-        return split_numbers(self.frame.sparkSession, self.splits).mapInArrow(
-            _read_then(self.splits, task), ddl
-        )
+        return self._numbers().mapInArrow(_read_then(self._splits, task), ddl)
 
     def _read_small_batch(self) -> Messages | None:
-        if self.expected is None or self.expected > MAX_ROWS or self.take is None:
+        if self.expected is None or self.expected > MAX_ROWS:
             return None
-        return self.take(MAX_BYTES)
-
-
-def task_read_batch(
-    spark: SparkSession,
-    splits: Sequence[Split],
-    expected: int | None,
-    take: TakeMessages,
-    ddl: str = MESSAGE_DDL,
-) -> TaskReadBatch:
-    frame = split_numbers(spark, splits).mapInArrow(_read_then(splits, None), ddl)
-    return TaskReadBatch(frame, expected, splits, take)
+        return self._take(MAX_BYTES)
 
 
 def max_tasks(spark: SparkSession) -> int:
@@ -102,14 +111,15 @@ def _read_then(splits: Sequence[Split], task: ArrowFunction | None) -> ArrowFunc
     return read_and_run
 
 
-@dataclass(frozen=True)
 class _DriverBatch(IncomingBatch):
     """A batch whose messages are already in this process."""
 
-    messages: Messages = ()
+    def __init__(self, frame: DataFrame, messages: Messages) -> None:
+        super().__init__(frame, sum(batch.num_rows for batch in messages))
+        self._messages = messages
 
     def _read_small_batch(self) -> Messages | None:
-        return self.messages
+        return self._messages
 
 
 def driver_batch(spark: SparkSession, messages: Messages, schema: pa.Schema | None = None) -> IncomingBatch:
@@ -117,4 +127,4 @@ def driver_batch(spark: SparkSession, messages: Messages, schema: pa.Schema | No
     import pyarrow as pa
 
     table = pa.Table.from_batches(messages, schema)
-    return _DriverBatch(spark.createDataFrame(table), table.num_rows, messages=messages)
+    return _DriverBatch(spark.createDataFrame(table), messages)

@@ -13,6 +13,7 @@ from ematix_flow.backends.messages.base import SparkStreamSource, StreamSource
 from ematix_flow.backends.payloads.base import PayloadSpec
 from ematix_flow.engine.planning.stream_columns import REGISTERED, computed_columns
 from ematix_flow.engine.planning.stream_targets import plan_targets, target_payload
+from ematix_flow.engine.spark.column_types import columns_of_frame
 from ematix_flow.engine.streams.batch_loader import BatchLoader
 from ematix_flow.engine.streams.change_staging import change_decoders
 from ematix_flow.engine.streams.column_inference import infer_columns, sample_values
@@ -20,20 +21,19 @@ from ematix_flow.engine.streams.declaration_record import declared_record, read_
 from ematix_flow.engine.streams.declared_changes import check_state_file
 from ematix_flow.engine.streams.decoding import SourceDecoders
 from ematix_flow.engine.streams.incoming_batch import IncomingBatch
-from ematix_flow.engine.streams.joins.operator import JoinOperator
+from ematix_flow.engine.streams.joins.join_operator import JoinOperator
 from ematix_flow.engine.streams.joins.source_columns import infer_source_columns, keep_source_columns
 from ematix_flow.engine.streams.kept_targets import refuse_target_changes
 from ematix_flow.engine.streams.new_fields import find_new_columns
 from ematix_flow.engine.streams.open_stream import OpenStream
 from ematix_flow.engine.streams.registry_schemas import KnownSchemas
 from ematix_flow.engine.streams.sinks import MessageSink, StreamSink, TableSink
-from ematix_flow.engine.streams.state.operator import StatefulOperator
+from ematix_flow.engine.streams.state.stateful_operator import StatefulOperator
 from ematix_flow.engine.streams.state.status import read_status
-from ematix_flow.engine.streams.windows.operator import WindowOperator
-from ematix_flow.plan.spark_types import columns_of_frame
+from ematix_flow.engine.streams.windows.window_operator import WindowOperator
 from ematix_flow.plan.stream_definition import StreamPlan, StreamTargetPlan
 from ematix_flow.spec.streams import StreamTargetSpec
-from ematix_flow.spec.tables import AGE, ColumnSpec, TableSpec
+from ematix_flow.spec.tables import AGE, MESSAGE, ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 
 if TYPE_CHECKING:
@@ -175,13 +175,15 @@ class LoaderFactory:
         is_single_table = not computed and len(sinks) == 1 and isinstance(sinks[0], TableSink)
         # a single table without SQL decides which columns must not be null
         columns = (
-            tuple(column for column in sinks[0].plan.load.staged.columns if column.name != AGE)
+            tuple(column for column in sinks[0].plan.load.staged.columns if column.name not in (AGE, MESSAGE))
             if is_single_table and sinks[0].plan.projection is None and stream.spec.cdc is None
             else plan.columns
         )
         columns = _as_declared(columns, stream.spec.columns)
         plan = replace(plan, columns=columns)
         decoders = None if None in plan.payloads else self._build_decoders(plan.payloads, plan)
+        if decoders is not None and any(sink.plan.load.names_messages for sink in sinks):
+            decoders = replace(decoders, names_messages=True)
         operator = self._open_operator(plan)
         if operator is not None:
             self._check_state(operator)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from ematix_flow.backends.base import BatchSource, SourceColumn, SourceQuery
 from ematix_flow.engine.connections import Connections
 from ematix_flow.engine.execution.source_frames import source_frame, source_table
+from ematix_flow.engine.spark.column_types import columns_of_frame, schema_ddl
 from ematix_flow.errors import FlowError, SchemaMismatch, SourceFailed, Unsupported
-from ematix_flow.plan.spark_types import columns_of_frame, schema_ddl
 from ematix_flow.spec.generated_names import internal_name
 from ematix_flow.spec.streams import LookupSpec, StreamSpec
 

@@ -30,6 +30,8 @@ from ematix_flow.engine.planning.stream_targets import (
     plan_targets,
     source_payload,
 )
+from ematix_flow.engine.spark.column_types import columns_of_frame
+from ematix_flow.engine.streams.batch_gate import BatchGate
 from ematix_flow.engine.streams.batch_report import BatchReport, DeadLetters
 from ematix_flow.engine.streams.kept_targets import known_targets
 from ematix_flow.engine.streams.lag import ReportLag, StreamLag
@@ -38,7 +40,6 @@ from ematix_flow.engine.streams.sinks import lock_on_this_machine
 from ematix_flow.engine.streams.stream_folder import StreamFolder
 from ematix_flow.errors import FlowError, Unsupported
 from ematix_flow.plan.join_columns import join_columns
-from ematix_flow.plan.spark_types import columns_of_frame
 from ematix_flow.plan.stream_definition import StreamPlan
 from ematix_flow.spec.streams import StreamSourceSpec, StreamSpec, StreamTargetSpec
 from ematix_flow.spec.tables import ColumnSpec
@@ -68,6 +69,7 @@ class OpenStream:
         failing: Callable[[str, FlowError | None], None] = lambda target, error: None,
         stop: threading.Event | None = None,
         lag: ReportLag = lambda lag, unit: None,
+        gate: BatchGate | None = None,
     ) -> None:
         """``failing`` is called with the error of a target that fails alone, and with None when it recovers.
 
@@ -76,7 +78,7 @@ class OpenStream:
         self.spec, self.connections, self.folder, self.once = spec, connections, folder, once
         self.dead_letters, self.report, self.note, self.heartbeat = letters, report, note, alive
         self.report_failing, self.report_lag, self.group_lags = failing, lag, StreamLag()
-        self.stop = stop or threading.Event()
+        self.stop, self.gate = stop or threading.Event(), gate or BatchGate()
         for connection in spec.connections:
             connections.backend(connection)  # before Spark starts, so that it gets the jars of all of them
         self.sources: list[StreamSource] = [

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ematix_flow import fault_points
 from ematix_flow.backends.spark_sql.session_settings import session_settings
 from ematix_flow.engine.streams.batch_frames import union_messages
+from ematix_flow.engine.streams.batch_gate import BatchGate
 from ematix_flow.engine.streams.batch_loader import BatchLoader
 from ematix_flow.engine.streams.batch_report import BatchReport
 from ematix_flow.engine.streams.checkpoint import Checkpoint, join_positions
@@ -56,7 +57,9 @@ class StreamQuery:
         alive: Callable[[], None],
         stop: threading.Event,
         lag: ReportLag = lambda lag, unit: None,
+        gate: BatchGate | None = None,
     ) -> None:
+        self._gate = gate or BatchGate()
         self.name, self.sources, self.checkpoint = name, sources, checkpoint
         self._make_loader, self._renew_loader, self._loader = make_loader, renew_loader, loader
         self._ticks_are_complete = False  # no tick of an earlier run is unfinished
@@ -146,7 +149,8 @@ class StreamQuery:
             for source in self.sources:
                 source.raise_background_error()
             self._heartbeat()
-            self._advance_clock()
+            if not (self._idle.is_set() and self._gate.is_closed()):
+                self._advance_clock()
             self._seal_state()
             if self._once and self._waits_for_receivers and self._is_drained():
                 self._ending.set()
@@ -182,8 +186,9 @@ class StreamQuery:
     # -------------------------------------------------------------- one batch, on a thread of Spark's
 
     def _load_batch(self, frame: DataFrame, number: int) -> None:
-        self._idle.clear()
         try:
+            self._gate.pass_through(lambda: self._is_ending or self._failure is not None)
+            self._idle.clear()
             if self._is_ending or self._failure is not None:
                 raise StreamStopping
             with self._load_lock:

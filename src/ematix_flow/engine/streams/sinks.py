@@ -13,7 +13,7 @@ import os
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _SENDER_SECONDS = 3_600.0  # brokers close idle connections
 _TIDY_AFTER = 1_000  # batches between two clean-ups of the ledger
+NO_MESSAGES: Mapping[str, str] = {}
 _LEDGER_AGE = dt.timedelta(days=7)  # how long a ledger keeps the batches of a stream
 
 
@@ -89,6 +90,7 @@ class StreamSink(ABC):
     """One target of a running stream."""
 
     plan: StreamTargetPlan
+    keeps_newest_replay_only = False  # `has_replay` no longer finds a replay when another one has come
 
     @property
     def label(self) -> str:
@@ -115,7 +117,15 @@ class StreamSink(ABC):
         """
 
     @abstractmethod
-    def commit(self, batch: BatchName) -> LoadResult: ...
+    def commit(self, batch: BatchName, dead_letters: Mapping[str, str] = NO_MESSAGES) -> LoadResult:
+        """Load the staged rows, without those of messages that are dead letters.
+
+        ``dead_letters`` has the rule that each of them fails. Raises MessagesFail for further ones.
+        """
+
+    @abstractmethod
+    def has_replay(self, batch: BatchName) -> bool:
+        """Whether the target has the rows of this replay of dead letters."""
 
     def discard(self) -> None:
         """Discard the staged rows."""
@@ -210,12 +220,13 @@ class TableSink(StreamSink):
             positions=(batch.started_at, batch.position) if batch.position is not None else None,
         )
 
-    def commit(self, batch: BatchName) -> LoadResult:
+    def commit(self, batch: BatchName, dead_letters: Mapping[str, str] = NO_MESSAGES) -> LoadResult:
         assert self._load is not None and self._staging is not None
         if not any(part.rows for part in self._parts):
             self.discard()
             return LoadResult()
-        applied = self.target.apply(self._load, StagedRows(self._staging, self._parts))
+        load = replace(self._load, dead_letters=dead_letters)
+        applied = self.target.apply(load, StagedRows(self._staging, self._parts))
         if not applied.duplicate:  # which may return before it changes a table
             self._load_plan = replace(self._load_plan, table_plan=TablePlan(), quarantine_plan=TablePlan())
         self._commits += 1
@@ -223,6 +234,9 @@ class TableSink(StreamSink):
             self._trim_ledger(batch.pipeline)
         self.discard()
         return applied
+
+    def has_replay(self, batch: BatchName) -> bool:
+        return bool(self.target.ledger(batch.pipeline, self.label, run_id=str(batch.run_id), limit=1))
 
     def _trim_ledger(self, pipeline: str) -> None:
         """Delete old ledger entries. The newest stay, because they hold the stream's position."""
@@ -246,6 +260,7 @@ class MessageSink(StreamSink):
         self, plan: StreamTargetPlan, target: MessageTarget, sender: Sender, encoder: Encoder, once: bool
     ) -> None:
         self.plan, self.target, self.sender, self.encoder, self.once = plan, target, sender, encoder, once
+        self.keeps_newest_replay_only = once
         self._rows: DataFrame | Messages | None = None
         self._kept: Sender | None = None  # the sender of this process, while batches are small
         self._used = 0.0
@@ -269,7 +284,7 @@ class MessageSink(StreamSink):
         for text in spark_tasks.run_tasks(self._rows, _check_task(self.row_validator())):
             spark_tasks.raise_task_error(text)
 
-    def commit(self, batch: BatchName) -> LoadResult:
+    def commit(self, batch: BatchName, dead_letters: Mapping[str, str] = NO_MESSAGES) -> LoadResult:
         assert self._rows is not None
         token = BatchToken(batch.pipeline, self.label, batch.key, batch.position) if self.once else None
         rows, self._rows = self._rows, None
@@ -291,6 +306,10 @@ class MessageSink(StreamSink):
         fault_points.point("stream.sent")
         is_duplicate = token is not None and read > 0 and sent == 0
         return LoadResult(RowCounts(read=read, inserted=sent), duplicate=is_duplicate)
+
+    def has_replay(self, batch: BatchName) -> bool:
+        last = self.target.last_token(batch.pipeline, self.label, replays=True) if self.once else None
+        return last is not None and last[0] == batch.key
 
     def close(self) -> None:
         self._kept = None

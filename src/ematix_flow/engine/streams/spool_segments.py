@@ -1,7 +1,8 @@
 """Reads segments of a spool as Arrow batches, in tasks or in the driver, without Java.
 
-Each message gets an arrival: segment number and row number as a text that sorts in order of arrival. It
-replaces the position of a message that has none, so that two equal messages can be distinguished.
+Each message gets an arrival: segment number and row number as a text that sorts in order of arrival. With the
+name of the spool it replaces the position of a message that has none, so that two equal messages can be
+distinguished, also if the spool was lost and another one counts from 1 again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ematix_flow.backends.messages.base import MESSAGE_DDL, POSITION, VALUE, message_schema
-from ematix_flow.engine.streams.decoding import ARRIVAL
+from ematix_flow.engine.streams.message_names import ARRIVAL
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,28 +29,29 @@ def parse_arrival(arrival: str) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class SegmentSplit:
-    """Some segments, for one task."""
+    """Some segments of a spool, for one task."""
 
     paths: tuple[str, ...]
+    spool: str  # its name
 
     def read(self) -> Iterator[pa.RecordBatch]:
         for path in self.paths:
-            yield from _read_batches(Path(path))
+            yield from _read_batches(Path(path), self.spool)
 
     def values(self) -> Iterator[bytes]:
         for batch in self.read():
             yield from batch.column(VALUE).to_pylist()
 
 
-def segment_splits(paths: Sequence[Path], most: int) -> list[SegmentSplit]:
+def segment_splits(paths: Sequence[Path], spool: str, most: int) -> list[SegmentSplit]:
     """The segments, divided into at most ``most`` splits."""
     shares = [paths[n::most] for n in range(min(most, len(paths)))]
-    return [SegmentSplit(tuple(map(str, share))) for share in shares]
+    return [SegmentSplit(tuple(map(str, share)), spool) for share in shares]
 
 
-def all_segments(paths: Sequence[Path]) -> SegmentSplit:
+def all_segments(paths: Sequence[Path], spool: str) -> SegmentSplit:
     """One split with all segments, in order of arrival."""
-    return SegmentSplit(tuple(map(str, paths)))
+    return SegmentSplit(tuple(map(str, paths)), spool)
 
 
 def count_rows(paths: Sequence[Path]) -> int:
@@ -58,7 +60,7 @@ def count_rows(paths: Sequence[Path]) -> int:
     return sum(int(pq.read_metadata(path).num_rows) for path in paths)
 
 
-def _read_batches(path: Path) -> Iterator[pa.RecordBatch]:
+def _read_batches(path: Path, spool: str) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -69,6 +71,7 @@ def _read_batches(path: Path) -> Iterator[pa.RecordBatch]:
         for batch in file.iter_batches(_ROWS, columns=schema.names):
             arrived = pa.array([f"{path.name}{row + n:012d}" for n in range(batch.num_rows)], pa.string())
             columns = batch.select(schema.names).cast(schema).columns
-            columns[position] = pc.coalesce(columns[position], arrived)
+            places = pc.binary_join_element_wise(spool, arrived, "/")
+            columns[position] = pc.coalesce(columns[position], places)
             yield pa.RecordBatch.from_arrays([*columns, arrived], names=[*schema.names, ARRIVAL])
             row += batch.num_rows

@@ -29,7 +29,7 @@ from ematix_flow.engine.streams.stream_folder import StreamFolder
 from ematix_flow.engine.streams.target_group import TargetGroup, group_label, target_groups
 from ematix_flow.errors import CannotConnect, FlowError, Unsupported
 from ematix_flow.plan.stream_definition import StreamPlan
-from ematix_flow.spec.streams import StreamSpec
+from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -40,8 +40,10 @@ _log = logging.getLogger(__name__)
 class StreamRunner(OpenStream):
     """Runs an open stream. ``stop`` ends it between two batches."""
 
-    def replay_loaders(self, incoming: DataFrame) -> list[BatchLoader]:
-        """One loader for each target group, for messages that are replayed."""
+    def replay_loaders(
+        self, incoming: DataFrame, groups: Sequence[tuple[StreamTargetSpec, ...]]
+    ) -> list[BatchLoader]:
+        """One loader for each of these groups of targets, for messages that are replayed."""
         if self.spec.is_stateful:
             missed = "windows" if self.spec.join is None else "rows"
             raise Unsupported(
@@ -50,11 +52,10 @@ class StreamRunner(OpenStream):
                 next_step="send the messages to the source once more",
             )
         plan = self.plan()
-        groups = [
-            TargetGroup(self, plan, targets, n, (), (), sweep=False)
-            for n, targets in enumerate(target_groups(self.spec))
+        opened = [
+            TargetGroup(self, plan, targets, n, (), (), sweep=False) for n, targets in enumerate(groups)
         ]
-        return [group.loaders.build(incoming) for group in groups]
+        return [group.loaders.build(incoming) for group in opened]
 
     def run(self) -> None:
         """Run until the stream is stopped or everything is loaded. Raises the failure."""

@@ -22,6 +22,7 @@ from ematix_flow.engine.streams.checkpoint import (
     split_positions,
     write_checkpoint,
 )
+from ematix_flow.engine.streams.declaration_store import DeclarationStore
 from ematix_flow.engine.streams.declared_changes import refuse_lost_state
 from ematix_flow.engine.streams.followed_sources import (
     FollowedSource,
@@ -33,7 +34,6 @@ from ematix_flow.engine.streams.ledger_positions import LedgerPositions
 from ematix_flow.engine.streams.loader_factory import LoaderFactory
 from ematix_flow.engine.streams.open_stream import OpenStream
 from ematix_flow.engine.streams.query import StreamQuery
-from ematix_flow.engine.streams.recorded_declaration import RecordedDeclaration
 from ematix_flow.engine.streams.resource_ids import (
     current_ids,
     positions_with_ids,
@@ -81,7 +81,7 @@ class TargetGroup:
         self._is_failing, self._started = False, 0.0
         self.label = group_label(stream.spec, group)
         self.checkpoint = Checkpoint(stream.folder.checkpoint(self.label))
-        self.declaration = RecordedDeclaration(
+        self.declaration = DeclarationStore(
             stream.spec, self.checkpoint, group, stream.known_targets, stream.source_kinds, stream.note
         )
         self.ledgers = LedgerPositions(stream, group)
@@ -145,6 +145,7 @@ class TargetGroup:
             alive=lambda: self._heartbeat(query.is_idle),
             stop=stream.stop,
             lag=lambda lag, unit: stream.report_lag(stream.group_lags.update(self.label, lag), unit),
+            gate=stream.gate,
         )
         try:
             query.start(spark, self._translate_error)

@@ -1,4 +1,4 @@
-"""Dead letters: messages that a stream could not decode, transform or write, kept for inspection and replay.
+"""Dead letters: messages that a stream could not load, or that failed its rules, kept to look and to replay.
 
 Owns the value, the selection of letters and the contract of a store. `dead_letters.sql` and the backends
 store them; `streams.dead_letter_replay` replays them.
@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from ematix_flow.errors import UsageError
-from ematix_flow.spec.redaction import mask
 from ematix_flow.state.times import aware_utc, utc_now
+from ematix_probe.redaction import mask
 
-LetterStage = Literal["decode", "transform", "write", "late_data"]
+LetterStage = Literal["decode", "transform", "write", "expectation", "late_data"]
 LetterStatus = Literal["pending", "parked", "replayed"]
 
 MAX_REASON_BYTES = 8 * 1024  # bytes of UTF-8
@@ -71,7 +71,9 @@ class DeadLetter:
 
     ``payload`` is the message as it came, or the row as JSON if there was none. ``target`` is set if one
     target refused the row and the others have it. ``batch`` is the batch in which it failed. If the payload
-    was too long for the store, ``whole`` is false and the letter cannot be replayed.
+    was too long for the store, ``whole`` is false and the letter cannot be replayed. ``loading`` has the keys
+    of the batches in which a replay loads the letter, divided by spaces: it may have died after a commit.
+    ``loaded_in`` has the labels of the targets that replays have loaded it into, while others refuse it.
     """
 
     id: str
@@ -93,6 +95,8 @@ class DeadLetter:
     key: bytes | None = None
     headers: str | None = None  # a JSON object of texts
     status: LetterStatus = "pending"
+    loading: str | None = None
+    loaded_in: str | None = None  # a JSON array of texts
 
     def __post_init__(self) -> None:
         for name in ("id", "pipeline"):
@@ -162,6 +166,11 @@ class DeadLetter:
             headers=headers,
         )
 
+    @property
+    def targets_with_it(self) -> tuple[str, ...]:
+        """The labels in ``loaded_in``."""
+        return tuple(json.loads(self.loaded_in)) if self.loaded_in is not None else ()
+
     def with_payload_cut_to(self, longest: int) -> DeadLetter:
         """Return the letter as it fits into a store; a letter whose payload is cut is parked."""
         if len(self.payload) <= longest:
@@ -189,6 +198,7 @@ class DeadLetter:
             "payload_size": self.payload_size,
             "whole": self.whole,
             "headers": self.headers,
+            "loaded_in": list(self.targets_with_it),
         }
 
 
@@ -248,6 +258,14 @@ class LetterLease:
     letters: tuple[DeadLetter, ...] = ()
 
 
+@dataclass(frozen=True)
+class LetterPage:
+    """Letters, oldest first, and the place where the next page begins; None if there is none."""
+
+    letters: tuple[DeadLetter, ...]
+    next: str | None
+
+
 class DeadLetterStore(ABC):
     """Stores dead letters. Several processes and threads may use one store at the same time.
 
@@ -264,7 +282,8 @@ class DeadLetterStore(ABC):
     def add(self, letters: Sequence[DeadLetter]) -> int:
         """Store the letters and return how many were new. A letter whose id is known is not added.
 
-        A letter that is known as replayed, but from another batch, is pending again: it was read again.
+        A letter that is known as replayed, but from another batch, is pending again: it was read again. Any
+        other known letter gets the new batch.
         """
 
     @abstractmethod
@@ -282,6 +301,26 @@ class DeadLetterStore(ABC):
         offset: int = 0,
     ) -> builtins.list[DeadLetter]:
         """Return letters, oldest first, without their payloads and keys."""
+
+    @abstractmethod
+    def page(
+        self,
+        pipeline: str | None = None,
+        *,
+        status: LetterStatus | None = None,
+        stage: LetterStage | None = None,
+        reason: str | None = None,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> LetterPage:
+        """Return letters as `list` does, from the place ``after`` on, where a page before ended.
+
+        ``reason`` is a part of the reason; the case of ASCII letters does not matter.
+        """
+
+    @abstractmethod
+    def of_batch(self, pipeline: str, stage: LetterStage, batch: str) -> builtins.list[DeadLetter]:
+        """Return all letters of a batch, of any status, without their payloads and keys."""
 
     @abstractmethod
     def counts(self, pipeline: str | None = None) -> builtins.list[LetterCount]:
@@ -307,7 +346,31 @@ class DeadLetterStore(ABC):
         """Lease letters for a replay, oldest first: at most ``limit``, fewer if they are large.
 
         Letters that another replay holds, that are cut, or that failed at ``before`` or later are left out;
-        so are parked ones, unless the selection names them. A lease ends by itself.
+        so are parked ones, unless the selection names them, and those that `lease_interrupted` returns. A
+        lease ends by itself.
+        """
+
+    @abstractmethod
+    def lease_interrupted(self, pipeline: str, *, lease_seconds: float = LEASE_SECONDS) -> LetterLease:
+        """Lease the letters that one replay was loading when it ended; none if there is no such replay.
+
+        They share the part of ``loading`` before its last colon, and may be in the targets.
+        """
+
+    @abstractmethod
+    def loading_of_others(self, pipeline: str, lease: LetterLease) -> dt.datetime | None:
+        """Return until when other replays lease letters of the pipeline that they may be loading.
+
+        A time that is over if such a replay has ended; None if there are no such letters.
+        """
+
+    @abstractmethod
+    def mark_loading(
+        self, lease: LetterLease, ids: Sequence[str], loading: str | None, loaded_in: str | None = None
+    ) -> int:
+        """Record the batches in which these letters are loaded, before they are committed.
+
+        ``loaded_in`` is left as it is if it is None. Returns how many letters the lease still held.
         """
 
     @abstractmethod
@@ -319,15 +382,20 @@ class DeadLetterStore(ABC):
         """Mark these letters as replayed. Returns how many the lease still held."""
 
     @abstractmethod
-    def mark_failed(self, lease: LetterLease, id: str, reason: str) -> LetterStatus | None:
+    def mark_failed(
+        self, lease: LetterLease, id: str, reason: str, loaded_in: str | None = None
+    ) -> LetterStatus | None:
         """Record another failure of a letter and return its status: parked after ``max_attempts``.
 
-        None if the lease no longer holds the letter.
+        ``loaded_in`` is left as it is if it is None. None if the lease no longer holds the letter.
         """
 
     @abstractmethod
     def release(self, lease: LetterLease, ids: Sequence[str] | None = None) -> int:
-        """Release these letters, or all that the lease still holds, as if they had not been leased."""
+        """Release these letters, or all that the lease still holds, as if they had not been leased.
+
+        What `mark_loading` recorded stays.
+        """
 
     @abstractmethod
     def park(self, pipeline: str, selection: LetterSelection) -> int:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from ematix_flow.errors import TargetFailed
+from ematix_flow.errors import TargetFailed, UsageError
 from ematix_flow.state.dead_letters.base import (
     LEASE_SECONDS,
     MAX_ATTEMPTS,
@@ -29,6 +29,7 @@ from ematix_flow.state.dead_letters.base import (
     DeadLetterStore,
     LetterCount,
     LetterLease,
+    LetterPage,
     LetterSelection,
     LetterStage,
     LetterStatus,
@@ -110,6 +111,16 @@ class SqlDeadLetterStore(DeadLetterStore):
             connection.execute(
                 sa.update(table).where(table.c.id == letter.id).values(values | {"seq": first + number})
             )
+        moved = [
+            letter.id
+            for letter in letters
+            if letter.id in known
+            and known[letter.id].status != "replayed"
+            and known[letter.id].batch != letter.batch
+        ]
+        for batch in {letter.batch for letter in letters if letter.id in moved}:
+            ids = [letter.id for letter in letters if letter.id in moved and letter.batch == batch]
+            connection.execute(sa.update(table).where(table.c.id.in_(ids)).values(batch=batch))
         return len(new) + len(reopened)
 
     def select_new(self, letters: Sequence[DeadLetter]) -> builtins.list[DeadLetter]:
@@ -147,6 +158,39 @@ class SqlDeadLetterStore(DeadLetterStore):
             if value is not None:
                 query = query.where(column == storable_text(value))
         return self._read_letters(query)
+
+    def page(
+        self,
+        pipeline: str | None = None,
+        *,
+        status: LetterStatus | None = None,
+        stage: LetterStage | None = None,
+        reason: str | None = None,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> LetterPage:
+        table = self._letters
+        query = sa.select(*[table.c[name] for name in (*_LISTED_FIELDS, "seq")])
+        for column, value in ((table.c.pipeline, pipeline), (table.c.status, status), (table.c.stage, stage)):
+            if value is not None:
+                query = query.where(column == storable_text(value))
+        if reason is not None:
+            query = query.where(table.c.reason.icontains(storable_text(reason), autoescape=True))
+        if after is not None:
+            seq, id = _parse_place(after)
+            query = query.where(table.c.seq >= seq, sa.or_(table.c.seq > seq, table.c.id > id))
+        rows = self._rows(query.order_by(table.c.seq, table.c.id).limit(limit + 1))
+        letters = tuple(
+            DeadLetter(**{name: row._mapping[name] for name in _LISTED_FIELDS}) for row in rows[:limit]
+        )
+        last = rows[limit - 1] if len(rows) > limit else None
+        return LetterPage(letters, None if last is None else f"{last.seq}-{last.id}")
+
+    def of_batch(self, pipeline: str, stage: LetterStage, batch: str) -> builtins.list[DeadLetter]:
+        table = self._letters
+        found = [table.c.pipeline == storable_text(pipeline), table.c.stage == stage]
+        found.append(table.c.batch == storable_text(batch))
+        return self._read_letters(sa.select(*[table.c[name] for name in _LISTED_FIELDS]).where(*found))
 
     def counts(self, pipeline: str | None = None) -> builtins.list[LetterCount]:
         table = self._letters
@@ -190,20 +234,49 @@ class SqlDeadLetterStore(DeadLetterStore):
         most = min(limit, LETTERS_PER_STATEMENT, selection.first or limit)
         if not statuses or most < 1:
             return LetterLease(token, until)
-        also = [table.c.status.in_(statuses), table.c.whole == sa.true()]
+        also = [table.c.status.in_(statuses), table.c.whole == sa.true(), table.c.loading.is_(None)]
         if before is not None:
             also.append(table.c.failed_at < before)
         for _ in range(_MAX_TRIES):
             ids = self._ids_within_byte_limit(next(self._pages(pipeline, selection, also, most), []))
             if not ids:
                 return LetterLease(token, until)
-            conditions = [table.c.id.in_(ids), table.c.status.in_(statuses), self._not_leased()]
+            conditions = [table.c.id.in_(ids), *also, self._not_leased()]
             change = sa.update(table).where(*conditions).values(lease=token, leased_until=until)
             if self._execute_change(change):  # 0: another replay was faster, so try the next letters
                 break
         leased = sa.select(table.c.id).where(table.c.lease == token, table.c.id.in_(ids))
         ids = [row.id for row in self._rows(leased.order_by(table.c.seq, table.c.id))]
         return LetterLease(token, until, tuple(self._whole_letters(ids)))
+
+    def lease_interrupted(self, pipeline: str, *, lease_seconds: float = LEASE_SECONDS) -> LetterLease:
+        table, token = self._letters, uuid.uuid4().hex
+        until = self._clock() + dt.timedelta(seconds=lease_seconds)
+        free = [table.c.pipeline == storable_text(pipeline), table.c.loading.is_not(None), self._not_leased()]
+        oldest = sa.select(table.c.loading).where(*free).order_by(table.c.seq, table.c.id).limit(1)
+        found = self._rows(oldest)
+        if not found:
+            return LetterLease(token, until)
+        of_replay = table.c.loading.startswith(found[0].loading.split(" ")[0].rpartition(":")[0])
+        self._execute_change(sa.update(table).where(*free, of_replay).values(lease=token, leased_until=until))
+        leased = sa.select(table.c.id).where(
+            table.c.lease == token, table.c.pipeline == storable_text(pipeline)
+        )
+        ids = [row.id for row in self._rows(leased.order_by(table.c.seq, table.c.id))]
+        return LetterLease(token, until, tuple(self._whole_letters(ids)))
+
+    def loading_of_others(self, pipeline: str, lease: LetterLease) -> dt.datetime | None:
+        table = self._letters
+        of_others = sa.or_(table.c.lease.is_(None), table.c.lease != lease.token)
+        loading = [table.c.pipeline == storable_text(pipeline), table.c.loading.is_not(None), of_others]
+        rows = self._rows(sa.select(table.c.leased_until).where(*loading))
+        return max((row.leased_until or self._clock() for row in rows), default=None)
+
+    def mark_loading(
+        self, lease: LetterLease, ids: Sequence[str], loading: str | None, loaded_in: str | None = None
+    ) -> int:
+        values = {} if loaded_in is None else {"loaded_in": loaded_in}
+        return self._change_leased(lease, ids, loading=loading, **values)
 
     def renew(self, lease: LetterLease, lease_seconds: float = LEASE_SECONDS) -> LetterLease:
         table = self._letters
@@ -219,9 +292,11 @@ class SqlDeadLetterStore(DeadLetterStore):
         )
 
     def mark_replayed(self, lease: LetterLease, ids: Sequence[str]) -> int:
-        return self._release_letters(lease, ids, status="replayed")
+        return self._release_letters(lease, ids, status="replayed", loading=None)
 
-    def mark_failed(self, lease: LetterLease, id: str, reason: str) -> LetterStatus | None:
+    def mark_failed(
+        self, lease: LetterLease, id: str, reason: str, loaded_in: str | None = None
+    ) -> LetterStatus | None:
         table = self._letters
         attempt = table.c.attempt + 1
         status = sa.case((attempt >= self.max_attempts, "parked"), else_="pending")
@@ -235,6 +310,8 @@ class SqlDeadLetterStore(DeadLetterStore):
                 (table.c.failed_at, self._clock()),
                 (table.c.lease, None),
                 (table.c.leased_until, None),
+                (table.c.loading, None),
+                (table.c.loaded_in, table.c.loaded_in if loaded_in is None else loaded_in),
             )
         )
         if not self._execute_change(change):
@@ -246,12 +323,13 @@ class SqlDeadLetterStore(DeadLetterStore):
         return self._release_letters(lease, [letter.id for letter in lease.letters] if ids is None else ids)
 
     def _release_letters(self, lease: LetterLease, ids: Sequence[str], **values: Any) -> int:
+        return self._change_leased(lease, ids, lease=None, leased_until=None, **values)
+
+    def _change_leased(self, held: LetterLease, ids: Sequence[str], **values: Any) -> int:
         table = self._letters
         return sum(
             self._execute_change(
-                sa.update(table)
-                .where(table.c.id.in_(part), table.c.lease == lease.token)
-                .values(lease=None, leased_until=None, **values)
+                sa.update(table).where(table.c.id.in_(part), table.c.lease == held.token).values(**values)
             )
             for part in _id_portions(ids)
         )
@@ -401,6 +479,16 @@ def open_dead_letter_file(
     return SqlDeadLetterStore(
         sqlite_engine(path), f"sqlite://{path}", table=table or TABLE, max_attempts=max_attempts
     )
+
+
+def _parse_place(text: str) -> tuple[int, str]:
+    seq, _, id = text.partition("-")
+    if not (seq.isdecimal() and seq.isascii() and len(seq) <= 19 and id.isalnum() and id.isascii()):
+        raise UsageError(
+            f"{text[:100]!r} is not a place among dead letters",
+            next_step="give the value of  next  of the page before",
+        )
+    return min(int(seq), 2**63 - 1), id
 
 
 def _id_portions(ids: Sequence[str]) -> Iterator[Sequence[str]]:

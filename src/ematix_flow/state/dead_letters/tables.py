@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -27,7 +28,11 @@ _INDEXED = ("sqlite", "postgresql", *_MYSQL)
 
 @dataclass(frozen=True)
 class LetterTables:
-    """``seq`` orders letters by arrival; ``lease`` is the token of its replay, until ``leased_until``."""
+    """``seq`` orders letters by arrival; ``lease`` is the token of its replay, until ``leased_until``.
+
+    ``loading`` has the keys of the batches in which a replay loads the letter, ``loaded_in`` the labels of
+    the targets that have it.
+    """
 
     metadata: sa.MetaData
     letters: sa.Table
@@ -44,8 +49,20 @@ class LetterTables:
 
 LetterUpgrade = Callable[[sa.Connection, LetterTables], None]
 
+
+def _add_column(column: str, connection: sa.Connection, tables: LetterTables) -> None:
+    """Add the column, unless an upgrade that was interrupted has added it."""
+    letters = tables.letters
+    nothing = sa.select(sa.text("*")).select_from(letters).where(sa.false())
+    names = set(connection.execute(nothing).keys())
+    if column not in names:
+        name = connection.dialect.identifier_preparer.format_table(letters)
+        kind = letters.c[column].type.compile(connection.dialect)
+        connection.exec_driver_sql(f"ALTER TABLE {name} ADD COLUMN {column} {kind}")
+
+
 # the first makes version 2 of version 1, the next version 3, …; a released one is never edited
-UPGRADES: Sequence[LetterUpgrade] = ()
+UPGRADES: Sequence[LetterUpgrade] = (partial(_add_column, "loading"), partial(_add_column, "loaded_in"))
 
 
 def letter_tables(schema: str | None, name: str) -> LetterTables:
@@ -77,6 +94,8 @@ def letter_tables(schema: str | None, name: str) -> LetterTables:
         sa.Column("status", sa.String(16), nullable=False),
         sa.Column("lease", sa.String(32)),
         sa.Column("leased_until", UtcDateTime),
+        sa.Column("loading", text),
+        sa.Column("loaded_in", text),
     )
     sa.Index(None, letters.c.pipeline, letters.c.status, letters.c.seq, letters.c.id).ddl_if(
         callable_=_is_indexed

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ematix_flow.engine.execution import spark_tasks
+from ematix_flow.engine.spark.column_types import to_spark
 from ematix_flow.engine.streams.decoding import (
-    ORIGIN,
     REASON,
     SourceDecoders,
     count_messages,
@@ -16,8 +16,8 @@ from ematix_flow.engine.streams.decoding import (
     unreadable_error,
 )
 from ematix_flow.engine.streams.incoming_batch import IncomingBatch
-from ematix_flow.engine.streams.state.operator import SOURCE
-from ematix_flow.plan.spark_types import to_spark
+from ematix_flow.engine.streams.message_names import ORIGIN
+from ematix_flow.engine.streams.state.stateful_operator import SOURCE
 from ematix_flow.spec.tables import ColumnSpec
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ematix_flow.engine.streams.state.operator import OpenRows
 from ematix_flow.engine.streams.state.progress import Progress
 from ematix_flow.engine.streams.state.state_file import CURRENT, LIFETIME, StateFile
+from ematix_flow.engine.streams.state.stateful_operator import OpenRows
 from ematix_flow.errors import LoadError
 from ematix_flow.spec.joins import Join
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.backends.messages.base import SparkStreamSource
 from ematix_flow.engine.streams.column_inference import infer_columns, sample_values
-from ematix_flow.engine.streams.decoding import ORIGIN
+from ematix_flow.engine.streams.message_names import ORIGIN
 from ematix_flow.engine.streams.open_stream import OpenStream, StreamStopping
 from ematix_flow.errors import SourceFailed
 from ematix_flow.plan.stream_definition import StreamPlan

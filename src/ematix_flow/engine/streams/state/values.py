@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ematix_flow.backends.spark_sql.row_refusals import raise_error_sql, text_literal
+from ematix_flow.engine.spark.column_types import to_spark
 from ematix_flow.engine.streams.batch_frames import quote
-from ematix_flow.plan.spark_types import to_spark
 from ematix_flow.plan.window_columns import FLOATS, INTEGERS
 from ematix_flow.spec.types import DataType
 

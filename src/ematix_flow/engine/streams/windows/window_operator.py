@@ -11,8 +11,13 @@ from typing import TYPE_CHECKING
 
 from ematix_flow import fault_points
 from ematix_flow.engine.streams.batch_frames import quote
-from ematix_flow.engine.streams.state.operator import SOURCE, BatchCounts, StatefulOperator, state_version
 from ematix_flow.engine.streams.state.progress import Progress
+from ematix_flow.engine.streams.state.stateful_operator import (
+    SOURCE,
+    BatchCounts,
+    StatefulOperator,
+    state_version,
+)
 from ematix_flow.engine.streams.state.values import (
     event_micros,
     from_state,

@@ -19,7 +19,7 @@ from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
 from ematix_flow.state.private_files import make_private_folders
 
 
-class RecordedDeclaration:
+class DeclarationStore:
     """The record in the checkpoint of one query, which loads ``targets``."""
 
     def __init__(
